@@ -1,6 +1,7 @@
-//! When a replica removes another from the ring. Owns suspicion and its brakes; must not know how a
-//! connection failed beyond what the driver says of it. A wrong decision costs a restart of planes,
-//! never a stale read or a lost write: the evicted one finds out by its next compare.
+//! The decision when a replica removes another one from the ring. Owns suspicion and its brakes.
+//! Must not know why a connection failed beyond what the driver reports. A wrong decision costs a
+//! restart of planes, never a stale read or a lost write: the evicted replica learns of it by its
+//! next compare.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -12,28 +13,30 @@ use crate::record::Holder;
 use crate::time::{Duration, Time};
 use crate::transaction::{Compare, Transaction, Write};
 
-/// At most one eviction per replica in this time (PROTOCOL 18).
+/// Time between two evictions by one replica, at least (PROTOCOL 18). Without it, a replica with a
+/// broken network could evict the whole ring at once.
 pub const EVICTION_SPACING: Duration = Duration::from_millis(1000);
 
-/// How a peer appears from here.
+/// The way in which a peer cannot be reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Trouble {
-    /// A new connection was refused by the system it was meant for: no process listens there.
+    /// The peer's operating system refused a new connection: no process listens at the address.
     Refused,
-    /// All attempts time out, or end before an answer: it, or the way to it, is stuck.
+    /// All attempts time out, or end before an answer: the peer, or the network on the way to it,
+    /// is stuck.
     TimedOut,
 }
 
-/// What happens to suspicion.
+/// An input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The members of the newest view, this replica included.
     View(Vec<Holder>),
-    /// A peer cannot be reached.
+    /// A peer could not be reached.
     Unreachable {
-        /// Which life of which peer.
+        /// The life of the peer.
         peer: Holder,
-        /// How.
+        /// The way in which it could not be reached.
         trouble: Trouble,
     },
     /// A peer answered.
@@ -42,33 +45,33 @@ pub enum Event {
     Complaint {
         /// The replica that complains.
         from: ReplicaId,
-        /// About which life.
+        /// The accused life.
         about: Holder,
     },
-    /// Another replica took its complaint back.
+    /// Another replica has withdrawn its complaint.
     Withdrawn {
-        /// The replica that complained.
+        /// The replica that had complained.
         from: ReplicaId,
-        /// About which life.
+        /// The life that it had accused.
         about: Holder,
     },
     /// Time has passed.
     Tick,
 }
 
-/// What the driver does about suspicion.
+/// An output of the machine, which the driver performs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send this once. Its outcome need not be reported: the next view shows it.
+    /// Send this transaction once. Its outcome need not be reported: the next view shows it.
     Evict {
-        /// The replica to evict.
+        /// The life to evict.
         target: Holder,
-        /// How.
+        /// The transaction that evicts it.
         transaction: Transaction,
     },
-    /// Put the own complaint about this life, hanging on the own store lease.
+    /// Put this replica's complaint about this life, attached to this replica's store lease.
     Complain(Holder),
-    /// Delete the own complaint about this life.
+    /// Delete this replica's complaint about this life.
     Withdraw(Holder),
 }
 
@@ -83,7 +86,7 @@ pub struct Eviction {
 }
 
 impl Eviction {
-    /// Suspicions of a life that has none yet.
+    /// Creates the machine of a life, with no suspicions.
     pub fn new(me: Holder) -> Self {
         Self {
             me,
@@ -94,7 +97,7 @@ impl Eviction {
         }
     }
 
-    /// Takes one event in and says what to do, in order.
+    /// Applies one event and returns the actions to perform, in order.
     pub fn step(&mut self, now: Time, event: Event) -> Vec<Action> {
         let mut actions = match event {
             Event::View(members) => self.view(members),
@@ -169,7 +172,8 @@ impl Eviction {
             .find(|peer| self.convicted(peer))?
             .clone();
         self.last = Some(now);
-        // Of two that evict each other one wins: the other's key is gone by then.
+        // Of two that evict each other only one succeeds, because the other's key is deleted by
+        // then.
         let compares = vec![
             Compare::MemberIs(target.clone()),
             Compare::MemberIs(self.me.clone()),
@@ -190,8 +194,9 @@ impl Eviction {
                 };
                 let complaints = self.complaints.get(peer);
                 let of_others = complaints.map_or(0, |all| all.iter().filter(from_living).count());
-                // The own complaint is one of them. Half of the ring, and not of the accused's
-                // peers: of three, one that is cut off from both others must not evict them.
+                // This replica's own complaint counts too. Half of the whole ring must complain,
+                // and not half of the accused's peers: of three members, one that is cut off from
+                // both others must not evict them.
                 (of_others + 1) * 2 >= self.members.len()
             }
             None => false,

@@ -1,15 +1,16 @@
-//! The fence protocol: who may write to a plane, and who may answer for it.
+//! The fence protocol: which replica may write to a plane, and which may answer for it.
 //!
-//! The machines have one form: `step(now, event) -> actions`. The driver (`src/ownership`)
-//! does exactly what the actions say, in their order, and feeds the outcomes back; time is an
-//! argument, the store is a vocabulary ([`Compare`], [`Write`], [`Outcome`]). This crate must not
-//! know keys, sockets, clocks, or what a plane contains. A process that breaks an invariant stops.
+//! The machines have one form: `step(now, event) -> actions`. The driver (`src/ownership`) performs
+//! exactly the returned actions, in their order, and reports their outcomes. Time is an argument;
+//! the store appears only as types ([`Compare`], [`Write`], [`Outcome`]). This crate must not know
+//! keys, sockets, clocks, or what a plane contains. A process that breaks an invariant stops.
 //!
-//! * [`Member`]: the replica's own membership, its incarnation, its [`ReadLease`].
-//! * [`Witness`]: what the replica has seen of the others' lives.
-//! * [`PlaneFence`]: one per plane: acquire, take writes, commit, settle, probe, hand off, delete. It
-//!   alone says whether a plane takes writes, is read-only, stands still or has ended.
-//! * [`Eviction`]: when a peer is removed from the ring.
+//! * [`Member`]: this replica's own membership, its incarnation, its [`ReadLease`].
+//! * [`Witness`]: what this replica has seen of the others' lives.
+//! * [`PlaneFence`]: one per plane. It acquires the fence, accepts writes, commits, settles,
+//!   probes, hands off and deletes. It alone decides whether a plane accepts writes, is read-only,
+//!   is paused or has ended.
+//! * [`Eviction`]: the decision when a peer is removed from the ring.
 //!
 //! `PROTOCOL.md` beside this file has the reason for each rule; comments cite it by number.
 //!
@@ -22,12 +23,12 @@
 //! * **F5** an acknowledged write is in every later read.
 //! * **F6** a settled outcome never changes.
 //! * **F7** a tenure ends before its Released is sent.
-//! * **F8** from every state a lone survivor comes to own the plane: it answers and takes a write,
-//!   whatever was refused, unanswered or cut off half-way before.
+//! * **F8** from every state a lone survivor can acquire the plane, answer and accept a write,
+//!   whatever transactions were refused, got no reply or were interrupted before.
 //!
-//! They are asserted where one machine can see them, and checked over whole state spaces and random
-//! runs that drive these very `step` functions (`tests/model.rs`, `examples/explore.rs`), where each
-//! [`Rule`] taken out must be caught.
+//! Where one machine can see an invariant, it asserts it. All are checked over whole state spaces
+//! and random runs that drive these same `step` functions (`tests/model.rs`,
+//! `examples/explore.rs`). If a [`Rule`] is taken out there, the check must find a violation.
 //!
 //! # One replica on an embedded store
 //! ```

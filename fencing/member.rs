@@ -1,9 +1,9 @@
 //! One replica's membership: from newcomer to a life with an incarnation, to its loss. Owns the
-//! member key's life and the read lease that hangs on it; must not know planes.
+//! lifetime of the member key and the read lease that depends on it; must not know planes.
 //!
-//! The key is put once per incarnation, against absence. Whoever lost it is over: the driver drops
-//! every plane and starts a new [`Member`], a newcomer without planes (PROTOCOL 5). `changing` has
-//! the lease terms: how all members come to others together (PROTOCOL 8).
+//! The key is put once per incarnation, against absence. When a replica loses its key, its driver
+//! drops every plane and starts a new [`Member`], a newcomer without planes (PROTOCOL 5).
+//! `changing` has the change of the lease terms, which all members make together (PROTOCOL 8).
 
 mod changing;
 #[cfg(test)]
@@ -24,109 +24,115 @@ use crate::transaction::{Attempt, Compare, Outcome, Transaction, Write};
 pub use changing::Adopter;
 use changing::Change;
 
-/// How often a living member reads and renews its key.
+/// The intervals at which a living member reads and renews its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Cadence {
     /// Time between two linearizable reads of this replica's member key; well below R.
     pub read_every: Duration,
-    /// Between two renewals of the store lease; a third of its TTL.
+    /// Time between two renewals of the store lease: a third of its TTL.
     pub renew_every: Duration,
 }
 
-/// What a newcomer read, linearizably and in one instant, before it joins.
+/// The facts that a newcomer has read, linearizably and at one revision, before it joins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct JoinFacts {
-    /// The revision that created the key under the own name, if there is one: a predecessor's.
+    /// The revision that created the key under this replica's name, if there is one: a
+    /// predecessor's key.
     pub predecessor: Option<Incarnation>,
-    /// The revision of the store's level floor, which this binary was found to reach.
+    /// The revision of the store's level floor. The driver has checked that this binary reaches
+    /// that level.
     pub level_floor: Option<Revision>,
     /// The store's lease terms, if it has any yet.
     pub terms: Option<Observed<Terms>>,
 }
 
-/// Whether the replica's own executor got anywhere since the last tick.
+/// The answer to whether tasks of the replica's executor have run since the last tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Progress {
-    /// It did.
+    /// They have.
     Made,
-    /// It did not. Alive but stuck is dead: the lease is not renewed (PROTOCOL 18).
+    /// They have not. A process that is alive but stuck counts as dead: the lease is not renewed
+    /// (PROTOCOL 18).
     Stuck,
 }
 
-/// What happens to a member.
+/// An input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The facts requested by [`Action::ReadJoinFacts`].
     Facts(JoinFacts),
     /// The outcome of an [`Action::Transact`].
     Done {
-        /// Which sending.
+        /// The number of the attempt.
         attempt: Attempt,
-        /// What became of it.
+        /// Its outcome.
         outcome: Outcome,
     },
-    /// The reply to an [`Action::ReadMember`]. Replies that do not come are simply not reported.
+    /// The reply to an [`Action::ReadMember`]. A read without a reply is not reported.
     MemberRead {
-        /// When the read was handed to the store's client.
+        /// The time at which the read was handed to the store's client.
         sent: Time,
-        /// The revision that created the key found, if one was found.
+        /// The revision that created the key, if the read found a key.
         found: Option<Incarnation>,
     },
-    /// A commit was acknowledged; it compared the own member key.
+    /// A commit was acknowledged that compared this replica's member key.
     Proven(Proof),
-    /// The store refused something of ours because the own member key is gone or another's, or it
-    /// does not know the store lease any more.
+    /// A refusal of the store has shown that this replica's member key is deleted or another
+    /// life's, or that the store does not know the store lease any more.
     LossProven,
-    /// A peer sent its view while the store gave none: what it shows under the own name. A view is
-    /// what the store said in its order, so one that is newer than this life and does not show it
-    /// proves that the key is gone. It proves nothing else, and never that the key stands.
+    /// A peer sent its view while the store did not answer. Views follow what the store delivered,
+    /// in its order. So a view that is newer than this life and does not show it proves that the
+    /// key is deleted. A view proves nothing else, and never that the key still exists.
     PeerView {
         /// The view's number.
         number: ViewNumber,
-        /// The incarnation it shows, if it shows one.
+        /// The incarnation that the view shows under this replica's name, if it shows one.
         found: Option<Incarnation>,
     },
-    /// The store's record of the lease terms, as it is now. An older one than the newest known
-    /// changes nothing.
+    /// The store's current record of the lease terms. A record that is older than the newest known
+    /// one changes nothing.
     Terms(Observed<Terms>),
     /// The members of the ring, and the record of the lease terms that each has confirmed.
     Adopters {
-        /// All members at this revision of the store are in the list or gone.
+        /// The revision of the store up to which the list is complete: every member at that
+        /// revision is in it or has left.
         at: ViewNumber,
         /// The members, in any order.
         members: Vec<Adopter>,
     },
-    /// Give the planes away: say Draining in the member key. There is no way back.
+    /// Hand the planes over: put Draining into the member key. This cannot be undone.
     Drain,
     /// Time has passed.
     Tick(Progress),
 }
 
-/// What the driver does for a member, in order.
+/// An output of the machine. The driver performs the actions of a step in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Read the [`JoinFacts`] linearizably and report them. Repeat until it succeeds.
     ReadJoinFacts,
-    /// Send this once and report the outcome. For [`Write::PutMember`] without a life yet, use a
-    /// fresh store lease.
+    /// Send this transaction once and report the outcome. For [`Write::PutMember`] without a life
+    /// yet, use a new store lease.
     Transact {
-        /// Names the sending.
+        /// The number of the attempt.
         attempt: Attempt,
-        /// What to send.
+        /// The transaction.
         transaction: Transaction,
     },
-    /// The replica has a life: fences may be taken in this holder's name.
+    /// The replica has a life: its driver may acquire fences in this holder's name.
     Joined(Holder),
-    /// Takers wait these out from now on: tell the [`Witness`](crate::Witness), and copy the read
-    /// lease wherever it is copied to, before anything else is done.
+    /// These are the terms that takers wait out from now on. Pass them to the
+    /// [`Witness`](crate::Witness), and update every copy of the read lease, before anything else
+    /// is done.
     WaitBy(LeaseTerms),
-    /// Read the own member key linearizably. Note the time before it is handed to the client.
+    /// Read this replica's member key linearizably. Take the time before the read is handed to the
+    /// client.
     ReadMember,
     /// Renew the store lease.
     Renew,
-    /// The member key says Draining.
+    /// The member key says Draining now.
     DrainAnnounced,
-    /// This life is over: close every plane, stop renewing, start again as a newcomer.
+    /// This life is over: close every plane, stop renewing, and start again as a newcomer.
     CloseAllPlanes,
 }
 
@@ -135,7 +141,7 @@ pub enum Action {
 pub struct Member {
     replica: ReplicaId,
     terms: Terms,
-    /// The revision of the store's record of them; `None` before it is known.
+    /// The revision of the store's record of the terms; `None` before it is known.
     terms_at: Option<Revision>,
     cadence: Cadence,
     rules: Rules,
@@ -147,9 +153,9 @@ pub struct Member {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Phase {
     New,
-    /// Deleting the predecessor's key.
+    /// The predecessor's key is being deleted.
     Clearing(Attempt),
-    /// Putting the own key, against absence.
+    /// This replica's key is being put, against absence.
     Joining(Attempt),
     Living(Living),
     Over,
@@ -158,7 +164,8 @@ enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Living {
     me: Holder,
-    /// Reads sent before the life was known cannot speak about it.
+    /// The time since which this life is known. Reads that were sent earlier prove nothing about
+    /// it.
     since: Time,
     read_at: Time,
     renewed_at: Time,
@@ -174,8 +181,8 @@ enum Drain {
 }
 
 impl Member {
-    /// A newcomer, and what to do first. It goes by the store's lease terms; `founding` are those
-    /// of a store that has none yet.
+    /// Returns a newcomer and its first actions. It follows the store's lease terms; `founding` are
+    /// those of a store that has none yet.
     pub fn new(
         replica: ReplicaId,
         founding: LeaseTerms,
@@ -197,7 +204,7 @@ impl Member {
         (member, vec![Action::ReadJoinFacts])
     }
 
-    /// The life, while there is one.
+    /// Returns the life, if there is one.
     pub fn holder(&self) -> Option<&Holder> {
         match &self.phase {
             Phase::Living(living) => Some(&living.me),
@@ -205,12 +212,12 @@ impl Member {
         }
     }
 
-    /// The record of the lease terms that this replica goes by.
+    /// Returns the record of the lease terms that this replica follows.
     pub fn terms(&self) -> Terms {
         self.terms
     }
 
-    /// The right to answer from memory.
+    /// Returns the right to answer from memory.
     pub fn lease(&self) -> &ReadLease {
         &self.lease
     }
@@ -233,7 +240,7 @@ impl Member {
         times.into_iter().flatten()
     }
 
-    /// Takes one event in and says what to do, in order.
+    /// Applies one event and returns the actions to perform, in order.
     pub fn step(&mut self, now: Time, event: Event) -> Vec<Action> {
         match event {
             Event::Facts(facts) => self.facts(facts),
@@ -300,7 +307,8 @@ impl Member {
         match &self.phase {
             Phase::Joining(waiting) if *waiting == attempt => match outcome {
                 Outcome::Applied(revision) => self.joined(now, revision),
-                // Whatever key a late copy may create is then found as a predecessor's and cleared.
+                // If a late copy of the transaction still creates a key, the newcomer finds that
+                // key as a predecessor's and deletes it.
                 Outcome::Refused(_) | Outcome::Rejected | Outcome::Unknown => self.start_over(),
             },
             Phase::Clearing(waiting) if *waiting == attempt => self.start_over(),
@@ -310,7 +318,7 @@ impl Member {
             Phase::Living(living) if living.change.waits_for(attempt) => {
                 self.change_done(attempt, &outcome)
             }
-            // A late outcome of what was given up.
+            // This is a late outcome of an attempt that was given up.
             Phase::New
             | Phase::Clearing(_)
             | Phase::Joining(_)
@@ -336,7 +344,7 @@ impl Member {
             read_at: now,
             renewed_at: now,
             drain: Drain::Not,
-            // The transaction compared the record, or wrote it.
+            // The transaction has compared the record, or written it.
             change: Change::adopted(),
         });
         self.terms_at.get_or_insert(revision);
@@ -428,9 +436,10 @@ impl Member {
                 }
                 vec![Action::DrainAnnounced]
             }
-            // It compares nothing but this life.
+            // The transaction compares nothing but this life, so the life is over.
             Outcome::Refused(_) => self.lost(),
-            // The same words again: a late copy of the first says nothing else.
+            // Sends the same transaction again. A late copy of the first one would put the same
+            // value.
             Outcome::Rejected | Outcome::Unknown => self.announce_drain(),
         }
     }
@@ -451,7 +460,8 @@ impl Member {
             living.renewed_at = now;
             actions.push(Action::Renew);
         }
-        // As often as the key is read, so that a store that does not answer is not pressed.
+        // Sent again only as often as the key is read, so that a store that does not answer is not
+        // flooded.
         if reads {
             actions.extend(self.adopt());
         }

@@ -1,5 +1,5 @@
 //! Visits the attempts, tenure numbers, epochs, fence revisions and times in a machine's state, so
-//! that the model checker can renumber them: states that differ in nothing else are one state.
+//! that the model checker can renumber them. It treats states that differ in nothing else as one.
 
 use crate::member::Member;
 use crate::read_lease::ReadLease;
@@ -8,12 +8,12 @@ use crate::time::Time;
 use crate::transaction::{Attempt, Compare, Outcome, Refusal, Transaction, Write};
 use crate::witness::Witness;
 
-/// One name. What matters is which of its kind are equal, and which is the greater.
+/// One name. It matters only which names of a kind are equal, and which one is greater.
 #[derive(Debug)]
 pub enum Name<'a> {
-    /// A sending, at one machine.
+    /// The number of an attempt, at one machine.
     Attempt(&'a mut Attempt),
-    /// The number of a tenure at one machine.
+    /// The number of a tenure, at one machine.
     Opening(&'a mut u32),
     /// A fence's epoch, the same everywhere.
     Epoch(&'a mut Epoch),
@@ -23,14 +23,14 @@ pub enum Name<'a> {
     Time(&'a mut Time),
 }
 
-/// What holds such names.
+/// A value that contains such names.
 pub trait EachName {
-    /// Visits each of them.
+    /// Visits each name in the value.
     fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>));
 }
 
 impl Attempt {
-    /// The sending with this number.
+    /// Returns the attempt with this number.
     pub const fn numbered(number: u32) -> Self {
         Self(number)
     }
@@ -66,7 +66,8 @@ impl EachName for Refusal {
     }
 }
 
-/// The outcome of a put of the fence; that of a commit names no revision of the fence when applied.
+/// The names in the outcome of a put of the fence. An applied commit names no revision of the
+/// fence.
 impl EachName for Outcome {
     fn each_name(&mut self, visit: &mut dyn FnMut(Name<'_>)) {
         match self {

@@ -1,11 +1,11 @@
-//! One plane's fence at one replica: take it, commit under it, hand it off, delete under it.
-//! Owns the tenure and the order in which rights begin and end: whether the plane takes writes,
-//! whether a batch may be sent, what an outcome does, and when the last word may be said. It must
-//! not know the plane's content, keys or the peer channel. `taking`, `settling`, `probing` and
-//! `parting` hold the transitions.
+//! One plane's fence at one replica: acquiring it, committing under it, handing it off, and
+//! deleting under it. Owns the tenure and the order in which rights begin and end: whether the
+//! plane accepts writes, whether a batch may be sent, what an outcome changes, and when Released or
+//! Deleted may be sent. It must not know the plane's content, keys or the peer channel. `taking`,
+//! `settling`, `probing` and `parting` hold the transitions.
 //!
-//! Invariant: every phase has an event that leads on, whatever became of the driver that led into
-//! it. A task that died half-way leaves a machine that the next task drives on.
+//! Invariant: every phase has an event that leads out of it, whatever happened to the driver that
+//! led into it. If a task dies half-way, the next task continues with the machine as it is.
 
 mod events;
 #[cfg(feature = "model")]
@@ -30,7 +30,7 @@ use crate::terms::LeaseTerms;
 use crate::time::Time;
 use crate::transaction::{Attempt, Compare, Outcome, Refusal};
 
-/// Which plane it is, as far as the protocol cares.
+/// The kind of a plane, as far as the protocol distinguishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PlaneKind {
     /// The root plane, which no directory lists.
@@ -40,7 +40,7 @@ pub enum PlaneKind {
 }
 
 /// The right to answer for a plane, from [`Action::OpenTenure`] to [`Action::EndTenure`]. Every
-/// answer names the one it was computed under; tokens of ended tenures are worthless.
+/// answer names the tenure that it was computed under; an ended tenure allows no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tenure {
     epoch: Epoch,
@@ -48,14 +48,14 @@ pub struct Tenure {
 }
 
 impl Tenure {
-    /// The fence's epoch under this tenure.
+    /// Returns the fence's epoch under this tenure.
     pub fn epoch(self) -> Epoch {
         self.epoch
     }
 }
 
-/// What a commit of the plane must compare. The committer gathers the guards of all planes of a
-/// batch; the member compare of one replica is the same for all and is sent once.
+/// The compares that a commit of the plane must contain. The committer collects the guards of all
+/// planes of a batch; the compare of the member key is the same for all of them and is sent once.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Guard {
     fence: Revision,
@@ -64,32 +64,32 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// The plane's fence at the revision this holder knows.
+    /// Returns the compare of the plane's fence at the revision that this holder knows.
     pub fn fence(&self) -> Option<Compare> {
         let keep = self.rules.keep(Rule::CommitComparesFence);
         keep.then_some(Compare::FenceAt(self.fence))
     }
 
-    /// The own member key.
+    /// Returns the compare of this replica's member key.
     pub fn member(&self) -> Option<Compare> {
         let keep = self.rules.keep(Rule::CommitComparesOwnMember);
         keep.then(|| Compare::MemberIs(self.member.clone()))
     }
 }
 
-/// Whether a batch may be sent.
+/// The answer to whether a batch may be sent.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum CommitPermit {
-    /// Now, with these compares; report [`Event::CommitSent`] before it leaves.
+    /// Now, with these compares. Report [`Event::CommitSent`] before the batch is sent.
     Granted(Guard),
-    /// Not yet: a wait runs, state is being loaded, another batch is unsettled, or a hand-off is
-    /// under way.
+    /// Not yet: a wait is not over, state is being loaded, another batch is unsettled, or a
+    /// hand-off is under way.
     Wait,
     /// Not under this tenure.
     Moved,
 }
 
-/// Whether the plane takes a write right now.
+/// The answer to whether the plane accepts a write right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Intake {
     /// It does.
@@ -97,21 +97,22 @@ pub enum Intake {
     /// Not now: an outcome is being settled, or the plane is paused or being released. Check again after the
     /// next step of the machine.
     Wait,
-    /// The store has refused several batches in a row: writes are refused until it takes one again.
+    /// The store has refused several batches in a row: writes are refused until the store accepts
+    /// one again.
     ReadOnly,
     /// Not under this tenure.
     Ended,
 }
 
-/// Whether an answer computed under a tenure may leave. The only check there is; it is made after
-/// the request arrived and at the moment it is answered.
+/// The answer to whether an answer that was computed under a tenure may be sent. This is the only
+/// such check; it is made after the request arrived, at the moment when it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It may.
+    /// It may be sent.
     Answer,
     /// Not yet: check again after the next proof, or when the wait is over.
     Wait,
-    /// Never under this tenure: compute it again at the owner.
+    /// Never under this tenure: the owner must compute the answer.
     Moved,
 }
 
@@ -121,11 +122,11 @@ pub struct PlaneFence {
     me: Holder,
     kind: PlaneKind,
     rules: Rules,
-    /// Final refusals in a row that make the plane read-only.
+    /// Number of final refusals in a row that make the plane read-only.
     rejections_max: u8,
     attempts: u32,
     openings: u32,
-    /// The head of a stream received and not yet used.
+    /// The head of a streamed state that was received and is not used yet.
     incoming: Option<Revision>,
     phase: Phase,
 }
@@ -136,13 +137,14 @@ enum Phase {
     Taking(Taking),
     Held(Held),
     Parted(Parted),
-    /// The Deleted record is written.
+    /// The fence is put to Deleted.
     Deleted,
     /// The incarnation is over.
     Lost,
 }
 
-/// Final refusals in a row that make a plane read-only. One alone may be about that batch.
+/// Number of final refusals in a row that make a plane read-only. A single one may be caused by
+/// that batch alone.
 const REJECTIONS_MAX: u8 = 3;
 
 /// An acquire under way.
@@ -153,21 +155,21 @@ struct Taking {
     serve_from: Time,
     /// The lease terms to wait out if the store's refusal shows that the fence is this replica's.
     wait: LeaseTerms,
-    /// The head named by the Released record it takes from.
+    /// The head in the Released record that the fence is acquired from.
     released_head: Option<Revision>,
 }
 
-/// The fence is ours and a tenure is open.
+/// The fence is held and a tenure is open.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Held {
     tenure: Tenure,
     fence: Revision,
     serve_from: Time,
-    /// None until loaded.
+    /// The plane's head; `None` until the plane is loaded.
     head: Option<Revision>,
     batch: Batch,
     course: Course,
-    /// Final refusals by the store since it last took a batch.
+    /// Number of final refusals since the store last accepted a batch.
     rejections: u8,
 }
 
@@ -176,14 +178,15 @@ struct Held {
 enum Batch {
     None,
     InFlight,
-    /// The batch's outcome is unknown; this attempt puts the machine's fence again to settle it.
+    /// The batch's outcome is unknown; this attempt puts the fence again to settle it.
     Barrier(Attempt),
-    /// It is decided; history is being replayed.
+    /// The batch is decided; the driver replays the history.
     Replaying,
-    /// No batch: the own fence is put again to find out whether the store takes writes.
+    /// No batch is in flight: the fence is put again to find out whether the store accepts writes.
     Probe {
         attempt: Attempt,
-        /// An earlier try had no final reply, so the fence's revision is not known.
+        /// True if an earlier attempt had no final reply, so that the fence's revision is not
+        /// known.
         unsettled: bool,
     },
 }
@@ -191,7 +194,7 @@ enum Batch {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Course {
     Serving,
-    /// Writes wait and nothing is sent; what is in flight settles.
+    /// Writes wait and nothing is sent; a batch in flight is still settled.
     Paused,
     /// As in `Paused`; once all is settled and streamed, the machine sends Released or Deleted.
     Leaving {
@@ -213,20 +216,22 @@ enum StreamStage {
     Done,
 }
 
-/// This replica has sent Released or Deleted to the store; its tenure ended before (PROTOCOL 3).
+/// The state after Released or Deleted was sent to the store. The tenure ended before that
+/// (PROTOCOL 3).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Parted {
     attempt: Attempt,
     stage: PartedStage,
     goal: Goal,
-    /// The tenure that ended for it. It continues if the store refused the last word.
+    /// The tenure that ended for it. It continues if the store refused Released or Deleted.
     suspended: Tenure,
     fence: Revision,
     head: Revision,
     rejections: u8,
-    /// A first send of Released or Deleted had no final reply: the store may still apply it.
+    /// True if an earlier sending of Released or Deleted had no final reply, so that the store may
+    /// still apply it.
     unsettled: bool,
-    /// Only without [`Rule::TenureEndsBeforeReleased`].
+    /// The tenure, which is still open only without [`Rule::TenureEndsBeforeReleased`].
     tenure: Option<Tenure>,
 }
 
@@ -238,7 +243,7 @@ enum PartedStage {
 }
 
 impl PlaneFence {
-    /// A plane that this incarnation has nothing to do with yet.
+    /// Creates the machine of a plane that this incarnation does not hold.
     pub fn new(me: Holder, kind: PlaneKind, rules: Rules) -> Self {
         let phase = Phase::Away;
         Self {
@@ -253,8 +258,8 @@ impl PlaneFence {
         }
     }
 
-    /// The same with another number of refusals that make it read-only, so that a model checker
-    /// reaches that state with fewer.
+    /// Returns the machine with another number of refusals that make the plane read-only, so that a
+    /// model checker reaches that state with fewer.
     #[cfg(feature = "model")]
     #[must_use]
     pub fn read_only_after(self, rejections_max: u8) -> Self {
@@ -264,7 +269,7 @@ impl PlaneFence {
         }
     }
 
-    /// The open tenure, if there is one.
+    /// Returns the open tenure, if there is one.
     pub fn tenure(&self) -> Option<Tenure> {
         match &self.phase {
             Phase::Held(held) => Some(held.tenure),
@@ -273,12 +278,12 @@ impl PlaneFence {
         }
     }
 
-    /// Whether a last word was sent whose outcome is not final.
+    /// Returns whether Released or Deleted was sent and its outcome is not final.
     pub fn is_parting(&self) -> bool {
         matches!(self.phase, Phase::Parted(_))
     }
 
-    /// May an answer computed under `tenure` leave now?
+    /// Returns whether an answer computed under `tenure` may be sent now.
     pub fn answer(&self, now: Time, lease: &ReadLease, tenure: Tenure) -> Verdict {
         let of_lease = match lease.status(now) {
             LeaseStatus::Open => Verdict::Answer,
@@ -303,7 +308,7 @@ impl PlaneFence {
         }
     }
 
-    /// May a batch prepared under `tenure` be sent now?
+    /// Returns whether a batch prepared under `tenure` may be sent now.
     pub fn commit_permit(&self, now: Time, tenure: Tenure) -> CommitPermit {
         match &self.phase {
             Phase::Held(held) if held.tenure == tenure => {
@@ -326,7 +331,7 @@ impl PlaneFence {
         }
     }
 
-    /// Does the plane take a write under `tenure` now?
+    /// Returns whether the plane accepts a write under `tenure` now.
     pub fn intake(&self, tenure: Tenure) -> Intake {
         match &self.phase {
             Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
@@ -337,7 +342,7 @@ impl PlaneFence {
                     Intake::Open
                 }
             },
-            // The last word may still turn out not to have been said.
+            // The store may still refuse Released or Deleted, and then the tenure continues.
             Phase::Parted(parted) if parted.suspended == tenure => Intake::Wait,
             Phase::Away
             | Phase::Taking(_)
@@ -348,8 +353,9 @@ impl PlaneFence {
         }
     }
 
-    /// Whether nothing is sent under `tenure` now and all that was sent is settled and published, so
-    /// that the plane's head stays as it is: it is paused, or parts.
+    /// Returns whether nothing is sent under `tenure` now and every batch that was sent is settled
+    /// and published, so that the plane's head stays as it is: the plane is paused or being
+    /// released.
     pub fn stands_still(&self, tenure: Tenure) -> bool {
         match &self.phase {
             Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
@@ -368,10 +374,11 @@ impl PlaneFence {
         held.rejections >= self.rejections_max
     }
 
-    /// Takes one event in and says what to do, in order.
+    /// Applies one event and returns the actions to perform, in order.
     ///
     /// # Panics
-    /// The driver broke the order: a batch was sent without a permit, or an outcome reported twice.
+    /// Panics if the driver broke the order: a batch was sent without a permit, or an outcome was
+    /// reported twice.
     pub fn step(&mut self, now: Time, event: Event) -> Vec<Action> {
         match event {
             Event::Acquire(sighting) => self.acquire(now, &sighting),
@@ -430,7 +437,8 @@ impl PlaneFence {
                 let parted = parted.clone();
                 self.parted_done(now, parted, outcome)
             }
-            // The outcome of an abandoned attempt: a later read of the fence shows it (PROTOCOL 17).
+            // The outcome of an abandoned attempt changes nothing: a later read of the fence shows
+            // it (PROTOCOL 17).
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)
@@ -456,7 +464,7 @@ impl PlaneFence {
         Vec::new()
     }
 
-    /// The fence or the member key was found to be another's.
+    /// Ends the tenure, because the fence or the member key was found to be another's.
     fn lose(&mut self, refusal: Option<&Refusal>) -> Vec<Action> {
         let member_lost = refusal.is_none_or(|refusal| !self.lives(refusal));
         let next = match member_lost {
@@ -474,7 +482,8 @@ impl PlaneFence {
             .collect()
     }
 
-    /// Gives the plane up in memory, whatever is under way. What was sent may still land.
+    /// Gives the plane up in memory, whatever is under way. Transactions that were sent may still
+    /// be applied.
     fn abandon(&mut self) -> Vec<Action> {
         let tenure = self.tenure();
         self.incoming = None;
@@ -491,7 +500,7 @@ impl PlaneFence {
         ended.into_iter().collect()
     }
 
-    /// Whether a refusal found the own member key.
+    /// Returns whether a refusal found this replica's member key.
     fn lives(&self, refusal: &Refusal) -> bool {
         refusal.own_incarnation == Some(self.me.incarnation)
     }
@@ -503,7 +512,7 @@ impl PlaneFence {
 }
 
 impl Held {
-    /// The wait is over and the state is there.
+    /// Returns whether the wait is over and the state is loaded.
     fn ready(&self, now: Time) -> bool {
         now >= self.serve_from && self.head.is_some()
     }

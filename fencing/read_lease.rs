@@ -4,33 +4,33 @@
 use crate::rules::{Rule, Rules};
 use crate::time::{Duration, Time};
 
-/// A proof that the own incarnation lived: a linearizable read of the member key that found it, or
-/// an acknowledged commit, which compared it.
+/// A proof that this incarnation lived: a linearizable read that found its member key, or an
+/// acknowledged commit that compared the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Proof {
-    /// When the request was handed to the store's client, not when its reply came.
+    /// The time at which the request was handed to the store's client, not that of its reply.
     pub sent: Time,
 }
 
-/// Whether the replica may answer from memory.
+/// The answer to whether the replica may answer from memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LeaseStatus {
     /// It may.
     Open,
-    /// It cannot be sure: answers wait, planes stay, the next proof resumes them (PROTOCOL 16).
+    /// It is not certain: answers wait, planes stay, and the next proof resumes them (PROTOCOL 16).
     Lapsed,
-    /// Its member key is gone for good: it answers nothing any more.
+    /// Never again: the replica's member key is lost.
     Over,
 }
 
 /// The read lease of one incarnation.
 ///
-/// Safety: a replica that takes a fence from this incarnation waits R and a margin after it saw the member
-/// key gone. The key was there when a proof was sent or later, so the lease ends before that wait
-/// does, as long as clocks differ by less than the margin over R.
+/// Safety: a replica that takes a fence from this incarnation waits R and a margin after it saw
+/// that the member key is gone. The key was there when a proof was sent or later, so the lease ends
+/// before that wait does, as long as clocks differ by less than the margin over R.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ReadLease {
-    /// R.
+    /// R, the length of the lease.
     length: Duration,
     rules: Rules,
     state: State,
@@ -39,13 +39,13 @@ pub struct ReadLease {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     Unproven,
-    /// By a proof that counts from this time.
+    /// Running since this time, because of a proof that counts from it.
     From(Time),
     Over,
 }
 
 impl ReadLease {
-    /// A lease that still waits for its first proof.
+    /// Creates a lease that still waits for its first proof.
     pub fn new(length: Duration, rules: Rules) -> Self {
         Self {
             length,
@@ -54,10 +54,10 @@ impl ReadLease {
         }
     }
 
-    /// Takes a proof in. One that was sent earlier than the best known changes nothing.
+    /// Applies a proof. One that was sent earlier than the best known proof changes nothing.
     ///
     /// # Panics
-    /// The proof claims to have been sent in the future.
+    /// Panics if the proof claims to have been sent in the future.
     pub fn prove(&mut self, now: Time, proof: Proof) {
         assert!(
             proof.sent <= now,
@@ -74,23 +74,23 @@ impl ReadLease {
         };
     }
 
-    /// Changes R, for the proofs known already as well: a shorter one ends the lease at once where
-    /// it has lasted so long.
+    /// Changes R, also for proofs that are already known: a shorter R may end the lease at once.
     pub fn set_length(&mut self, length: Duration) {
         self.length = length;
     }
 
-    /// R.
+    /// Returns R.
     pub fn length(&self) -> Duration {
         self.length
     }
 
-    /// Ends the lease for good: the member key was seen gone or another's.
+    /// Ends the lease for good, because the member key was found deleted or another life's.
     pub fn end(&mut self) {
         self.state = State::Over;
     }
 
-    /// Whether answers are allowed at this moment. `now` is read from the clock for this very call.
+    /// Returns whether answers are allowed at the time `now`, which the caller reads from the clock
+    /// for this very call.
     pub fn status(&self, now: Time) -> LeaseStatus {
         match self.state {
             State::Over => LeaseStatus::Over,
@@ -108,7 +108,8 @@ impl ReadLease {
         }
     }
 
-    /// When the lease runs out unless a further proof comes, for a metric or a lock-free copy.
+    /// Returns the time at which the lease runs out without a further proof, for a metric or a
+    /// lock-free copy.
     pub fn until(&self) -> Option<Time> {
         match self.state {
             State::From(sent) => Some(sent + self.length),

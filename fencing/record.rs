@@ -1,5 +1,5 @@
-//! The fence of a plane as it is in the store, and its counters. Owns the shape, not the
-//! encoding: the driver writes these fields as JSON and reads them back.
+//! The fence of a plane as it is in the store, and its counters. Owns the fields, not the encoding:
+//! the driver writes them as JSON and reads them back.
 
 use core::fmt;
 
@@ -12,12 +12,12 @@ macro_rules! counter {
         pub struct $name(u64);
 
         impl $name {
-            /// The counter from its number.
+            /// Returns the counter with this number.
             pub const fn new(number: u64) -> Self {
                 Self(number)
             }
 
-            /// The number.
+            /// Returns the counter's number.
             pub const fn get(self) -> u64 {
                 self.0
             }
@@ -37,38 +37,39 @@ counter!(
 );
 
 counter!(
-    /// A fence's counter: one more each time the fence is taken. It never falls (F2).
+    /// A fence's counter: one more each time the fence is acquired. It never falls (F2).
     Epoch
 );
 
 impl Epoch {
-    /// The epoch of the next take.
+    /// Returns the epoch of the next acquire.
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
     }
 }
 
-/// One life of one replica: the only thing a fence is ever held by.
+/// One life of one replica. A fence is held by a life, never by a replica as such.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Holder {
     /// The replica's name.
     pub replica: ReplicaId,
-    /// The revision that created its member key.
+    /// The revision that created the replica's member key.
     pub incarnation: Incarnation,
 }
 
-/// The record that says who may write to a plane.
+/// The record that says which life may write to a plane.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Fence {
-    /// The replica that wrote it last: the holder, or the one that released or deleted it.
+    /// The life that wrote the record last: the holder, or the one that released or deleted the
+    /// plane.
     pub holder: Holder,
-    /// How often it was taken.
+    /// The number of times that the fence was acquired.
     pub epoch: Epoch,
-    /// What the holder says about it.
+    /// The state that the last writer put.
     pub state: FenceState,
 }
 
-/// What a fence's last writer said.
+/// The state of a fence.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum FenceState {
     /// The holder owns the plane as long as its incarnation lives.
@@ -84,11 +85,12 @@ pub enum FenceState {
     Deleted,
 }
 
-/// A record together with the revision that wrote it. "Unchanged" means this revision, nothing else.
+/// A record together with the revision that wrote it. Two reads found the record unchanged if and
+/// only if these revisions are equal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Observed<T> {
     /// The record.
     pub value: T,
-    /// The store revision that wrote it.
+    /// The revision of the store that wrote it.
     pub revision: Revision,
 }

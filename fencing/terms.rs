@@ -1,33 +1,34 @@
-//! How long one proof of life lasts and how long a taker waits it out, and how both change while
-//! replicas serve. Owns what each replica goes by while the store's record names two pairs.
+//! The lease terms: how long one proof of life lasts, how long a taker waits it out, and how both
+//! change while replicas serve. Owns which terms each replica follows while the store's record
+//! names two.
 //!
-//! A change takes three steps. The record names the next terms beside the current ones. Each member
-//! answers by the shorter read lease and waits out the longer one from then on, and says so
-//! ([`crate::member`]). Once all have, the next terms are the current ones. Invariant: no replica
-//! waits for less time than another may still answer (PROTOCOL 8).
+//! A change takes three steps. The record names the next terms beside the current ones. From then
+//! on each member answers by the shorter read lease and waits out the longer one, and confirms this
+//! ([`crate::member`]). Once all have confirmed, the next terms become the current ones. Invariant:
+//! no replica waits for less time than another may still answer (PROTOCOL 8).
 
 use core::fmt;
 
 use crate::rules::{Rule, Rules};
 use crate::time::Duration;
 
-/// R and the drift margin.
+/// The read lease R and the drift margin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LeaseTerms {
     read_lease: Duration,
     margin: Duration,
 }
 
-/// Why two durations are no lease terms.
+/// The error that a read lease or a margin is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the read lease and its margin must both be longer than nothing")]
 pub struct InvalidTerms;
 
 impl LeaseTerms {
-    /// Terms of a read lease R and a drift margin.
+    /// Returns the terms with a read lease R and a drift margin.
     ///
     /// # Errors
-    /// Either is zero.
+    /// Returns an error if either is zero.
     pub const fn new(read_lease: Duration, margin: Duration) -> Result<Self, InvalidTerms> {
         if read_lease.as_nanos() == 0 || margin.as_nanos() == 0 {
             return Err(InvalidTerms);
@@ -35,24 +36,24 @@ impl LeaseTerms {
         Ok(Self { read_lease, margin })
     }
 
-    /// R: how long one proof of life lets a replica answer from memory.
+    /// Returns R: the time for which one proof of life lets a replica answer from memory.
     pub const fn read_lease(self) -> Duration {
         self.read_lease
     }
 
-    /// What a taker waits beyond R, for clocks of unequal rate.
+    /// Returns the time that a taker waits beyond R, for clocks of unequal rate.
     pub const fn margin(self) -> Duration {
         self.margin
     }
 
-    /// How long a taker waits after it saw its predecessor gone.
+    /// Returns the time that a taker waits after it saw that the former holder is gone.
     pub fn wait(self) -> Duration {
         self.read_lease + self.margin
     }
 }
 
 impl Default for LeaseTerms {
-    /// 300 ms and 100 ms.
+    /// Returns a read lease of 300 ms and a margin of 100 ms.
     fn default() -> Self {
         Self {
             read_lease: Duration::from_millis(300),
@@ -72,14 +73,15 @@ impl fmt::Display for LeaseTerms {
 /// The store's record of the lease terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {
-    /// What was agreed last.
+    /// The terms that were agreed last.
     pub current: LeaseTerms,
-    /// What takes its place once every member goes by both.
+    /// The terms that become the current ones once every member follows both; `None` if no change
+    /// is under way.
     pub next: Option<LeaseTerms>,
 }
 
 impl Terms {
-    /// These terms, and no change under way.
+    /// Returns a record with these terms and no change under way.
     pub const fn settled(current: LeaseTerms) -> Self {
         Self {
             current,
@@ -87,8 +89,8 @@ impl Terms {
         }
     }
 
-    /// R, for a replica that knows this record: during a change the shorter of the two, because
-    /// others may wait by either.
+    /// Returns R for a replica that knows this record: during a change the shorter of the two,
+    /// because others may wait by either.
     pub fn read_lease(&self, rules: Rules) -> Duration {
         let current = self.current.read_lease();
         match self.next {
@@ -99,8 +101,8 @@ impl Terms {
         }
     }
 
-    /// What a taker that knows this record waits out: during a change the longer of the two, because
-    /// others may answer by either.
+    /// Returns the terms that a taker which knows this record waits out: during a change the longer
+    /// ones, because others may answer by either.
     pub fn wait(&self, rules: Rules) -> LeaseTerms {
         match self.next {
             Some(next) if rules.keep(Rule::ChangeWaitsByLonger) => {

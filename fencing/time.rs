@@ -1,4 +1,4 @@
-//! Time as this crate sees it: numbers handed in by the caller. Owns no clock.
+//! Time as this crate sees it: numbers that the caller passes in. Owns no clock.
 //!
 //! The driver reads a clock that runs in suspend (`CLOCK_BOOTTIME`) at the very moment of a check
 //! and never passes a cached value (PROTOCOL 11).
@@ -10,17 +10,17 @@ use core::ops::Add;
 pub struct Time(u64);
 
 impl Time {
-    /// The point this many nanoseconds after the clock's origin.
+    /// Returns the point this many nanoseconds after the clock's origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's origin.
+    /// Returns the nanoseconds since the clock's origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// How far `self` lies behind `earlier`; zero if it does not.
+    /// Returns the time from `earlier` to `self`; zero if `self` is not later.
     pub const fn since(self, earlier: Time) -> Duration {
         Duration(self.0.saturating_sub(earlier.0))
     }
@@ -39,20 +39,20 @@ impl Add<Duration> for Time {
 pub struct Duration(u64);
 
 impl Duration {
-    /// No time at all.
+    /// A duration of zero.
     pub const ZERO: Duration = Duration(0);
 
-    /// So many nanoseconds.
+    /// Returns a duration of this many nanoseconds.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// So many milliseconds.
+    /// Returns a duration of this many milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// The length in nanoseconds.
+    /// Returns the length in nanoseconds.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }

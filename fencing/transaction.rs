@@ -1,5 +1,5 @@
-//! The requests of the machines to the store, and the store's answers. Owns the vocabulary between this
-//! crate and its driver; must not know keys, bytes or the store's client.
+//! The transactions that the machines request of the store, and the store's replies. Owns the
+//! vocabulary between this crate and its driver; must not know keys, bytes or the store's client.
 
 use alloc::vec::Vec;
 
@@ -34,73 +34,75 @@ pub enum Compare {
 pub enum Write {
     /// Put the plane's fence.
     PutFence(Fence),
-    /// Put this replica's member key. Every put names the replica's store lease: without it the key
-    /// would outlive the replica.
+    /// Put this replica's member key. Every put names the replica's store lease: without the lease
+    /// the key would outlive the replica.
     PutMember {
-        /// Whose key.
+        /// The replica whose key is put.
         replica: ReplicaId,
-        /// What it says of wanting planes.
+        /// The replica's standing: whether it accepts planes.
         standing: Standing,
     },
     /// Delete a member key.
     DeleteMember(ReplicaId),
     /// Put the store's lease terms.
     PutTerms(Terms),
-    /// Say that this life goes by the record of the lease terms that was written at this revision.
-    /// The record goes with the life.
+    /// Confirm that this life follows the record of the lease terms that was written at this
+    /// revision. The store removes the confirmation with the life.
     PutAdoption {
-        /// The life that goes by the record.
+        /// The life that follows the record.
         holder: Holder,
         /// The revision of that record.
         terms: Revision,
     },
 }
 
-/// All compares hold and all writes are done, or nothing is.
+/// A transaction: if all compares hold, all writes are applied, else nothing is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Transaction {
-    /// The conditions.
+    /// The conditions under which it is applied.
     pub compares: Vec<Compare>,
-    /// The operations.
+    /// The operations that it applies.
     pub writes: Vec<Write>,
 }
 
-/// Names one sending of one transaction. Its outcome is fed back once, under this name; what comes
-/// after an [`Outcome::Unknown`] was reported is ignored.
+/// The number of one sending of one transaction. The driver reports its outcome once, with this
+/// number; outcomes that arrive after [`Outcome::Unknown`] was reported are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Attempt(pub(crate) u32);
 
-/// What became of one sending.
+/// The outcome of one sending.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Done at this revision.
+    /// Applied at this revision.
     Applied(Revision),
-    /// A compare failed: final, nothing was done, and no late copy can do it.
+    /// A compare failed. The reply is final: nothing was applied, and no late copy can be.
     Refused(Refusal),
-    /// The store refused to consider it (no space, too large): final, nothing was done.
+    /// The store refused to evaluate the transaction (no space, too large). The reply is final:
+    /// nothing was applied.
     Rejected,
-    /// Anything else: a time-out, a broken connection. It may still be applied, much later.
+    /// Any other result, such as a time-out or a broken connection. The transaction may still be
+    /// applied, much later.
     Unknown,
 }
 
-/// What the else branch of a refused transaction read, in the same instant.
+/// The values that a refused transaction read at the same revision.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Refusal {
-    /// The store's revision then.
+    /// The store's revision when the transaction was refused.
     pub at: Revision,
-    /// The plane's fence.
+    /// The plane's fence at that revision.
     pub fence: Option<Observed<Fence>>,
-    /// The revision that created the own member key, if there is one.
+    /// The revision that created this replica's member key, if the key exists.
     pub own_incarnation: Option<Incarnation>,
-    /// Whether the plane's directory record exists.
+    /// The answer to whether the plane's directory record exists.
     pub directory: Directory,
 }
 
-/// Whether a plane has a record in the directory.
+/// The answer to whether a plane has a record in the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Directory {
     /// The plane has a directory record.
     Present,
-    /// The plane has none: it was deleted.
+    /// The plane has no directory record: it was deleted.
     Absent,
 }

@@ -1,5 +1,5 @@
-//! What one replica has seen of the others' lives. Owns the moment from which a dead holder's read
-//! lease is waited out; must not know fences' content beyond their holder.
+//! What one replica has seen of the others' lives. Owns the time from which a dead holder's read
+//! lease is waited out. Must not know a fence's content beyond its holder.
 
 use alloc::collections::BTreeMap;
 
@@ -9,23 +9,25 @@ use crate::record::{Fence, FenceState, Holder, Observed, Revision};
 use crate::terms::LeaseTerms;
 use crate::time::Time;
 
-/// What a replica knows of one incarnation.
+/// What a replica knows about one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Life {
-    /// Its member key is in the newest view.
+    /// The incarnation's member key is in the newest view.
     Alive,
-    /// Its member key was seen gone, first at this time on this replica's clock.
+    /// The incarnation's member key was seen to be gone.
     Gone {
-        /// When.
+        /// The time on this replica's clock at which that was first seen.
         since: Time,
     },
-    /// It was created before the embedded store was opened, exclusively: its process is dead.
+    /// The incarnation was created before the embedded store was opened exclusively: its process is
+    /// dead.
     BeforeOpening,
-    /// It is newer than the newest view seen: the view has to catch up first.
+    /// The incarnation is newer than the newest view: the view has to catch up first.
     Unseen,
 }
 
-/// A fence as read from the store, with what is known of its holder. Only a [`Witness`] makes one.
+/// A fence as read from the store, with what is known about its holder. Only a [`Witness`] creates
+/// one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sighting {
     fence: Option<Observed<Fence>>,
@@ -34,17 +36,18 @@ pub struct Sighting {
 }
 
 impl Sighting {
-    /// The fence.
+    /// Returns the fence.
     pub fn fence(&self) -> Option<&Observed<Fence>> {
         self.fence.as_ref()
     }
 
-    /// What is known of its holder.
+    /// Returns what is known about the fence's holder.
     pub fn life(&self) -> Life {
         self.life
     }
 
-    /// The lease terms that a replica which takes this fence waits out before it serves the plane.
+    /// Returns the lease terms that a replica which takes this fence waits out before it serves the
+    /// plane.
     pub(crate) fn wait(&self) -> LeaseTerms {
         self.wait
     }
@@ -56,17 +59,19 @@ impl Sighting {
 pub struct Witness {
     alive: BTreeMap<ReplicaId, Incarnation>,
     gone: BTreeMap<Holder, Time>,
-    /// When each view was first seen. An incarnation that was never seen alive is gone since the
-    /// first view that is new enough to know it.
+    /// The time at which each view was first seen. An incarnation that was never seen alive counts
+    /// as gone since the first view that is new enough to include it.
     views: BTreeMap<ViewNumber, Time>,
     opened_at: Option<Revision>,
-    /// What takers wait out. It is read together with what is known of a holder: a wait that was
-    /// read before the holder was seen gone may be shorter than the lease that holder had by then.
+    /// The lease terms that takers wait out. Read together with what is known about a holder: terms
+    /// that were read before the holder was seen to be gone could be shorter than the lease that
+    /// the holder had at that time.
     wait: LeaseTerms,
 }
 
 impl Witness {
-    /// A witness on a store shared with other processes, before anything is known of its terms.
+    /// Creates a witness on a store shared with other processes, before anything is known of its
+    /// terms.
     pub fn shared_store(wait: LeaseTerms) -> Self {
         Self {
             alive: BTreeMap::new(),
@@ -77,7 +82,7 @@ impl Witness {
         }
     }
 
-    /// A witness on an embedded store that was opened exclusively at this revision: every
+    /// Creates a witness on an embedded store that was opened exclusively at this revision: every
     /// incarnation created up to it is dead and nothing has to be waited for (PROTOCOL 22).
     pub fn embedded_store(opened_at: Revision, wait: LeaseTerms) -> Self {
         Self {
@@ -86,13 +91,13 @@ impl Witness {
         }
     }
 
-    /// What takers wait out from now on, as the own membership says.
+    /// Sets the lease terms that takers wait out from now on, as this replica's membership decides.
     pub fn wait_by(&mut self, wait: LeaseTerms) {
         self.wait = wait;
     }
 
-    /// Takes a view in: all member keys as they were at its number. An older view than the newest
-    /// seen changes nothing.
+    /// Applies a view, which has all member keys as they were at its number. A view older than the
+    /// newest one changes nothing.
     pub fn observe(
         &mut self,
         now: Time,
@@ -128,8 +133,8 @@ impl Witness {
         self.gone.values_mut().chain(self.views.values_mut())
     }
 
-    /// Forgets deaths and views seen before `horizon`, except the last of those views: all that is
-    /// forgotten was gone by then.
+    /// Forgets deaths and views that were seen before `horizon`, except the last of those views:
+    /// every incarnation that is forgotten was gone by then.
     pub fn forget(&mut self, horizon: Time) {
         self.gone.retain(|_, since| *since >= horizon);
         let before = self.views.iter().rev().find(|(_, at)| **at < horizon);
@@ -138,7 +143,7 @@ impl Witness {
         }
     }
 
-    /// What is known of an incarnation.
+    /// Returns what is known about an incarnation.
     pub fn life(&self, holder: &Holder) -> Life {
         let embedded = self
             .opened_at
@@ -159,7 +164,7 @@ impl Witness {
         }
     }
 
-    /// A fence read from the store, judged.
+    /// Returns a fence that was read from the store, with what is known about its holder.
     pub fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
         let life = match &fence {
             Some(Observed {

@@ -37,7 +37,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// The score of a replica of this weight for this plane.
+    /// Returns the score of a replica of this weight for this plane.
     pub fn of(plane: &PlaneId, replica: &ReplicaId, weight: Weight) -> Self {
         Self::seeded(plane, replica_seed(replica), weight)
     }
@@ -79,7 +79,7 @@ impl PartialEq for Score {
 impl Eq for Score {}
 
 impl View {
-    /// The replica that should own the plane; `None` only in an empty view.
+    /// Returns the replica that should own the plane; `None` only in an empty view.
     ///
     /// A pin that can be met wins, then Serving members by score, then, when none of those is left,
     /// Draining ones by score.
@@ -121,7 +121,7 @@ impl View {
         chosen
     }
 
-    /// All members, best first, as [`View::designated`] judges them.
+    /// Returns all members, best first, as [`View::designated`] judges them.
     pub fn ranked(&self, plane: &PlaneId, pin: &Pin) -> Vec<&Member> {
         let ranked = self
             .hashed()
@@ -165,7 +165,7 @@ impl HashedMember {
     }
 }
 
-/// The seed of a replica: the hash of its name.
+/// Returns the seed of a replica: the hash of its name.
 pub(crate) fn replica_seed(replica: &ReplicaId) -> u64 {
     XxHash3_64::oneshot(replica.as_str().as_bytes())
 }

@@ -16,12 +16,12 @@ macro_rules! counter {
         pub struct $name(u64);
 
         impl $name {
-            /// The counter from its number.
+            /// Returns the counter from its number.
             pub const fn new(number: u64) -> Self {
                 Self(number)
             }
 
-            /// The number.
+            /// Returns the number.
             pub const fn get(self) -> u64 {
                 self.0
             }
@@ -50,7 +50,7 @@ counter!(
 pub struct Weight(NonZeroU16);
 
 impl Weight {
-    /// A weight, unless it is zero: a replica that shall own nothing is Draining.
+    /// Returns a weight, unless it is zero: a replica that shall own nothing is Draining.
     pub const fn new(weight: u16) -> Option<Self> {
         match NonZeroU16::new(weight) {
             Some(weight) => Some(Self(weight)),
@@ -58,7 +58,7 @@ impl Weight {
         }
     }
 
-    /// The weight's number, never zero.
+    /// Returns the weight's number, never zero.
     pub const fn get(self) -> u16 {
         self.0.get()
     }
@@ -105,7 +105,8 @@ pub struct View {
 }
 
 impl View {
-    /// A view of these members. Of two records with one id the later in the iteration stays.
+    /// Creates a view of these members. Of two records with one id the later in the iteration
+    /// stays.
     pub fn new(number: ViewNumber, members: impl IntoIterator<Item = Member>) -> Self {
         let mut membership = Membership::default();
         for member in members {
@@ -115,17 +116,17 @@ impl View {
         membership.view()
     }
 
-    /// The view's number.
+    /// Returns the view's number.
     pub fn number(&self) -> ViewNumber {
         self.number
     }
 
-    /// All members, sorted by id.
+    /// Returns all members, sorted by id.
     pub fn members(&self) -> impl ExactSizeIterator<Item = &Member> {
         self.members.iter().map(|hashed| &hashed.member)
     }
 
-    /// The member of this name.
+    /// Returns the member of this name.
     pub fn member(&self, id: &ReplicaId) -> Option<&Member> {
         let found = self
             .members
@@ -158,7 +159,7 @@ impl Membership {
         self.members.remove(id);
     }
 
-    /// The view of now.
+    /// Returns the view of now.
     pub fn view(&self) -> View {
         let hashed = |member: &Member| HashedMember {
             seed: replica_seed(&member.id),

@@ -1,7 +1,8 @@
-//! The large budgets: `cargo run --release -p polyplane-fencing --example explore -- [secs] [name] [every]`
-//! searches every scenario whose name contains `name`, each for at most `secs` seconds (60), and
-//! then walks at random for as long. `every` behind the name searches every state, without what makes
-//! spaces smaller. Exits with 1 if an invariant broke.
+//! Searches with large budgets: `cargo run --release -p polyplane-fencing --example explore --
+//! [secs] [name] [every]` searches every scenario whose name contains `name`, each for at most
+//! `secs` seconds (60 by default), and then walks at random for the same time. With `every` after
+//! the name it searches every state, without the reductions that make spaces smaller. Exits with 1
+//! if an invariant broke.
 
 #[path = "../model/mod.rs"]
 mod model;
@@ -14,7 +15,7 @@ use model::{Scenario, scenarios};
 use polyplane_fencing::Rule;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, UniformChooser};
 
-/// States of one search at most: about six gigabytes.
+/// Number of states of one search at most: they take about six gigabytes.
 const STATES_MAX: usize = 80_000_000;
 
 fn main() -> ExitCode {
@@ -98,7 +99,7 @@ fn explore(name: &str, scenario: Scenario, limit: Duration, reduction: Reduction
     false
 }
 
-/// Prints what was found; whether nothing broke.
+/// Prints the result of a search. Returns whether no invariant broke.
 fn report(name: &str, checker: &impl Checker<Scenario>) -> bool {
     let (unique, all) = (checker.unique_state_count(), checker.state_count());
     println!(

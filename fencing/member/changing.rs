@@ -1,9 +1,10 @@
-//! How the members of a ring come to other lease terms together (PROTOCOL 8).
+//! The change of the lease terms, which all members of a ring make together (PROTOCOL 8).
 //!
-//! Whoever sees the record name the next terms goes by both pairs, and says so in a record of its
-//! own. The member that is first by name makes the next terms the current ones once it has seen
-//! everybody say so, and has outwaited those who died without a word. Which member does it has no
-//! part in the safety: the transaction compares the record, so a second one does nothing.
+//! A replica that sees next terms in the record follows both the current and the next ones, and
+//! confirms this in a record of its own. Once every member has confirmed, the member that is first
+//! by name waits out those that died without confirming, and then makes the next terms the current
+//! ones. Safety does not depend on which member does this: the transaction compares the record, so
+//! a second one does nothing.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,43 +18,44 @@ use crate::terms::Terms;
 use crate::time::Time;
 use crate::transaction::{Attempt, Compare, Outcome, Transaction, Write};
 
-/// A member, and the record of the lease terms that it said it goes by.
+/// A member, and the record of the lease terms that it has confirmed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Adopter {
-    /// Its life.
+    /// The member's life.
     pub holder: Holder,
-    /// The revision of that record; none if it said nothing. Who joined later than a record was
-    /// written goes by it without a word.
+    /// The revision of that record; `None` if the member has confirmed none. A member that joined
+    /// after a record was written follows it without confirming.
     pub adopted: Option<Revision>,
 }
 
 impl Adopter {
-    /// Whether it is known to go by the record of this revision.
+    /// Returns whether the member is known to follow the record of this revision.
     pub fn goes_by(&self, terms: Revision) -> bool {
         let joined_later = self.holder.incarnation.get() > terms.get();
         joined_later || self.adopted.is_some_and(|adopted| adopted >= terms)
     }
 }
 
-/// Where a life stands in the newest change of terms.
+/// The state of a life in the newest change of terms.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Change {
     adoption: Adoption,
-    /// Since when every member is known to go by both pairs, at the member that is to finish.
+    /// The time since which every member is known to follow both terms, at the member that is to
+    /// finish the change.
     all_since: Option<Time>,
     finish: Option<Attempt>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Adoption {
-    /// It goes by both pairs and has to say so.
+    /// This life follows both terms and has to confirm that.
     Due,
     Sent(Attempt),
     Done,
 }
 
 impl Change {
-    /// There is nothing to say.
+    /// Returns the state in which there is nothing to confirm.
     pub(super) const fn adopted() -> Self {
         Self {
             adoption: Adoption::Done,
@@ -93,15 +95,15 @@ impl Member {
         actions
     }
 
-    /// From here on this replica answers and waits as the record says. It comes before the word
-    /// that it does: whoever reads that word relies on it.
+    /// Makes this replica answer and wait by the record from now on. This happens before the
+    /// confirmation is sent, because others rely on it as soon as they read the confirmation.
     pub(super) fn go_by_terms(&mut self) -> Action {
         self.lease.set_length(self.terms.read_lease(self.rules));
         Action::WaitBy(self.terms.wait(self.rules))
     }
 
-    /// Says that this life goes by both pairs. The word compares the record it is about: one that
-    /// is applied late never stands in for one about a later change.
+    /// Confirms that this life follows both terms. The transaction compares the confirmed record,
+    /// so one that is applied late never counts for a later change.
     pub(super) fn adopt(&mut self) -> Option<Action> {
         let attempt = self.attempts + 1;
         let terms = self.terms_at?;
@@ -139,7 +141,8 @@ impl Member {
         else {
             return Vec::new();
         };
-        // A replica that is missing in an older view may have joined since, by the old terms.
+        // If the view is older than the record, a replica that is missing in it may have joined
+        // since, by the old terms.
         let new = at.get() >= terms_at.get() || !rules.keep(Rule::ChangeNeedsNewView);
         let all = members.iter().all(|member| member.goes_by(terms_at));
         let first = members.iter().map(|member| &member.holder.replica).min();
@@ -152,8 +155,9 @@ impl Member {
         if living.change.finish.is_some() {
             return Vec::new();
         }
-        // Who was in the ring when the change began and died without a word may answer by the terms
-        // from before, until now; and whoever has not seen a death yet has to wait no longer.
+        // A member that was in the ring when the change began and died without confirming may
+        // answer by the earlier terms until this wait is over. A replica that has not seen a death
+        // yet may wait by the next terms from then on.
         let waited = now.since(since) >= terms.wait(rules).wait();
         if !waited && rules.keep(Rule::ChangeOutwaitsTheDead) {
             return Vec::new();
@@ -175,8 +179,9 @@ impl Member {
         }]
     }
 
-    /// What was refused found another record, which comes by [`super::Event::Terms`], or the end of
-    /// this life, which comes by itself.
+    /// Handles the outcome of a transaction about the change. A refusal means that the record has
+    /// changed, which [`super::Event::Terms`] will report, or that this life is over, which another
+    /// event will report.
     pub(super) fn change_done(&mut self, attempt: Attempt, outcome: &Outcome) -> Vec<Action> {
         let Phase::Living(living) = &mut self.phase else {
             return Vec::new();
@@ -187,7 +192,7 @@ impl Member {
             Outcome::Rejected | Outcome::Unknown => false,
         };
         match (change.finish == Some(attempt), final_word) {
-            // The new record is on its way.
+            // The new record will be reported by [`super::Event::Terms`].
             (true, true) => {}
             (true, false) => change.finish = None,
             (false, true) => change.adoption = Adoption::Done,

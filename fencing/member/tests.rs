@@ -1,4 +1,4 @@
-//! Joining, living, draining and losing, and any order of what the store may say to it.
+//! Joining, living, draining and losing the key, under any order of events.
 
 use alloc::collections::BTreeSet;
 
@@ -68,7 +68,7 @@ fn refused() -> Outcome {
     })
 }
 
-/// A member that joined at revision 9, time 100.
+/// Returns a member that joined at revision 9, time 100.
 fn living() -> Member {
     let mut member = newcomer();
     let actions = member.step(at(90), facts(None));
@@ -189,7 +189,8 @@ fn compares(actions: &[Action], compare: &Compare) -> bool {
     sent(actions).1.compares.contains(compare)
 }
 
-/// Of members that joined at revision 3, whether each has said that it goes by the record of 20.
+/// Returns the event that lists members, all of which joined at revision 3, each with whether it
+/// has confirmed the record of revision 20.
 fn adopters(at: u64, members: &[(&str, bool)]) -> Event {
     let members = members.iter().map(|(name, adopted)| Adopter {
         holder: Holder {
@@ -204,7 +205,7 @@ fn adopters(at: u64, members: &[(&str, bool)]) -> Event {
     }
 }
 
-/// PROTOCOL 8.
+/// Checks PROTOCOL 8.
 #[test]
 fn terms_change_once_all_go_by_both_and_the_longer_wait_is_over() {
     let long = LeaseTerms::new(Duration::from_nanos(50), Duration::from_nanos(10));
@@ -232,7 +233,7 @@ fn terms_change_once_all_go_by_both_and_the_longer_wait_is_over() {
         [Compare::MemberIs(me), record.clone()]
     );
 
-    // No reply: said again, at the pace of the member reads.
+    // Without a reply the confirmation is sent again, at the intervals of the member reads.
     assert_eq!(member.step(at(115), done(&actions, Outcome::Unknown)), []);
     assert_eq!(member.step(at(119), tick()), []);
     let again = member.step(at(120), tick());
@@ -394,8 +395,8 @@ fn any_event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    /// F4: whatever comes in whatever order, a replica has at most one life per machine, each key
-    /// put names its condition, and nothing is answered once the life is over.
+    /// F4: in whatever order events arrive, a replica has at most one life per machine, each put of
+    /// its key has a condition, and nothing is answered once the life is over.
     #[test]
     fn f4_no_order_of_events_gives_two_lives_or_revives_one(
         events in proptest::collection::vec(any_event(), 1..60)

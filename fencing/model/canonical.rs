@@ -1,20 +1,21 @@
-//! One form for all states of the world that have the same future. Owns which differences do not
-//! matter; each is argued where it is dropped.
+//! One canonical form for all states of the world that have the same future. Owns which differences
+//! do not matter; each is argued where it is dropped.
 //!
-//! * A transaction whose sender does not wait for it, and whose compares can never hold again, does
-//!   nothing whenever it arrives.
-//! * A field that no later happening reads has one value: what a batch compared once there is no
-//!   batch, the state in memory of a plane without a tenure, what only reads look at once they are
-//!   all spent.
-//! * Of attempts, openings, epochs and revisions of the fence only order and equality are looked at,
-//!   and each new one follows the greatest of its kind: the ranks of those in use serve as well. An
-//!   attempt is compared with the one awaited, and with nothing else.
-//! * Of a time only its distance from its own clock's now is looked at, and nothing waits longer
+//! * A transaction whose sender no longer waits for it, and whose compares can never hold again,
+//!   does nothing whenever it arrives.
+//! * A field that no later event reads gets one value: the revision that a batch compared once
+//!   there is no batch, the state in memory of a plane without a tenure, the fields that only reads
+//!   use once all reads of the budget are spent.
+//! * Of attempts, openings, epochs and revisions of the fence only order and equality matter, and
+//!   each new one follows the greatest of its kind. So they are replaced by their ranks. An attempt
+//!   is compared only with the awaited one.
+//! * Of a time only its distance from its own clock's present matters, and nothing waits longer
 //!   than R and the margin.
-//! * Writes are told apart, not ordered.
-//! * What is under way has no order: any of it may be applied next.
+//! * Writes are only distinguished, not ordered.
+//! * Transactions and replies under way have no order: any of them may be applied next.
 //!
-//! What is spent of the budgets bounds the future and is no part of the form: see [`super::search`].
+//! What is spent of the budgets limits the future and is not part of the form: see
+//! [`super::search`].
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -27,9 +28,9 @@ use super::store::{Message, Request, Store};
 use super::{ORIGIN, Scenario, World, Writes};
 
 impl World {
-    /// The one form of this state and of all that have the same future.
+    /// Returns the canonical form of this state, which all states with the same future share.
     pub fn canonical(mut self, scenario: &Scenario) -> World {
-        // Nothing happens any more: the breach is what there is to see.
+        // After a breach nothing more happens, so only the breach matters.
         if self.breach.is_some() {
             return self;
         }
@@ -53,8 +54,8 @@ impl World {
         self
     }
 
-    /// What can be seen of this state without a name in it, for a test that compares the states that
-    /// are come to with and without forms.
+    /// Returns everything that can be seen of this state, without names. A test uses it to compare
+    /// the states that searches with and without canonical forms reach.
     pub fn outline(&self, scenario: &Scenario) -> String {
         let mut world = self.clone();
         world.drop_dead_messages(scenario);
@@ -82,7 +83,7 @@ impl World {
     }
 }
 
-/// The parts of a world that names are in, out of what it shares with other worlds.
+/// The parts of a world that contain names, as copies that can be changed.
 struct Copied {
     store: Store,
     replicas: Vec<Replica>,
@@ -99,7 +100,7 @@ impl Copied {
         }
     }
 
-    /// What did not change stays shared.
+    /// Puts the parts back. Those that did not change stay shared with other worlds.
     fn put_back(self, world: &mut World) {
         put_back(&mut world.store, self.store);
         for (shared, replica) in world.replicas.iter_mut().zip(self.replicas) {
@@ -141,7 +142,7 @@ impl Copied {
         }
     }
 
-    /// Epochs and revisions of the fence.
+    /// Renumbers the epochs and revisions of the fence.
     fn rename_shared_names(&mut self) {
         let (mut epochs, mut fences) = (vec![0], vec![0]);
         self.each_name(&mut |name| match name {
@@ -161,7 +162,7 @@ impl Copied {
         });
     }
 
-    /// Numbers the writes that are still met somewhere, in the order in which they are met.
+    /// Numbers the writes that still occur somewhere, in the order in which they are found.
     fn rename_writes(&mut self, world: &mut World) {
         let mut met: Vec<u8> = Vec::new();
         let mut meet = |write: u8| {
@@ -185,7 +186,7 @@ impl Copied {
             let numbers = bits(writes).filter_map(number);
             numbers.fold(0, |set, number| set | 1 << number)
         };
-        // A write that is met nowhere cannot be done any more.
+        // A write that occurs nowhere else can no longer be applied, so it is dropped here too.
         world.denied = renamed(world.denied);
         if met.iter().zip(0..).all(|(write, rank)| *write == rank) {
             return;
@@ -208,7 +209,8 @@ fn bits(writes: Writes) -> impl Iterator<Item = u8> {
     (0..Writes::BITS as u8).filter(move |write| writes & 1 << write != 0)
 }
 
-/// An outcome that nobody awaits does nothing, whatever its number.
+/// Renumbers the attempt of a message. All attempts that no machine awaits get the same number,
+/// because their outcomes do nothing.
 fn rename_attempt(message: &mut Message, awaited: Option<Attempt>, clock: u64) {
     let forgotten = message.forgotten;
     if let Request::Fence(attempt) = &mut message.request {

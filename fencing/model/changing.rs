@@ -1,4 +1,4 @@
-//! Other lease terms, step by step. Owns no decision: those are the membership machine's.
+//! Changes of the lease terms in the model. Owns no decision: those are the membership machine's.
 
 use std::sync::Arc;
 
@@ -7,11 +7,11 @@ use polyplane_fencing::{Event, Holder, Terms, ViewNumber, member};
 use super::scenarios::Named;
 use super::{Budget, Happening, MARGIN, READ_LEASE, Scenario, World, terms};
 
-/// R and margin of the shorter terms. Those used otherwise are the longer ones.
+/// R and margin of the shorter terms, in ticks. The other scenarios use the longer ones.
 const SHORT: (u64, u64) = (1, 1);
 
-/// A crash while the lease terms change, to longer ones and to shorter ones, of two replicas or of
-/// one that another joins meanwhile.
+/// Returns scenarios with a crash while the lease terms change: to longer and to shorter ones with
+/// two replicas, and with one replica that another joins in the meantime.
 pub fn changing() -> Vec<Named> {
     let named = |name: &str, scenario| (name.to_owned(), scenario);
     vec![
@@ -24,9 +24,10 @@ pub fn changing() -> Vec<Named> {
     ]
 }
 
-/// A change to longer terms that comes to its end, and a crash of the owner at any time. What makes
-/// answers shorter or waits longer is left out: another slow clock than the owner's, a proof of life
-/// without a tenure, an owner that learns of its end or acts without a key.
+/// Returns a scenario with a complete change to longer terms, and a crash of the owner at any time.
+/// Events that only make answers shorter or waits longer are left out: a slow clock other than the
+/// owner's, a proof of life without a tenure, an owner that learns of its end or acts without a
+/// key.
 pub fn to_longer() -> Scenario {
     Scenario {
         focus: Some(|world, happening| match happening {
@@ -44,7 +45,7 @@ pub fn to_longer() -> Scenario {
     }
 }
 
-/// The same, whatever else happens.
+/// Returns the scenario of [`to_longer`] with all events.
 pub fn to_longer_at_any_pace() -> Scenario {
     Scenario {
         first: terms(SHORT),
@@ -60,7 +61,7 @@ pub fn to_longer_at_any_pace() -> Scenario {
     }
 }
 
-/// The same to shorter ones.
+/// Returns the scenario of [`to_longer`] with a change to shorter terms.
 pub fn to_shorter() -> Scenario {
     let longer = to_longer();
     Scenario {
@@ -120,7 +121,8 @@ impl World {
         self.member_event(process, event);
     }
 
-    /// The members of the view that this process has seen, and what the store says of them.
+    /// Returns the members of the view that this process has seen, with their confirmations in the
+    /// store.
     fn adopters(&self, scenario: &Scenario, process: usize) -> member::Event {
         let view = self.replicas[process].view();
         let members = view.members.iter().enumerate();
@@ -138,8 +140,8 @@ impl World {
         }
     }
 
-    /// What a membership machine asks for. Its transactions are done at once: one that is done later
-    /// is one that was sent later.
+    /// Performs actions of a membership machine. Its transactions are applied at once; that one is
+    /// applied late is covered by one that is sent late.
     pub(super) fn perform_of_member(&mut self, process: usize, actions: Vec<member::Action>) {
         for action in actions {
             match action {

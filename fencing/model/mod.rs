@@ -1,6 +1,6 @@
-//! The protocol in a world that does its worst: one plane, up to three processes, one store, and
-//! transactions that are applied late, whose replies lag or never come. Owns the scenarios and what
-//! may happen next; every decision is made by the crate's own machines.
+//! The protocol in a hostile world: one plane, up to three processes, one store, and transactions
+//! that are applied late, whose replies are late or lost. Owns the scenarios and the possible
+//! events; every decision is made by the crate's own machines.
 //!
 //! A paused process is one that is not scheduled. One tick is one nanosecond on every clock, but
 //! each process may miss one tick in a run. The read lease is two ticks, the margin one.
@@ -28,54 +28,54 @@ use store::{Message, Request, Store};
 pub const READ_LEASE: u64 = 2;
 /// The margin in ticks.
 pub const MARGIN: u64 = 1;
-/// Where every clock begins.
+/// The time at which every clock begins.
 pub const ORIGIN: u64 = 100;
 
 /// A set of writes, one bit each.
 pub type Writes = u32;
 
-/// Whether a reply may come long after its transaction was applied.
+/// The choice whether a reply may arrive long after its transaction was applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replies {
     Prompt,
     Lagging,
 }
 
-/// How the member key is read.
+/// The way in which the member key is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberReads {
-    /// Nobody reads anything: only writes are watched.
+    /// Nothing is read: only writes are checked.
     None,
-    /// Sent, served and answered in one step.
+    /// A read is sent, served and answered in one step.
     AtOnce,
-    /// In three steps.
+    /// A read takes three steps.
     InSteps,
 }
 
-/// Whether processes tell each other their views.
+/// The choice whether processes send each other their views.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerViews {
     Untold,
     Told,
 }
 
-/// Whether puts of the fence have budgets of their own.
+/// The choice whether puts of the fence have budgets of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Puts {
-    /// A loss or a rejection is one, whatever it meets.
+    /// A lost or rejected put counts in the same budget as a lost or rejected commit.
     AsCommits,
-    /// Losses and rejections of the budget are those of commits.
+    /// Lost and rejected puts count in budgets of their own.
     Apart,
 }
 
-/// Whether it is also checked that each lone survivor comes to own the plane (F8).
+/// The choice whether the check includes that each lone survivor can acquire the plane (F8).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
     Unchecked,
     Checked,
 }
 
-/// How often each thing may happen in one run.
+/// The number of times that each event may happen in one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Budget {
     pub writes: u8,
@@ -85,7 +85,7 @@ pub struct Budget {
     pub losses: u8,
     pub expiries: u8,
     pub ticks: u8,
-    /// Ticks that some clock misses.
+    /// Ticks that one of the clocks misses.
     pub slow: u8,
     /// Transactions that the store refuses to consider.
     pub rejections: u8,
@@ -96,12 +96,12 @@ pub struct Budget {
     /// Callers that stop waiting.
     pub give_ups: u8,
     pub bookmarks: u8,
-    /// Puts of the fence that get no reply, and those that are rejected, where [`Puts::Apart`].
+    /// Lost puts of the fence, if [`Puts::Apart`]; the next field has the rejected ones.
     pub lost_puts: u8,
     pub rejected_puts: u8,
 }
 
-/// One count of a budget.
+/// A function that selects one count of a budget.
 type Count = fn(&Budget) -> u8;
 
 impl Budget {
@@ -126,7 +126,7 @@ impl Budget {
         ]
     }
 
-    /// Four bits for each count, the highest of them clear.
+    /// Packs the counts into four bits each, the highest of which is clear.
     fn packed(&self) -> u64 {
         self.fields().into_iter().fold(0, |packed, count| {
             assert!(count < 8, "small budgets only");
@@ -158,19 +158,19 @@ impl Budget {
 }
 
 impl World {
-    /// What has happened so far, by kind.
+    /// Returns the number of events so far, by kind.
     pub fn spent(&self) -> &Budget {
         &self.spent
     }
 }
 
-/// What one check explores.
+/// The space that one check explores.
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub rules: Rules,
     /// The replica name of each process; two processes of one name are two incarnations.
     pub names: Vec<usize>,
-    /// How many of the processes run from the start. The others may start at any time.
+    /// Number of processes that run from the start. The others may start at any time.
     pub running: usize,
     pub budget: Budget,
     pub replies: Replies,
@@ -178,21 +178,24 @@ pub struct Scenario {
     pub peer_views: PeerViews,
     pub survival: Survival,
     pub puts: Puts,
-    /// Refusals in a row that make a plane read-only.
+    /// Number of refusals in a row that make a plane read-only.
     pub read_only_after: u8,
-    /// How far one happening moves the clocks. Where no answer depends on it, a whole wait at once.
+    /// Number of ticks by which one event moves the clocks: a whole wait at once, where no answer
+    /// depends on single ticks.
     pub stride: u64,
-    /// The lease terms at the start, and those that they change to in the run.
+    /// The lease terms at the start of the run.
     pub first: LeaseTerms,
-    /// Neither wait is longer than that of the terms used otherwise.
+    /// The lease terms that they change to in the run. Neither wait is longer than that of the
+    /// terms in the other scenarios.
     pub then: Option<LeaseTerms>,
-    /// What may happen at all; a scenario that hunts one hole leaves out what has no part in it.
+    /// A filter for events: a scenario that looks for one hole leaves out events that have no part
+    /// in it.
     pub focus: Option<fn(&World, Happening) -> bool>,
     ids: Vec<ReplicaId>,
 }
 
 impl Scenario {
-    /// Two replicas and the full set of rules; process 0 is asked first.
+    /// Returns a scenario of two replicas and all rules, in which process 0 owns the plane first.
     pub fn new(budget: Budget) -> Self {
         let id = |n| format!("r{n}").parse().expect("a replica id");
         Self {
@@ -214,7 +217,7 @@ impl Scenario {
         }
     }
 
-    /// The same without one rule.
+    /// Returns the scenario without one rule.
     pub fn without(self, rule: Rule) -> Self {
         Self {
             rules: Rules::without(rule),
@@ -222,7 +225,7 @@ impl Scenario {
         }
     }
 
-    /// The same with these processes, the first `running` of them running.
+    /// Returns the scenario with these processes, the first `running` of which run from the start.
     pub fn processes(self, names: &[usize], running: usize) -> Self {
         Self {
             names: names.to_vec(),
@@ -232,13 +235,13 @@ impl Scenario {
     }
 }
 
-/// R and the margin in ticks.
+/// Returns the terms with R and margin in ticks.
 fn terms((read_lease, margin): (u64, u64)) -> LeaseTerms {
     let ticks = Duration::from_nanos;
     LeaseTerms::new(ticks(read_lease), ticks(margin)).expect("neither is zero")
 }
 
-/// One state of the world.
+/// One state of the whole model.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     store: Arc<Store>,
@@ -248,20 +251,22 @@ pub struct World {
     next_write: u8,
     /// Writes acknowledged to a caller, or seen by an answered read.
     observed: Writes,
-    /// Writes whose caller was told that they were not done.
+    /// Writes whose caller was told that they were not applied.
     denied: Writes,
-    /// Writes that some replica has published, and those that its observers were told of.
+    /// Writes that some replica has published; the next field has those of which its observers were
+    /// notified.
     published: Writes,
     told: Writes,
-    /// Observers are told by whoever publishes.
+    /// True if observers are notified by the publisher, whether or not the write's caller still
+    /// waits.
     by_publisher: bool,
     pub breach: Option<Breach>,
 }
 
-/// One thing that may happen.
+/// One event that may happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Happening {
-    /// All clocks advance, except one perhaps.
+    /// All clocks advance, except at most one.
     Tick {
         slow: Option<usize>,
     },
@@ -271,18 +276,18 @@ pub enum Happening {
     Start(usize),
     /// A process sees the newest view.
     See(usize),
-    /// A process that hears nothing of the store is told the view of another.
+    /// A process that the store does not answer gets the view of another.
     HearView {
         from: usize,
         to: usize,
     },
     /// The store's record of the lease terms names the next ones.
     BeginChange,
-    /// A newcomer reads that record, long before it joins perhaps.
+    /// A newcomer reads that record, possibly long before it joins.
     ReadTerms(usize),
-    /// A member sees the newest record, and goes by it.
+    /// A member sees the newest record and follows it.
     SeeTerms(usize),
-    /// A member looks which of the members it knows go by the newest record.
+    /// A member reads which of the members it knows have confirmed the newest record.
     SeeAdopters(usize),
     ReadMember(usize),
     SendMemberRead(usize),
@@ -291,12 +296,12 @@ pub enum Happening {
     Acquire(usize),
     Apply(usize),
     Reply(usize),
-    /// The sender gives up waiting; the transaction may be applied at any time, or never.
+    /// The sender stops waiting; the transaction may be applied at any time, or never.
     Lose(usize),
     Write(usize),
     /// A handler takes the plane's state from memory.
     Read(usize),
-    /// The handler's answer leaves, if the check allows it.
+    /// The handler sends its answer, if the check allows it.
     Answer(usize),
     HandOff {
         from: usize,
@@ -308,23 +313,24 @@ pub enum Happening {
     },
     EndStream(usize),
     CallOff(usize),
-    /// The plane goes to sleep: it is released for nobody in particular.
+    /// The plane falls asleep: its fence is released without a successor.
     Sleep(usize),
     Delete(usize),
     /// The store refuses to consider a transaction.
     Reject(usize),
-    /// A read-only plane's turn to put its fence.
+    /// A read-only plane puts its fence.
     Probe(usize),
     /// The task that waits for this reply dies.
     Die(usize),
-    /// The first and the second read that settle a batch whose barrier was refused.
+    /// The first of the two reads that settle a batch whose barrier was refused; the next event is
+    /// the second.
     SettleFirst(usize),
     SettleSecond(usize),
     /// A caller stops waiting.
     GiveUp(usize),
     /// A member read that finds this life sees the store's revision.
     Observe(usize),
-    /// The two steps of a bookmark.
+    /// The first of the two steps of a bookmark; the next event is the second.
     BeginBookmark(usize),
     EndBookmark(usize),
 }
@@ -432,7 +438,7 @@ impl Model for Scenario {
 }
 
 impl Scenario {
-    /// What a loss and a rejection of this message are counted under.
+    /// Returns the counts in which a loss and a rejection of this message are counted.
     fn spent_on(&self, message: &Message) -> (Count, Count) {
         match (self.puts, message.write()) {
             (Puts::Apart, None) => (|b| b.lost_puts, |b| b.rejected_puts),
@@ -509,7 +515,7 @@ impl Scenario {
         }
     }
 
-    /// What belongs to a plane's tenure besides writes and hand-offs.
+    /// Collects the possible events of a plane's tenure other than writes and hand-offs.
     fn of_tenure(&self, world: &World, process: usize, out: &mut Vec<Happening>) {
         let replica = &world.replicas[process];
         let free = !replica.leaving() && !replica.has_intent();

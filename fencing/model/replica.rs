@@ -1,4 +1,4 @@
-//! One process of the model: the crate's machines and the least a driver adds to them. Owns the
+//! One process of the model: the crate's machines and as little of a driver as they need. Owns the
 //! process's clock, the plane's published state, the batch in flight and one slow reader.
 
 use polyplane_fencing::{
@@ -14,19 +14,19 @@ pub use canonical::since_origin;
 
 use super::{Happening, MARGIN, Message, ORIGIN, READ_LEASE, Request, Scenario, Writes};
 
-/// The member keys as a process sees them.
+/// The member keys as a process has seen them.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
     pub number: Revision,
     pub members: [Option<Incarnation>; 3],
 }
 
-/// State taken from memory for a request that was not answered yet.
+/// A state taken from memory for a request that is not answered yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Read {
     pub tenure: Tenure,
     pub value: Writes,
-    /// What had been acknowledged or seen when the request came.
+    /// The writes that had been acknowledged or seen when the request arrived.
     pub floor: Writes,
 }
 
@@ -44,19 +44,20 @@ enum Stream {
     Running(usize),
 }
 
-/// A batch whose barrier was refused: two reads of the store decide it, one after the other.
+/// A batch whose barrier was refused. Two reads of the store, one after the other, decide its
+/// outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Unsettled {
     pub write: u8,
-    /// The fence's revision that the batch compared.
+    /// The revision of the fence that the batch compared.
     pub compared: Revision,
-    /// How long the history was when it was sent: what stands behind is newer.
+    /// The length of the history when the batch was sent; later entries are newer than the batch.
     pub sent_after: usize,
     pub history: Option<Vec<u8>>,
     pub superseded: Option<Option<usize>>,
 }
 
-/// Where the plane is to go once it stands still.
+/// The purpose of a pause: what follows once the plane stands still.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Intent {
     HandOff { to: usize },
@@ -79,11 +80,11 @@ pub struct Replica {
     lost_a_tick: bool,
     machines: Option<Machines>,
     seen: Revision,
-    /// The member keys of the view it has seen last.
+    /// The member keys of the newest view that the process has seen.
     members: [Option<Incarnation>; 3],
-    /// How many ticks ago its member key was dropped; no more are counted than matter.
+    /// Number of ticks since the member key was dropped, counted only as far as it matters.
     key_lost_for: Option<u64>,
-    /// The newest tenure, ended or not: a slow handler may still hold it.
+    /// The newest tenure, open or ended: a slow handler may still hold it.
     tenure: Option<Tenure>,
     state: Vec<u8>,
     batch: Option<u8>,
@@ -91,20 +92,20 @@ pub struct Replica {
     stream: Stream,
     read: Option<Read>,
     member_read: MemberRead,
-    /// Under what the batch in flight was sent.
+    /// The fence's revision and the length of the history when the batch in flight was sent.
     sent: (Revision, usize),
     unsettled: Option<Unsettled>,
     intent: Option<Intent>,
-    /// The caller of the batch in flight does not wait any more.
+    /// True if the caller of the batch in flight has stopped waiting.
     gave_up: bool,
-    /// What the newest member read has seen, and a bookmark that is half made.
+    /// The revision of the newest member read; the next field has a bookmark that was begun.
     observed: usize,
     bookmark: Option<Option<usize>>,
     /// The lease terms that a newcomer has read.
     terms_read: Option<Observed<Terms>>,
 }
 
-/// A newcomer of this process's name.
+/// Returns a newcomer of this process's name.
 pub fn newcomer(scenario: &Scenario, process: usize) -> Member {
     let cadence = member::Cadence {
         read_every: polyplane_fencing::Duration::from_nanos(1),
@@ -142,7 +143,7 @@ impl Replica {
         }
     }
 
-    /// A life begins, with empty hands.
+    /// Begins a life without planes.
     pub fn begin(&mut self, scenario: &Scenario, member: Member) {
         let me = member
             .holder()
@@ -172,7 +173,7 @@ impl Replica {
         self.machines.is_some()
     }
 
-    /// The life this process has or had.
+    /// Returns the life that this process has or had.
     pub fn holder(&self) -> Option<Holder> {
         self.machines.as_ref().map(|machines| machines.me.clone())
     }
@@ -211,7 +212,7 @@ impl Replica {
         self.seen
     }
 
-    /// The newest view it has seen, as it tells it to a peer.
+    /// Returns the newest view that the process has seen, as it sends it to a peer.
     pub fn view(&self) -> View {
         View {
             number: self.seen,
@@ -219,7 +220,7 @@ impl Replica {
         }
     }
 
-    /// Whether it believes that its member key stands.
+    /// Returns whether the process believes that its member key exists.
     pub fn believes_to_live(&self) -> bool {
         let machines = self.machines.as_ref();
         machines.is_some_and(|machines| machines.member.holder().is_some())
@@ -277,7 +278,7 @@ impl Replica {
         self.machines.as_ref()?.fence.tenure()
     }
 
-    /// Whether an answer under the newest tenure would leave now.
+    /// Returns whether an answer under the newest tenure would be sent now.
     pub fn answers(&self) -> bool {
         self.tenure()
             .is_some_and(|tenure| self.verdict(tenure) == Verdict::Answer)
@@ -347,7 +348,7 @@ impl Replica {
         }
     }
 
-    /// Answers, and takes a write.
+    /// Returns whether the process answers and accepts a write.
     pub fn serves(&self) -> bool {
         self.answers() && matches!(self.permit(), CommitPermit::Granted(_))
     }
@@ -368,7 +369,7 @@ impl Replica {
         self.intent = Some(intent);
     }
 
-    /// What the plane is to do now that it stands still; none while it does not.
+    /// Removes and returns the purpose of the pause, if the plane stands still now.
     pub fn take_intent(&mut self) -> Option<Intent> {
         match self.stands_still() || self.is_parting() {
             true => self.intent.take(),
@@ -384,7 +385,7 @@ impl Replica {
         self.intent.is_some()
     }
 
-    /// The barrier of the batch was refused: what became of it is read.
+    /// Records that the barrier of the batch was refused, so that its outcome must be read.
     pub fn leave_unsettled(&mut self, write: u8) {
         let (compared, sent_after) = self.sent;
         self.unsettled = Some(Unsettled {
@@ -412,7 +413,7 @@ impl Replica {
         self.gave_up = true;
     }
 
-    /// Whether somebody waits for the batch in flight.
+    /// Returns whether a caller waits for the batch in flight.
     pub fn waits(&self) -> bool {
         self.batch.is_some() && !self.gave_up
     }
@@ -441,7 +442,7 @@ impl Replica {
         self.bookmark
     }
 
-    /// Whether a bookmark may name a member read: the tenure is open and nothing is under way.
+    /// Returns whether a bookmark may name a member read: in an open tenure with nothing under way.
     pub fn may_bookmark(&self) -> bool {
         self.tenure().is_some() && self.batch.is_none() && self.unsettled.is_none()
     }
@@ -486,14 +487,14 @@ impl Replica {
         Revision::new(self.state.len() as u64)
     }
 
-    /// The writes in the state in memory.
+    /// Returns the writes in the state in memory.
     pub fn writes(&self) -> Writes {
         self.state
             .iter()
             .fold(0, |writes, write| writes | 1 << write)
     }
 
-    /// Whether a handler that holds the newest tenure could still come to answer.
+    /// Returns whether a handler that holds the newest tenure could still answer at some time.
     pub fn may_read(&self) -> bool {
         self.tenure
             .is_some_and(|tenure| self.verdict(tenure) != Verdict::Moved)
@@ -520,7 +521,7 @@ impl Replica {
         self.read = None;
     }
 
-    /// Whether a member read now would lengthen the read lease, or find the loss.
+    /// Returns whether a member read now would lengthen the read lease, or find the loss.
     pub fn wants_proof(&self) -> bool {
         self.machines.as_ref().is_some_and(|machines| {
             let lease = machines.member.lease();
@@ -591,7 +592,7 @@ impl Replica {
         self.stream != Stream::None
     }
 
-    /// Whether calling a hand-off off would do anything.
+    /// Returns whether calling a hand-off off would have an effect.
     pub fn may_call_off(&self) -> bool {
         let mut probe = self.clone();
         !probe.fence_step(Event::CallOff).is_empty()

@@ -1,5 +1,5 @@
-//! What is explored: the sound protocol within small and large budgets, and the protocol without
-//! each of its rules. Owns names and budgets.
+//! The scenarios: the sound protocol with small and large budgets, and the protocol without each of
+//! its rules. Owns names and budgets.
 
 use polyplane_fencing::Rule;
 
@@ -13,7 +13,7 @@ use super::{
 /// A scenario and the name it is reported under.
 pub type Named = (String, Scenario);
 
-/// Whole spaces small enough for every test run.
+/// Returns scenarios whose whole spaces are small enough for every test run.
 pub fn small() -> Vec<Named> {
     let none = Budget::default();
     vec![
@@ -111,7 +111,8 @@ pub fn small() -> Vec<Named> {
     ]
 }
 
-/// Within one tenure: refusals, probes, sleep, deletion, tasks that die, bookmarks.
+/// Returns scenarios within one tenure: refusals, probes, sleep, deletion, tasks that die,
+/// bookmarks.
 pub fn tenure() -> Vec<Named> {
     let none = Budget::default();
     let scenario = |budget| Scenario {
@@ -168,7 +169,8 @@ pub fn tenure() -> Vec<Named> {
     ]
 }
 
-/// Who was taken for dead is refused its last word and goes on: it must not answer.
+/// Returns a budget for a replica that counts as dead and whose Released the store refuses: its
+/// tenure continues, but it must not answer.
 fn refused_last_word(ticks: u8) -> Budget {
     Budget {
         writes: 1,
@@ -182,8 +184,8 @@ fn refused_last_word(ticks: u8) -> Budget {
     }
 }
 
-/// The tenure with everything at once: refused and unknown commits and barriers, sleep and wake,
-/// deletion, hand-off, crash.
+/// Returns a scenario with everything that can happen in a tenure: refused and unknown commits and
+/// barriers, sleep and wake, deletion, hand-off, crash.
 fn whole_tenure() -> Named {
     let scenario = Scenario {
         member_reads: MemberReads::None,
@@ -195,7 +197,7 @@ fn whole_tenure() -> Named {
             sleeps: 1,
             deletions: 1,
             expiries: 1,
-            // Two commits and a barrier; a commit and a barrier.
+            // Enough to reject two commits and a barrier, and to lose a commit and a barrier.
             rejections: 3,
             losses: 2,
             ..Budget::default()
@@ -204,8 +206,9 @@ fn whole_tenure() -> Named {
     ("a tenure with everything".to_owned(), scenario)
 }
 
-/// The same with time: whoever takes over comes to serve, and every fault, sleep and wake, the hand-off
-/// and the crash may be of one run. What is lost or rejected is counted apart for commits and puts.
+/// Returns the scenario of [`whole_tenure`] with time: the next owner comes to serve, and every
+/// fault, sleep and wake, the hand-off and the crash may happen in one run. Lost and rejected
+/// commits are counted apart from lost and rejected puts.
 fn tenure_and_after() -> Named {
     let (_, whole) = whole_tenure();
     let scenario = Scenario {
@@ -229,14 +232,15 @@ fn tenure_and_after() -> Named {
 }
 
 /// [`tenure_and_after`] without one kind of event, which is a smaller space. The three scenarios
-/// that `large` makes of it cover every run but those with a hand-off, a deletion and a sleep.
+/// that `large` makes with it cover every run but those with a hand-off, a deletion and a sleep
+/// together.
 fn after_without(event: &str, take_out: fn(&mut Budget)) -> Named {
     let (_, mut scenario) = tenure_and_after();
     take_out(&mut scenario.budget);
     (format!("what comes after, without {event}"), scenario)
 }
 
-/// Larger budgets, for hours rather than seconds.
+/// Returns scenarios with larger budgets, which take hours rather than seconds.
 pub fn large() -> Vec<Named> {
     let none = Budget::default();
     vec![
@@ -369,7 +373,7 @@ pub fn large() -> Vec<Named> {
     ]
 }
 
-/// Three replicas and wide budgets, for random walks.
+/// Returns a scenario of three replicas with wide budgets, for random walks.
 pub fn wide() -> Scenario {
     Scenario {
         replies: Replies::Lagging,
@@ -396,7 +400,7 @@ pub fn wide() -> Scenario {
     }
 }
 
-/// The same, and lease terms become longer at some time.
+/// Returns the scenario of [`wide`] in which lease terms become longer at some time.
 pub fn wide_changing() -> Scenario {
     let to_longer = to_longer();
     Scenario {
@@ -406,7 +410,7 @@ pub fn wide_changing() -> Scenario {
     }
 }
 
-/// The protocol without a rule, in the smallest scenario that misses it.
+/// Returns the protocol without a rule, in the smallest scenario in which that breaks an invariant.
 pub fn without(rule: Rule) -> Scenario {
     let none = Budget::default();
     let unread = |budget| Scenario {
@@ -440,7 +444,8 @@ pub fn without(rule: Rule) -> Scenario {
             hand_offs: 1,
             ..none
         }),
-        // B's key is gone, C saw it long ago; then A's goes, B takes the plane and C takes it from B.
+        // B's key is deleted, which C saw long ago. Then A's key is deleted, B takes the plane, and
+        // C takes it from B.
         Rule::AcquireComparesOwnMember => Scenario {
             focus: Some(|world, happening| match (happening, world.spent()) {
                 (Happening::Expire(process), spent) => process + spent.expiries as usize == 1,
@@ -464,7 +469,7 @@ pub fn without(rule: Rule) -> Scenario {
             ..none
         })
         .processes(&[0, 1, 0], 2),
-        // A third process joins that the others have not seen yet.
+        // A third process joins and is not in the others' views yet.
         Rule::PeerViewIsNewerThanLife => Scenario {
             peer_views: PeerViews::Told,
             ..unread(none).processes(&[0, 1, 2], 2)

@@ -1,16 +1,16 @@
-//! A search of a scenario's whole space, for those too large for a general checker. Owns what makes
-//! it smaller and leaves every behaviour in:
+//! A search of a scenario's whole space, for spaces that are too large for a general checker. Owns
+//! the reductions that make the space smaller without losing any behaviour:
 //!
-//! * **Forms.** Of states with the same future one is searched, see [`super::canonical`].
-//! * **Bounds.** What is spent of the budgets only forbids. A state that was searched with no more
-//!   spent of anything can do all that this one can, and so this one is not searched.
-//!   States are taken up by the sum of what they have spent, least first: of two equal worlds the one
-//!   with less spent is searched first.
-//! * **Parts.** A state is kept as the numbers of its parts (the store, each process, what is under
-//!   way), of which there are few. So no two states are taken for one, as they may be if only their
-//!   hashes are kept, and one costs about a hundred bytes.
+//! * **Forms.** Of all states with the same future only one is searched, see [`super::canonical`].
+//! * **Bounds.** What is spent of a budget only forbids events. So a state need not be searched if
+//!   an equal world that has spent no more of anything was searched: that one can do everything
+//!   that this one can. States are searched in the order of the sum of what they have spent: of two
+//!   equal worlds the one that has spent less comes first.
+//! * **Parts.** A state is stored as the numbers of its parts (the store, each process, the
+//!   messages under way), of which there are few. So a state costs only about a hundred bytes, and
+//!   different states are never taken for one, which can happen if only hashes are stored.
 //!
-//! A scenario with a `focus` looks at what is spent: for it the bounds are not used.
+//! A `focus` may read what is spent, so scenarios with one are searched without the bounds.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
@@ -22,55 +22,56 @@ use stateright::{Expectation, Model};
 use super::store::Message;
 use super::{Budget, Happening, Replica, Scenario, World};
 
-/// Whether states with the same future are searched once.
+/// The choice whether states with the same future are searched only once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reduction {
-    /// Every state that differs in anything.
+    /// Every different state is searched.
     None,
-    /// One form of each, under the least budgets.
+    /// One form of all states with the same future is searched, with the least that was spent.
     Full,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Debug)]
 pub struct Found {
-    /// States searched: a world and what was spent to come to it.
+    /// Number of searched states: each is a world and what was spent to reach it.
     pub states: usize,
-    /// Worlds among them, whatever was spent.
+    /// Number of different worlds among them, whatever was spent.
     pub worlds: usize,
-    /// States that were come to, again or not.
+    /// Number of times that a state was reached, for the first time or again.
     pub generated: u64,
-    /// The longest way to a state.
+    /// Number of events on the longest path to a state.
     pub depth: u16,
-    /// Nothing was left to search.
+    /// True if nothing was left to search.
     pub whole: bool,
-    /// Some other process than the first had the plane.
+    /// True if another process than the first came to own the plane.
     pub second_owner: bool,
-    /// The property that failed, and the way there.
+    /// The property that failed, and the events that led to the failure.
     pub failure: Option<(String, Vec<Happening>)>,
     pub took: Duration,
 }
 
-/// When a search ends whether or not something is left.
+/// The limits at which a search ends although something is left.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub time: Duration,
-    /// A state costs about a hundred bytes.
+    /// Number of states. Each costs about a hundred bytes.
     pub states: usize,
 }
 
 type Hashed = BuildHasherDefault<Mixed>;
 type Parts = [u32; PARTS];
 
-/// The store and what was seen of it, three processes at most, what is under way.
+/// Number of parts of a state: the store with what was seen of it, at most three processes, and the
+/// messages under way.
 const PARTS: usize = 5;
 
-/// A state that was searched or waits for it.
+/// A state that was searched or waits to be searched.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     world: u32,
     spent: u64,
-    /// The next state of the same world, and the state it was come from.
+    /// The next state of the same world; the next field has the state from which it was reached.
     other: u32,
     from: u32,
     by: u16,
@@ -79,7 +80,7 @@ struct Seen {
 
 const NONE: u32 = u32::MAX;
 
-/// The search under way.
+/// A search while it runs.
 struct Search<'a> {
     scenario: &'a Scenario,
     reduction: Reduction,
@@ -90,12 +91,12 @@ struct Search<'a> {
     /// The parts of each world and its first state.
     parts: Vec<(Parts, u32)>,
     states: Vec<Seen>,
-    /// States to search, by what they have spent in all.
+    /// The states to search, by the sum of what they have spent.
     waiting: Vec<Vec<u32>>,
     found: Found,
 }
 
-/// Time between two lines for whoever waits.
+/// Time between two progress lines.
 const TELL_EVERY: Duration = Duration::from_secs(30);
 
 /// Searches until a property fails, nothing is left, or the limits are reached.
@@ -172,7 +173,7 @@ impl<'a> Search<'a> {
         Some((level, self.waiting[level].pop()?))
     }
 
-    /// One line for whoever waits.
+    /// Returns a progress line.
     fn progress(&self, level: usize) -> String {
         let (seconds, states) = (self.found.took.as_secs(), self.states.len());
         let waiting: usize = self.waiting.iter().map(Vec::len).sum();
@@ -182,7 +183,7 @@ impl<'a> Search<'a> {
         )
     }
 
-    /// Takes a state in, unless it was searched with no more spent.
+    /// Adds a state to the search, unless an equal world with no more spent was searched.
     fn come_to(&mut self, world: World, from: u32, by: u16, visit: &mut impl FnMut(&World)) {
         self.found.generated += 1;
         let world = match self.reduction {
@@ -250,7 +251,8 @@ impl<'a> Search<'a> {
         self.reduction == Reduction::Full && self.scenario.focus.is_none()
     }
 
-    /// Properties look at the world, and not at what was spent.
+    /// Checks the properties of a new world. They depend only on the world, and not on what was
+    /// spent.
     fn judge(&mut self, world: &World, index: u32) {
         for property in self.scenario.properties() {
             let holds = (property.condition)(self.scenario, world);
@@ -266,7 +268,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// What happened on the way to a state.
+    /// Returns the events on the path to a state.
     fn way(&self, mut index: u32) -> Vec<Happening> {
         let mut way = Vec::new();
         while let Seen { from, by, .. } = self.states[index as usize]
@@ -348,17 +350,17 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
 /// The highest bit of each of the counts of a packed budget.
 const GUARDS: u64 = 0x8888_8888_8888_8888;
 
-/// Whether `less` has spent no more of anything than `more`.
+/// Returns whether `less` has spent no more of anything than `more`.
 fn no_more(less: u64, more: u64) -> bool {
     ((more | GUARDS) - less) & GUARDS == GUARDS
 }
 
-/// What was spent in all.
+/// Returns the sum of everything that was spent.
 fn sum(spent: u64) -> usize {
     (0..16).map(|at| (spent >> (4 * at) & 15) as usize).sum()
 }
 
-/// A plain mixing hasher: what is hashed is made here.
+/// A simple mixing hasher. It need not resist attacks, because the hashed data is made here.
 #[derive(Debug, Default)]
 struct Mixed(u64);
 

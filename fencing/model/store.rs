@@ -1,5 +1,5 @@
-//! The store of the model: one fence, member keys, and a history of writes. Owns what a
-//! transaction does there and the invariants the store can see.
+//! The store of the model: one fence, member keys, and a history of writes. Owns the effect of a
+//! transaction on them and the invariants that the store can see.
 
 use polyplane_fencing::{
     Attempt, Compare, Directory, Epoch, Fence, FenceState, Holder, Incarnation, Observed, Outcome,
@@ -9,21 +9,21 @@ use polyplane_fencing::{
 
 use super::{Breach, Scenario, Writes};
 
-/// What a transaction is for.
+/// The purpose of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Request {
     Fence(Attempt),
     Commit { write: u8, epoch: Epoch },
 }
 
-/// What came of it, with the history as it was then.
+/// The outcome of a transaction, with the history at that moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Reply {
     pub outcome: Outcome,
     pub history: Vec<u8>,
 }
 
-/// A transaction on its way, or its reply on the way back.
+/// A transaction on its way to the store, or its reply on the way back.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Message {
     pub from: usize,
@@ -32,12 +32,12 @@ pub struct Message {
     pub transaction: Transaction,
     pub sent: Time,
     pub reply: Option<Reply>,
-    /// Its sender reported it as unknown.
+    /// True if its sender has reported it as unknown.
     pub forgotten: bool,
 }
 
 impl Message {
-    /// The same message, sent by this process.
+    /// Returns the same message, sent by this process.
     pub fn of(self, process: usize) -> Self {
         Self {
             from: process,
@@ -45,7 +45,7 @@ impl Message {
         }
     }
 
-    /// The write it is to do, if it is a commit.
+    /// Returns the write that the message is to apply, if it is a commit.
     pub fn write(&self) -> Option<u8> {
         match self.request {
             Request::Commit { write, .. } => Some(write),
@@ -61,7 +61,7 @@ impl Message {
         replied.flat_map(|reply| &mut reply.history).for_each(visit);
     }
 
-    /// Whose it is and what it is to do.
+    /// Returns the sender of the message and its purpose, as text.
     pub fn outline(&self) -> String {
         let writes = self.transaction.writes.iter().map(|write| match write {
             Write::PutFence(fence) => format!("{:?}", fence.state),
@@ -101,12 +101,13 @@ pub struct Store {
     fence: Option<Observed<Fence>>,
     members: [Option<Incarnation>; 3],
     member_revision: u64,
-    /// None where no scenario changes them.
+    /// The store's record of the terms; `None` in scenarios that do not change them.
     terms: Option<Observed<Terms>>,
-    /// By whom, and which record of the terms.
+    /// For each replica, the life that has confirmed terms and the revision of the confirmed
+    /// record.
     adopted: [Option<(Incarnation, Revision)>; 3],
     history: Vec<u8>,
-    /// Where the history stood when the fence was put, oldest first.
+    /// The length of the history at each put of the fence, oldest first.
     fence_puts: Vec<(Revision, u8)>,
 }
 
@@ -141,7 +142,8 @@ impl Store {
         self.history.clone()
     }
 
-    /// Whose the fence is and what it says, who lives, and how much was done.
+    /// Returns the holder and content of the fence, the living members, and the number of writes,
+    /// as text.
     pub fn outline(&self) -> String {
         let fence = self.fence.as_ref().map(|fence| &fence.value);
         let fence = fence.map(|fence| (&fence.holder, &fence.state));
@@ -154,12 +156,12 @@ impl Store {
         &mut self.history
     }
 
-    /// Whether no later state of the store lets these compares hold.
+    /// Returns whether no later state of the store lets these compares hold.
     pub fn never_holds(&self, scenario: &Scenario, compare: &Compare) -> bool {
         match compare {
             Compare::FenceAbsent => self.fence.is_some(),
             Compare::FenceAt(at) => self.fence.as_ref().is_some_and(|f| f.revision > *at),
-            // No incarnation comes twice.
+            // No incarnation occurs twice.
             Compare::MemberIs(_) => !self.holds(scenario, compare),
             Compare::DirectoryPresent
             | Compare::MemberIsNot(_)
@@ -185,7 +187,8 @@ impl Store {
         self.fence_puts = kept;
     }
 
-    /// How long the history was at the first put of the fence after the one at this revision.
+    /// Returns the length of the history at the first put of the fence after the one at this
+    /// revision.
     pub fn superseded(&self, compared: Revision) -> Option<usize> {
         let mut puts = self.fence_puts.iter();
         let first = puts.find(|(revision, _)| *revision > compared);
@@ -202,20 +205,20 @@ impl Store {
         self.terms = Some(Observed { value, revision });
     }
 
-    /// The record of the terms that this life has said it goes by.
+    /// Returns the revision of the record of the terms that this life has confirmed.
     pub fn adopted(&self, name: usize, incarnation: Incarnation) -> Option<Revision> {
         let adopted = self.adopted[name].filter(|(of, _)| *of == incarnation);
         adopted.map(|(_, terms)| terms)
     }
 
-    /// Whether a transaction compares another record of the terms than there is.
+    /// Returns whether a transaction compares a record of the terms that is not the current one.
     pub fn has_other_terms(&self, transaction: &Transaction) -> bool {
         let at = self.terms.as_ref().map(|terms| terms.revision);
         let mut compares = transaction.compares.iter();
         compares.any(|compare| matches!(compare, Compare::LeaseTermsAt(terms) if *terms != at))
     }
 
-    /// Applies or refuses what a living member of this name sends.
+    /// Applies or refuses a transaction of a living member of this name.
     pub fn apply_of_member(&mut self, name: usize, transaction: &Transaction) -> Outcome {
         let mut compares = transaction.compares.iter();
         let lost = compares.any(|compare| {

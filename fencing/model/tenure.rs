@@ -1,6 +1,6 @@
-//! What happens within a tenure, as the server's plane and fence drivers do it: parting after a
-//! pause, refusals and probes, tasks that die, the two reads that settle a batch after its barrier
-//! was refused, observers and bookmarks.
+//! The events within a tenure, as the server's plane and fence drivers perform them: releasing
+//! after a pause, refusals and probes, tasks that die, the two reads that settle a batch after its
+//! barrier was refused, observers and bookmarks.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use super::store::Request;
 use super::{Breach, Scenario, World};
 
 impl World {
-    /// Pauses the plane; the rest follows once it stands still.
+    /// Pauses the plane for a purpose, which is carried out once the plane stands still.
     pub(super) fn part(&mut self, process: usize, intent: Intent) {
         self.replica(process).intend(intent);
         self.fence_event(process, Event::Pause, None);
     }
 
-    /// Has every plane part that is to part and stands still.
+    /// Carries out the purpose of each pause whose plane stands still now.
     pub(super) fn go_on_parting(&mut self, scenario: &Scenario) {
         for process in 0..self.replicas.len() {
             if !self.replicas[process].has_intent() {
@@ -42,7 +42,7 @@ impl World {
                     self.fence_event(process, release, None);
                 }
                 Some(Intent::Delete) => self.fence_event(process, Event::Delete, None),
-                // Lost meanwhile, or still settling.
+                // The tenure was lost in the meantime, or a batch is still being settled.
                 None if self.replicas[process].tenure().is_none() => {
                     self.replica(process).drop_intent();
                 }
@@ -60,7 +60,7 @@ impl World {
         }
     }
 
-    /// A read-only plane is probed unless a probe of it is under way.
+    /// Returns whether a read-only plane may be probed: only if no probe of it is under way.
     pub(super) fn may_probe(&self, scenario: &Scenario, process: usize) -> bool {
         let replica = &self.replicas[process];
         let asks = |message: &Arc<super::Message>| message.from == process && !message.forgotten;
@@ -69,8 +69,8 @@ impl World {
             && !self.net.iter().any(asks)
     }
 
-    /// Whether the sender of a message is a task that may die. Whoever settles a part is the
-    /// committer, which takes the process with it.
+    /// Returns whether the sender of a message is a task that may die. A part is settled by the
+    /// committer, whose death ends the whole process.
     pub(super) fn may_die(&self, index: usize) -> bool {
         let message = &self.net[index];
         let replica = &self.replicas[message.from];
@@ -127,7 +127,7 @@ impl World {
         self.replica(process).publish(write);
     }
 
-    /// A write is published at this replica, or would be if it still had the plane.
+    /// Records that a write is published at this replica, or would be if it still held the plane.
     pub(super) fn tell_observers(&mut self, process: usize, write: u8) {
         self.published |= 1 << write;
         if self.by_publisher || !self.replicas[process].gave_up() {

@@ -1,5 +1,5 @@
-//! What happens, happening by happening: the least a driver does, and the invariants it can see.
-//! Owns no decision: those are the crate's.
+//! The effect of each event: as little of a driver as is needed, and the invariants that it can
+//! see. Owns no decision: those are the crate's.
 
 use std::sync::Arc;
 
@@ -178,7 +178,7 @@ impl World {
                 panic!("a newcomer sends one transaction, not {actions:?}");
             };
             if self.store.has_other_terms(transaction) {
-                // It reads them again.
+                // The newcomer reads the facts again.
                 return;
             }
             let attempt = *attempt;
@@ -329,7 +329,7 @@ impl World {
         }
     }
 
-    /// Feeds one outcome to the machines, and tells the caller of a write.
+    /// Reports one outcome to the machines, and answers the caller of a write.
     pub(super) fn outcome(
         &mut self,
         process: usize,
@@ -396,7 +396,7 @@ impl World {
         self.perform(process, actions, history);
     }
 
-    /// Does what a plane's fence says, in order.
+    /// Performs the actions of a plane's fence, in order.
     fn perform(&mut self, process: usize, actions: Vec<Action>, history: Option<&[u8]>) {
         for action in actions {
             match action {
@@ -461,9 +461,10 @@ impl World {
         }
     }
 
-    /// Whether state was loaded, or is current for want of another holder. Who goes on after a last word
-    /// that the store would not consider may have lost the plane meanwhile, as it may have at any
-    /// time: its read lease keeps it from answering, and reads tell.
+    /// Returns whether the state in memory was loaded, or is current because no other replica has
+    /// held the fence. A tenure that continues after the store rejected its Released may have lost
+    /// the plane in the meantime, as any tenure may at any time: its read lease keeps it from
+    /// answering, and the checks of reads would find a violation.
     fn is_loaded(&self, process: usize, load: Load) -> bool {
         match load {
             Load::Store { .. } | Load::Streamed { .. } => true,
@@ -473,7 +474,8 @@ impl World {
         }
     }
 
-    /// History up to a write that no older transaction survives tells what became of a batch.
+    /// Decides the outcome of a batch by the history up to a write that no older transaction can
+    /// follow.
     fn decide(&mut self, write: u8, history: &[u8]) {
         match history.contains(&write) {
             true => self.acknowledge(write),
@@ -485,7 +487,8 @@ impl World {
         Arc::make_mut(&mut self.replicas[process])
     }
 
-    /// F8: everybody else is dead and what was under way is lost; does this process come to answer?
+    /// F8: all others are dead and all messages under way are lost. Returns whether this process
+    /// can come to answer.
     pub(super) fn survived_by(&self, scenario: &Scenario, survivor: usize) -> bool {
         if self.breach.is_some() || !self.replicas[survivor].runs() {
             return true;

@@ -1,4 +1,5 @@
-//! What happens to a plane's fence, and what is to be done then: the machine's language.
+//! The inputs and outputs of a plane's fence: the events that it accepts, and the actions that it
+//! returns.
 
 use polyplane_ring::ReplicaId;
 
@@ -8,202 +9,206 @@ use crate::time::Time;
 use crate::transaction::{Attempt, Outcome, Transaction};
 use crate::witness::Sighting;
 
-/// Where the state of a new tenure comes from.
+/// The source of a new tenure's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Load {
     /// The store, read at this revision or later.
     Store {
-        /// The acquire's revision.
+        /// The revision of the acquire.
         not_before: Revision,
     },
-    /// The state streamed by the predecessor is exactly the released one.
+    /// The state that the former owner streamed, which is exactly the released one.
     Streamed {
-        /// Its head.
+        /// The head of that state.
         head: Revision,
     },
-    /// The state in memory: the hand-off was called off and no other replica held the fence since.
+    /// The state in memory: the hand-off was called off, and no other replica has held the fence
+    /// since.
     Kept {
-        /// Its head.
+        /// The head of that state.
         head: Revision,
     },
 }
 
-/// Whether a hand-off carries the plane's state.
+/// The choice whether a hand-off carries the plane's state.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Streaming {
     /// Stream state and history to this replica first.
     To(ReplicaId),
-    /// An asleep plane, or no successor: release only.
+    /// Release only: the plane is asleep, or has no successor.
     Nothing,
 }
 
-/// What happens to a plane's fence.
+/// An input of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// This replica is designated, or needs the plane: take the fence if the rules allow it.
+    /// Acquire the fence if the rules allow it: this replica is designated, or needs the plane.
     Acquire(Sighting),
-    /// The driver read the fence for another reason than to take the plane. The machine acts only
-    /// if this incarnation holds the fence without knowing it.
+    /// The driver has read the fence for another reason than to acquire the plane. The machine acts
+    /// only if this incarnation holds the fence without knowing it.
     Looked(Sighting),
     /// The outcome of an [`Action::Transact`].
     Done {
-        /// Which sending.
+        /// The number of the attempt.
         attempt: Attempt,
-        /// What became of it.
+        /// Its outcome.
         outcome: Outcome,
     },
     /// The state requested by [`Action::OpenTenure`] is in memory, up to this head.
     Loaded {
-        /// The revision of the plane's last commit in it.
+        /// The revision of the last commit in that state.
         head: Revision,
     },
-    /// Writes of others have been published in the plane up to this head: the root has the member
-    /// keys among its objects. What Released names from now on, if no commit is newer.
+    /// Writes of other replicas have been published in the plane up to this head. (The root has the
+    /// member keys among its objects.) Released will name this head, if no commit is newer.
     Published {
         /// The newest revision that is published.
         head: Revision,
     },
     /// A batch under a [`Guard`](crate::Guard) is about to be sent.
     CommitSent,
-    /// What became of that batch. A refusal carries this plane's fence.
+    /// The outcome of that batch. A refusal contains this plane's fence.
     CommitDone(Outcome),
     /// The batch is published, whether the store acknowledged it or the history showed it. The
     /// driver reports this only after publishing, because a leaving plane sends Released as soon as
     /// the machine knows of no batch.
     Landed {
-        /// The revision at which the store did it.
+        /// The revision at which the store applied the batch.
         at: Revision,
     },
     /// The history requested by [`Action::Settle`] was replayed, up to this head.
     Replayed {
-        /// The revision of the plane's last commit in it.
+        /// The revision of the last commit in that history.
         head: Revision,
     },
-    /// The plane is read-only and it is its turn to find out whether the store takes writes again.
+    /// The plane is read-only and should find out now whether the store accepts writes again.
     Probe,
-    /// The store has taken a write of another plane: this one need not be read-only any more.
+    /// The store has accepted a write of another plane, so this one need not be read-only any more.
     StoreWritable,
-    /// Send no batch and take no write until [`Event::CallOff`]: the plane is about to part, and its
-    /// head has to stay as it is.
+    /// Send no batch and accept no write until [`Event::CallOff`]: the plane is about to be
+    /// released, and its head must not change.
     Pause,
-    /// A predecessor streamed the plane's state to this replica, up to this head.
+    /// The plane's owner has streamed the plane's state to this replica, up to this head.
     StreamReceived {
-        /// The revision of the plane's last commit in it.
+        /// The revision of the last commit in that state.
         head: Revision,
     },
-    /// The received stream was thrown away, for want of memory or time.
+    /// The streamed state was dropped, for lack of memory or time.
     StreamDropped,
     /// Hand the plane off.
     HandOff {
-        /// A hint for the record.
+        /// The successor that Released will name, as a hint.
         successor: Option<ReplicaId>,
-        /// What goes ahead of it.
+        /// The streaming that precedes the release.
         streaming: Streaming,
     },
     /// The streaming requested by [`Action::Stream`] ended, with or without success.
     StreamEnded,
-    /// Call the pause, the hand-off or the deletion off: its deadline passed, or the successor is
-    /// gone.
+    /// Call the pause, the hand-off or the deletion off: its deadline passed, or the successor does
+    /// not answer.
     CallOff,
     /// Delete the plane.
     Delete,
-    /// The plane cannot go on under this tenure and nothing is said to the store. What the fence
-    /// says, holds: the next acquire finds it (PROTOCOL 17).
+    /// Give the plane up without any message to the store, because it cannot continue under this
+    /// tenure. The fence stays as it is, and the next acquire finds it (PROTOCOL 17).
     Abandon,
     /// The member key is lost: this incarnation owns nothing any more.
     MemberLost,
 }
 
-/// What the driver does for a plane's fence, in order.
+/// An output of the machine. The driver performs the actions of a step in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send this once and report the outcome. Repeated ones are paced by the driver.
+    /// Send this transaction once and report the outcome. The driver paces repeated ones.
     Transact {
-        /// Names the sending.
+        /// The number of the attempt.
         attempt: Attempt,
-        /// What to send.
+        /// The transaction.
         transaction: Transaction,
     },
-    /// Read the fence linearizably, judge it, and report [`Event::Acquire`] again if it is still
-    /// wanted, else [`Event::Looked`].
+    /// Read the fence linearizably, judge it, and report [`Event::Acquire`] again if the plane is
+    /// still wanted, else [`Event::Looked`].
     ReadFence,
-    /// The plane is ours. Load its state and report [`Event::Loaded`].
+    /// The replica holds the fence. Load the plane's state and report [`Event::Loaded`].
     OpenTenure {
-        /// The token of every answer.
+        /// The tenure, which every answer must name.
         tenure: Tenure,
-        /// Nothing is answered, committed or released before.
+        /// The time before which nothing is answered, committed or released.
         serve_from: Time,
-        /// Where the state comes from.
+        /// The source of the state.
         load: Load,
     },
-    /// Nothing is answered under this tenure from here on.
+    /// Answer nothing under this tenure from here on.
     EndTenure {
-        /// Which.
+        /// The tenure that ends.
         tenure: Tenure,
-        /// Why.
+        /// The reason for its end.
         end: TenureEnd,
     },
-    /// No write from before this revision can be applied any more: replay the plane's history from
-    /// the last published revision up to it, answer every caller, report [`Event::Replayed`].
+    /// No transaction from before this revision can be applied any more. Replay the plane's history
+    /// from the last published revision up to it, answer every caller, and report
+    /// [`Event::Replayed`].
     Settle {
-        /// Up to where history decides.
+        /// The revision up to which the history decides.
         through: Revision,
     },
-    /// Writes wait from here on.
+    /// Make writes wait from here on.
     StopAccepting,
-    /// Writes are taken again, and what is queued may be sent.
+    /// Accept writes again; queued writes may be sent.
     ResumeAccepting,
     /// Stream state and history, then report [`Event::StreamEnded`].
     Stream {
-        /// To whom.
+        /// The successor.
         to: ReplicaId,
-        /// The head of what is streamed.
+        /// The head of the streamed state.
         head: Revision,
     },
-    /// The fence says Released.
+    /// The fence is Released.
     Released {
-        /// The record, as far as known.
+        /// The fence's record, as far as it is known.
         fence: Option<Observed<Fence>>,
     },
-    /// The fence says Deleted: remove the range in pieces, each comparing the fence at this revision.
+    /// The fence is Deleted: remove the range in pieces, each of which compares the fence at this
+    /// revision.
     RemoveRange {
         /// The revision of the Deleted record.
         fence: Revision,
     },
     /// Request a hand-over from the living holder, over the peer channel.
     AskHolder(Holder),
-    /// The plane was not taken.
+    /// The fence was not acquired, for this reason.
     NotTaken(NotTaken),
     /// The hand-off or deletion cannot begin yet.
     NotYet {
-        /// When the own wait is over, if that is what it is.
+        /// The time at which this replica's own wait is over, if that is the reason.
         serve_from: Time,
     },
 }
 
-/// Why a tenure ended.
+/// The reason why a tenure ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TenureEnd {
-    /// Its fence is about to be released or deleted.
+    /// The fence is about to be released or deleted.
     Parting,
     /// The fence or the member key was found to be another's.
     Lost {
-        /// Where the history decides an unsettled batch: what is not in it up to here never will be.
-        /// None when only the member key's loss is known: then its outcome stays unknown.
+        /// The revision up to which the history decides an unsettled batch: if the batch is not in
+        /// it, it was not applied and never will be. `None` if only the loss of the member key is
+        /// known; then the batch's outcome stays unknown.
         settled_through: Option<Revision>,
     },
 }
 
-/// Why a plane was not taken.
+/// The reason why a fence was not acquired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NotTaken {
-    /// Its holder is newer than the view: let the view catch up, then try again.
+    /// The plane's holder is newer than the view: let the view catch up, then try again.
     ViewTooOld,
-    /// The fence changed meanwhile: try again.
+    /// The fence changed in the meantime: try again.
     Changed,
     /// The store refused to consider the acquire.
     Rejected,
-    /// The plane is deleted; the range may still have to be removed under this fence.
+    /// The plane is deleted. Its range may still have to be removed under this fence.
     Deleted {
         /// The revision of the Deleted record, for the compare.
         fence: Revision,

@@ -1,5 +1,5 @@
-//! Names within a plane's machine that are only compared with each other, for a model checker: two
-//! states that differ in nothing but such names have the same future, so it keeps one of them.
+//! The names within a plane's machine that are only compared with each other, for a model checker:
+//! two states that differ only in such names have the same future, so it keeps one of them.
 
 use crate::naming::{EachName, Name};
 use crate::plane::{Batch, Phase, PlaneFence, Tenure};
@@ -44,13 +44,13 @@ impl EachName for PlaneFence {
 }
 
 impl PlaneFence {
-    /// The next attempt and the next opening get the numbers after these.
+    /// Sets the counters: the next attempt and the next opening get the numbers after these.
     pub fn count_from(&mut self, attempts: u32, openings: u32) {
         self.attempts = attempts;
         self.openings = openings;
     }
 
-    /// Whether a stream was received that is not used yet.
+    /// Returns whether a streamed state was received that is not used yet.
     pub fn has_incoming(&self) -> bool {
         self.incoming.is_some()
     }

@@ -1,5 +1,5 @@
-//! Hand-off and deletion: stop accepting, settle, stream, end the tenure, send the last word.
-//! Until that word is sent the hand-off may be called off; afterwards only by a write to the fence.
+//! Hand-off and deletion: stop accepting, settle, stream, end the tenure, send Released or Deleted.
+//! Until that is sent, the hand-off can be called off; afterwards only by a write to the fence.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,7 +33,8 @@ impl PlaneFence {
         self.leave(now, Goal::Delete, StreamStage::Done)
     }
 
-    /// Nothing is sent and writes wait: the head stays as it is once what is in flight has settled.
+    /// Pauses the plane: writes wait and nothing is sent, so the head no longer changes once the
+    /// batch in flight has settled.
     pub(super) fn pause(&mut self) -> Vec<Action> {
         match &mut self.phase {
             Phase::Held(held) => {
@@ -50,7 +51,8 @@ impl PlaneFence {
         let keep_wait = self.rules.keep(Rule::ReleaseAfterWait);
         let held = match &mut self.phase {
             Phase::Held(held) => held,
-            // The word was sent by a driver that is gone. It has to become final first.
+            // A driver that is gone has sent Released or Deleted. Its outcome has to become final
+            // first.
             Phase::Parted(parted) if parted.stage == PartedStage::Sent => {
                 let parted = parted.clone();
                 return self.say_again(parted);
@@ -67,11 +69,12 @@ impl PlaneFence {
                 serve_from: held.serve_from,
             }];
         }
-        // There is one driver at a time. It restarts a release that an earlier driver has not sent.
+        // Only one driver works on a plane at a time. This one restarts a release that an earlier
+        // driver has not sent.
         held.course = Course::Leaving { goal, stream };
         let probing = matches!(held.batch, Batch::Probe { .. });
         let mut actions = vec![Action::StopAccepting];
-        // A probe may be the last one's of a driver that is gone; a further one settles it too.
+        // A probe may have been sent by a driver that is gone; a further probe settles it too.
         actions.extend(match probing {
             true => self.probe(),
             false => self.go_on_leaving(),
@@ -79,7 +82,8 @@ impl PlaneFence {
         actions
     }
 
-    /// The next step of leaving, if the plane is leaving and nothing is in flight.
+    /// Returns the actions of the next step of a release or deletion, if one was begun and nothing
+    /// is in flight.
     pub(super) fn go_on_leaving(&mut self) -> Vec<Action> {
         let Phase::Held(held) = &mut self.phase else {
             return Vec::new();
@@ -192,7 +196,7 @@ impl PlaneFence {
         }
     }
 
-    /// The same word once more; an earlier sending of it may still land.
+    /// Sends the same record again; an earlier sending of it may still be applied.
     pub(super) fn say_again(&mut self, parted: Parted) -> Vec<Action> {
         let attempt = self.next_attempt();
         let transaction = self.last_word(&parted);
@@ -207,8 +211,9 @@ impl PlaneFence {
         }]
     }
 
-    /// The last word was not applied and never will be: the tenure that it ended continues, with the state in
-    /// memory, for the fence was this holder's all the while.
+    /// Continues the tenure that ended for Released or Deleted, because the store did not apply
+    /// that record and never will. The state in memory is current, because this holder has held the
+    /// fence all the time.
     fn go_on(&mut self, parted: &Parted, fence: Revision, now: Time) -> Vec<Action> {
         self.phase = Phase::Held(Held {
             tenure: parted.suspended,
@@ -229,7 +234,8 @@ impl PlaneFence {
         ]
     }
 
-    /// Puts Held over the record that Released was to replace: one of the two wins.
+    /// Puts Held over the record that Released was to replace: only one of the two puts can be
+    /// applied.
     pub(super) fn reclaim(&mut self, parted: Parted) -> Vec<Action> {
         let attempt = self.next_attempt();
         let transaction = self.put_again(parted.suspended.epoch, parted.fence);
@@ -274,15 +280,17 @@ impl PlaneFence {
                 let fence = parted.fence;
                 self.go_on(&parted, fence, now)
             }
-            // Final, and so were all before it: nothing was said. A store that is full refuses the
-            // last word like every other write, and the plane goes on as it was.
+            // This reply is final, and so were all earlier ones: the record was not applied. A
+            // store that is full refuses it like every other write, and the plane continues as
+            // before.
             (Outcome::Rejected, PartedStage::Sent) if !parted.unsettled => {
                 let fence = parted.fence;
                 let actions = self.go_on(&parted, fence, now);
                 self.count_rejection();
                 actions
             }
-            // The same words again, until the store's reply is final: no tenure is open meanwhile.
+            // Sends the same record again until the store's reply is final. No tenure is open in
+            // the meantime.
             (Outcome::Unknown | Outcome::Rejected, PartedStage::Sent) => self.say_again(parted),
             (Outcome::Unknown | Outcome::Rejected, PartedStage::Reclaiming) => self.reclaim(parted),
         }
@@ -298,7 +306,7 @@ impl PlaneFence {
         if !self.lives(refusal) {
             return self.lose(Some(refusal));
         }
-        // An earlier sending of the same word landed.
+        // An earlier sending of the same record was applied.
         let landed = refusal.fence.as_ref().filter(|observed| {
             let fence = &observed.value;
             let own = fence.holder == self.me && fence.epoch == parted.suspended.epoch;
@@ -310,9 +318,10 @@ impl PlaneFence {
             return self.gone_from(&parted.goal, Some(observed), revision);
         }
         match (self.own_record(refusal, parted.suspended.epoch), stage) {
-            // An earlier reclaim landed: Released is dead.
+            // An earlier reclaim was applied, so Released can no longer be.
             (Some(revision), PartedStage::Reclaiming) => self.go_on(&parted, revision, now),
-            // Released landed, and another replica took the plane since; or its record is removed.
+            // Released was applied, and another replica has taken the plane since; or its fence
+            // record was removed.
             (Some(_), PartedStage::Sent) | (None, _) => {
                 self.phase = Phase::Away;
                 vec![Action::Released {

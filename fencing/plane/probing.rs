@@ -1,6 +1,6 @@
-//! A store that refuses: the plane is read-only until the store takes a write again, which is found
-//! out by putting the own fence again. No batch is in flight meanwhile, so a refusal of the probe
-//! is final; only a probe without a reply leaves something to be settled.
+//! The handling of a store that refuses writes: the plane is read-only until the store accepts one
+//! again. To find that out, the machine puts its fence again. No batch is in flight in the
+//! meantime, so a refusal of the probe is final; only a probe without a reply must be settled.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use crate::record::Revision;
 use crate::transaction::Outcome;
 
 impl PlaneFence {
-    /// Counts a final refusal; enough in a row make the plane read-only.
+    /// Counts a final refusal. Enough of them in a row make the plane read-only.
     pub(super) fn count_rejection(&mut self) {
         if let Phase::Held(held) = &mut self.phase {
             held.rejections = held.rejections.saturating_add(1);
@@ -23,7 +23,7 @@ impl PlaneFence {
         };
         match held.batch {
             Batch::None if self.read_only(held) => self.put_probe(false),
-            // The sender of the last probe has not reported: it may still land.
+            // The outcome of the last probe was not reported: the store may still apply it.
             Batch::Probe { .. } => self.put_probe(true),
             Batch::None | Batch::InFlight | Batch::Barrier(_) | Batch::Replaying => Vec::new(),
         }
@@ -52,7 +52,7 @@ impl PlaneFence {
             Outcome::Refused(refusal) => {
                 let epoch = held.tenure.epoch;
                 match (self.lives(&refusal), self.own_record(&refusal, epoch)) {
-                    // An earlier probe of this tenure landed.
+                    // An earlier probe of this tenure was applied.
                     (true, Some(revision)) => self.probe_landed(revision),
                     (true, None) | (false, _) => self.lose(Some(&refusal)),
                 }
@@ -83,8 +83,8 @@ impl PlaneFence {
         self.store_writable()
     }
 
-    /// The store takes writes again. A plane whose own probe is still unsettled has to put it first:
-    /// until then it does not know its fence's revision.
+    /// Resumes a plane because the store accepts writes again. A plane whose own probe is still
+    /// unsettled must put another one first: until then it does not know its fence's revision.
     pub(super) fn store_writable(&mut self) -> Vec<Action> {
         let rejections_max = self.rejections_max;
         let Phase::Held(held) = &mut self.phase else {

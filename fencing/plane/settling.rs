@@ -1,5 +1,5 @@
-//! Commits and their outcomes. If the outcome of a batch is unknown, the machine puts its own fence
-//! again and compares the revision that the batch compared. Once that put is applied, no older
+//! Commits and their outcomes. If the outcome of a batch is unknown, the machine puts its fence
+//! again, comparing the revision that the batch compared. Once that put is applied, no older
 //! transaction can be (PROTOCOL 1, F6).
 
 use alloc::vec;
@@ -13,7 +13,7 @@ use crate::transaction::{Compare, Outcome, Refusal, Transaction, Write};
 
 impl PlaneFence {
     pub(super) fn commit_sent(&mut self, now: Time) -> Vec<Action> {
-        // The batch was permitted; it may only be that the tenure was lost in between.
+        // The batch had a permit, so only the tenure may have been lost in between.
         if let Phase::Held(held) = &mut self.phase {
             assert!(
                 held.ready(now),
@@ -53,7 +53,8 @@ impl PlaneFence {
                 if !self.lives(&refusal) || self.own_record(&refusal, epoch) != Some(fence) {
                     return self.lose(Some(&refusal));
                 }
-                // Refused for another plane of the batch: this one's part goes again.
+                // The transaction was refused because of another plane: this plane's part is sent
+                // again.
                 self.no_batch();
                 self.go_on_leaving()
             }
@@ -71,7 +72,7 @@ impl PlaneFence {
         }
     }
 
-    /// The batch is published: nothing of it is under way any more.
+    /// Records that the batch is published: nothing of it is under way any more.
     pub(super) fn landed(&mut self, at: Revision) -> Vec<Action> {
         let Phase::Held(held) = &mut self.phase else {
             return Vec::new();
@@ -83,7 +84,7 @@ impl PlaneFence {
         }
     }
 
-    /// Puts the own fence again.
+    /// Puts this plane's fence again.
     fn barrier(&mut self) -> Vec<Action> {
         let attempt = self.next_attempt();
         let Phase::Held(held) = &mut self.phase else {
@@ -98,7 +99,8 @@ impl PlaneFence {
         }]
     }
 
-    /// The own Held record once more, over the record of this revision.
+    /// Returns the transaction that puts this holder's Held record again, over the record of this
+    /// revision.
     pub(super) fn put_again(&self, epoch: Epoch, fence: Revision) -> Transaction {
         let record = Fence {
             holder: self.me.clone(),
@@ -120,7 +122,8 @@ impl PlaneFence {
             Outcome::Refused(refusal) => {
                 let epoch = held.tenure.epoch;
                 match (self.lives(&refusal), self.own_record(&refusal, epoch)) {
-                    // An earlier barrier of this tenure landed; it settles as well as this one.
+                    // An earlier barrier of this tenure was applied; it settles the batch as well
+                    // as this one.
                     (true, Some(revision)) => self.settled_at(revision),
                     (true, None) | (false, _) => self.lose(Some(&refusal)),
                 }
@@ -163,7 +166,8 @@ impl PlaneFence {
         }
     }
 
-    /// The revision of the fence a refusal saw, if it is this incarnation's of this epoch and Held.
+    /// Returns the revision of the fence that a refusal found, if that fence is Held by this
+    /// incarnation under this epoch.
     pub(super) fn own_record(&self, refusal: &Refusal, epoch: Epoch) -> Option<Revision> {
         let observed = refusal.fence.as_ref()?;
         let fence = &observed.value;

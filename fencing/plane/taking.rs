@@ -1,4 +1,4 @@
-//! Taking a fence: what an acquire compares, and what becomes of it.
+//! Acquiring a fence: the compares of an acquire, and the handling of its outcome.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ impl PlaneFence {
     pub(super) fn acquire(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
         match &self.phase {
             Phase::Away => {}
-            // An id never comes back; removing its range needs the record's revision.
+            // A plane's id is never used again; removing its range needs the record's revision.
             Phase::Deleted => {
                 let found = sighting.fence();
                 let deleted = found.filter(|fence| fence.value.state == FenceState::Deleted);
@@ -26,11 +26,11 @@ impl PlaneFence {
                 return not.into_iter().collect();
             }
             _ if !self.rules.keep(Rule::BegunIsDrivenOn) => return Vec::new(),
-            // The task that sent the last acquire is gone. It may land at any later time; what the fence
-            // then says, holds.
+            // The task that sent the last acquire is gone. The acquire may be applied at any later
+            // time; a read of the fence will show it.
             Phase::Taking(_) => self.phase = Phase::Away,
             Phase::Held(_) => return self.open_again(),
-            // The plane is wanted here after all.
+            // The plane is needed here after all.
             Phase::Parted(parted) => {
                 let parted = parted.clone();
                 return match parted.goal {
@@ -67,7 +67,7 @@ impl PlaneFence {
         }
     }
 
-    /// What the fence says, holds: an own fence without a tenure is adopted.
+    /// Handles a fence that was read: an own fence without a tenure is adopted.
     pub(super) fn looked(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
         match sighting.fence() {
             Some(fence) => {
@@ -177,7 +177,7 @@ impl PlaneFence {
             Outcome::Applied(revision) => self.taken(&taking, revision),
             Outcome::Refused(refusal) => self.taking_refused(now, taking.wait, &refusal),
             Outcome::Rejected => vec![Action::NotTaken(NotTaken::Rejected)],
-            // It may land later. What the fence then says, holds.
+            // The acquire may be applied later; a read of the fence will show it.
             Outcome::Unknown => vec![Action::ReadFence],
         }
     }
@@ -193,7 +193,7 @@ impl PlaneFence {
                 .is_none_or(|head| self.incoming == Some(head)),
             false => true,
         };
-        // Whatever was streamed is used now or never.
+        // A streamed state is used now or never.
         let load = match self.incoming.take() {
             Some(head) if from_released && at_head => Load::Streamed { head },
             Some(_) | None => Load::Store {
@@ -203,15 +203,16 @@ impl PlaneFence {
         self.open(taking.epoch, revision, taking.serve_from, load)
     }
 
-    /// The fence is held and its plane is not in memory: the task that was loading it ended or failed.
-    /// A new tenure over the same fence, so that nothing of the old one answers any more.
+    /// Opens a new tenure over a fence that is held while its plane is not in memory, because the
+    /// task that was loading it ended or failed. The tenure is new so that nothing of the old one
+    /// answers any more.
     fn open_again(&mut self) -> Vec<Action> {
         let Phase::Held(held) = &self.phase else {
             return Vec::new();
         };
         match held.batch {
             Batch::None | Batch::Probe { .. } => {}
-            // The plane is in memory: its committer settles this.
+            // The plane is in memory, so its committer settles the batch.
             Batch::InFlight | Batch::Barrier(_) | Batch::Replaying => return Vec::new(),
         }
         let held = held.clone();
@@ -227,7 +228,7 @@ impl PlaneFence {
         actions
     }
 
-    /// Opens a tenure over a fence record that says Held by this incarnation.
+    /// Opens a tenure over a fence record that is Held by this incarnation.
     pub(super) fn open(
         &mut self,
         epoch: Epoch,
@@ -264,7 +265,7 @@ impl PlaneFence {
         if !self.lives(refusal) {
             return self.lose(Some(refusal));
         }
-        // An earlier acquire of ours, given up, landed first.
+        // An earlier acquire of this replica, which it had given up, was applied first.
         let fence = refusal.fence.as_ref();
         if let Some(actions) = fence.and_then(|fence| self.adopt_if_own(now, fence, wait)) {
             return actions;
@@ -280,14 +281,14 @@ impl PlaneFence {
     }
 }
 
-/// What allows a fence to be taken.
+/// The reason that allows a fence to be acquired.
 enum Ground<'a> {
     /// Rule 1: the fence is absent or Released.
     Free { released_head: Option<Revision> },
-    /// Rule 2: its holder's incarnation is gone.
+    /// Rule 2: the holder's incarnation is gone.
     Gone { holder: &'a Holder, since: Time },
-    /// Rule 2 on an embedded store: its holder was created before the store was opened.
+    /// Rule 2 on an embedded store: the holder was created before the store was opened.
     BeforeOpening(&'a Holder),
-    /// Rule 4: it is ours, unknowingly.
+    /// Rule 4: this incarnation holds it without knowing.
     Own,
 }

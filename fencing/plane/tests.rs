@@ -1,4 +1,5 @@
-//! The transitions one by one: what is sent, in which order, and what an outcome does.
+//! The transitions one by one: which transactions are sent, in which order, and the effect of their
+//! outcomes.
 
 use alloc::vec;
 
@@ -93,7 +94,7 @@ fn refusal(fence: Option<Observed<Fence>>) -> Outcome {
     })
 }
 
-/// A plane held since revision 20 with head 15, and its tenure.
+/// Returns a plane that is held since revision 20 with head 15, and its tenure.
 fn held() -> (PlaneFence, Tenure) {
     let mut fence = fresh();
     let actions = fence.step(at(200), acquire(None));
@@ -127,7 +128,8 @@ fn released_names_what_was_published_past_the_commits_too() {
             _ => None,
         });
         assert_eq!(streamed, Some(rev(named)));
-        // What is published while the stream runs is in none: the stream does not fit any more.
+        // A write that is published while the stream runs is not in the streamed state, which
+        // therefore no longer fits.
         fence.step(at(205), Event::Published { head: rev(50) });
         let actions = fence.step(at(206), Event::StreamEnded);
         let [Write::PutFence(put)] = sent(&actions).1.writes.as_slice() else {
@@ -289,7 +291,7 @@ fn an_unknown_commit_is_settled_by_putting_the_own_fence_again() {
     let actions = fence.step(at(301), Event::CommitDone(Outcome::Unknown));
     assert_eq!(sent(&actions).1.compares[0], Compare::FenceAt(rev(20)));
     assert_eq!(fence.commit_permit(at(301), tenure), CommitPermit::Wait);
-    // The first barrier's outcome is unknown too; the second meets it.
+    // The first barrier's outcome is unknown too. The second one finds it applied.
     let actions = fence.step(at(302), done(&actions, Outcome::Unknown));
     let own = record(me(), 1, FenceState::Held, 33);
     let actions = fence.step(at(303), done(&actions, refusal(Some(own))));
@@ -363,7 +365,8 @@ fn f7_a_hand_off_settles_streams_ends_the_tenure_and_only_then_releases() {
     };
     assert_eq!(transaction.writes, [Write::PutFence(released.clone())]);
     assert_eq!(fence.answer(at(303), &lease(303), tenure), Verdict::Moved);
-    // Its outcome is unknown: the same words again, until they are found to stand.
+    // The outcome of Released is unknown, so it is sent again until a final reply shows that it was
+    // applied.
     let actions = fence.step(at(304), done(&actions, Outcome::Unknown));
     assert_eq!(sent(&actions).1.compares[0], Compare::FenceAt(rev(20)));
     let stands = Observed {
@@ -412,7 +415,7 @@ fn a_hand_off_is_called_off_freely_before_released_and_by_a_write_after() {
     assert_eq!(fence.answer(at(309), &lease(309), tenure), Verdict::Answer);
 }
 
-/// The tenure that was suspended for its last word goes on, with the state in memory.
+/// Returns the actions with which the suspended tenure continues, with the state in memory.
 fn goes_on(tenure: Tenure, now: u64) -> [Action; 2] {
     [
         Action::OpenTenure {
@@ -458,7 +461,7 @@ fn refusals_in_a_row_make_it_read_only_and_one_write_that_is_taken_ends_that() {
     assert_eq!(fence.intake(tenure), Intake::ReadOnly);
     assert_eq!(fence.commit_permit(at(301), tenure), CommitPermit::Wait);
     assert_eq!(fence.answer(at(301), &lease(301), tenure), Verdict::Answer);
-    // Refused, nothing is left to be settled; unanswered, the next probe settles it.
+    // A refused probe needs no settling; one without a reply is settled by the next probe.
     let probe = fence.step(at(302), Event::Probe);
     assert_eq!(fence.step(at(303), done(&probe, Outcome::Rejected)), []);
     let unanswered = fence.step(at(304), Event::Probe);

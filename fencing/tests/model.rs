@@ -1,6 +1,7 @@
 //! Whole state spaces of the protocol, driven by the crate's own machines, within small budgets;
-//! `examples/explore.rs` has the larger ones. Each rule taken out must be missed, and random runs go
-//! where no exhaustive search can. proptest shrinks a broken run to its shortest list of choices.
+//! `examples/explore.rs` has the larger ones. Taking out any rule must break an invariant. Random
+//! runs go where no exhaustive search can. proptest shrinks a failing run to its shortest list of
+//! choices.
 
 #[path = "../model/mod.rs"]
 mod model;
@@ -21,7 +22,7 @@ const PATIENCE: Limits = Limits {
     states: 10_000_000,
 };
 
-/// Searches a space and takes down what is come to.
+/// Searches a space and collects the outlines of the states that it reaches.
 fn searched(scenario: &Scenario, reduction: Reduction, outlines: &mut BTreeSet<String>) -> Found {
     let visit = |world: &World| {
         outlines.insert(world.outline(scenario));
@@ -29,8 +30,8 @@ fn searched(scenario: &Scenario, reduction: Reduction, outlines: &mut BTreeSet<S
     search(scenario, reduction, PATIENCE, |_| {}, visit)
 }
 
-/// Forms and bounds leave everything in that can be seen: what a search of every state comes to, the
-/// reduced one comes to as well, and nothing else.
+/// Forms and bounds lose nothing that can be seen: the reduced search reaches exactly the outlines
+/// that a search of every state reaches.
 #[test]
 fn the_whole_space_of_every_small_scenario_is_sound() {
     let small = scenarios::small().into_iter().chain(scenarios::tenure());
@@ -88,13 +89,14 @@ fn each_rule_taken_out_is_missed() {
     assert!(useless.is_empty(), "nothing goes wrong without {useless:?}");
 }
 
-/// What a run saw.
+/// What a random run has covered.
 #[derive(Default)]
 struct Run {
     second_owner: bool,
 }
 
-/// Follows the choices; the first broken invariant, with the way to it.
+/// Runs the choices. Returns the first broken invariant with the events that led to it, if one
+/// breaks.
 fn run(scenario: &Scenario, choices: &[u16]) -> Result<Run, String> {
     let mut world = scenario
         .init_states()
@@ -131,8 +133,8 @@ fn run(scenario: &Scenario, choices: &[u16]) -> Result<Run, String> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Budgets far beyond what can be exhausted: five processes of three replicas, lagging and lost
-    /// replies, transactions applied at any later time, clocks that miss ticks, long pauses.
+    /// Budgets too large for an exhaustive search: five processes of three replicas, lagging and
+    /// lost replies, transactions applied at any later time, clocks that miss ticks, long pauses.
     #[test]
     fn no_random_run_breaks_an_invariant(
         choices in proptest::collection::vec(any::<u16>(), 150..600)
@@ -156,7 +158,7 @@ proptest! {
 
 #[test]
 fn random_runs_get_somewhere() {
-    // A plain generator: the point is only that such runs do take over.
+    // A simple random number generator: the test only needs runs in which a takeover happens.
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     let mut takeovers = 0;
     for _ in 0..50 {

@@ -1,23 +1,24 @@
-//! What two machines did, replayed against the one that took their place.
+//! Traces of two former machines, replayed against the machine that replaced them.
 //!
-//! `tests/fixtures/traces` tells, step by step, what the fence and the sequencer of planes were told
-//! and what they did about it, in runs with a full disk, kills, pauses and a store out of service.
-//! Each event of the fence is an event of today's machine, with three exceptions: a commit that was
-//! acknowledged is reported once it is published ([`Event::Landed`], where the sequencer landed it);
-//! a probe of a read-only plane was a commit without content and is an event of its own
-//! ([`Event::Probe`]); and `writable`, `pause` and `resume` of the sequencer are events of the machine
-//! ([`Event::StoreWritable`], [`Event::Pause`], [`Event::CallOff`]). After each step the actions and
-//! the tenure are compared, after each permit the answer, after each call of the sequencer whether it
-//! takes writes.
+//! `tests/fixtures/traces` has, step by step, the events that the fence and the sequencer of planes
+//! got and the actions that they returned, in runs with a full disk, kills, pauses and a store out
+//! of service. Each event of the fence is an event of today's machine, with three exceptions: a
+//! commit that was acknowledged is reported once it is published ([`Event::Landed`], where the
+//! sequencer landed it); a probe of a read-only plane was a commit without content and is an event
+//! of its own ([`Event::Probe`]); and `writable`, `pause` and `resume` of the sequencer are events
+//! of the machine ([`Event::StoreWritable`], [`Event::Pause`], [`Event::CallOff`]). The test
+//! compares the actions and the tenure after each step, the answer after each permit, and after
+//! each call of the sequencer whether it accepts writes.
 //!
-//! What else the sequencer did (`accept`, `take`, `again`, `withdraw`, `rejected`, `beside`) is done by
-//! the queue of a plane, which has no mode any more: of those calls only the mode is compared. `close`
-//! and `end` told the sequencer what the fence had decided, and have no counterpart.
+//! The other calls of the sequencer (`accept`, `take`, `again`, `withdraw`, `rejected`, `beside`)
+//! belong to the queue of a plane today, which has no mode any more: of those calls only the mode
+//! is compared. `close` and `end` reported to the sequencer what the fence had decided, and have no
+//! counterpart.
 //!
 //! # Differences
-//! These are all, and [`Difference`] says why each is as it should be. `disk-full-then-sleep` is the
-//! run in which a plane never woke: today's machine departs from it where it should, and what the old
-//! one went on to repeat is not compared.
+//! [`Difference`] lists all differences, and why each is right. `disk-full-then-sleep` is the run
+//! in which a plane never woke: today's machine departs from it where it should, and the steps that
+//! the old machine repeated after that are not compared.
 
 #[path = "traces/debug.rs"]
 mod debug;
@@ -33,31 +34,33 @@ use polyplane_fencing::{
     Time,
 };
 
-/// Where today's machine does something else.
+/// A kind of step at which today's machine acts differently.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Difference {
-    /// A read-only plane was permitted a batch, so that its probe could be sent as one. A probe is no
-    /// batch now, and a batch is not permitted.
+    /// A read-only plane was permitted a batch, so that its probe could be sent as one. Today a
+    /// probe is not a batch, and no batch is permitted.
     NoBatchWhileReadOnly,
-    /// A probe that was applied was followed by a replay of the history, as if it had settled a batch.
-    /// There was none: the plane takes writes again at once.
+    /// A probe that was applied was followed by a replay of the history, as if it had settled a
+    /// batch. There was no batch: today the plane accepts writes again at once.
     NothingToReplay,
     /// Between the probe's reply and the call of `writable` the sequencer still refused writes.
+    /// Today it accepts them at once.
     WritableAtOnce,
-    /// A probe that was refused or not answered was put again at once, by the plane that sent it. One
-    /// plane probes for all of a store, and the next try is the prober's to pace.
+    /// A probe that was refused or not answered was put again at once, by the plane that sent it.
+    /// Today one plane probes for all planes of a store, and the prober decides when to try again.
     ProbedByTurn,
-    /// A plane that was to sleep ended in memory before its last word was final. It stays until then.
+    /// A plane that was to fall asleep ended in memory before the outcome of its Released was
+    /// final. Today it stays in memory until then.
     StaysInMemory,
-    /// A plane that is to part while its probe has no final reply waited for one, in the trace for
-    /// ever. It puts the probe once more, and parts when that is final.
+    /// A plane that was to be released while its probe had no final reply waited for that reply, in
+    /// the trace for ever. Today it puts the probe once more, and is released when that is final.
     ProbedToPart,
-    /// A last word that the store refused was repeated until it would be taken, with no tenure
-    /// meanwhile. It was not said, and so the tenure goes on.
+    /// Released was repeated after the store had refused it, until the store would accept it, with
+    /// no tenure in the meantime. Today the tenure continues, because Released was not applied.
     WordWasNotSaid,
 }
 
-/// How often each occurs in the traces.
+/// The number of times that each difference occurs in the traces.
 const LISTED: [(Difference, usize); 7] = [
     (Difference::NoBatchWhileReadOnly, 9),
     (Difference::NothingToReplay, 8),
@@ -68,7 +71,7 @@ const LISTED: [(Difference, usize); 7] = [
     (Difference::WordWasNotSaid, 1),
 ];
 
-/// The files, and how much of each is compared.
+/// The trace files, and the number of lines of each that are compared.
 const FILES: [(&str, usize); 11] = [
     ("disk-full", 1174),
     ("disk-full-then-sleep", 58),
@@ -103,7 +106,7 @@ fn the_machine_does_what_the_two_before_it_did() {
     assert_eq!(Vec::from_iter(differences), LISTED);
 }
 
-/// The replay fails where the machine does not do what is written.
+/// The replay fails if the machine acts differently from a trace.
 #[test]
 fn a_trace_that_was_changed_is_noticed() {
     let lines = lines("kill-polyplane-1");
@@ -131,35 +134,35 @@ fn a_trace_that_was_changed_is_noticed() {
     }
 }
 
-/// One file, as far as it is replayed.
+/// One trace file, as far as it is replayed.
 #[derive(Default)]
 struct Trace {
     replays: BTreeMap<String, Replay>,
-    /// The fence of each sequencer.
+    /// The fence that each sequencer belongs to.
     sequencers: BTreeMap<String, String>,
     differences: Vec<Difference>,
-    /// Steps, permits and modes that were compared.
+    /// Number of steps, permits and modes that were compared.
     compared: usize,
 }
 
-/// Today's machine in the place of one that a trace tells of.
+/// Today's machine in place of one in a trace.
 struct Replay {
     machine: PlaneFence,
-    /// What takers waited out.
+    /// The terms that takers waited out.
     terms: LeaseTerms,
     now: Time,
-    /// The attempts of the trace by today's number.
+    /// The attempts of today's machine, by their numbers in the trace.
     sent: BTreeMap<u64, Attempt>,
-    /// The batch that was permitted is a probe.
+    /// True if the permitted batch of the trace is a probe.
     probes: bool,
     /// An acknowledged commit that is not published yet.
     unpublished: Option<Revision>,
-    /// What follows in the trace would not have come to pass.
+    /// True once today's machine has departed from the trace, so that the rest is not compared.
     departed: bool,
 }
 
 impl Trace {
-    /// Replays one line; what is unlike and not listed, if anything.
+    /// Replays one line. Returns an error for a difference that is not listed.
     fn line(&mut self, line: &str) -> Result<(), String> {
         if let Some((_, rest)) = line.split_once("polyplane::fence_trace: ") {
             return self.of_fence(rest);
@@ -175,7 +178,7 @@ impl Trace {
         let now = between(line, " at=", " ");
         let now = Time::from_nanos(now.parse().expect("nanoseconds"));
         if line.starts_with("new ") {
-            // A second one for the same plane: the first was abandoned.
+            // A second machine for the same plane means that the first one was abandoned.
             self.replays.insert(fence, Replay::new(line, now));
             return Ok(());
         }
@@ -241,7 +244,7 @@ impl Replay {
             Some((open, CommitPermit::Granted(guard))) => {
                 let today = Value::read(&format!("Granted({guard:?})"));
                 let tenure = tenure == Value::read(&format!("{open:?}"));
-                // The rules in force are no part of the answer: a test build can take one out.
+                // Compares without the rules in force, because a test build can take one out.
                 let fence = |value: &Value| {
                     let guard = value.only();
                     (guard.field("fence").clone(), guard.field("member").clone())
@@ -296,7 +299,7 @@ impl Replay {
         }
     }
 
-    /// Steps the machine, and takes down under which number it sends what.
+    /// Steps the machine, and records by which number the trace knows its attempts.
     fn tell(&mut self, event: Event, actions: &Value) -> Vec<Action> {
         let today = self.machine.step(self.now, event);
         for ((_, told), action) in actions.fields.iter().zip(&today) {
@@ -310,7 +313,7 @@ impl Replay {
         today
     }
 
-    /// Which of the listed differences this is.
+    /// Returns which listed difference this is, if it is one.
     fn difference(&mut self, event: &Event, told: &Value, today: &[Action]) -> Option<Difference> {
         let told_one = match told.fields.as_slice() {
             [] => "nothing",
@@ -408,7 +411,7 @@ fn lines(name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The text from a field's name to that of the next one.
+/// Returns the text between a field's name and the name of the next field.
 fn between<'a>(line: &'a str, name: &str, next: &str) -> &'a str {
     let (_, rest) = line.split_once(name).unwrap_or(("", ""));
     rest.split_once(next).map_or(rest, |(found, _)| found)

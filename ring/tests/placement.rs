@@ -35,7 +35,8 @@ fn counts<'a>(view: &View, planes: impl Iterator<Item = PlaneId> + 'a) -> BTreeM
     counts
 }
 
-/// Whether a binomial count is within `sigmas` standard deviations of `total · share / shares`.
+/// Returns whether a binomial count is within `sigmas` standard deviations of `total · share /
+/// shares`.
 fn plausible(count: u64, total: u64, share: u64, shares: u64, sigmas: i128) -> bool {
     // (count·shares − total·share)² ≤ sigmas² · total · share · (shares − share), all integers.
     let off = i128::from(count) * i128::from(shares) - i128::from(total) * i128::from(share);

@@ -38,7 +38,7 @@ pub enum FieldErrorKind {
 }
 
 impl FieldErrorKind {
-    /// The machine-readable reason.
+    /// Returns the machine-readable reason.
     pub fn reason(self) -> &'static str {
         match self {
             Self::NotFound => "FieldValueNotFound",
@@ -56,7 +56,7 @@ impl FieldErrorKind {
         }
     }
 
-    /// The words a message begins with.
+    /// Returns the words a message begins with.
     pub fn words(self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
@@ -169,39 +169,39 @@ impl FieldError {
         }
     }
 
-    /// The same error, said by a declaration of the schema too.
+    /// Returns the same error, said by a declaration of the schema too.
     #[must_use]
     pub fn covered(mut self) -> Self {
         self.covered = true;
         self
     }
 
-    /// The value has the wrong type.
+    /// Reports that the value has the wrong type.
     pub fn type_invalid(path: &Path<'_>, bad: impl Into<Bad>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::TypeInvalid, path, bad, detail)
     }
 
-    /// The value names something that does not exist.
+    /// Reports that the value names something that does not exist.
     pub fn not_found(path: &Path<'_>, bad: impl Into<Bad>) -> Self {
         Self::new(FieldErrorKind::NotFound, path, bad, "")
     }
 
-    /// The field must have a value.
+    /// Reports that the field must have a value.
     pub fn required(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::Required, path, "", detail)
     }
 
-    /// The value is used already.
+    /// Reports that the value is used already.
     pub fn duplicate(path: &Path<'_>, bad: impl Into<Bad>) -> Self {
         Self::new(FieldErrorKind::Duplicate, path, bad, "")
     }
 
-    /// The value is malformed.
+    /// Reports that the value is malformed.
     pub fn invalid(path: &Path<'_>, bad: impl Into<Bad>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::Invalid, path, bad, detail)
     }
 
-    /// The value is not one of `valid`, which are listed in the order given.
+    /// Reports that the value is not one of `valid`, which are listed in the order given.
     pub fn not_supported<S: AsRef<str>>(path: &Path<'_>, bad: impl Into<Bad>, valid: &[S]) -> Self {
         let mut detail = String::new();
         for value in valid {
@@ -227,12 +227,12 @@ impl FieldError {
         Self::not_supported(path, bad, &valid)
     }
 
-    /// The field may not be set, or not like this.
+    /// Reports that the field may not be set, or not like this.
     pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::Forbidden, path, "", detail)
     }
 
-    /// The value has more than `bytes_max` bytes.
+    /// Reports that the value has more than `bytes_max` bytes.
     pub fn too_long(path: &Path<'_>, bytes_max: usize) -> Self {
         let detail = format!(
             "may not be more than {bytes_max} {}",
@@ -241,21 +241,21 @@ impl FieldError {
         Self::new(FieldErrorKind::TooLong, path, "<value omitted>", detail)
     }
 
-    /// The value has more than `characters_max` characters.
+    /// Reports that the value has more than `characters_max` characters.
     pub fn too_long_characters(path: &Path<'_>, characters_max: usize) -> Self {
         let unit = plural(characters_max, "character", "characters");
         let detail = format!("may not be more than {characters_max} {unit}");
         Self::new(FieldErrorKind::TooLong, path, "<value omitted>", detail)
     }
 
-    /// The value has fewer than `characters_min` characters.
+    /// Reports that the value has fewer than `characters_min` characters.
     pub fn too_short(path: &Path<'_>, bad: impl Into<Bad>, characters_min: usize) -> Self {
         let unit = plural(characters_min, "character", "characters");
         let detail = format!("must be at least {characters_min} {unit}");
         Self::new(FieldErrorKind::TooShort, path, bad, detail)
     }
 
-    /// The list has `items` items, more than `items_max`.
+    /// Reports that the list has `items` items, more than `items_max`.
     pub fn too_many(path: &Path<'_>, items: usize, items_max: usize) -> Self {
         let detail = format!(
             "must have at most {items_max} {}",
@@ -264,7 +264,7 @@ impl FieldError {
         Self::new(FieldErrorKind::TooMany, path, count(items), detail)
     }
 
-    /// The list has `items` items, fewer than `items_min`.
+    /// Reports that the list has `items` items, fewer than `items_min`.
     pub fn too_few(path: &Path<'_>, items: usize, items_min: usize) -> Self {
         let detail = format!(
             "must have at least {items_min} {}",
@@ -273,12 +273,12 @@ impl FieldError {
         Self::new(FieldErrorKind::TooFew, path, count(items), detail)
     }
 
-    /// The check itself failed.
+    /// Returns the check itself failed.
     pub fn internal(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::Internal, path, Bad::Omitted, detail)
     }
 
-    /// The message without the field's name: the message of a cause.
+    /// Returns the message without the field's name: the message of a cause.
     pub fn body(&self) -> String {
         let mut body = String::from(self.kind.words());
         if self.kind.shows_value() && self.bad != Bad::Omitted {
@@ -301,8 +301,8 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// The one message of a list of errors: the message itself of a single one, else all of them in
-/// brackets, each once. `None` for an empty list.
+/// Returns the one message of a list of errors: the message itself of a single one, else all of
+/// them in brackets, each once. `None` for an empty list.
 pub fn aggregate(errors: &[FieldError]) -> Option<String> {
     let mut messages: Vec<String> = Vec::with_capacity(errors.len());
     let mut seen = std::collections::HashSet::new();
@@ -350,7 +350,7 @@ impl<'a> Path<'a> {
         step: PathElement::Nothing,
     };
 
-    /// A field of the object; dots in the name may lead further down.
+    /// Creates a field of the object; dots in the name may lead further down.
     pub const fn new(name: &'a str) -> Self {
         Self {
             parent: None,
@@ -358,7 +358,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The field `name` of what is here.
+    /// Returns the field `name` of what is here.
     #[must_use]
     pub const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path {
@@ -367,7 +367,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The item `index` of the list that is here.
+    /// Returns the item `index` of the list that is here.
     #[must_use]
     pub const fn index(&self, index: usize) -> Path<'_> {
         Path {
@@ -376,7 +376,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// The entry `key` of the map that is here.
+    /// Returns the entry `key` of the map that is here.
     #[must_use]
     pub const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path {

@@ -30,7 +30,7 @@ pub enum FieldOperator {
     NotEquals,
 }
 
-/// Why a field selector cannot be read; the texts are upstream's.
+/// The reason why a field selector cannot be read; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSelectorError {
     /// A term without an operator.
@@ -77,7 +77,7 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// A selector of one term.
+    /// Creates a selector of one term.
     pub fn equals(field: impl Into<String>, value: impl Into<String>) -> Self {
         let term = Term {
             field: field.into(),
@@ -87,7 +87,7 @@ impl FieldSelector {
         Self { terms: vec![term] }
     }
 
-    /// The terms in order.
+    /// Returns the terms in order.
     pub fn terms(&self) -> &[Term] {
         &self.terms
     }
@@ -131,7 +131,7 @@ impl FieldSelector {
         })
     }
 
-    /// The value that `field` must have, if a term says so.
+    /// Returns the value that `field` must have, if a term says so.
     pub fn requires_exact_match(&self, field: &str) -> Option<&str> {
         let exact = |term: &&Term| term.field == field && term.operator == FieldOperator::Equals;
         self.terms
@@ -157,7 +157,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// The value with a backslash before every backslash, comma and equals sign.
+/// Returns the value with a backslash before every backslash, comma and equals sign.
 pub fn escape_value(value: &str) -> String {
     let mut out = String::with_capacity(value.len());
     for character in value.chars() {
@@ -169,10 +169,11 @@ pub fn escape_value(value: &str) -> String {
     out
 }
 
-/// The value that [`escape_value`] made `text` of.
+/// Returns the value that [`escape_value`] made `text` of.
 ///
 /// # Errors
-/// If a backslash stands before something else, or a special character without one.
+/// Returns an error if a backslash stands before something else, or a special character without
+/// one.
 pub fn unescape_value(text: &str) -> Result<String, FieldSelectorError> {
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars();

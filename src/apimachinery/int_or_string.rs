@@ -14,7 +14,7 @@ pub enum IntOrString {
 }
 
 impl IntOrString {
-    /// The number that `text` is, or else the text.
+    /// Returns the number that `text` is, or else the text.
     pub fn parse(text: &str) -> Self {
         text.parse()
             .map_or_else(|_| Self::Text(text.to_owned()), Self::Int)
@@ -29,7 +29,7 @@ impl IntOrString {
         }
     }
 
-    /// The number, that of a text too; 0 if the text is none.
+    /// Returns the number, that of a text too; 0 if the text is none.
     pub fn int_value(&self) -> i64 {
         match self {
             Self::Int(number) => i64::from(*number),
@@ -37,10 +37,10 @@ impl IntOrString {
         }
     }
 
-    /// The number itself, or the percentage of `total`.
+    /// Returns the number itself, or the percentage of `total`.
     ///
     /// # Errors
-    /// If the text is no percentage.
+    /// Returns an error if the text is no percentage.
     pub fn scaled(&self, total: i64, rounding: Rounding) -> Result<i64, ScaleError> {
         let text = match self {
             Self::Int(number) => return Ok(i64::from(*number)),
@@ -93,7 +93,7 @@ pub enum Rounding {
     Down,
 }
 
-/// Why a text is no share of anything; the texts are upstream's.
+/// The reason why a text is no share of anything; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaleError {
     /// There is no `%` at its end.

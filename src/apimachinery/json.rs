@@ -61,7 +61,7 @@ pub struct Parsed {
     pub duplicates: Vec<String>,
 }
 
-/// Why bytes are not the JSON that was asked for; the texts are Go's.
+/// The reason why bytes are not the JSON that was asked for; the texts are Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
     /// The text is not JSON.

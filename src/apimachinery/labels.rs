@@ -74,10 +74,10 @@ pub enum SelectorError {
 }
 
 impl Requirement {
-    /// A checked requirement.
+    /// Creates a checked requirement.
     ///
     /// # Errors
-    /// If key or values are no labels, or their number does not fit the operator.
+    /// Returns an error if key or values are no labels, or their number does not fit the operator.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
         let mut errors = Vec::new();
         let path = Path::NIL;
@@ -117,7 +117,7 @@ impl Requirement {
         })
     }
 
-    /// The label's key.
+    /// Returns the label's key.
     pub fn key(&self) -> &str {
         &self.key
     }
@@ -127,7 +127,7 @@ impl Requirement {
         self.operator
     }
 
-    /// The values, in the order given.
+    /// Returns the values, in the order given.
     pub fn values(&self) -> &[String] {
         &self.values
     }
@@ -198,13 +198,13 @@ impl Selector {
         parse::parse(text).map(Self::from_requirements)
     }
 
-    /// The selector of these requirements, in order of their keys.
+    /// Returns the selector of these requirements, in order of their keys.
     pub fn from_requirements(mut requirements: Vec<Requirement>) -> Self {
         requirements.sort_by(|a, b| a.key.cmp(&b.key));
         Self::All(requirements)
     }
 
-    /// The selector of labels that must all be there, unchecked: a Service's or a
+    /// Returns the selector of labels that must all be there, unchecked: a Service's or a
     /// ReplicationController's.
     pub fn from_labels<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let requirement = |(key, value): (&str, &str)| Requirement {
@@ -215,11 +215,11 @@ impl Selector {
         Self::from_requirements(labels.map(requirement).collect())
     }
 
-    /// The selector that a `LabelSelector` object means: absent or null selects nothing, an empty
-    /// one everything.
+    /// Returns the selector that a `LabelSelector` object means: absent or null selects nothing, an
+    /// empty one everything.
     ///
     /// # Errors
-    /// If it is malformed, with upstream's text.
+    /// Returns an error if it is malformed, with upstream's text.
     pub fn from_label_selector(object: Option<&Value>) -> Result<Self, SelectorError> {
         let Some(object) = object.filter(|object| !object.is_null()) else {
             return Ok(Self::Nothing);
@@ -252,7 +252,7 @@ impl Selector {
         Ok(Self::from_requirements(requirements))
     }
 
-    /// The requirements in order of their keys; none for [`Selector::Nothing`] too.
+    /// Returns the requirements in order of their keys; none for [`Selector::Nothing`] too.
     pub fn requirements(&self) -> &[Requirement] {
         match self {
             Self::Nothing => &[],
@@ -301,7 +301,7 @@ impl Selector {
         })
     }
 
-    /// The value that `key` must have, if a requirement says so.
+    /// Returns the value that `key` must have, if a requirement says so.
     pub fn requires_exact_match(&self, key: &str) -> Option<&str> {
         let requirement = self
             .requirements()
@@ -407,7 +407,7 @@ pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Vec<FieldErro
     errors
 }
 
-/// The complaints about a key, as one error.
+/// Returns the complaints about a key, as one error.
 fn check_key(key: &str, path: &Path<'_>) -> Option<FieldError> {
     let complaints = names::qualified_name(key);
     (!complaints.is_empty()).then(|| FieldError::invalid(path, key, complaints.join("; ")))
@@ -439,7 +439,7 @@ fn check_count(operator: Operator, values: &[String], path: &Path<'_>) -> Option
     (!good).then(|| FieldError::invalid(path, shown(), detail))
 }
 
-/// A number as Go's `ParseInt` reads it in base ten.
+/// Returns a number as Go's `ParseInt` reads it in base ten.
 fn parse_int(text: &str) -> Option<i64> {
     text.parse().ok()
 }

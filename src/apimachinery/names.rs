@@ -46,22 +46,22 @@ const CONFIG_KEY_WORDS: &str =
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
 const CONDITION_REASON_WORDS: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_'";
 
-/// The complaint about a value longer than `bytes_max`, as name checks word it.
+/// Returns the complaint about a value longer than `bytes_max`, as name checks word it.
 pub fn max_len(bytes_max: usize) -> String {
     format!("must be no more than {bytes_max} bytes")
 }
 
-/// The complaint about a value longer than `characters_max`, as older checks word it.
+/// Returns the complaint about a value longer than `characters_max`, as older checks word it.
 pub fn max_len_characters(characters_max: usize) -> String {
     format!("must be no more than {characters_max} characters")
 }
 
-/// The complaint about a number outside `lo..=hi`.
+/// Returns the complaint about a number outside `lo..=hi`.
 pub fn inclusive_range(lo: i64, hi: i64) -> String {
     format!("must be between {lo} and {hi}, inclusive")
 }
 
-/// The complaint about a value that does not match `pattern`, with examples that do.
+/// Returns the complaint about a value that does not match `pattern`, with examples that do.
 pub fn regex_complaint(words: &str, pattern: &str, examples: &[&str]) -> String {
     let mut text = format!("{words} (");
     for (index, example) in examples.iter().enumerate() {
@@ -115,7 +115,7 @@ fn is_label_name(text: &str) -> bool {
     shaped(text, alphanumeric, label_byte, alphanumeric)
 }
 
-/// A DNS label: most object names that become host names.
+/// Returns a DNS label: most object names that become host names.
 pub fn dns1123_label(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_LABEL_BYTES_MAX {
@@ -131,7 +131,7 @@ pub fn dns1123_label(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A DNS subdomain: most object names.
+/// Returns a DNS subdomain: most object names.
 pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -147,7 +147,7 @@ pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A DNS subdomain in letters of either case.
+/// Returns a DNS subdomain in letters of either case.
 pub fn dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -163,7 +163,7 @@ pub fn dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A DNS subdomain whose labels may also have underscores.
+/// Returns a DNS subdomain whose labels may also have underscores.
 pub fn dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -188,7 +188,7 @@ pub fn dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A DNS label that starts with a letter: names of services.
+/// Returns a DNS label that starts with a letter: names of services.
 pub fn dns1035_label(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_LABEL_BYTES_MAX {
@@ -225,7 +225,8 @@ pub fn wildcard_dns1123_subdomain(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A label or annotation key: a name of up to 63 bytes with an optional DNS prefix and slash.
+/// Returns a label or annotation key: a name of up to 63 bytes with an optional DNS prefix and
+/// slash.
 pub fn qualified_name(value: &str) -> Vec<String> {
     const EXAMPLES: &[&str] = &["MyName", "my.name", "123-abc"];
     let mut complaints = Vec::new();
@@ -270,7 +271,7 @@ pub fn qualified_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A label's value.
+/// Returns a label's value.
 pub fn label_value(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > LABEL_BYTES_MAX {
@@ -286,7 +287,7 @@ pub fn label_value(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A name that can stand in a URL path.
+/// Returns a name that can stand in a URL path.
 pub fn path_segment_name(name: &str) -> Vec<String> {
     match name {
         "." | ".." => vec![format!("may not be '{name}'")],
@@ -294,7 +295,7 @@ pub fn path_segment_name(name: &str) -> Vec<String> {
     }
 }
 
-/// The beginning of a name that can stand in a URL path.
+/// Returns the beginning of a name that can stand in a URL path.
 pub fn path_segment_prefix(name: &str) -> Vec<String> {
     let found = ["/", "%"].into_iter().filter(|text| name.contains(text));
     found
@@ -302,7 +303,7 @@ pub fn path_segment_prefix(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// A name of a port as containers and services give it.
+/// Returns a name of a port as containers and services give it.
 pub fn port_name(port: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if port.len() > 15 {
@@ -325,12 +326,12 @@ pub fn port_name(port: &str) -> Vec<String> {
     complaints
 }
 
-/// A number of a port.
+/// Returns a number of a port.
 pub fn port_number(port: i64) -> Vec<String> {
     in_range(port, 1, 65535)
 }
 
-/// A number in `lo..=hi`.
+/// Returns a number in `lo..=hi`.
 pub fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
     if (lo..=hi).contains(&value) {
         Vec::new()
@@ -339,7 +340,7 @@ pub fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
     }
 }
 
-/// A user or group number.
+/// Returns a user or group number.
 pub fn user_or_group_id(id: i64) -> Vec<String> {
     in_range(id, 0, i64::from(i32::MAX))
 }
@@ -353,7 +354,7 @@ fn unless(good: bool, words: &str, pattern: &str, examples: &[&str]) -> Vec<Stri
     }
 }
 
-/// An identifier of the language C.
+/// Returns an identifier of the language C.
 pub fn c_identifier(value: &str) -> Vec<String> {
     let word = |byte: u8| byte == b'_' || alphanumeric(byte);
     let good = value.bytes().all(word)
@@ -369,20 +370,20 @@ pub fn c_identifier(value: &str) -> Vec<String> {
     )
 }
 
-/// A percentage such as `25%`.
+/// Returns a percentage such as `25%`.
 pub fn percent(value: &str) -> Vec<String> {
     let digits = value.strip_suffix('%').unwrap_or("");
     let good = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     unless(good, PERCENT_WORDS, "[0-9]+%", &["1%", "93%"])
 }
 
-/// A name of an HTTP header.
+/// Returns a name of an HTTP header.
 pub fn http_header_name(value: &str) -> Vec<String> {
     let good = !value.is_empty() && value.bytes().all(|byte| byte == b'-' || alphanumeric(byte));
     unless(good, HTTP_HEADER_WORDS, "[-A-Za-z0-9]+", &["X-Header-Name"])
 }
 
-/// A name of an environment variable, strict form.
+/// Returns a name of an environment variable, strict form.
 pub fn env_var_name(value: &str) -> Vec<String> {
     let good = value.bytes().all(label_byte)
         && value
@@ -400,7 +401,7 @@ pub fn env_var_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A name of an environment variable as it is checked today.
+/// Returns a name of an environment variable as it is checked today.
 pub fn relaxed_env_var_name(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.is_empty() {
@@ -415,7 +416,7 @@ pub fn relaxed_env_var_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A key of a ConfigMap or Secret.
+/// Returns a key of a ConfigMap or Secret.
 pub fn config_map_key(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -432,7 +433,7 @@ pub fn config_map_key(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A reason of a condition.
+/// Returns a reason of a condition.
 pub fn condition_reason(value: &str) -> Vec<String> {
     let good = shaped(
         value,
@@ -455,7 +456,7 @@ pub fn condition_reason(value: &str) -> Vec<String> {
     )
 }
 
-/// A whole number in decimal without needless signs and zeros.
+/// Returns a whole number in decimal without needless signs and zeros.
 pub fn decimal_integer(value: &str) -> Vec<String> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let good = value == "0"
@@ -494,7 +495,7 @@ pub enum NameRule {
 }
 
 impl NameRule {
-    /// The complaints about a whole name.
+    /// Returns the complaints about a whole name.
     pub fn name(self, name: &str) -> Vec<String> {
         match self {
             Self::DnsSubdomain => dns1123_subdomain(name),
@@ -505,7 +506,7 @@ impl NameRule {
         }
     }
 
-    /// The complaints about the beginning of a generated name, which may end in a dash.
+    /// Returns the complaints about the beginning of a generated name, which may end in a dash.
     pub fn prefix(self, prefix: &str) -> Vec<String> {
         match self {
             Self::PathSegment => path_segment_prefix(prefix),
@@ -522,8 +523,9 @@ impl NameRule {
 /// The alphabet of generated names: no vowels, no look-alikes.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// The suffix of a generated name made of random bytes. Bytes that would favour some letters are
-/// passed over, so give some more than [`GENERATED_SUFFIX_LENGTH`]; `None` if they do not suffice.
+/// Returns the suffix of a generated name made of random bytes. Bytes that would favour some
+/// letters are passed over, so give some more than [`GENERATED_SUFFIX_LENGTH`]; `None` if they do
+/// not suffice.
 pub fn generated_suffix(random: &[u8]) -> Option<String> {
     // 243 is the largest multiple of 27 that a byte can hold.
     let letters = random.iter().filter(|byte| **byte < 243);
@@ -534,8 +536,8 @@ pub fn generated_suffix(random: &[u8]) -> Option<String> {
     (suffix.len() == GENERATED_SUFFIX_LENGTH).then_some(suffix)
 }
 
-/// The name that `generateName` and a suffix make; a long base is cut so that the name stays within
-/// a DNS label.
+/// Returns the name that `generateName` and a suffix make; a long base is cut so that the name
+/// stays within a DNS label.
 pub fn generated_name(base: &str, suffix: &str) -> String {
     let mut room = DNS_LABEL_BYTES_MAX - GENERATED_SUFFIX_LENGTH;
     if base.len() <= room {

@@ -25,7 +25,7 @@ pub enum Format {
     DecimalSi,
 }
 
-/// Why a text is no quantity; the texts are upstream's.
+/// The reason why a text is no quantity; the texts are upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// It does not look like one.
@@ -64,7 +64,7 @@ impl Quantity {
     /// Reads a quantity as it stands in an object.
     ///
     /// # Errors
-    /// If the text is none.
+    /// Returns an error if the text is none.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         parse::parse(text)
     }
@@ -129,7 +129,7 @@ impl Quantity {
         }
     }
 
-    /// The nearest float.
+    /// Returns the nearest float.
     pub fn as_f64(&self) -> f64 {
         self.decimal().as_f64()
     }
@@ -216,7 +216,7 @@ impl Quantity {
         }
     }
 
-    /// The form with binary suffixes, unless the amount is a fraction or below 1024.
+    /// Returns the form with binary suffixes, unless the amount is a fraction or below 1024.
     fn canonical_binary(&self) -> Option<String> {
         let mut number = self.decimal().whole()?;
         if number.abs_below(1024) {

@@ -113,7 +113,7 @@ impl Type {
         matches!(self, Self::List(_) | Self::Map(_) | Self::Bytes)
     }
 
-    /// The definition that objects of this type, or items of it, follow.
+    /// Returns the definition that objects of this type, or items of it, follow.
     pub fn definition(&self) -> Option<DefId> {
         match self {
             Self::Ref(id)
@@ -232,7 +232,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// A field of a name and type with nothing else known about it.
+    /// Creates a field of a name and type with nothing else known about it.
     pub fn new(name: impl Into<Str>, ty: Type) -> Self {
         let name = name.into();
         let mut key = Vec::with_capacity(name.len() + 3);
@@ -323,22 +323,22 @@ pub struct Definition {
 }
 
 impl Definition {
-    /// The field `name`.
+    /// Returns the field `name`.
     pub fn field(&self, name: &str) -> Option<&Field> {
         self.place(name).map(|at| &self.fields[at])
     }
 
-    /// The last part of the name.
+    /// Returns the last part of the name.
     pub fn short_name(&self) -> &str {
         self.name.rsplit('.').next().unwrap_or_default()
     }
 
-    /// The canonical form of an object in which nothing is set.
+    /// Returns the canonical form of an object in which nothing is set.
     pub fn zero(&self) -> &Value {
         &self.zero
     }
 
-    /// The place of the field `name` among the declared ones.
+    /// Returns the place of the field `name` among the declared ones.
     fn place(&self, name: &str) -> Option<usize> {
         self.names.find(name, |at| self.fields[at].name.as_str())
     }
@@ -360,7 +360,8 @@ impl Schemas {
     /// Reads generated data.
     ///
     /// # Errors
-    /// If the text is not JSON of the expected shape or names a type that is not there.
+    /// Returns an error if the text is not JSON of the expected shape or names a type that is not
+    /// there.
     pub fn parse(json: &[u8]) -> Result<Self, LoadError> {
         load::parse(json)
     }
@@ -368,22 +369,22 @@ impl Schemas {
     /// Adds the definitions of another generated file, which may refer to those that are there.
     ///
     /// # Errors
-    /// As [`Schemas::parse`]; the schemas are then not to be used.
+    /// See [`Schemas::parse`]; the schemas are then not to be used.
     pub fn extend(&mut self, json: &[u8]) -> Result<(), LoadError> {
         load::extend(self, json)
     }
 
-    /// The definition at `id`.
+    /// Returns the definition at `id`.
     pub fn get(&self, id: DefId) -> &Definition {
         &self.definitions[id.0 as usize]
     }
 
-    /// The place of the definition of this full name.
+    /// Returns the place of the definition of this full name.
     pub fn find(&self, name: &str) -> Option<DefId> {
         self.by_name.get(name).copied()
     }
 
-    /// The place of the definition that is served as a kind.
+    /// Returns the place of the definition that is served as a kind.
     pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<DefId> {
         let wanted = Gvk {
             group: group.into(),
@@ -393,7 +394,7 @@ impl Schemas {
         self.by_kind.get(&wanted).copied()
     }
 
-    /// All definitions in order of their places.
+    /// Returns all definitions in order of their places.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (DefId, &Definition)> {
         self.definitions
             .iter()
@@ -412,7 +413,7 @@ impl Schemas {
         self.number
     }
 
-    /// How many definitions there are.
+    /// Returns how many definitions there are.
     pub fn len(&self) -> usize {
         self.definitions.len()
     }
@@ -540,7 +541,7 @@ impl Schemas {
         }
     }
 
-    /// The zero value of a type.
+    /// Returns the zero value of a type.
     pub fn zero(&self, ty: &Type) -> Value {
         match ty {
             Type::String => Value::String(Str::default()),

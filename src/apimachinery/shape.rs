@@ -78,7 +78,7 @@ pub enum Values<S> {
 }
 
 impl<S> Values<S> {
-    /// The shape of the values, if one is known.
+    /// Returns the shape of the values, if one is known.
     pub fn shape(self) -> Option<S> {
         match self {
             Self::Untyped => None,
@@ -92,16 +92,16 @@ pub trait Shape<'s>: Copy {
     /// What values are here.
     fn kind(self) -> Kind;
 
-    /// The type's name in error texts.
+    /// Returns the type's name in error texts.
     fn name(self) -> Cow<'s, str>;
 
-    /// The shape of the field `name`.
+    /// Returns the shape of the field `name`.
     fn child(self, name: &str) -> Option<Self>;
 
-    /// All fields.
+    /// Returns all fields.
     fn children(self) -> impl Iterator<Item = (&'s str, Self)>;
 
-    /// The shape of the items of a list.
+    /// Returns the shape of the items of a list.
     fn item(self) -> Option<Self>;
 
     /// What members that are not fields may be; `None` if there may be none.
@@ -116,25 +116,25 @@ pub trait Shape<'s>: Copy {
     /// How strategic merge patches treat a value here.
     fn patch(self) -> &'s Patch;
 
-    /// The constant that stands for an absent value.
+    /// Returns the constant that stands for an absent value.
     fn default(self) -> Option<&'s Value>;
 
-    /// Whether anything below this place has a default.
+    /// Returns whether anything below this place has a default.
     fn has_defaults(self) -> bool;
 
-    /// Whether the default stands for this member of the object around it.
+    /// Returns whether the default stands for this member of the object around it.
     fn is_absent(self, member: Option<&Value>) -> bool;
 
-    /// Whether `null` is a value here.
+    /// Returns whether `null` is a value here.
     fn nullable(self) -> bool;
 
-    /// Whether members that are not fields stay.
+    /// Returns whether members that are not fields stay.
     fn preserves_unknown(self) -> bool;
 
-    /// Whether the object has kind, apiVersion and metadata of its own.
+    /// Returns whether the object has kind, apiVersion and metadata of its own.
     fn is_embedded(self) -> bool;
 
-    /// The shape of the member `name`, field or not.
+    /// Returns the shape of the member `name`, field or not.
     fn member(self, name: &str) -> Option<Self> {
         match self.child(name) {
             None => self.values().and_then(Values::shape),

@@ -118,7 +118,7 @@ impl fmt::Display for ApiError {
 impl std::error::Error for ApiError {}
 
 impl ApiError {
-    /// A failure without details.
+    /// Creates a failure without details.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -130,14 +130,14 @@ impl ApiError {
         }
     }
 
-    /// The same failure with these details.
+    /// Returns the same failure with these details.
     #[must_use]
     pub fn with_details(mut self, details: Details) -> Self {
         self.details = Some(Box::new(details));
         self
     }
 
-    /// The same failure with one more cause.
+    /// Returns the same failure with one more cause.
     #[must_use]
     pub fn with_cause(mut self, cause: Cause) -> Self {
         self.details.get_or_insert_default().causes.push(cause);
@@ -151,7 +151,7 @@ impl ApiError {
         self
     }
 
-    /// The same failure with the token with which a list may go on.
+    /// Returns the same failure with the token with which a list may go on.
     #[must_use]
     pub fn with_continue(mut self, token: &str) -> Self {
         self.continue_token = Some(token.into());
@@ -166,13 +166,13 @@ impl ApiError {
             .filter(|seconds| *seconds > 0)
     }
 
-    /// The object does not exist.
+    /// Reports that the object does not exist.
     pub fn not_found(what: Qualified<'_>, name: &str) -> Self {
         let message = format!("{what} {} not found", quote(name));
         Self::new(Reason::NotFound, message).with_details(Details::of(what, name))
     }
 
-    /// The name is taken.
+    /// Reports that the name is taken.
     pub fn already_exists(what: Qualified<'_>, name: &str) -> Self {
         let message = format!("{what} {} already exists", quote(name));
         Self::new(Reason::AlreadyExists, message).with_details(Details::of(what, name))
@@ -193,7 +193,7 @@ impl ApiError {
             .with_retry_after(retry_after_seconds)
     }
 
-    /// The client is not known; an empty reason reads `not authorized`.
+    /// Reports that the client is not known; an empty reason reads `not authorized`.
     pub fn unauthorized(reason: &str) -> Self {
         Self::new(
             Reason::Unauthorized,
@@ -205,7 +205,7 @@ impl ApiError {
         )
     }
 
-    /// The client may not do this.
+    /// Reports that the client may not do this.
     pub fn forbidden(what: Qualified<'_>, name: &str, why: impl fmt::Display) -> Self {
         let message = if what.is_empty() {
             format!("forbidden: {why}")
@@ -217,7 +217,7 @@ impl ApiError {
         Self::new(Reason::Forbidden, message).with_details(Details::of(what, name))
     }
 
-    /// The object changed meanwhile, or a precondition failed.
+    /// Returns the object changed meanwhile, or a precondition failed.
     pub fn conflict(what: Qualified<'_>, name: &str, why: impl fmt::Display) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {what} {}: {why}",
@@ -239,12 +239,12 @@ impl ApiError {
         Self::new(Reason::Gone, message)
     }
 
-    /// The version asked for is no longer kept.
+    /// Reports that the version asked for is no longer kept.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(Reason::Expired, message)
     }
 
-    /// The object is malformed; `kind` is a kind, not a resource.
+    /// Reports that the object is malformed; `kind` is a kind, not a resource.
     pub fn invalid(kind: Qualified<'_>, name: &str, errors: &[FieldError]) -> Self {
         let mut message = format!("{kind} {} is invalid", quote(name));
         if let Some(texts) = aggregate(errors) {
@@ -256,12 +256,12 @@ impl ApiError {
         Self::new(Reason::Invalid, message).with_details(details)
     }
 
-    /// The request makes no sense.
+    /// Reports that the request makes no sense.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, message)
     }
 
-    /// The client sends too much, in the words given.
+    /// Reports that the client sends too much, in the words given.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(Reason::TooManyRequests, message).with_details(Details {
             retry_after_seconds,
@@ -269,13 +269,13 @@ impl ApiError {
         })
     }
 
-    /// The server cannot serve at this time.
+    /// Reports that the server cannot serve at this time.
     pub fn service_unavailable(message: impl Into<String>) -> Self {
         Self::new(Reason::ServiceUnavailable, message)
     }
 
-    /// The data has another owner by now. Promises that nothing of the request was carried out
-    /// here, so it may be repeated there.
+    /// Reports that the data has another owner by now. Promises that nothing of the request was
+    /// carried out here, so it may be repeated there.
     pub fn moved() -> Self {
         Self::new(
             Reason::Moved,
@@ -284,13 +284,13 @@ impl ApiError {
         .with_retry_after(1)
     }
 
-    /// Whether the request may be repeated at another owner.
+    /// Returns whether the request may be repeated at another owner.
     pub fn is_moved(&self) -> bool {
         self.reason == Reason::Moved
     }
 
-    /// The kind's definition changed while the request was processed. Promises that nothing of it was
-    /// carried out, so it is worked on again under the new definition.
+    /// Returns the kind's definition changed while the request was processed. Promises that nothing
+    /// of it was carried out, so it is worked on again under the new definition.
     pub fn kind_changed() -> Self {
         Self::new(
             Reason::KindChanged,
@@ -299,12 +299,12 @@ impl ApiError {
         .with_retry_after(1)
     }
 
-    /// Whether the request is to be worked on again under a new definition of its kind.
+    /// Returns whether the request is to be worked on again under a new definition of its kind.
     pub fn is_kind_changed(&self) -> bool {
         self.reason == Reason::KindChanged
     }
 
-    /// The resource does not know this verb.
+    /// Reports that the resource does not know this verb.
     pub fn method_not_supported(what: Qualified<'_>, action: &str) -> Self {
         let message = format!(
             "{action} is not supported on resources of kind {}",
@@ -313,7 +313,7 @@ impl ApiError {
         Self::new(Reason::MethodNotAllowed, message).with_details(Details::of(what, ""))
     }
 
-    /// The operation could not be finished and had no effect.
+    /// Returns the operation could not be finished and had no effect.
     pub fn server_timeout(what: Qualified<'_>, operation: &str, retry_after_seconds: u32) -> Self {
         let message = format!(
             "The {operation} operation against {what} could not be completed at this time, please try again."
@@ -336,7 +336,7 @@ impl ApiError {
         .with_cause(cause)
     }
 
-    /// The request ran out of time.
+    /// Returns the request ran out of time.
     pub fn timeout(message: impl fmt::Display, retry_after_seconds: u32) -> Self {
         Self::new(Reason::Timeout, format!("Timeout: {message}")).with_details(Details {
             retry_after_seconds,
@@ -344,7 +344,7 @@ impl ApiError {
         })
     }
 
-    /// The version asked for is newer than any there is.
+    /// Reports that the version asked for is newer than any there is.
     pub fn too_large_resource_version(asked: u64, current: u64, retry_after_seconds: u32) -> Self {
         const CAUSE: &str = "Too large resource version";
         Self::timeout(
@@ -358,7 +358,7 @@ impl ApiError {
         })
     }
 
-    /// The body is too large.
+    /// Reports that the body is too large.
     pub fn request_entity_too_large(message: impl fmt::Display) -> Self {
         Self::new(
             Reason::RequestEntityTooLarge,
@@ -375,7 +375,7 @@ impl ApiError {
         Self::new(Reason::NotAcceptable, message)
     }
 
-    /// The body's media type is not known; these are.
+    /// Reports that the body's media type is not known; these are.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
@@ -393,20 +393,20 @@ impl ApiError {
         Self::new(Reason::NotAcceptable, message).with_details(Details::default())
     }
 
-    /// The body's media type is not among those the path takes, as text.
+    /// Reports that the body's media type is not among those the path takes, as text.
     pub fn not_consumed() -> Self {
         Self::new(Reason::UnsupportedMediaType, "415: Unsupported Media Type")
             .with_details(Details::default())
     }
 
-    /// The same failure with texts that go beside it.
+    /// Returns the same failure with texts that go beside it.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;
         self
     }
 
-    /// The answer where only a status number is known, such as an unknown path.
+    /// Returns the answer where only a status number is known, such as an unknown path.
     pub fn generic(
         code: u16,
         verb: &str,
@@ -455,7 +455,7 @@ impl ApiError {
         write_tail(self.code, out);
     }
 
-    /// The `Status` object as JSON, without a final newline.
+    /// Returns the `Status` object as JSON, without a final newline.
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         self.write(&mut out);
@@ -473,7 +473,7 @@ pub struct Success {
 }
 
 impl Success {
-    /// The answer to a deletion that left nothing to show.
+    /// Returns the answer to a deletion that left nothing to show.
     pub fn deleted(what: Qualified<'_>, name: &str, uid: &str) -> Self {
         let details = Details {
             uid: uid.into(),

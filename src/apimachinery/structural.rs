@@ -69,7 +69,7 @@ struct Notes {
 }
 
 impl Structural {
-    /// The place of the whole object.
+    /// Returns the place of the whole object.
     pub fn root(&self) -> SchemaNode<'_> {
         SchemaNode {
             schema: self,

@@ -21,7 +21,7 @@ pub struct Timestamp {
 }
 
 impl From<SystemTime> for Timestamp {
-    /// The whole second, as `Time` holds it; 1970 for a clock that stands before.
+    /// Returns the whole second, as `Time` holds it; 1970 for a clock that stands before.
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::from_seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
@@ -29,7 +29,7 @@ impl From<SystemTime> for Timestamp {
 }
 
 impl Timestamp {
-    /// The point so many seconds after 1970.
+    /// Returns the point so many seconds after 1970.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self {
             seconds,
@@ -53,7 +53,7 @@ impl Timestamp {
         parse::parse(text, parse::Layout::Micro)
     }
 
-    /// The form of `Time`: whole seconds, UTC.
+    /// Returns the form of `Time`: whole seconds, UTC.
     pub fn to_rfc3339(self) -> String {
         let civil = self.civil();
         format!(
@@ -62,7 +62,7 @@ impl Timestamp {
         )
     }
 
-    /// The form of `MicroTime`: six digits of fraction, UTC.
+    /// Returns the form of `MicroTime`: six digits of fraction, UTC.
     pub fn to_rfc3339_micro(self) -> String {
         let mut text = self.to_rfc3339();
         text.pop();
@@ -124,7 +124,7 @@ fn days_of_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// The date of a number of days since 1970.
+/// Returns the date of a number of days since 1970.
 fn civil_of_days(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let era = days.div_euclid(146_097);

@@ -34,12 +34,12 @@ pub enum Value {
 static NULL: Value = Value::Null;
 
 impl Value {
-    /// A string value.
+    /// Creates a string value.
     pub fn string(text: impl Into<Str>) -> Self {
         Self::String(text.into())
     }
 
-    /// An empty object.
+    /// Creates an empty object.
     pub fn object() -> Self {
         Self::Object(Map::new())
     }
@@ -49,7 +49,7 @@ impl Value {
         matches!(self, Self::Null)
     }
 
-    /// The text of a string.
+    /// Returns the text of a string.
     pub fn as_str(&self) -> Option<&str> {
         match self {
             Self::String(text) => Some(text),
@@ -57,7 +57,7 @@ impl Value {
         }
     }
 
-    /// The value of an integer.
+    /// Returns the value of an integer.
     pub fn as_int(&self) -> Option<i64> {
         match self {
             Self::Int(number) => Some(*number),
@@ -65,7 +65,7 @@ impl Value {
         }
     }
 
-    /// The value of a boolean.
+    /// Returns the value of a boolean.
     pub fn as_bool(&self) -> Option<bool> {
         match self {
             Self::Bool(truth) => Some(*truth),
@@ -73,7 +73,7 @@ impl Value {
         }
     }
 
-    /// The entries of an object.
+    /// Returns the entries of an object.
     pub fn as_object(&self) -> Option<&Map> {
         match self {
             Self::Object(map) => Some(map),
@@ -81,7 +81,7 @@ impl Value {
         }
     }
 
-    /// The entries of an object, to change.
+    /// Returns the entries of an object, to change.
     pub fn as_object_mut(&mut self) -> Option<&mut Map> {
         match self {
             Self::Object(map) => Some(map),
@@ -89,7 +89,7 @@ impl Value {
         }
     }
 
-    /// The items of a list.
+    /// Returns the items of a list.
     pub fn as_array(&self) -> Option<&[Value]> {
         match self {
             Self::Array(items) => Some(items),
@@ -97,7 +97,7 @@ impl Value {
         }
     }
 
-    /// The items of a list, to change.
+    /// Returns the items of a list, to change.
     pub fn as_array_mut(&mut self) -> Option<&mut Vec<Value>> {
         match self {
             Self::Array(items) => Some(items),
@@ -105,47 +105,47 @@ impl Value {
         }
     }
 
-    /// The member `key`, if this is an object that has it.
+    /// Returns the member `key`, if this is an object that has it.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.as_object()?.get(key)
     }
 
-    /// The member `key`, to change, if this is an object that has it.
+    /// Returns the member `key`, to change, if this is an object that has it.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.as_object_mut()?.get_mut(key)
     }
 
-    /// The value behind a chain of member names.
+    /// Returns the value behind a chain of member names.
     pub fn at(&self, path: &[&str]) -> Option<&Value> {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
 
-    /// The value behind a chain of member names, to change.
+    /// Returns the value behind a chain of member names, to change.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Value> {
         path.iter().try_fold(self, |value, key| value.get_mut(key))
     }
 
-    /// The text behind a chain of member names; absent, null and other types give `""`.
+    /// Returns the text behind a chain of member names; absent, null and other types give `""`.
     pub fn str_at(&self, path: &[&str]) -> &str {
         self.at(path).and_then(Value::as_str).unwrap_or("")
     }
 
-    /// The integer behind a chain of member names.
+    /// Returns the integer behind a chain of member names.
     pub fn int_at(&self, path: &[&str]) -> Option<i64> {
         self.at(path).and_then(Value::as_int)
     }
 
-    /// The boolean behind a chain of member names; absent counts as false.
+    /// Returns the boolean behind a chain of member names; absent counts as false.
     pub fn bool_at(&self, path: &[&str]) -> bool {
         self.at(path).and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// The items behind a chain of member names; absent counts as empty.
+    /// Returns the items behind a chain of member names; absent counts as empty.
     pub fn items_at(&self, path: &[&str]) -> &[Value] {
         self.at(path).and_then(Value::as_array).unwrap_or(&[])
     }
 
-    /// The object this value is, made one first if it is anything else.
+    /// Returns the object this value is, made one first if it is anything else.
     pub fn make_object(&mut self) -> &mut Map {
         if !matches!(self, Self::Object(_)) {
             *self = Self::object();
@@ -237,7 +237,7 @@ impl Map {
         self.0.iter().position(|member| member.0.as_str() == key)
     }
 
-    /// How many members there are.
+    /// Returns how many members there are.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -247,12 +247,12 @@ impl Map {
         self.0.is_empty()
     }
 
-    /// The member `key`.
+    /// Returns the member `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
         self.find(key).map(|at| &self.0[at].1)
     }
 
-    /// The member `key`, to change.
+    /// Returns the member `key`, to change.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.find(key).map(|at| &mut self.0[at].1)
     }
@@ -274,7 +274,7 @@ impl Map {
         }
     }
 
-    /// The member `key`, made `null` first if it is absent.
+    /// Returns the member `key`, made `null` first if it is absent.
     pub fn entry(&mut self, key: &str) -> &mut Value {
         let at = self.position(key).unwrap_or_else(|at| {
             self.0.insert(at, (key.into(), Value::Null));
@@ -293,27 +293,27 @@ impl Map {
         self.0.retain_mut(|(key, value)| keep(key, value));
     }
 
-    /// The members in order of their keys.
+    /// Returns the members in order of their keys.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &Value)> + ExactSizeIterator {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The members in order of their keys, values to change.
+    /// Returns the members in order of their keys, values to change.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
         self.0.iter_mut().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The member at a place in the order of keys.
+    /// Returns the member at a place in the order of keys.
     pub(crate) fn nth(&self, at: usize) -> Option<(&str, &Value)> {
         self.0.get(at).map(|(key, value)| (key.as_str(), value))
     }
 
-    /// The keys in order.
+    /// Returns the keys in order.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|(key, _)| key.as_str())
     }
 
-    /// The values in order of their keys.
+    /// Returns the values in order of their keys.
     pub fn values(&self) -> impl Iterator<Item = &Value> {
         self.0.iter().map(|(_, value)| value)
     }
@@ -336,14 +336,15 @@ impl<K: Into<Str>, V: Into<Value>> FromIterator<(K, V)> for Map {
 
 impl Index<&str> for Value {
     type Output = Value;
-    /// The member `key`, or `null`.
+    /// Returns the member `key`, or `null`.
     fn index(&self, key: &str) -> &Value {
         self.get(key).unwrap_or(&NULL)
     }
 }
 
 impl IndexMut<&str> for Value {
-    /// The member `key`; this becomes an object and the member `null` if they are not there.
+    /// Returns the member `key`; this becomes an object and the member `null` if they are not
+    /// there.
     fn index_mut(&mut self, key: &str) -> &mut Value {
         self.make_object().entry(key)
     }
@@ -351,7 +352,7 @@ impl IndexMut<&str> for Value {
 
 impl Index<usize> for Value {
     type Output = Value;
-    /// The item at `index`, or `null`.
+    /// Returns the item at `index`, or `null`.
     fn index(&self, index: usize) -> &Value {
         self.as_array()
             .and_then(|items| items.get(index))

@@ -5,7 +5,7 @@ use std::io::Read;
 use crate::json::{Limits, parse};
 use crate::value::Value;
 
-/// All vectors of one file.
+/// Returns all vectors of one file.
 pub(crate) fn vectors(name: &str) -> Vec<Value> {
     let path = format!("{}/testdata/{name}.jsonl.gz", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::File::open(&path).expect("the vectors are in the repository");

@@ -14,7 +14,7 @@ pub use write::write;
 /// Digits after which Go's shortest float format goes over to an exponent.
 const PLAIN_DIGITS: i32 = 6;
 
-/// A float as Go's `strconv` prints it with verb `g`.
+/// Returns a float as Go's `strconv` prints it with verb `g`.
 fn float_text(number: f64) -> String {
     let exponent = if number == 0.0 {
         0

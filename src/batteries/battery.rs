@@ -27,7 +27,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// A kind that behaves alike in all its versions, by its plural name.
+    /// Creates a kind that behaves alike in all its versions, by its plural name.
     pub(crate) const fn new(resource: &'static str, strategy: fn() -> Arc<dyn Strategy>) -> Self {
         Self {
             resource,
@@ -36,7 +36,7 @@ impl Kind {
         }
     }
 
-    /// A version of a kind whose versions behave differently: not all of them are stored.
+    /// Creates a version of a kind whose versions behave differently: not all of them are stored.
     pub(crate) const fn in_version(
         version: &'static str,
         resource: &'static str,
@@ -51,7 +51,7 @@ impl Kind {
 }
 
 impl Battery {
-    /// The behaviour of a resource of this group; `None` if no row names it.
+    /// Returns the behaviour of a resource of this group; `None` if no row names it.
     pub(crate) fn strategy(&self, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
         let kind = self.kinds.iter().find(|kind| {
             kind.resource == resource && kind.version.is_none_or(|known| known == version)

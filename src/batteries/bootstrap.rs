@@ -62,7 +62,7 @@ pub struct BootstrapObject {
     pub restore: Restore,
 }
 
-/// The objects of the layer.
+/// Returns the objects of the layer.
 pub fn objects() -> &'static [BootstrapObject] {
     static SHARED: OnceLock<Vec<BootstrapObject>> = OnceLock::new();
     SHARED.get_or_init(|| {
@@ -80,7 +80,7 @@ pub struct Release {
 }
 
 impl Release {
-    /// A release of these objects. Changed objects need another level.
+    /// Creates a release of these objects. Changed objects need another level.
     ///
     /// # Errors
     /// The objects make no layer.
@@ -107,12 +107,12 @@ impl Release {
         Arc::clone(SHARED.get_or_init(build))
     }
 
-    /// The level: what an older program cannot serve any more has a higher one.
+    /// Returns the level: what an older program cannot serve any more has a higher one.
     pub fn level(&self) -> u32 {
         self.level
     }
 
-    /// The layer of that level.
+    /// Returns the layer of that level.
     pub fn layer(&self) -> &Arc<Layer> {
         &self.layer
     }
@@ -123,7 +123,7 @@ impl Release {
     }
 }
 
-/// The layer of this program.
+/// Returns the layer of this program.
 pub fn layer() -> Arc<Layer> {
     Arc::clone(Release::own().layer())
 }
@@ -246,7 +246,7 @@ fn fill_in(
     (open(text).into_bytes(), moved(slot), labels)
 }
 
-/// The members of a map of strings.
+/// Returns the members of a map of strings.
 pub fn string_map(value: &Value) -> impl Iterator<Item = (&str, &str)> {
     let members = value.as_object().into_iter().flat_map(Map::iter);
     members.filter_map(|(key, value)| Some((key, value.as_str()?)))

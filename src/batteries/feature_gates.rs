@@ -33,7 +33,7 @@ gates! {
 }
 
 impl Gate {
-    /// Whether the feature is on.
+    /// Returns whether the feature is on.
     pub fn is_on(self, features: &Features) -> bool {
         features.enabled(self.name())
     }

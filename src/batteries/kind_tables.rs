@@ -19,7 +19,7 @@ const ROOT_ROWS: &[u8] = include_bytes!("polyplane/rows.json");
 /// The schemas of the kinds in [`ROOT_ROWS`], in the shape of the generated schemas.
 const ROOT_SCHEMAS: &[u8] = include_bytes!("polyplane/schemas.json");
 
-/// The schemas of all built-in types.
+/// Returns the schemas of all built-in types.
 pub fn schemas() -> Arc<Schemas> {
     static SHARED: OnceLock<Arc<Schemas>> = OnceLock::new();
     let parse = || {
@@ -32,7 +32,7 @@ pub fn schemas() -> Arc<Schemas> {
     Arc::clone(SHARED.get_or_init(parse))
 }
 
-/// The feature gates, and the fields behind them.
+/// Returns the feature gates, and the fields behind them.
 pub fn features() -> Arc<Features> {
     static SHARED: OnceLock<Arc<Features>> = OnceLock::new();
     let parse = || {
@@ -43,7 +43,7 @@ pub fn features() -> Arc<Features> {
     Arc::clone(SHARED.get_or_init(parse))
 }
 
-/// The kinds of a plane.
+/// Returns the kinds of a plane.
 pub fn tenant_kinds() -> Arc<KindTable> {
     static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
     let build = || {
@@ -53,7 +53,7 @@ pub fn tenant_kinds() -> Arc<KindTable> {
     Arc::clone(SHARED.get_or_init(build))
 }
 
-/// The kinds of the root plane: those of every plane, and the planes themselves.
+/// Returns the kinds of the root plane: those of every plane, and the planes themselves.
 pub fn root_kinds() -> Arc<KindTable> {
     static SHARED: OnceLock<Arc<KindTable>> = OnceLock::new();
     let build = || {

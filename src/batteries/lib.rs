@@ -70,15 +70,16 @@ const BATTERIES: &[Battery] = &[
     polyplane::BATTERY,
 ];
 
-/// The indexes that every plane is opened with, in the order of their
+/// Returns the indexes that every plane is opened with, in the order of their
 /// [`IndexId`](polyplane_plane::IndexId).
 pub fn indexes() -> Vec<Arc<dyn Index>> {
     let indexes = BATTERIES.iter().flat_map(|battery| battery.indexes);
     indexes.map(|index| index()).collect()
 }
 
-/// The behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind that is not
-/// stored, `None` for a resource that no battery names, which the table of kinds refuses.
+/// Returns the behaviour of a resource: [`Plain`](polyplane_registry::strategy::Plain) for a kind
+/// that is not stored, `None` for a resource that no battery names, which the table of kinds
+/// refuses.
 pub fn strategy(group: &str, version: &str, resource: &str) -> Option<Arc<dyn Strategy>> {
     let battery = BATTERIES.iter().find(|battery| battery.group == group)?;
     battery.strategy(version, resource)

@@ -1,15 +1,15 @@
-//! The pause between two tries of something that failed: short at first, then doubled, at most a
-//! second. Must not decide whether there is a next try.
+//! The pause between two attempts at something that failed: short at first, then doubled, at most a
+//! second. Must not decide whether there is a next attempt.
 
 use std::time::Duration;
 use tokio::time::sleep;
 
 /// The first pause. A shorter one would load a store that has just failed.
 const FIRST: Duration = Duration::from_millis(20);
-/// The longest pause: how late a store that is back is noticed.
+/// The longest pause, and so the longest time until a store that answers again is noticed.
 const LAST: Duration = Duration::from_secs(1);
 
-/// The pause before the next try.
+/// The pause before the next attempt.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Backoff(Duration);
 
@@ -25,7 +25,7 @@ impl Backoff {
         sleep(self.next()).await;
     }
 
-    /// Returns how long to wait now; the next wait is longer.
+    /// Returns the time to wait now, and doubles the next one.
     pub(crate) fn next(&mut self) -> Duration {
         let now = self.0;
         self.0 = (now * 2).min(LAST);

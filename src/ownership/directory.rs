@@ -4,7 +4,7 @@
 //! The rows are read from one resource of the root plane, in the store and not through the root's
 //! owner. Must not know the kind of these objects: a [`ReadRow`] reads their bytes. A request for
 //! an unknown name waits until the directory has reached the revision of the next member read, and
-//! is then refused, so that a miss makes no store read of its own (PROTOCOL 21).
+//! is refused only then. So a miss makes no store read of its own (PROTOCOL 21).
 
 pub(crate) mod birth;
 
@@ -25,53 +25,56 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two tries to follow a store that does not answer.
+/// Pause between two attempts to follow a store that does not answer. A shorter one would load that
+/// store.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// What an object of the directory's resource says of its plane.
+/// The data of a plane, as an object of the directory's resource has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryRow {
     /// The plane's id.
     pub id: Str,
-    /// The content hash of the layer it was born with.
+    /// The content hash of the layer that the plane was born with.
     pub layer: Str,
-    /// When it was born, RFC 3339.
+    /// The time at which the plane was born, RFC 3339.
     pub born_at: Str,
-    /// Where its user wants it.
+    /// The replica or zone where the plane's user wants it.
     pub pin: Pin,
 }
 
-/// Reads a row out of an object's canonical bytes; `None` if they are no plane's.
+/// Reads a row out of an object's canonical bytes; returns `None` if the object is no plane's.
 pub type ReadRow = fn(&[u8]) -> Option<DirectoryRow>;
 
 /// One plane, as the directory knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryEntry {
-    /// The name; another plane may get it once this one is gone.
+    /// The plane's name. Another plane may get it once this one is deleted.
     pub name: Str,
     /// The plane's id.
     pub id: Str,
-    /// The content hash of the layer it was born with; the same text for all planes of a layer.
+    /// The content hash of the layer that the plane was born with. All planes of a layer share the
+    /// text.
     pub layer: Arc<str>,
-    /// When it was born, RFC 3339.
+    /// The time at which the plane was born, RFC 3339.
     pub born_at: Str,
-    /// Where its user wants it.
+    /// The replica or zone where the plane's user wants it.
     pub pin: Pin,
-    /// The version of its object's first put.
+    /// The version of the first put of the plane's object.
     pub born: Version,
-    /// It is being deleted.
+    /// True if the plane is being deleted.
     pub deleting: bool,
 }
 
 impl DirectoryEntry {
-    /// The revision of its object's first put: another one is another plane.
+    /// Returns the revision of the first put of the plane's object. A row of the same name with
+    /// another revision is another plane's.
     #[must_use]
     pub fn created(&self) -> Revision {
         self.born.revision(Base(0))
     }
 }
 
-/// Why there is no directory.
+/// The reason why the directory cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum DirectoryError {
     /// The store could not be read.
@@ -80,9 +83,9 @@ pub enum DirectoryError {
     /// A record was written by a newer program or is damaged.
     #[error("cannot read the directory's record {key:?}")]
     Record {
-        /// Its key.
+        /// The record's key.
         key: String,
-        /// What is wrong with it.
+        /// The error in the record.
         #[source]
         source: RecordError,
     },
@@ -92,11 +95,11 @@ pub enum DirectoryError {
 struct Rows {
     by_name: HashMap<Str, Arc<DirectoryEntry>>,
     by_id: HashMap<Str, Arc<DirectoryEntry>>,
-    /// Layers that rows name: a handful.
+    /// The layers that rows name, of which there are only a few.
     layers: Vec<Arc<str>>,
 }
 
-/// Every plane there is but the root.
+/// All planes but the root.
 pub struct Directory {
     store: Arc<dyn Store>,
     /// The store's prefix of the rows.
@@ -105,17 +108,18 @@ pub struct Directory {
     rows: RwLock<Rows>,
     /// The rows include every change up to this revision.
     reached: watch::Sender<Revision>,
-    /// Grows with each change.
+    /// Increased at each change of a row.
     changes: watch::Sender<u64>,
-    /// Grows whenever the pin of a known plane changes.
+    /// Increased whenever the pin of a known plane changes.
     pins: watch::Sender<u64>,
     failure: Mutex<Option<String>>,
-    /// Some row was skipped because it could not be read.
+    /// True if some row was skipped because it could not be decoded.
     skipped: AtomicBool,
 }
 
 impl Directory {
-    /// Reads the directory and follows it until `stop`. `prefix` is the store's prefix of the rows.
+    /// Reads the directory, and keeps it up to date until `stop` is cancelled. `prefix` is the
+    /// store's prefix of the rows.
     ///
     /// # Errors
     /// See [`DirectoryError`].
@@ -140,7 +144,7 @@ impl Directory {
         let following = Arc::clone(&directory);
         tokio::spawn(async move {
             tokio::select! {
-                // Stop first: a stopped directory needs no changes.
+                // Stop is polled first: a stopped directory needs no changes.
                 biased;
                 () = stop.cancelled() => {}
                 () = following.run(at) => {}
@@ -149,36 +153,36 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The plane of this name, from memory.
+    /// Returns the plane of this name, from memory.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<Arc<DirectoryEntry>> {
         self.rows.read().by_name.get(name).cloned()
     }
 
-    /// The plane of this id, from memory.
+    /// Returns the plane of this id, from memory.
     #[must_use]
     pub fn by_id(&self, id: &str) -> Option<Arc<DirectoryEntry>> {
         self.rows.read().by_id.get(id).cloned()
     }
 
-    /// Whether every record could be read.
+    /// Returns whether every record could be decoded.
     pub(crate) fn is_whole(&self) -> bool {
         self.failure.lock().is_none() && !self.skipped.load(Ordering::Acquire)
     }
 
-    /// Planes there are.
+    /// Returns the number of planes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.read().by_id.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no planes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first `most` planes by name.
+    /// Returns the first `most` planes by name.
     #[must_use]
     pub fn first(&self, most: usize) -> Vec<Arc<DirectoryEntry>> {
         let mut entries: Vec<Arc<DirectoryEntry>> =
@@ -188,29 +192,30 @@ impl Directory {
         entries
     }
 
-    /// Notified each time that planes come, go or change.
+    /// Returns a receiver that is notified each time that rows are added, removed or changed.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
     }
 
-    /// Notified each time that the pin of a plane changes.
+    /// Returns a receiver that is notified each time that the pin of a plane changes.
     #[must_use]
     pub fn pin_changes(&self) -> watch::Receiver<u64> {
         self.pins.subscribe()
     }
 
-    /// Why it does not follow the store at the moment, if it does not.
+    /// Returns the reason why the directory does not follow the store at the moment, if it does
+    /// not.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.failure.lock().clone()
     }
 
-    /// Waits until everything up to a revision of the store is in the directory; false if that was
-    /// not before the deadline.
+    /// Waits until the directory has everything up to a revision of the store, at most until the
+    /// deadline. Returns whether it has.
     ///
     /// # Cancel safety
-    /// Dropping it is harmless.
+    /// Dropping the future does no harm.
     pub async fn reach(&self, revision: Revision, deadline: Instant) -> bool {
         let mut reached = self.reached.subscribe();
         if *reached.borrow() >= revision {
@@ -285,7 +290,7 @@ impl Directory {
         self.pins.send_modify(|changes| *changes += 1);
     }
 
-    /// Reads all rows as one cut and replaces what is known.
+    /// Reads all rows at one revision and replaces the known ones.
     async fn load(&self) -> Result<Revision, DirectoryError> {
         let mut rows = Rows::default();
         let mut request = Some(RangeRequest::prefix(self.prefix.clone()));
@@ -383,7 +388,7 @@ impl Rows {
     }
 }
 
-/// The last segment of a row's key.
+/// Returns the last segment of a row's key.
 fn name_of(key: &[u8]) -> &str {
     let last = key.rsplit(|byte| *byte == b'/').next();
     last.and_then(|name| std::str::from_utf8(name).ok())

@@ -1,37 +1,36 @@
-//! Who serves a plane: the ring, fences, and planes that wake and sleep.
+//! The ring, the fences, and planes that wake and sleep: which replica serves a plane.
 //!
-//! The pure crates `ring` and `fencing` decide; the drivers here do what their actions say and feed
-//! the outcomes back.
+//! The pure crates `ring` and `fencing` decide. The drivers here perform the actions that these
+//! return, and report the outcomes to them.
 //!
 //! * [`Ring`]: this replica's membership, the view of all members, evictions. A thread of its own
 //!   joins, reads the member key each 100 ms, and renews.
-//! * [`Planes`]: where planes are, and the way to wake one: its fence is acquired at first use and no
-//!   earlier; a plane that sleeps has a released fence. Handing
-//!   off, draining and deleting are here too.
-//! * [`Peers`] and [`PeerHandler`]: what replicas say to each other, whatever carries it.
+//! * [`Planes`]: locates and wakes planes. A plane's fence is acquired at its first use and
+//!   released when it falls asleep. Handing off, draining and deleting are here too.
+//! * [`Peers`] and [`PeerHandler`]: the messages between replicas, independent of the transport.
 //!
-//! A store that only this process has open takes the same path and waits for nobody: opening it
-//! proved all earlier lives dead.
+//! A store that only this process has open uses the same code and waits for no other replica:
+//! opening it proved that all earlier lives are dead.
 //!
 //! # Which folder to open
 //! * `membership`: a replica does not join, loses its life, or evicts a peer; lease terms.
-//! * `planes`: a plane is not taken, does not move, is not released or deleted; the level floor.
-//! * `directory`: a plane is not found by its name, or late.
+//! * `planes`: a plane is not acquired, does not move, is not released or deleted; the level floor.
+//! * `directory`: a plane is not found by its name, or only after a delay.
 //!
 //! `peers` has the messages between replicas, `records` what this crate keeps in the store,
-//! `transactions` the way between the protocol's transactions and the store's.
+//! `transactions` the translation between the protocol's transactions and the store's.
 //!
 //! # Where the rules of `fencing/PROTOCOL.md` are
-//! The machines keep 1, 2, 6, 7, 9, 10 and 17; the drivers send each transaction once and report
-//! its outcome (`planes/fence_driver`). Of the others, in `membership`: 3, 11 and 16 in `own_life`
-//! (the read lease's copy); 5 in `member_driver` and `members`; 8 in `lease_terms`; 11 also in
-//! `member_driver`; 18 in `suspicion` and `member_driver` (progress); 21 in [`Ring::next_observed`];
-//! 22 in [`Ring::newcomer`]. In `planes`: 3 and 16 in `fence_driver` (the tenure's copy); 12 in
-//! `release` (Released of the root names a head that counts the commits of member keys too); 14 in
-//! `rebalance` (compaction); 19 in `peer_handler` and `rebalance`; `fence_sweep` removes the fences
-//! of planes that are gone (10). A replica that only the store does not reach asks its peers
-//! (`membership/peer_view`). `planes/level_floor` has the level floor:
-//! which binaries may join, and which layer planes have.
+//! The machines of `fencing` enforce 1, 2, 6, 7, 9, 10 and 17; the drivers send each transaction
+//! once and report its outcome (`planes/fence_driver`). Of the others, in `membership`: 3, 11 and
+//! 16 in `own_life` (the read lease's copy); 5 in `member_driver` and `members`; 8 in
+//! `lease_terms`; 11 also in `member_driver`; 18 in `suspicion` and `member_driver` (progress); 21
+//! in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]. In `planes`: 3 and 16 in `fence_driver`
+//! (the tenure's copy); 12 in `release` (Released of the root names a head that counts the commits
+//! of member keys too); 14 in `rebalance` (compaction); 19 in `peer_handler` and `rebalance`;
+//! `fence_sweep` removes the fences of planes that were deleted (10). A replica that cannot reach
+//! the store polls its peers (`membership/peer_view`). `planes/level_floor` has the level floor: it
+//! decides which binaries may join, and which layer planes have.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 

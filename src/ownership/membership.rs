@@ -1,6 +1,6 @@
 //! The membership of this replica: its member key and read lease, the view of all members, and the
-//! eviction of members that are gone. Open this folder if a replica does not join, loses its member
-//! key or is evicted.
+//! eviction of members that do not answer. Open this folder if a replica does not join, loses its
+//! member key or is evicted.
 //!
 //! Must not know planes: [`crate::planes`] subscribes to views and to the end of a life.
 

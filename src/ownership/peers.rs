@@ -1,8 +1,8 @@
-//! The messages between replicas, and the two traits that carry and answer them.
+//! The messages between replicas, and the traits of those that send and answer them.
 //!
 //! Must not know sockets, certificates or encodings beyond serde. A message is small and sent as
-//! JSON; only [`PeerRequest::payload`] is large and sent as it is. No message proves anything: what
-//! a peer says takes effect only through the fence in the store.
+//! JSON; only [`PeerRequest::payload`] is large, and sent without encoding. No message proves
+//! anything: what a peer says takes effect only through the fence in the store.
 
 use crate::directory::birth::Birth;
 use async_trait::async_trait;
@@ -11,18 +11,19 @@ use polyplane_fencing::{Holder, Incarnation};
 use polyplane_ring::{InvalidName, Member, ReplicaId, Standing, Weight};
 use serde::{Deserialize, Serialize};
 
-/// Sends requests to other replicas.
+/// The sender of requests to other replicas.
 #[async_trait]
 pub trait Peers: Send + Sync + 'static {
-    /// Sends a request to a member and waits for its reply. Every call has a deadline of its own
-    /// beside the transport's, so a call may be dropped at any time.
+    /// Sends a request to a member and waits for its reply. The caller may drop the call at any
+    /// time, because it has a deadline of its own beside the transport's.
     ///
     /// # Errors
-    /// See [`PeerError`]. The request may have been handled nevertheless, unless it was refused.
+    /// See [`PeerError`]. The peer may have handled the request nevertheless, unless it refused the
+    /// connection.
     async fn call(&self, to: &Member, request: PeerRequest) -> Result<PeerReply, PeerError>;
 }
 
-/// Answers the requests of other replicas.
+/// The handler of requests from other replicas.
 #[async_trait]
 pub trait PeerHandler: Send + Sync + 'static {
     /// Handles one request. `from` is the name in the peer's certificate.
@@ -39,7 +40,7 @@ pub struct PeerRequest {
 }
 
 impl PeerRequest {
-    /// Bytes of a payload at most; a plane that is larger is loaded from the store.
+    /// Most bytes of a payload. A plane that is larger is loaded from the store.
     pub const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 }
 
@@ -60,46 +61,48 @@ impl From<PeerMessage> for PeerRequest {
     rename_all_fields = "camelCase"
 )]
 pub enum PeerMessage {
-    /// Are you there?
+    /// Tests whether the peer answers.
     Ping {
-        /// The number of the asker's view.
+        /// The number of the sender's view.
         view: u64,
     },
-    /// Hand over a plane that you hold and I am to own.
+    /// Requests a plane that the peer holds and that the sender should own.
     HandOver {
-        /// The plane.
+        /// The requested plane.
         birth: Birth,
-        /// The replica that takes it.
+        /// The life of the replica that acquires the plane.
         taker: Life,
         /// The number of the view that designates the taker. The replica with the older view
         /// catches up first.
         view: u64,
     },
-    /// The state of a plane that is about to be released to you; the payload is its export. Used
-    /// only if the fence is then taken from Released with exactly this head.
+    /// Streams the state of a plane that the sender is about to release to the peer; the payload is
+    /// the export. The peer uses it only if it then takes the fence from Released with exactly this
+    /// head.
     State {
         /// The plane's id.
         plane: String,
-        /// The revision of its last commit.
+        /// The revision of the plane's last commit.
         head: u64,
     },
-    /// A plane's fence is released for you, and the plane was in use: take it.
+    /// Notifies the peer that a plane's fence is released for it, and that the plane was in use:
+    /// the peer should acquire it.
     Take {
-        /// The plane.
+        /// The released plane.
         birth: Birth,
-        /// The number of the view that designates you.
+        /// The number of the view that designates the peer.
         view: u64,
     },
-    /// Delete a plane that you hold.
+    /// Requests that the peer deletes a plane that it holds.
     Delete {
-        /// The plane.
+        /// The plane to delete.
         birth: Birth,
     },
-    /// How much do you hold?
+    /// Requests the number of planes that the peer holds.
     Load,
-    /// How large are the planes you have in memory?
+    /// Requests the sizes of the planes that the peer has in memory.
     Figures,
-    /// What is the newest view you have? Sent by a replica that does not reach the store.
+    /// Requests the peer's newest view. Sent by a replica that does not reach the store.
     View,
 }
 
@@ -111,64 +114,65 @@ pub enum PeerMessage {
     rename_all_fields = "camelCase"
 )]
 pub enum PeerReply {
-    /// To a ping.
+    /// The answer to a ping.
     Pong {
-        /// The number of the answerer's view.
+        /// The number of the answering replica's view.
         view: u64,
     },
-    /// Done: the fence says Released or Deleted, the state is kept, or the plane is being taken.
+    /// The request was carried out: the fence is Released or Deleted, the state is kept, or the
+    /// plane is being acquired.
     Done,
-    /// The plane stays: this replica is designated in its view.
+    /// The plane stays where it is: the answering replica is designated in its own view.
     Kept {
-        /// That view's number.
+        /// The number of that view.
         view: u64,
     },
-    /// The fence is not this replica's: read it again.
+    /// The answering replica does not hold the fence: read it again.
     NotHeld,
-    /// Not now: too much of this kind is under way. Ask again a little later.
+    /// Not now: too many requests of this kind are under way. Send it again a little later.
     Busy,
-    /// The peer tried and failed; the caller may ask again safely.
+    /// The peer tried and failed. The request may safely be sent again.
     Failed {
-        /// What went wrong, for people.
+        /// The reason of the failure, as a text for people.
         reason: String,
     },
-    /// To [`PeerMessage::Load`].
+    /// The answer to [`PeerMessage::Load`].
     Load {
-        /// Planes held.
+        /// Number of planes held.
         owned: usize,
-        /// Planes in memory.
+        /// Number of planes in memory.
         awake: usize,
-        /// Hand-offs done in this process's life.
+        /// Number of hand-offs since the process began.
         hand_offs: u64,
     },
-    /// To [`PeerMessage::Figures`].
+    /// The answer to [`PeerMessage::Figures`].
     Figures {
-        /// Planes in memory, not more than [`PeerReply::FIGURES_MAX`].
+        /// The planes in memory, at most [`PeerReply::FIGURES_MAX`].
         planes: Vec<Figures>,
     },
-    /// To [`PeerMessage::View`].
+    /// The answer to [`PeerMessage::View`].
     View {
         /// The view's number.
         number: u64,
-        /// All its members.
+        /// All members of the view.
         members: Vec<ViewMember>,
     },
 }
 
 impl PeerReply {
-    /// Planes in one reply, at most. More would make the reply too long for a message.
+    /// Number of planes in one reply at most. More would make the reply too long for a message.
     pub const FIGURES_MAX: usize = 10_000;
 }
 
-/// How large one plane is.
+/// The size of one plane.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Figures {
     /// The plane's id.
     pub plane: String,
-    /// Its objects, the layer's included.
+    /// Number of the plane's objects, those of layers included.
     pub objects: usize,
-    /// Bytes of its own objects.
+    /// Bytes of the plane's own objects.
     pub bytes: u64,
 }
 
@@ -176,15 +180,15 @@ pub struct Figures {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ViewMember {
-    /// The life.
+    /// The member's life.
     pub life: Life,
-    /// Where peers reach it.
+    /// The address at which peers reach the member.
     pub address: String,
-    /// Its failure domain, where known.
+    /// The member's failure domain, if known.
     pub zone: Option<String>,
-    /// Its share of the planes.
+    /// The member's share of the planes.
     pub weight: u16,
-    /// It hands its planes over.
+    /// True if the member hands its planes over.
     pub draining: bool,
 }
 
@@ -201,7 +205,7 @@ impl From<&Member> for ViewMember {
 }
 
 impl ViewMember {
-    /// The member; none if a field is invalid.
+    /// Returns the member; `None` if a field is invalid.
     pub(crate) fn member(&self) -> Option<Member> {
         let Holder {
             replica,
@@ -222,22 +226,22 @@ impl ViewMember {
     }
 }
 
-/// Why a call has no reply.
+/// The reason why a call has no reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PeerError {
-    /// The system at the peer's address refused a new connection: no process listens there.
-    /// Nothing was handled. This alone proves that the peer is gone, so a transport returns it for
-    /// nothing else.
+    /// The system at the peer's address refused a new connection: no process listens there. The
+    /// peer has not handled the request. Only this error proves that the peer is dead, so a
+    /// transport returns it in no other case.
     #[error("the peer refuses connections")]
     Refused,
-    /// No reply in time, or no connection in time, however often one was tried.
+    /// There was no reply in time, or no connection in time despite repeated attempts.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// A connection ended, or was reset, before the reply. Whether the request was handled is
-    /// unknown; a new connection shows how the peer is.
+    /// A connection ended, or was reset, before the reply. It is unknown whether the peer handled
+    /// the request; a new connection will show whether the peer answers.
     #[error("the connection to the peer ended before its reply: {0}")]
     Ended(String),
-    /// Anything else: a certificate, a broken message, an answer that means nothing.
+    /// Any other failure: of a certificate, or a reply that cannot be decoded or makes no sense.
     #[error("the peer could not be asked: {0}")]
     Failed(String),
 }
@@ -248,7 +252,7 @@ pub enum PeerError {
 pub struct Life {
     /// The replica's name.
     pub replica: String,
-    /// The revision that created its member key.
+    /// The revision that created the replica's member key.
     pub incarnation: u64,
 }
 
@@ -261,7 +265,7 @@ impl From<&Holder> for Life {
     }
 }
 
-/// The life of a view's member: the replica's name and its incarnation.
+/// Returns the life of a view's member: the replica's name and its incarnation.
 pub(crate) fn holder(member: &Member) -> Holder {
     Holder {
         replica: member.id.clone(),

@@ -1,8 +1,9 @@
-//! The planes of one store at this replica: where each is, which ones are awake, and how one wakes.
-//! The files of the folder add methods to [`Planes`], so they and this file name each other.
+//! The planes of one store at this replica: where each plane is, which ones are awake, and how a
+//! plane wakes. The files of the folder add methods to [`Planes`], so they and this file name each
+//! other.
 //!
-//! A plane that nobody uses is a row of the root plane and nothing else: it has no task, no timer,
-//! no slot here, and its fence is released. `take` takes and loads, `release` hands off and puts to
+//! A plane that is not used is only a row of the root plane: it has no task, no timer, no slot
+//! here, and its fence is released. `take` acquires and loads, `release` hands off and puts to
 //! sleep, `delete` deletes, `rebalance` follows the ring.
 
 pub(crate) mod delete;
@@ -50,85 +51,86 @@ pub const ROOT: &str = "root";
 const ROOT_KEY: &str = "root";
 const SECRET_KEY: &str = "secret";
 const SECRET_BYTES: usize = 32;
-/// Planes that are handed off at once. More would make each hand-off, and so each pause, longer.
+/// Number of planes that are handed off at once. More would make each hand-off, and so each plane's
+/// pause, longer.
 const HAND_OFFS_MAX: usize = 16;
-/// How long a wake waits until this replica has a member key.
+/// The longest time that a wake waits until this replica has a member key.
 const LIFE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How planes are served.
+/// The options for serving planes.
 #[derive(Clone)]
 pub struct PlanesOptions {
-    /// Indexes that planes are opened with.
+    /// The indexes that planes are opened with.
     pub indexes: Vec<Arc<dyn Index>>,
-    /// What the objects of planes define beside themselves, if they can.
+    /// Derives what the objects of planes define beside themselves; `None` if they define nothing.
     pub derivation: Option<Arc<dyn Derivation>>,
-    /// How much of a plane's log is kept.
+    /// The bounds of each plane's log.
     pub log: LogBounds,
-    /// The memory budget that all planes keep to.
+    /// The memory budget of all planes.
     pub memory: Arc<Memory>,
-    /// How long a plane stays awake without being used.
+    /// The time for which a plane stays awake without being used.
     pub idle: Duration,
 }
 
-/// Why planes cannot be served from a store at all.
+/// The reason why no plane of a store can be served.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The store could not be read.
     #[error("cannot read the store")]
     Read(#[from] ReadError),
-    /// The store did not take what a new store needs.
+    /// The store refused the records that a new store needs, or their outcome is unknown.
     #[error("cannot prepare the store")]
     Commit(#[from] CommitError),
-    /// What stands there was not written by this program.
+    /// A record of the store was not written by this program.
     #[error("the store's record {0:?} is damaged")]
     Damaged(&'static str),
-    /// The store's floor was not written by this program.
+    /// The store's level floor was not written by this program.
     #[error("the store cannot be understood")]
     Floor(#[from] Damaged),
 }
 
-/// Why a plane cannot be woken.
+/// The reason why a plane cannot be woken.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WakeError {
-    /// It cannot be loaded.
+    /// The plane cannot be loaded.
     #[error("cannot load the control plane")]
     Open(#[source] Arc<OpenError>),
-    /// It cannot be taken for now: the store, its holder or this replica's membership is in the
-    /// way. A later try may succeed.
+    /// The plane's fence cannot be acquired for now, because of the store, of its holder or of this
+    /// replica's membership. A later attempt may succeed.
     #[error("the control plane is not available for now: {0}")]
     Unavailable(Unavailable),
-    /// It is being deleted.
+    /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleted,
-    /// Another member serves it, or is to serve it; none if no such member is known.
+    /// Another member serves the plane or should serve it; `None` if no such member is known.
     #[error("another replica serves the control plane")]
     Moved(Option<Box<Member>>),
 }
 
-/// Where a plane is, as far as this replica knows from memory.
+/// The location of a plane, as far as this replica knows from memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlaneLocation {
-    /// Here, or this replica is to take it.
+    /// This replica holds the plane or should acquire it.
     Here,
-    /// At this member, or it is to take it.
+    /// This member holds the plane or should acquire it.
     There(Member),
-    /// There is no member at all in the view.
+    /// The view has no member.
     Nobody,
 }
 
-/// Why a plane cannot be taken for now.
+/// The reason why a plane's fence cannot be acquired for now.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unavailable {
     /// This replica has no member key.
     #[error("this replica is not in the ring")]
     NotInRing,
-    /// The member key was lost while the plane was taken.
+    /// The member key was lost while the fence was being acquired.
     #[error("this replica lost its member key")]
     MemberKeyLost,
-    /// The fence was another's again before the plane could be served.
+    /// Another replica took the fence before the plane could be served.
     #[error("the fence was lost again")]
     FenceLost,
-    /// The fence was changed while it was taken.
+    /// The fence was changed while it was being acquired.
     #[error("the fence has changed")]
     FenceChanged,
     /// The fence could not be read.
@@ -137,22 +139,22 @@ pub enum Unavailable {
     /// The store refuses writes.
     #[error("the store takes no writes")]
     StoreReadOnly,
-    /// Its holder hands as many other planes over as it may at once.
+    /// The plane's holder is handing over as many other planes as it may at once.
     #[error("its holder is handing other control planes over")]
     HolderBusy,
-    /// Its holder tried to hand it over and did not succeed; in its own words.
+    /// The plane's holder tried to hand it over and failed, for the reason it gives.
     #[error("{0}")]
     HolderFailed(String),
-    /// Its holder answered something else than the protocol says.
+    /// The plane's holder gave an answer that the protocol does not allow.
     #[error("its holder gave a wrong answer")]
     HolderConfused,
-    /// Its holder gave no answer.
+    /// The plane's holder gave no answer.
     #[error("its holder was asked: {0}")]
     HolderUnreachable(PeerError),
-    /// No try succeeded in time, and none gave another reason.
+    /// No attempt succeeded in time, and none gave another reason.
     #[error("it took too long")]
     TimedOut,
-    /// The task that took it has ended, or panicked.
+    /// The task that acquired the plane has ended or panicked.
     #[error("the task that took it has ended")]
     TaskEnded,
 }
@@ -163,7 +165,8 @@ pub struct Planes {
     ring: Arc<Ring>,
     committer: Arc<Committer>,
     layers: Arc<Layers>,
-    /// The layer that the store began with. Planes are born with it until the floor names another.
+    /// The layer of the store's first planes. Planes are born with it until the floor names
+    /// another.
     first_layer: LayerHash,
     floor: FloorSeen,
     options: PlanesOptions,
@@ -172,13 +175,14 @@ pub struct Planes {
     started: Instant,
     slots: Mutex<HashMap<String, Arc<PlaneSlot>>>,
     streamed_states: StreamedStates,
-    /// Where users want planes; unset until [`Planes::attach_directory`].
+    /// The directory, which knows where users want planes; unset until
+    /// [`Planes::attach_directory`].
     directory: OnceLock<Arc<Directory>>,
     /// Limits hand-offs to others. Incoming states have limits of their own, so that two replicas
     /// that swap planes never wait for each other (PROTOCOL 19).
     hand_off_permits: Semaphore,
     metrics: PlaneMetrics,
-    /// Cancelled when the service ends: no plane is taken any more.
+    /// Cancelled when the service ends: no plane is acquired any more.
     closing: CancellationToken,
 }
 
@@ -240,41 +244,42 @@ impl Planes {
         Ok((planes, LayerHash(record.layer)))
     }
 
-    /// The store.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Store> {
         self.ring.store()
     }
 
-    /// Follows the pins of the directory from now on: a plane belongs where its row says, whatever
-    /// its birth says, and a plane that is awake moves when its row changes. Call it once.
+    /// Follows the pins of the directory from now on: a plane's row decides where it belongs,
+    /// whatever its birth says, and a plane that is awake moves when its row changes. Call this
+    /// once.
     pub fn attach_directory(&self, directory: &Arc<Directory>) {
         if self.directory.set(Arc::clone(directory)).is_ok() {
             crate::planes::rebalance::follow_pins(self.me.clone(), directory.pin_changes());
         }
     }
 
-    /// The memory budget that all planes keep to.
+    /// Returns the memory budget of all planes.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.options.memory
     }
 
-    /// The ring this replica is in.
+    /// Returns the ring that this replica is in.
     pub fn ring(&self) -> &Arc<Ring> {
         &self.ring
     }
 
-    /// The layers planes are opened with.
+    /// Returns the cache of layers that planes are opened with.
     pub fn layers(&self) -> &Arc<Layers> {
         &self.layers
     }
 
-    /// The layer that planes are born with now. Every binary that may still join knows it.
+    /// Returns the layer that planes are born with now. Every binary that may still join knows it.
     pub fn birth_layer(&self) -> LayerHash {
         let floor = self.floor();
         floor.layer.unwrap_or_else(|| self.first_layer.clone())
     }
 
-    /// The root plane's birth.
+    /// Returns the root plane's birth.
     pub fn root_birth(&self, layer: LayerHash, params: BTreeMap<String, String>) -> Birth {
         let (born, born_at) = self.root.clone();
         Birth {
@@ -289,8 +294,8 @@ impl Planes {
         }
     }
 
-    /// Where a plane is, from memory alone: here if it is held or being taken here, else where the
-    /// newest view places it.
+    /// Returns the location of a plane, from memory alone: here if it is held or being acquired
+    /// here, else where the newest view places it.
     pub fn location(&self, birth: &Birth) -> PlaneLocation {
         let slot = self.slots.lock().get(&birth.id).cloned();
         if slot.is_some_and(|slot| slot.is_here()) {
@@ -303,7 +308,7 @@ impl Planes {
         }
     }
 
-    /// A plane that is awake.
+    /// Returns a plane that is awake.
     pub fn awake(&self, id: &str) -> Option<Arc<Plane>> {
         let slot = self.slots.lock().get(id).cloned()?;
         match slot.awake() {
@@ -315,21 +320,21 @@ impl Planes {
         }
     }
 
-    /// All planes that are awake.
+    /// Returns all planes that are awake.
     pub fn all_awake(&self) -> Vec<Arc<Plane>> {
         let slots = self.slots();
         let awake = slots.iter().filter_map(|slot| slot.awake());
         awake.map(|awake| awake.plane).collect()
     }
 
-    /// How long moves of planes and commits took, and what became of them.
+    /// Returns metrics: how long moves of planes and commits took, and their outcomes.
     pub fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.metrics.collect();
         families.extend(self.committer.collect());
         families
     }
 
-    /// Figures about planes and their moves.
+    /// Returns metrics about planes and their moves.
     pub fn stats(&self) -> PlanesStats {
         let slots = self.slots();
         let epochs = slots.iter().filter_map(|slot| slot.fence.epoch());
@@ -340,13 +345,14 @@ impl Planes {
         self.metrics.stats(owned, awake, epoch_max)
     }
 
-    /// The plane, taken and loaded if it is not in memory. Concurrent calls load it once.
+    /// Returns the plane. Acquires and loads it if it is not in memory; concurrent calls load it
+    /// once.
     ///
     /// # Errors
     /// See [`WakeError`].
     ///
     /// # Cancel safety
-    /// A wake that has begun goes on after the caller is dropped.
+    /// A wake that has begun continues after the caller is dropped.
     pub async fn wake(&self, birth: &Birth) -> Result<Arc<Plane>, WakeError> {
         loop {
             if self.closing.is_cancelled() {
@@ -384,8 +390,8 @@ impl Planes {
         }
     }
 
-    /// Takes and loads the plane of a slot, and notifies every waiting call. After a wake that
-    /// failed or panicked the next one starts afresh.
+    /// Acquires and loads the plane of a slot, and notifies every waiting call. After a wake that
+    /// failed or panicked, the next one starts from the beginning.
     async fn wake_slot(
         self: Arc<Self>,
         slot: Arc<PlaneSlot>,
@@ -409,7 +415,7 @@ impl Planes {
         tell.send_replace(Some(woken));
     }
 
-    /// The plane's slot in this life; created if there is none.
+    /// Returns the plane's slot in this life. Creates it if there is none.
     async fn slot(&self, birth: &Birth) -> Result<Arc<PlaneSlot>, WakeError> {
         let life = self.ring.await_life(LIFE_PATIENCE).await;
         let life = life.ok_or(WakeError::Unavailable(Unavailable::NotInRing))?;
@@ -421,7 +427,7 @@ impl Planes {
         }
         let fence = FenceDriver::new(Arc::clone(self.store()), life, birth);
         let slot = PlaneSlot::new(birth.clone(), fence);
-        // A slot of an earlier life holds no fence any more; only its plane has to be ended.
+        // A slot of an earlier life holds no fence any more; only its plane must be ended.
         if let Some(old) = slots.insert(birth.id.clone(), Arc::clone(&slot)) {
             drop(slots);
             crate::planes::rebalance::end_slot(old);
@@ -430,7 +436,7 @@ impl Planes {
     }
 
     /// Ends the service: every plane is closed and its fence released in bulk, so that the next
-    /// holder waits for nobody, and the member key is removed. The store stays open.
+    /// holder need not wait, and the member key is removed. The store stays open.
     pub async fn close(&self) {
         self.closing.cancel();
         let slots = self.slots();
@@ -439,13 +445,13 @@ impl Planes {
     }
 }
 
-/// What the other files of this crate need of the planes.
+/// Methods for the other files of this crate.
 impl Planes {
     pub(crate) fn options(&self) -> &PlanesOptions {
         &self.options
     }
 
-    /// The directory of all planes, once attached.
+    /// Returns the directory of all planes, once attached.
     pub(crate) fn directory(&self) -> Option<&Arc<Directory>> {
         self.directory.get()
     }
@@ -466,7 +472,7 @@ impl Planes {
         &self.hand_off_permits
     }
 
-    /// An owned handle for a task; none while the planes are being dropped.
+    /// Returns an owned handle for a task; `None` while the planes are being dropped.
     pub(crate) fn shared(&self) -> Option<Arc<Self>> {
         self.me.upgrade()
     }
@@ -487,17 +493,17 @@ impl Planes {
         self.started.elapsed().as_secs()
     }
 
-    /// All slots at this moment.
+    /// Returns all slots at this moment.
     pub(crate) fn slots(&self) -> Vec<Arc<PlaneSlot>> {
         self.slots.lock().values().cloned().collect()
     }
 
-    /// The slot of a plane, if there is one.
+    /// Returns the slot of a plane, if there is one.
     pub(crate) fn known(&self, id: &str) -> Option<Arc<PlaneSlot>> {
         self.slots.lock().get(id).cloned()
     }
 
-    /// The slot of a plane in this life, to take or delete it.
+    /// Returns the slot of a plane in this life, to acquire or delete the plane.
     pub(crate) async fn slot_of(&self, birth: &Birth) -> Result<Arc<PlaneSlot>, WakeError> {
         self.slot(birth).await
     }
@@ -521,7 +527,7 @@ impl Planes {
         }
     }
 
-    /// The member that should own a plane, by the newest view; none for an invalid id.
+    /// Returns the member that should own a plane, by the newest view; `None` for an invalid id.
     pub fn designated(&self, birth: &Birth) -> Option<Member> {
         let id: PlaneId = birth.id.parse().ok()?;
         let entry = self.directory.get().and_then(|rows| rows.by_id(&birth.id));
@@ -529,7 +535,7 @@ impl Planes {
         self.ring.designated(&id, pin)
     }
 
-    /// Whether this replica should own a plane, by the newest view.
+    /// Returns whether this replica should own a plane, by the newest view.
     pub(crate) fn designated_here(&self, birth: &Birth) -> bool {
         let designated = self.designated(birth);
         designated.is_some_and(|member| member.id == *self.ring.id())
@@ -542,7 +548,8 @@ impl Drop for Planes {
     }
 }
 
-/// The value at a key and the revision that created it; put first if there is none.
+/// Returns the value at a key and the revision that created it. Puts `value` first if the key is
+/// absent.
 async fn ensure(
     store: &Arc<dyn Store>,
     key: &'static str,
@@ -564,7 +571,7 @@ async fn ensure(
     };
     match store.commit(txn).await {
         Ok(committed) => Ok((committed.revision, value)),
-        // Another replica put it first: its value counts.
+        // Another replica put the key first: its value counts.
         Err(CommitError::Refused { found, .. }) => {
             let found = found.into_iter().flatten().find(|found| found.key == bytes);
             let found = found.ok_or(StartError::Damaged(key))?;

@@ -11,10 +11,10 @@ use polyplane_plane::LayerHash;
 use polyplane_ring::ReplicaId;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The key of the lease terms (PROTOCOL 8). The members' adoptions have keys behind it, so that one
-/// watch covers both.
+/// The key of the lease terms (PROTOCOL 8). The members' adoptions have keys that begin with it, so
+/// that one watch covers both.
 pub(crate) const TERMS_KEY: &[u8] = b"terms";
-/// Prefix of the keys at which each member says which record of the lease terms it follows.
+/// Prefix of the adoptions: each member writes there which record of the lease terms it follows.
 const ADOPTIONS: &[u8] = b"terms/";
 /// The key of the level floor.
 pub(crate) const FLOOR_KEY: &[u8] = b"floor";
@@ -28,36 +28,36 @@ pub(crate) const FENCES: &str = "fence/";
 #[error("the store's record {0:?} is damaged")]
 pub struct Damaged(pub String);
 
-/// The key of a plane's fence.
+/// Returns the key of a plane's fence.
 pub(crate) fn fence_key(plane: &str) -> Bytes {
     format!("{FENCES}{plane}").into()
 }
 
-/// The id of the plane whose fence has this key.
+/// Returns the id of the plane whose fence has this key.
 pub(crate) fn plane_of(fence: &[u8]) -> String {
     let id = fence.strip_prefix(FENCES.as_bytes()).unwrap_or(fence);
     String::from_utf8_lossy(id).into_owned()
 }
 
-/// The key of one replica's complaint about another.
+/// Returns the key of one replica's complaint about another.
 pub(crate) fn complaint_key(from: &ReplicaId, about: &ReplicaId) -> Bytes {
     let mut key = COMPLAINTS.to_vec();
     key.extend_from_slice(format!("{from}/{about}").as_bytes());
     key.into()
 }
 
-/// The key of a replica's adoption of the lease terms.
+/// Returns the key of a replica's adoption of the lease terms.
 pub(crate) fn adoption_key(replica: &ReplicaId) -> Bytes {
     [ADOPTIONS, replica.as_str().as_bytes()].concat().into()
 }
 
-/// The replica whose adoption of the lease terms has this key.
+/// Returns the replica whose adoption of the lease terms this key is.
 pub(crate) fn adoption_of(key: &[u8]) -> Option<ReplicaId> {
     let name = key.strip_prefix(ADOPTIONS)?;
     std::str::from_utf8(name).ok()?.parse().ok()
 }
 
-/// The complaining replica and the one that it complains about, by the key.
+/// Returns the complaining replica and the accused one, as the key names them.
 pub(crate) fn complaint_of(key: &[u8]) -> Option<(ReplicaId, ReplicaId)> {
     let text = std::str::from_utf8(key.strip_prefix(COMPLAINTS)?).ok()?;
     let (from, about) = text.split_once('/')?;
@@ -85,8 +85,8 @@ enum WrittenState {
     Deleted,
 }
 
-/// An incarnation. Stores from before replicas had member keys hold a text here, which names a life
-/// that is over: the oldest incarnation there can be.
+/// Decodes an incarnation. Stores from before replicas had member keys have a text here, which
+/// stands for a life that is over: the oldest possible incarnation.
 fn incarnation<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
@@ -122,7 +122,7 @@ pub(crate) fn encode_fence(fence: &Fence) -> Bytes {
     })
 }
 
-/// A fence read back.
+/// Decodes a fence from the store.
 pub(crate) fn decode_fence(key: &[u8], value: &[u8]) -> Result<Fence, Damaged> {
     let damaged = || Damaged(String::from_utf8_lossy(key).into_owned());
     let record: FenceRecord = serde_json::from_slice(value).map_err(|_| damaged())?;
@@ -170,8 +170,8 @@ impl Lengths {
     }
 }
 
-/// Without `next` this is what programs of level 1 write and read. They would ignore `next`, so it
-/// is written only once none of them may join.
+/// The lease terms as they are stored. Without `next` this is the form that programs of level 1
+/// write and read. They would ignore `next`, so it is written only once none of them may join.
 #[derive(Serialize, Deserialize)]
 struct TermsRecord {
     #[serde(flatten)]
@@ -180,7 +180,7 @@ struct TermsRecord {
     next: Option<Lengths>,
 }
 
-/// The lease terms as they stand in the store.
+/// Encodes the lease terms for the store.
 pub(crate) fn encode_terms(terms: &Terms) -> Bytes {
     json(&TermsRecord {
         current: terms.current.into(),
@@ -188,7 +188,7 @@ pub(crate) fn encode_terms(terms: &Terms) -> Bytes {
     })
 }
 
-/// Lease terms read back.
+/// Decodes lease terms from the store.
 pub(crate) fn decode_terms(value: &[u8]) -> Result<Terms, Damaged> {
     let damaged = |_| Damaged("terms".to_owned());
     let record: TermsRecord = serde_json::from_slice(value).map_err(damaged)?;
@@ -202,7 +202,7 @@ pub(crate) fn decode_terms(value: &[u8]) -> Result<Terms, Damaged> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Adoption {
     incarnation: u64,
-    /// The revision of the record.
+    /// The revision of the record of the lease terms.
     terms: u64,
 }
 
@@ -214,38 +214,39 @@ impl Adoption {
         }
     }
 
-    /// The revision of the record, if this life has adopted it.
+    /// Returns the revision of the record of the lease terms, if this life has adopted it.
     pub(crate) fn by(self, incarnation: Incarnation) -> Option<Revision> {
         (self.incarnation == incarnation.get()).then(|| Revision::new(self.terms))
     }
 }
 
-/// An adoption as the store has it.
+/// Encodes an adoption for the store.
 pub(crate) fn encode_adoption(adoption: Adoption) -> Bytes {
     json(&adoption)
 }
 
-/// An adoption read back.
+/// Decodes an adoption from the store.
 pub(crate) fn decode_adoption(value: &[u8]) -> Option<Adoption> {
     serde_json::from_slice(value).ok()
 }
 
-/// The store's level floor. Without a record it is that of a store nobody has raised.
+/// The store's level floor. A store without such a record has the lowest floor.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Floor {
     /// No binary below this level joins.
     pub level: u32,
-    /// The layer of that level: planes come to it, and are born with it. None where the floor was
+    /// The layer of that level: planes step to it, and are born with it. `None` if the floor was
     /// never raised.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub layer: Option<LayerHash>,
-    /// A rise to this level is announced: a member below it waits until the rise is decided.
+    /// The level of an announced rise, if there is one: a member below it waits until the rise is
+    /// decided.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub raising: Option<u32>,
 }
 
 impl Floor {
-    /// Below this level nobody joins now.
+    /// Returns the level below which no member may join now.
     pub(crate) fn to_join(&self) -> u32 {
         self.raising
             .map_or(self.level, |raising| raising.max(self.level))
@@ -257,18 +258,18 @@ pub(crate) fn encode_floor(floor: &Floor) -> Bytes {
     json(floor)
 }
 
-/// The level floor read back.
+/// Decodes the level floor from the store.
 pub(crate) fn decode_floor(value: &[u8]) -> Result<Floor, Damaged> {
     let record = serde_json::from_slice(value);
     record.map_err(|_| Damaged("floor".to_owned()))
 }
 
-/// A complaint's value: the life it is about.
+/// Encodes the life that a complaint is about.
 pub(crate) fn encode_life(life: &Life) -> Bytes {
     json(life)
 }
 
-/// The life a complaint is about.
+/// Decodes the life that a complaint is about.
 pub(crate) fn decode_life(value: &[u8]) -> Option<Life> {
     serde_json::from_slice(value).ok()
 }

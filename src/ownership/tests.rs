@@ -30,7 +30,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::*;
 
-/// How long anything in a test may take before it has failed.
+/// The longest time that anything in a test may take before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A store with the replicas on it.
@@ -48,15 +48,15 @@ struct Replica {
     store: Arc<FaultyStore>,
 }
 
-/// Who answers whom.
+/// The connections between the replicas.
 #[derive(Default)]
 struct Wires {
-    /// Who can be reached.
+    /// The planes of each replica that can be reached.
     listening: Mutex<HashMap<ReplicaId, Weak<Planes>>>,
-    /// Calls from the first to the second never come back.
+    /// Pairs of replicas: calls from the first to the second get no answer.
     cut: Mutex<Vec<(ReplicaId, ReplicaId)>>,
-    /// Connections from the first to the second end before anything is answered, as at a listener
-    /// that strangers have filled.
+    /// Pairs of replicas: connections from the first to the second end before any answer, as at a
+    /// listener that others have filled.
     ending: Mutex<Vec<(ReplicaId, ReplicaId)>>,
     delay: Mutex<Duration>,
 }
@@ -96,7 +96,7 @@ fn options(name: &str) -> ReplicaOptions {
     }
 }
 
-/// A member without planes.
+/// Joins a replica that has no planes.
 async fn joined(store: &Arc<dyn Store>, options: ReplicaOptions) -> Result<Arc<Ring>, JoinError> {
     let ring = Ring::newcomer(Arc::clone(store), options, Arc::new(NoPeers)).await?;
     ring.join().await?;
@@ -146,7 +146,7 @@ impl Town {
             .await
             .expect("it is stored");
         let listener = Arc::downgrade(&planes);
-        // Whoever is in the ring can be reached: the listener comes first.
+        // Listens before it joins, because every member must be reachable.
         self.wires.listening.lock().insert(name.clone(), listener);
         ring.join().await.expect("it joins");
         let replica = Arc::new(Replica {
@@ -159,7 +159,7 @@ impl Town {
         replica
     }
 
-    /// The process of a replica ends without a word; its listener with it.
+    /// Ends the process of a replica and its listener without any message.
     fn crash(&self, name: &str) -> Arc<Replica> {
         self.wires.listening.lock().remove(&id(name));
         let replica = self.replicas.lock().remove(name).expect("it runs");
@@ -167,7 +167,7 @@ impl Town {
         replica
     }
 
-    /// Makes a plane: its directory record, and what is known of its birth.
+    /// Creates a plane: puts its directory record and returns its birth.
     async fn plane(&self, name: &str) -> Birth {
         let key = external::object_key(ROOT, &Key::new("polyplane.dev", "planes", None, name));
         let put = Op::Put {
@@ -192,7 +192,7 @@ impl Town {
         }
     }
 
-    /// A plane that is to be at this replica while all of `ring` are in it.
+    /// Returns a plane that `owner` is designated for while all replicas of `ring` are members.
     async fn plane_of(&self, owner: &str, ring: &[&str]) -> Birth {
         let members = ring.iter().map(|name| member(name));
         let view = View::new(ViewNumber::new(1), members);
@@ -210,7 +210,7 @@ impl Town {
         Arc::clone(replicas.values().next().expect("somebody runs"))
     }
 
-    /// The plane, awake at whoever owns it, as a request finds it that comes to any replica.
+    /// Returns the plane, awake at its owner, as a request at any replica finds it.
     async fn find(&self, birth: &Birth) -> Arc<Plane> {
         let deadline = Instant::now() + PATIENCE;
         let mut replica = self.any();
@@ -229,7 +229,8 @@ impl Town {
         }
     }
 
-    /// Writes as a client of the ring does: what was not sequenced is tried again at the new owner.
+    /// Writes as a client of the ring does: tries again at the new owner what the old one refused
+    /// because it lost the plane.
     async fn write(&self, birth: &Birth, name: &str, value: &str) -> Committed {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -273,7 +274,7 @@ fn member(name: &str) -> Member {
     }
 }
 
-/// A config map with one value.
+/// Returns a config map with one value.
 fn object(name: &str, value: &str) -> NewObject {
     let head = format!(r#"{{"metadata":{{"name":"{name}","#);
     let tail = r#""creationTimestamp":"2026-01-01T00:00:00Z"}"#;
@@ -304,7 +305,7 @@ fn value(cut: &Snapshot, name: &str) -> Option<String> {
     body["data"]["k"].as_str().map(str::to_owned)
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 async fn until(what: &str, holds: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds() {
@@ -318,7 +319,7 @@ fn members(replica: &Replica) -> Vec<String> {
     view.members().map(|member| member.id.to_string()).collect()
 }
 
-/// A small generator of numbers; a seed names one run.
+/// A small random number generator; a seed determines one run.
 struct Dice(u64);
 
 impl Dice {
@@ -331,17 +332,17 @@ impl Dice {
     }
 }
 
-/// Read lease and margin together.
+/// Returns the sum of read lease and margin.
 fn wait_of(terms: LeaseTerms) -> Duration {
     Duration::from_nanos(terms.read_lease().as_nanos() + terms.margin().as_nanos())
 }
 
-/// The store's revision now.
+/// Returns the store's current revision.
 async fn revision(town: &Town) -> Revision {
     town.store.revision().await.expect("it answers")
 }
 
-/// What the test's directory says: the value of a row is the replica that its user wants, or any.
+/// Reads a row of the test's directory. Its value is the replica that the user wants, or none.
 fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let wish = body["data"]["k"].as_str()?;
@@ -353,12 +354,12 @@ fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
     })
 }
 
-/// Has a replica obey the directory, whose rows are the planes that the town has made.
+/// Makes a replica follow the directory, whose rows are the planes that the town has created.
 async fn follow_directory(town: &Town, replica: &Replica) {
     let rows = polyplane_plane::Prefix::resource("polyplane.dev", "planes");
     let prefix = external::object_prefix(ROOT, &rows);
     let follow = crate::directory::Directory::follow;
-    // Ends with the test.
+    // The directory is followed until the test ends.
     let stop = tokio_util::sync::CancellationToken::new();
     let directory = follow(Arc::clone(&town.store), prefix, read_row, stop).await;
     replica

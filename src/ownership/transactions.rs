@@ -1,5 +1,5 @@
 //! Translates the transactions of the fence protocol into those of the store, and their outcomes
-//! back. Owns no decision: the machines say what a refusal means.
+//! back. Owns no decision: the machines decide what a refusal means.
 
 use crate::directory::birth::DirectoryKey;
 use crate::membership::member_record::{MemberRecord, member_key};
@@ -16,35 +16,35 @@ use polyplane_storage::{CommitError, Committed, Compare, KeyValue, LeaseId, Op, 
 /// The store keys that the transactions of one plane name, during one life.
 #[derive(Debug, Clone)]
 pub(crate) struct PlaneKeys {
-    /// The plane's fence.
+    /// The key of the plane's fence.
     pub(crate) fence: Bytes,
-    /// The plane's directory record; none for the root.
+    /// The key of the plane's directory record; `None` for the root.
     pub(crate) directory: Option<DirectoryKey>,
-    /// The own life.
+    /// This replica's own life.
     pub(crate) me: Holder,
 }
 
-/// What is needed to put the own member key.
+/// The value and lease for a put of this replica's member key.
 #[derive(Debug, Clone)]
 pub(crate) struct MemberPut {
-    /// The value of the member key, except the standing.
+    /// The value of the member key, apart from the standing (Serving or Draining).
     pub(crate) record: MemberRecord,
-    /// The lease it is attached to. A put without it would detach the key, which would then never
-    /// lapse (PROTOCOL 5).
+    /// The store lease that the key is attached to. A put without it would detach the key, which
+    /// would then never expire (PROTOCOL 5).
     pub(crate) lease: LeaseId,
 }
 
-/// The store's revision as the protocol's type.
+/// Returns the store's revision as the protocol's type.
 pub(crate) fn revision(revision: Revision) -> fencing::Revision {
     fencing::Revision::new(revision.0)
 }
 
-/// The protocol's revision as the store's type.
+/// Returns the protocol's revision as the store's type.
 pub(crate) fn stored(revision: fencing::Revision) -> Revision {
     Revision(revision.get())
 }
 
-/// A compare as the store takes it. `plane` is none for the transactions of a member.
+/// Returns a compare in the store's form. `plane` is `None` for the transactions of a member.
 fn compare(compare: &fencing::Compare, plane: Option<&PlaneKeys>) -> Compare {
     let fence = || {
         plane
@@ -110,7 +110,8 @@ fn op(write: &Write, plane: Option<&PlaneKeys>, member: Option<&MemberPut>) -> O
             key: member_key(replica),
         },
         Write::PutTerms(terms) => put(Bytes::from_static(TERMS_KEY), encode_terms(terms), None),
-        // Attached to the member's lease, so that it goes with this life and is not counted later.
+        // Attached to the member's lease, so that the adoption ends with this life and is not
+        // counted later.
         Write::PutAdoption { holder, terms } => {
             let member = member.expect("only a member says what it goes by");
             let adoption = Adoption::new(holder.incarnation, *terms);
@@ -120,12 +121,12 @@ fn op(write: &Write, plane: Option<&PlaneKeys>, member: Option<&MemberPut>) -> O
     }
 }
 
-/// A plane's transaction as the store takes it.
+/// Returns a plane's transaction in the store's form.
 pub(crate) fn plane_txn(transaction: &Transaction, plane: &PlaneKeys) -> Txn {
     txn(transaction, Some(plane), None)
 }
 
-/// A member's transaction as the store takes it.
+/// Returns a member's transaction in the store's form.
 pub(crate) fn member_txn(transaction: &Transaction, member: Option<&MemberPut>) -> Txn {
     txn(transaction, None, member)
 }
@@ -139,13 +140,13 @@ fn txn(transaction: &Transaction, plane: Option<&PlaneKeys>, member: Option<&Mem
     }
 }
 
-/// What a commit must compare, as the store takes it.
+/// Returns the compares that a commit must contain, in the store's form.
 pub(crate) fn guard_compares(guard: &fencing::Guard, plane: &PlaneKeys) -> Vec<Compare> {
     let compares = guard.fence().into_iter().chain(guard.member());
     compares.map(|c| compare(&c, Some(plane))).collect()
 }
 
-/// The outcome of a plane's own transaction.
+/// Returns the outcome of a plane's own transaction.
 pub(crate) fn plane_outcome(
     sent: &[Compare],
     result: Result<Committed, CommitError>,
@@ -169,7 +170,7 @@ pub(crate) fn plane_outcome(
     }
 }
 
-/// What a refused transaction found, as it concerns one plane. A fence that cannot be read is
+/// Returns what a refused transaction found about one plane. A fence that cannot be decoded is
 /// reported as absent: whichever life holds it, it is not this one.
 pub(crate) fn refusal(
     at: Revision,
@@ -202,7 +203,7 @@ pub(crate) fn refusal(
     }
 }
 
-/// A fence with the revision that wrote it.
+/// Returns a fence with the revision that wrote it.
 pub(crate) fn observed_fence(
     found: &KeyValue,
 ) -> Result<Observed<fencing::Fence>, crate::records::Damaged> {
@@ -212,7 +213,7 @@ pub(crate) fn observed_fence(
     })
 }
 
-/// The outcome of a member's own transaction. The machine needs no more of a refusal than that.
+/// Returns the outcome of a member's own transaction. The machine needs no details of a refusal.
 pub(crate) fn member_outcome(result: Result<Committed, CommitError>) -> Outcome {
     match result {
         Ok(committed) => Outcome::Applied(revision(committed.revision)),

@@ -8,21 +8,22 @@ pub use polyplane_fencing::Intake;
 use polyplane_storage::{Compare, KeyValue, ReadError, Revision, Store};
 use tokio::time::Instant;
 
-/// Whether a plane may answer from memory right now.
+/// The answer to whether a plane may answer from memory right now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answerable {
-    /// Tenure and read lease hold.
+    /// It may: the plane's tenure and the replica's read lease hold.
     Yes,
-    /// The tenure holds, the read lease ran out: answers wait for its next proof.
+    /// Not yet: the tenure holds, but the read lease has run out. Answers wait until the replica
+    /// has proven the lease again.
     Wait,
-    /// The tenure has ended and does not come back.
+    /// Never again: the tenure has ended.
     Lost,
 }
 
-/// Why a plane does not answer.
+/// The reason why a plane does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum NotAnswerable {
-    /// The tenure has ended: the owner is elsewhere.
+    /// The tenure has ended: another replica may own the plane.
     #[error("this replica does not hold the control plane any more")]
     Lost,
     /// The read lease was not proven again before the deadline.
@@ -30,10 +31,11 @@ pub enum NotAnswerable {
     Deadline,
 }
 
-/// Why a barrier was not written.
+/// The reason why a barrier was not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BarrierError {
-    /// The fence is another's. No older transaction of this holder can be applied any more.
+    /// Another replica has taken the fence. No older transaction of this holder can be applied any
+    /// more.
     #[error("the fence is another's")]
     Lost,
     /// The store did not give a final reply; trying again is safe.
@@ -41,111 +43,117 @@ pub enum BarrierError {
     Unavailable(String),
 }
 
-/// Whether a part of a transaction may be sent now.
+/// The answer to whether a part of a transaction may be sent now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SendPermit {
-    /// It may, comparing this: the plane's fence and the replica's own member key.
+    /// It may. The transaction must contain these compares: of the plane's fence and of the
+    /// replica's own member key.
     Granted(Vec<Compare>),
-    /// Not now: the plane is paused, being released, or waits for the store. The code that changes
-    /// that calls [`Plane::go_on`](crate::Plane::go_on).
+    /// Not now: the plane is paused, being released, or waits for the store. The code that ends
+    /// this state calls [`Plane::go_on`](crate::Plane::go_on).
     Wait,
     /// Never: the tenure has ended. Nothing was sent.
     Lost,
 }
 
-/// What the store said about a part that was sent under a [`SendPermit`] and is not done.
+/// The store's reply to a part that was sent under a [`SendPermit`] and was not applied, or may not
+/// have been.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotDone {
-    /// A compare of the transaction failed, this plane's or another's: final, nothing was done.
+    /// A compare of the transaction failed, for this plane or for another one. The reply is final:
+    /// nothing was applied.
     Refused {
-        /// The store's revision then.
+        /// The store's revision when the compare failed.
         at: Revision,
-        /// What each key of the permit's compares held in that instant.
+        /// The value of each key of the permit's compares at that revision.
         found: Vec<(Bytes, Option<KeyValue>)>,
     },
-    /// The store would not consider it: final, nothing was done.
+    /// The store refused to evaluate the transaction, for example because it is too large. The
+    /// reply is final: nothing was applied.
     Rejected,
-    /// The outcome is unknown. A [`CommitGuard::barrier`] follows.
+    /// The outcome is unknown. The caller goes on with [`CommitGuard::barrier`].
     Unknown,
 }
 
-/// The holder's side of one plane's fence for one tenure: whether writes are taken, what every
-/// transaction compares, and the right to answer. Every decision is that of the fence's machine
-/// ([`polyplane_fencing::PlaneFence`]); an implementation steps it under one lock.
+/// The holder's side of one plane's fence for one tenure: it decides whether writes are accepted,
+/// which compares every transaction contains, and whether the plane may answer. Every decision is
+/// made by the fence's machine ([`polyplane_fencing::PlaneFence`]); an implementation steps it
+/// under one lock.
 ///
 /// A granted permit is followed by [`Self::acknowledged`] and then [`Self::landed`], or by
-/// [`Self::not_done`]. After [`NotDone::Unknown`] barriers are sent until one is written or the fence
-/// is lost, and then [`Self::landed`] or [`Self::never_done`].
+/// [`Self::not_done`]. After [`NotDone::Unknown`] the caller writes barriers until one is applied
+/// or the fence is lost, and then calls [`Self::landed`] or [`Self::never_done`].
 #[async_trait]
 pub trait CommitGuard: Send + Sync + 'static {
-    /// Whether the plane takes a write right now.
+    /// Returns whether the plane accepts a write right now.
     fn intake(&self) -> Intake;
 
-    /// Whether a part may be sent now, and what it must compare. A granted one counts as sent: the
-    /// time of its sending is taken here.
+    /// Returns whether a part may be sent now, and the compares it must contain. A part that gets a
+    /// permit counts as sent: its time of sending is the time of this call.
     fn permit(&self) -> SendPermit;
 
-    /// The store has acknowledged the part: the replica was alive when it was sent. The part is not
-    /// published yet.
+    /// Reports that the store has acknowledged the part, which proves that the replica was alive
+    /// when it sent the part. The part is not published yet.
     fn acknowledged(&self);
 
-    /// The part is published; the store did it at this revision.
+    /// Reports that the part is published. The store applied it at this revision.
     fn landed(&self, at: Revision);
 
-    /// The part is not done, or its outcome is unknown.
+    /// Reports that the part was not applied, or that its outcome is unknown.
     fn not_done(&self, outcome: NotDone);
 
-    /// After an unknown outcome: puts the fence again, comparing the fence's own revision, which no
-    /// older transaction of the plane survives. Returns its revision.
+    /// Puts the fence again after an unknown outcome, comparing the fence's own revision. No older
+    /// transaction of the plane can be applied after this put. Returns its revision.
     async fn barrier(&self) -> Result<Revision, BarrierError>;
 
-    /// After a lost barrier: the revision at which another replica wrote the fence; `None` if only the
-    /// member key was lost. Writes in the plane's range from that revision on are not this holder's.
-    /// Call it *after* reading the plane's history: in the other order, the next owner's first write
-    /// could be in the history without the revision that tells it apart.
+    /// Returns, after a lost barrier, the revision at which another replica wrote the fence; `None`
+    /// if only the member key was lost. Writes in the plane's range from that revision on are not
+    /// this holder's. Call it *after* reading the plane's history: in the other order, the next
+    /// owner's first write could be in the history without the revision that tells it apart.
     ///
     /// # Errors
-    /// The history of the fence cannot be read.
+    /// Returns an error if the store cannot read the history of the fence.
     async fn superseded(&self) -> Result<Option<Revision>, ReadError>;
 
-    /// The history up to the barrier was read: the part of unknown outcome never landed and never
-    /// will.
+    /// Reports that the history up to the barrier was read and does not contain the part of unknown
+    /// outcome: the part was not applied and never will be.
     fn never_done(&self);
 
-    /// Writes wait and nothing is sent from here on, until [`Self::resume`].
+    /// Pauses the plane: until [`Self::resume`], writes wait and no part is sent.
     fn pause(&self);
 
     /// Ends a pause.
     fn resume(&self);
 
-    /// Whether the plane is paused, or parts, and everything that was sent is settled and published:
-    /// its head stays as it is.
+    /// Returns whether the plane is paused or being released, and every part that was sent is
+    /// settled and published. The plane's head then stays as it is.
     fn stands_still(&self) -> bool;
 
-    /// Whether the store takes writes again: puts the own fence while no part is under way. For a
-    /// plane that is [`Intake::ReadOnly`].
+    /// Tests whether the store accepts writes again, by putting the plane's own fence while no part
+    /// is under way. For a plane that is [`Intake::ReadOnly`].
     async fn probe(&self) -> Result<(), BarrierError>;
 
-    /// The store has taken a write of another plane.
+    /// Reports that the store has accepted a write of another plane.
     fn store_writable(&self);
 
-    /// Whether the plane may answer right now. Reads the clock itself.
+    /// Returns whether the plane may answer right now. Reads the clock itself.
     fn answerable(&self) -> Answerable;
 
-    /// Waits until the plane may answer, or never will, or the deadline.
+    /// Waits until the plane may answer, until it is known that it never will, or until the
+    /// deadline.
     async fn until_answerable(&self, deadline: Instant) -> Result<(), NotAnswerable>;
 
-    /// The newest revision that a linearizable read of the own member key has seen.
+    /// Returns the newest revision that a linearizable read of this replica's member key has seen.
     fn observed(&self) -> Revision;
 
-    /// The plane has ended for this tenure: a compare was refused, or it cannot go on.
+    /// Ends the plane for this tenure, because a compare was refused or the plane cannot continue.
     fn lost(&self);
 }
 
-/// The revision of a key's first change after one.
+/// Returns the revision of the first change of a key after the revision `after`.
 ///
 /// # Errors
-/// The store's history cannot be read.
+/// Returns an error if the store's history cannot be read.
 pub async fn first_change(
     store: &Arc<dyn Store>,
     key: &Bytes,

@@ -17,7 +17,7 @@ pub struct Key(Arc<[u8]>);
 pub struct Prefix(Arc<[u8]>);
 
 impl Key {
-    /// The key of an object; without a namespace for cluster-scoped resources.
+    /// Returns the key of an object. `namespace` is `None` for cluster-scoped resources.
     #[must_use]
     pub fn new(group: &str, resource: &str, namespace: Option<&str>, name: &str) -> Self {
         let mut bytes = Vec::with_capacity(
@@ -32,51 +32,51 @@ impl Key {
         Self(bytes.into())
     }
 
-    /// The key with these bytes, if they have the form of one.
+    /// Returns the key with these bytes, if they have the form of one.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let slashes = bytes.iter().filter(|byte| **byte == b'/').count();
         (matches!(slashes, 2 | 3) && std::str::from_utf8(bytes).is_ok()).then(|| Self(bytes.into()))
     }
 
-    /// The key as bytes; keys are ordered by them.
+    /// Returns the key as bytes; keys are ordered by them.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The API group of storage, empty for the core group.
+    /// Returns the API group of storage, empty for the core group.
     #[must_use]
     pub fn group(&self) -> &str {
         self.text().split('/').next().unwrap_or_default()
     }
 
-    /// The resource of storage.
+    /// Returns the resource of storage.
     #[must_use]
     pub fn resource(&self) -> &str {
         self.text().split('/').nth(1).unwrap_or_default()
     }
 
-    /// What follows the resource: `<namespace>/<name>` or `<name>`.
+    /// Returns the part behind the resource: `<namespace>/<name>` or `<name>`.
     #[must_use]
     pub fn rest(&self) -> &str {
         &self.text()[resource_len(&self.0)..]
     }
 
-    /// The namespace, unless the object is cluster-scoped.
+    /// Returns the namespace, unless the object is cluster-scoped.
     #[must_use]
     pub fn namespace(&self) -> Option<&str> {
         self.rest().split_once('/').map(|(namespace, _)| namespace)
     }
 
-    /// The name.
+    /// Returns the name.
     #[must_use]
     pub fn name(&self) -> &str {
         let rest = self.rest();
         rest.split_once('/').map_or(rest, |(_, name)| name)
     }
 
-    /// The prefix of the object's resource.
+    /// Returns the prefix of the object's resource.
     #[must_use]
     pub fn resource_prefix(&self) -> Prefix {
         Prefix(self.0[..resource_len(&self.0)].into())
@@ -92,7 +92,7 @@ impl Key {
 }
 
 impl Prefix {
-    /// All objects of a resource.
+    /// Returns the prefix of all objects of a resource.
     #[must_use]
     pub fn resource(group: &str, resource: &str) -> Self {
         let mut bytes = Vec::with_capacity(group.len() + resource.len() + 2);
@@ -101,7 +101,7 @@ impl Prefix {
         Self(bytes.into())
     }
 
-    /// Whether it is that of all objects of a resource.
+    /// Returns whether this is the prefix of all objects of the given resource.
     #[must_use]
     pub fn is_resource(&self, group: &str, resource: &str) -> bool {
         let rest = self.0.strip_prefix(group.as_bytes());
@@ -110,13 +110,13 @@ impl Prefix {
         rest == Some(b"/")
     }
 
-    /// All objects of a resource in one namespace.
+    /// Returns the prefix of all objects of a resource in one namespace.
     #[must_use]
     pub fn namespaced(group: &str, resource: &str, namespace: &str) -> Self {
         Self::resource(group, resource).namespace(namespace)
     }
 
-    /// The objects of this resource in one namespace.
+    /// Returns the prefix of the objects of this resource in one namespace.
     #[must_use]
     pub fn namespace(&self, namespace: &str) -> Self {
         let mut bytes = self.of_resource().to_vec();
@@ -124,19 +124,19 @@ impl Prefix {
         Self(bytes.into())
     }
 
-    /// The prefix as bytes.
+    /// Returns the prefix as bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Whether a key begins with it.
+    /// Returns whether a key begins with this prefix.
     #[must_use]
     pub fn contains(&self, key: &Key) -> bool {
         key.0.starts_with(&self.0)
     }
 
-    /// The bytes of the resource alone.
+    /// Returns the bytes of the resource alone.
     pub(crate) fn of_resource(&self) -> &[u8] {
         &self.0[..resource_len(&self.0)]
     }
@@ -145,7 +145,7 @@ impl Prefix {
         &self.0
     }
 
-    /// The prefix of the whole resource.
+    /// Returns the prefix of the whole resource.
     #[must_use]
     pub fn resource_prefix(&self) -> Self {
         let resource = self.of_resource();
@@ -156,7 +156,7 @@ impl Prefix {
     }
 }
 
-/// The bytes of `<group>/<resource>/` at the beginning of a key or prefix.
+/// Returns the number of bytes of `<group>/<resource>/` at the beginning of a key or prefix.
 pub(crate) fn resource_len(bytes: &[u8]) -> usize {
     let mut slashes = 0;
     for (at, byte) in bytes.iter().enumerate() {

@@ -26,32 +26,33 @@ use crate::layers::layer_store::{LayerStoreError, load_layer, save_layer};
 /// The old layer, the new one, and the keys whose objects are recreated between them.
 type Pair = (LayerHash, LayerHash, Vec<Key>);
 
-/// The rows of a fold: its layer, and what they say of which of its objects.
+/// The content of a set of fold rows: the layer, and the row of each object by its number in the
+/// layer.
 type RowsOf = (LayerHash, Box<[(u32, FoldRow)]>);
 
-/// Number of cached folds below which unused ones are not looked for.
+/// Number of cached folds below which the cache does not search for unused ones.
 const ROWS_MIN: usize = 64;
 
 /// Layers in memory, by their hash, and the store that has the others.
 pub struct Layers {
     store: Arc<dyn Store>,
     known: Mutex<HashMap<LayerHash, Arc<Layer>>>,
-    /// Those that the store is known to have.
+    /// Hashes of the layers that the store is known to have.
     stored: Mutex<HashSet<LayerHash>>,
     differences: Mutex<HashMap<Pair, Arc<Difference>>>,
     folded: Mutex<Folded>,
 }
 
-/// The rows of folds that planes in memory have.
+/// The fold rows that planes in memory share.
 #[derive(Default)]
 struct Folded {
     rows: HashMap<RowsOf, Weak<FoldRows>>,
-    /// How many were left after unused ones were last removed.
+    /// Number of rows left after unused ones were last removed.
     looked_at: usize,
 }
 
 impl Layers {
-    /// Knows the layer without objects, which needs no store.
+    /// Creates a cache that has only the layer without objects, which needs no store.
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         let empty = Layer::empty();
         Arc::new(Self {
@@ -63,10 +64,10 @@ impl Layers {
         })
     }
 
-    /// Makes a layer of the binary known, and stores it if the store does not have it.
+    /// Caches a layer of the binary, and stores it if the store does not have it.
     ///
     /// # Errors
-    /// What the store said; trying again is safe.
+    /// Returns the store's error; trying again is safe.
     pub async fn bring(&self, layer: &Arc<Layer>) -> Result<(), LayerStoreError> {
         self.know(layer);
         if self.stored.lock().contains(layer.hash()) {
@@ -77,10 +78,10 @@ impl Layers {
         Ok(())
     }
 
-    /// The layer of this hash.
+    /// Returns the layer of this hash.
     ///
     /// # Errors
-    /// If the store does not have it or cannot be read.
+    /// Returns an error if the store does not have the layer or cannot be read.
     pub async fn get(&self, hash: &LayerHash) -> Result<Arc<Layer>, LayerStoreError> {
         if let Some(layer) = self.known.lock().get(hash) {
             return Ok(Arc::clone(layer));
@@ -96,7 +97,7 @@ impl Layers {
         Arc::clone(entry.or_insert_with(|| Arc::clone(layer)))
     }
 
-    /// What two layers have different.
+    /// Returns the changes between two layers.
     pub(crate) fn difference(
         &self,
         from: &Arc<Layer>,
@@ -110,8 +111,8 @@ impl Layers {
         Arc::clone(difference.or_insert_with(make))
     }
 
-    /// The rows of a fold, shared among planes that have equal ones. None if the layer has no such
-    /// objects.
+    /// Returns the rows of a fold, shared among planes that have equal ones. Returns `None` if the
+    /// layer has no such objects.
     pub(crate) fn rows(&self, layer: &Layer, rows: &[(u32, FoldRow)]) -> Option<Arc<FoldRows>> {
         let of = (layer.hash().clone(), Box::from(rows));
         let mut folded = self.folded.lock();
@@ -119,7 +120,7 @@ impl Layers {
             return Some(known);
         }
         let made = Arc::new(FoldRows::of_layer(layer, rows)?);
-        // Doubling makes the look cheap however many planes wake.
+        // The limit doubles with what is left, so the search stays cheap however many planes wake.
         if folded.rows.len() >= ROWS_MIN.max(2 * folded.looked_at) {
             folded.rows.retain(|_, rows| rows.strong_count() > 0);
             folded.looked_at = folded.rows.len();

@@ -1,7 +1,7 @@
-//! How a plane is opened, handed over and ended in this process.
+//! The ways in which a plane is opened, handed over and ended in this process.
 //!
-//! [`params`] is what a plane is opened with, [`load`] reads its state from the store, [`export`] and
-//! [`import`] hand it over to another replica. [`tenure`] pauses and ends it.
+//! [`params`] has the parameters of opening a plane, [`load`] reads its state from the store,
+//! [`export`] and [`import`] hand it over to another replica. [`tenure`] pauses and ends it.
 
 pub(crate) mod export;
 pub(crate) mod import;

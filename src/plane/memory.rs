@@ -1,6 +1,6 @@
-//! The memory budget of the process: what is kept for speed and what is on its way, in shares with
-//! a limit each. The objects of the planes that are awake are not in it; they are what the process
-//! is for, and sleep bounds them.
+//! The memory budget of the process, for data that is kept for speed and data in transit, in shares
+//! with a limit each. The objects of the planes that are awake are not in it: serving them is what
+//! the process is for, and sleep bounds them.
 //!
 //! Each user of a share adds and subtracts its bytes here, in batches, so that a request costs at most
 //! two atomic additions. The user also enforces the limit: logs shed their oldest events, the largest
@@ -15,12 +15,12 @@ use parking_lot::Mutex;
 
 use crate::plane::Plane;
 
-/// Bytes of a [`Memory`] that was made without a budget.
+/// Bytes of the budget of a [`Memory`] that is created without a budget.
 const BUDGET_DEFAULT: usize = 1 << 30;
-/// Logs are shed to this many sixteenths of their share, so that the next append need not shed
-/// again.
+/// When the logs exceed their share, they are shed to this many sixteenths of it, so that the next
+/// append need not shed again.
 const SHED_SIXTEENTHS: usize = 15;
-/// Logs enrolled before those that are gone are first forgotten.
+/// Number of enrolled logs at which dropped logs are removed from the list for the first time.
 const FORGET_FIRST: usize = 64;
 
 /// A part of the budget.
@@ -30,29 +30,29 @@ pub enum Share {
     Logs,
     /// Rendered objects of layers.
     Rendered,
-    /// The table of parts that objects share; the parts are of the objects.
+    /// The table of parts that objects share. The parts themselves count with the objects.
     Interner,
-    /// States that predecessors have streamed ahead of a release.
+    /// States that former owners have streamed here ahead of a release.
     StreamedStates,
-    /// States on their way to successors.
+    /// States that are being streamed to successors.
     Exports,
-    /// Lists and initial events of watches between the plane and the socket.
+    /// Lists, and initial events of watches, between the plane and the socket.
     Answers,
     /// Bodies of requests that are being read.
     Bodies,
 }
 
-/// What there is to know about a share.
+/// The size of a share.
 struct Part {
     share: Share,
     name: &'static str,
-    /// Hundredths of the budget.
+    /// The share in hundredths of the budget.
     percent: usize,
-    /// More is of no use.
+    /// The most bytes of the share, however large the budget is: more is of no use.
     bytes_max: usize,
 }
 
-/// All shares. The hundredths sum up to the whole.
+/// The sizes of all shares. The hundredths sum up to 100.
 const PARTS: [Part; 7] = [
     part(Share::Logs, "logs", 40, usize::MAX),
     part(Share::Rendered, "rendered", 2, 8 << 20),
@@ -73,32 +73,32 @@ const fn part(share: Share, name: &'static str, percent: usize, bytes_max: usize
 }
 
 impl Share {
-    /// All of them.
+    /// Returns all shares.
     pub fn all() -> impl Iterator<Item = Self> {
         PARTS.iter().map(|part| part.share)
     }
 
-    /// What it may take of a budget of so many bytes.
+    /// Returns the limit of this share in a budget of `budget` bytes.
     #[must_use]
     pub fn part_of(self, budget: usize) -> usize {
         let part = &PARTS[self as usize];
         (budget / 100 * part.percent).min(part.bytes_max)
     }
 
-    /// Its name in metrics.
+    /// Returns the share's name in metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         PARTS[self as usize].name
     }
 }
 
-/// What a share has in use. Alone in its cache line, so that shares do not slow each other.
+/// The bytes of a share in use. Alone in its cache line, so that shares do not slow each other.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Account {
     used: AtomicUsize,
     limit: usize,
-    /// How often it was full: refusals, or rounds of shedding.
+    /// The number of times that the share was full: refusals, or rounds of shedding.
     full: AtomicU64,
 }
 
@@ -108,7 +108,7 @@ pub struct Memory {
     logs: Mutex<Logs>,
 }
 
-/// A log that can drop what is oldest in it.
+/// A log that can drop its oldest events.
 pub(crate) trait Sheds: Send + Sync {
     fn bytes(&self) -> usize;
     fn shed_to(&self, bytes_max: usize);
@@ -117,7 +117,7 @@ pub(crate) trait Sheds: Send + Sync {
 #[derive(Default)]
 struct Logs {
     enrolled: Vec<Weak<dyn Sheds>>,
-    /// Those that are gone are forgotten when there are this many.
+    /// Number of enrolled logs at which dropped logs are removed from the list.
     forget_at: usize,
 }
 
@@ -136,13 +136,13 @@ impl std::fmt::Debug for Memory {
 }
 
 impl Memory {
-    /// The shares of a budget of so many bytes.
+    /// Returns the shares of a budget of `budget` bytes.
     #[must_use]
     pub fn new(budget: usize) -> Arc<Self> {
         Arc::new(Self::of_budget(budget))
     }
 
-    /// Shares of given limits.
+    /// Returns shares with the given limits.
     #[must_use]
     pub fn with_limits(limit: impl Fn(Share) -> usize) -> Arc<Self> {
         Arc::new(Self::of_limits(limit))
@@ -167,25 +167,27 @@ impl Memory {
         &self.accounts[share as usize]
     }
 
-    /// Bytes in use.
+    /// Returns the bytes of a share in use.
     #[must_use]
     pub fn used(&self, share: Share) -> usize {
         self.account(share).used.load(Ordering::Relaxed)
     }
 
-    /// Bytes that may be in use.
+    /// Returns the limit of a share in bytes.
     #[must_use]
     pub fn limit(&self, share: Share) -> usize {
         self.account(share).limit
     }
 
-    /// How often the share was full: something was refused, shed or not kept.
+    /// Returns the number of times that the share was full: something was refused, shed or not
+    /// kept.
     #[must_use]
     pub fn times_full(&self, share: Share) -> u64 {
         self.account(share).full.load(Ordering::Relaxed)
     }
 
-    /// Reserves bytes of a share until the reservation is dropped; `None` if fewer are left.
+    /// Reserves bytes of a share until the reservation is dropped; `None` if the share has fewer
+    /// left.
     #[must_use]
     pub fn take(self: &Arc<Self>, share: Share, bytes: usize) -> Option<Reservation> {
         let account = self.account(share);
@@ -213,7 +215,7 @@ impl Memory {
         }
     }
 
-    /// Something could not be kept for want of room.
+    /// Counts that something could not be kept because the share was full.
     pub(crate) fn was_full(&self, share: Share) {
         self.account(share).full.fetch_add(1, Ordering::Relaxed);
     }
@@ -223,12 +225,12 @@ impl Memory {
         self.account(share).used.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// They are gone.
+    /// Subtracts bytes that [`Self::add`] counted and that are no longer in memory.
     pub fn subtract(&self, share: Share, bytes: usize) {
         self.account(share).used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Changes what was counted for a user of a share from `counted` to `now` bytes.
+    /// Replaces the `counted` bytes of a user of a share by `now` bytes.
     pub(crate) fn correct(&self, share: Share, counted: &mut usize, now: usize) {
         if now >= *counted {
             self.add(share, now - *counted);
@@ -238,7 +240,7 @@ impl Memory {
         *counted = now;
     }
 
-    /// A log begins; it is forgotten when it is gone.
+    /// Enrols a new log. It is removed from the list once it is dropped.
     pub(crate) fn enrol(&self, log: Weak<dyn Sheds>) {
         let mut logs = self.logs.lock();
         if logs.enrolled.len() >= logs.forget_at.max(FORGET_FIRST) {
@@ -248,14 +250,14 @@ impl Memory {
         logs.enrolled.push(log);
     }
 
-    /// Has the largest logs drop their oldest events if all together are beyond their share. Must
+    /// Makes the largest logs drop their oldest events if all together are beyond their share. Must
     /// not be called with a log locked.
     pub(crate) fn shed_logs(&self) {
         let limit = self.limit(Share::Logs);
         if self.used(Share::Logs) <= limit {
             return;
         }
-        // One at a time: a second caller would shed the same logs.
+        // One caller at a time: a second one would shed the same logs.
         let Some(logs) = self.logs.try_lock() else {
             return;
         };
@@ -266,7 +268,7 @@ impl Memory {
         self.was_full(Share::Logs);
         logs.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
         for (bytes, log) in logs {
-            // Events go whole, so the first logs may have given enough.
+            // A log drops whole events, so the first logs may have freed enough for all.
             if bytes <= level || self.used(Share::Logs) <= total {
                 break;
             }
@@ -275,12 +277,12 @@ impl Memory {
     }
 }
 
-/// How many bytes of objects a plane had replaced at a moment.
+/// The total bytes of objects that a plane had replaced at a moment.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplacedMark(u64);
 
 impl Plane {
-    /// The memory budget that the plane keeps to.
+    /// Returns the memory budget that the plane counts against.
     #[must_use]
     pub fn memory(&self) -> &Arc<Memory> {
         self.committer.memory()
@@ -292,9 +294,9 @@ impl Plane {
         ReplacedMark(self.log().replaced())
     }
 
-    /// The most bytes that only the snapshot taken at `mark` can keep in memory: objects that were
-    /// replaced after it and whose events the log has dropped. What the log still holds is counted
-    /// there.
+    /// Returns the most bytes that only the snapshot taken at `mark` can keep in memory: objects
+    /// that were replaced after it and whose events the log has dropped. Objects that the log still
+    /// holds are counted with the log.
     #[must_use]
     pub fn pinned_since(&self, mark: ReplacedMark) -> usize {
         let pinned = self.log().dropped().saturating_sub(mark.0);
@@ -302,7 +304,7 @@ impl Plane {
     }
 }
 
-/// The most that each may keep so that all together keep at most `total`.
+/// Returns the most bytes that each log may keep so that all together keep at most `total`.
 fn level_for(mut sizes: Vec<usize>, total: usize) -> usize {
     sizes.sort_unstable();
     let mut left = total;
@@ -318,7 +320,7 @@ fn level_for(mut sizes: Vec<usize>, total: usize) -> usize {
     usize::MAX
 }
 
-/// Bytes of a share; given back when dropped.
+/// Bytes reserved of a share, which are returned to the share when this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     memory: Arc<Memory>,
@@ -327,19 +329,19 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// How many.
+    /// Returns the number of reserved bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Makes it so many. It may be more than there are left: for what is there already, and is to
-    /// be seen by the next caller.
+    /// Changes the reservation to `bytes`, even beyond the share's limit: for bytes that are in
+    /// memory already and that the next caller must see.
     pub fn resize(&mut self, bytes: usize) {
         self.memory.correct(self.share, &mut self.bytes, bytes);
     }
 
-    /// Whether the share is beyond its limit.
+    /// Returns whether the share exceeds its limit.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.memory.used(self.share) > self.memory.limit(self.share)

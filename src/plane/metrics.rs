@@ -1,5 +1,5 @@
-//! Figures about the commits of one store and about what its planes forgot, for metrics. Owns what
-//! is counted only.
+//! Metrics about the commits of one store and about the events that its planes no longer have. Owns
+//! only what is counted.
 
 use prometheus::core::Collector as _;
 use prometheus::proto::MetricFamily;
@@ -9,17 +9,18 @@ use crate::history::expired_cause::ExpiredCause;
 use polyplane_storage::CommitError;
 use std::time::Duration;
 
-/// Upper bounds of the buckets for things in one transaction.
+/// Upper bounds of the buckets for the number of planes or writes in one transaction.
 const SIZE_BOUNDS: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
-/// Upper bounds of the buckets for the store's answers, in seconds.
+/// Upper bounds of the buckets for the store's reply times, in seconds.
 const DURATION_BOUNDS: [f64; 12] = [
     0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.5, 1.0, 5.0,
 ];
 
-/// All of them are shown from the start, so that the first one is a step.
+/// The outcomes of transactions. All of them are shown from the start, so that the first
+/// transaction of an outcome shows as a step.
 const OUTCOMES: [&str; 4] = ["applied", "refused", "rejected", "unknown"];
 
-/// What became of transactions, and how large they were.
+/// The outcomes and sizes of transactions.
 pub(crate) struct CommitMetrics {
     planes: Histogram,
     writes: Histogram,
@@ -79,13 +80,13 @@ impl Default for CommitMetrics {
 }
 
 impl CommitMetrics {
-    /// A transaction is about to be sent.
+    /// Counts a transaction that is about to be sent.
     pub(crate) fn sends(&self, planes: usize, writes: usize) {
         self.planes.observe(count(planes));
         self.writes.observe(count(writes));
     }
 
-    /// The store has answered, or has not in time.
+    /// Counts the reply of the store, or its absence.
     pub(crate) fn answered<T>(&self, took: Duration, answer: &Result<T, CommitError>) {
         self.took.observe(took.as_secs_f64());
         let outcome = match answer {
@@ -97,17 +98,17 @@ impl CommitMetrics {
         self.outcomes.with_label_values(&[OUTCOMES[outcome]]).inc();
     }
 
-    /// A part of unknown outcome was found not to be done, and is sent again.
+    /// Counts a part of unknown outcome that proved not to be applied and is sent again.
     pub(crate) fn resent(&self) {
         self.again.inc();
     }
 
-    /// A client has asked for an expired version.
+    /// Counts a client's request for an expired version.
     pub(crate) fn expired(&self, cause: ExpiredCause) {
         self.expired.with_label_values(&[cause.name()]).inc();
     }
 
-    /// All of them.
+    /// Returns all metrics.
     pub(crate) fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.planes.collect();
         families.extend(self.writes.collect());

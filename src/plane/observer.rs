@@ -5,10 +5,11 @@ use std::sync::Arc;
 use crate::history::event::Event;
 use crate::plane::Plane;
 
-/// Is notified of every event that the plane's owner writes: commits of requests, of reconcilers and
-/// of layer steps.
+/// An observer that a plane notifies of every event its owner writes: commits of requests, of
+/// reconcilers and of layer steps.
 pub trait Observer: Send + Sync + 'static {
-    /// The events of one commit were published. Called in the order of commits. The next commit waits
-    /// for the return, so an implementation must not block.
+    /// Notifies the observer that the events of one commit were published. The plane calls this in
+    /// the order of commits. The next commit waits for the return, so an implementation must not
+    /// block.
     fn published(&self, plane: &Arc<Plane>, events: &[Arc<Event>]);
 }

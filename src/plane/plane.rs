@@ -1,4 +1,4 @@
-//! One control plane in memory: what readers, writers and watchers call.
+//! One control plane in memory: the methods that readers, writers and watchers call.
 //!
 //! Knows keys, bytes, versions and claims. Knows no kinds and no HTTP.
 
@@ -36,30 +36,31 @@ use crate::write::sequencer::{
     Sequencer, Wakeup,
 };
 
-/// Poll interval for what has no notification, such as a member read.
+/// Poll interval for events that have no notification, such as a member read. Longer would delay
+/// every request that waits for one.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Whether what an accepted cut showed has become durable.
+/// The answer to whether everything that an accepted cut showed has become durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
-    /// Everything in it is durable: the answer may be sent.
+    /// Everything in the cut is durable: the answer may be sent.
     Durable,
-    /// The store refused a write that it shows: compute the answer again.
+    /// The store refused a write that the cut shows: compute the answer again.
     Recompute,
 }
 
-/// Figures of one plane.
+/// Sizes and counts of one plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlaneStats {
-    /// Objects, layer included.
+    /// Number of objects, those of layers included.
     pub objects: usize,
-    /// Bytes of its own objects.
+    /// Bytes of the plane's own objects.
     pub own_bytes: u64,
-    /// Open watches.
+    /// Number of open watches.
     pub watchers: usize,
     /// Bytes of the log.
     pub log_bytes: usize,
-    /// Writes that wait for a transaction.
+    /// Number of writes that wait for a transaction.
     pub queued: usize,
 }
 
@@ -85,7 +86,7 @@ pub struct Plane {
     watchers: AtomicUsize,
     /// The newest revision that has landed here or was loaded.
     revision: AtomicU64,
-    /// Everything that was sent before the part under way has this revision or an older one.
+    /// Every part that was sent before the part under way has this revision or an older one.
     sent_after: AtomicU64,
     follow: Option<Arc<Follow>>,
     imported: bool,
@@ -93,22 +94,22 @@ pub struct Plane {
     /// The newest version of any bookmark, here or at an earlier owner. Everything up to it is
     /// published.
     pub(crate) newest_bookmark: AtomicU64,
-    /// What the plane was when it was opened.
+    /// The state of the plane when it was opened.
     opened: Opened,
     pub(crate) history: OnceCell<()>,
     observer: OnceLock<Arc<dyn Observer>>,
 }
 
-/// What a load found.
+/// The revision and head that a load found.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Opened {
-    /// Everything up to this revision was read.
+    /// The revision up to which everything was read.
     pub(crate) revision: Revision,
-    /// The version the log begins after until history is read.
+    /// The version after which the log begins until the history is read.
     pub(crate) head: Version,
 }
 
-/// A plane's parts, as the load hands them over.
+/// The parts of a plane, as the load returns them.
 pub(crate) struct Parts {
     pub(crate) params: PlaneParams,
     pub(crate) context: Context,
@@ -158,7 +159,8 @@ impl Plane {
             follow,
             imported,
             acquired: params.acquired,
-            // No bookmark of an earlier owner is newer than the acquire, and all up to it is loaded.
+            // No bookmark of an earlier owner is newer than the acquire, and everything up to the
+            // acquire is loaded.
             newest_bookmark: AtomicU64::new(
                 Version::after(Base(params.record.base), params.acquired).raw(),
             ),
@@ -168,7 +170,7 @@ impl Plane {
         })
     }
 
-    /// The plane's id.
+    /// Returns the plane's id.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -179,54 +181,56 @@ impl Plane {
         drop(self.observer.set(observer));
     }
 
-    /// Whether it was opened with what its former owner has handed over.
+    /// Returns whether the plane was opened from its former owner's export.
     #[must_use]
     pub fn imported(&self) -> bool {
         self.imported
     }
 
-    /// The objects that others write past the sequencer, see [`crate::external`].
+    /// Returns the objects that other replicas write past the sequencer, see [`crate::external`].
     #[must_use]
     pub fn external(&self) -> Option<&Prefix> {
         self.follow.as_ref().map(|follow| follow.prefix())
     }
 
-    /// What is added to the store's revisions.
+    /// Returns the number that is added to the store's revisions to make versions.
     #[must_use]
     pub fn base(&self) -> Base {
         self.base
     }
 
-    /// The published state: everything in it is durable. Its version is not below that of any bookmark.
+    /// Returns the published state: everything in it is durable. Its version is not below that of
+    /// any bookmark.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        // Before the root is read: everything up to the bookmark is in any root read after it.
+        // Read before the root: everything up to the bookmark is in any root that is read after it.
         let bookmark = Version::from_raw(self.newest_bookmark.load(Ordering::Acquire));
         Snapshot::published(self.published.load_full()).not_below(bookmark)
     }
 
-    /// The newest accepted state, writes under way included: what a write is prepared against. An
-    /// answer computed from it needs [`Self::settled`].
+    /// Returns the newest accepted state, writes under way included. Writes are prepared against
+    /// it. An answer computed from it needs [`Self::settled`].
     #[must_use]
     pub fn accepted(&self) -> Snapshot {
         let (root, cut) = self.sequencer.lock().accepted();
         Snapshot::accepted(Arc::new(root), cut)
     }
 
-    /// What the published objects define.
+    /// Returns the definitions that follow from the published objects.
     #[must_use]
     pub fn overlay(&self) -> Option<Arc<Overlay>> {
         self.published.load().overlay.clone()
     }
 
-    /// Whether its objects can define anything.
+    /// Returns whether the plane's objects can define anything.
     #[must_use]
     pub fn defines(&self) -> bool {
         self.context.derive.0.is_some()
     }
 
-    /// What the objects of the newest accepted state define, cheaper than [`Self::accepted`]. If it
-    /// differs from [`Self::overlay`], an answer that rests on it needs [`Self::settled`].
+    /// Returns the definitions that follow from the objects of the newest accepted state, cheaper
+    /// than [`Self::accepted`]. If they differ from [`Self::overlay`], an answer that rests on them
+    /// needs [`Self::settled`].
     #[must_use]
     pub fn accepted_overlay(&self) -> Option<Arc<Overlay>> {
         self.accepted_overlay.load_full()
@@ -316,7 +320,7 @@ impl Plane {
     /// Waits for the right to answer from memory: tenure and read lease.
     ///
     /// # Errors
-    /// The tenure has ended, or the deadline passed.
+    /// Returns an error if the tenure has ended or the deadline has passed.
     pub async fn answerable(&self, deadline: Instant) -> Result<(), NotAnswerable> {
         if self.sequencer.lock().ended().is_some() {
             return Err(NotAnswerable::Lost);
@@ -328,7 +332,7 @@ impl Plane {
         }
     }
 
-    /// Keys of objects that have expired, oldest first.
+    /// Returns the keys of objects that have expired, oldest first.
     #[must_use]
     pub fn expired(&self, now: u64, limit: usize) -> Vec<Key> {
         let expiries = self.expiries.lock();
@@ -345,7 +349,7 @@ impl Plane {
         self.log.sweep(Instant::now());
     }
 
-    /// Figures of the plane.
+    /// Returns sizes and counts of the plane.
     #[must_use]
     pub fn stats(&self) -> PlaneStats {
         let snapshot = self.snapshot();
@@ -358,7 +362,7 @@ impl Plane {
         }
     }
 
-    /// Why the plane is read-only, if the store refuses writes.
+    /// Returns why the plane is read-only, if the store refuses writes.
     #[must_use]
     pub fn read_only(&self) -> Option<String> {
         match self.guard.intake() {
@@ -367,8 +371,8 @@ impl Plane {
         }
     }
 
-    /// The operations in the form of the queue, with their bytes in the store. Refuses what the store
-    /// would refuse.
+    /// Returns the operations in the form of the queue, with their size in bytes in the store.
+    /// Refuses operations that the store would refuse.
     fn queued_operations(
         &self,
         operations: Vec<Operation>,
@@ -428,7 +432,7 @@ impl Plane {
     }
 }
 
-/// For the other modules of this crate.
+/// Methods for the other modules of this crate.
 impl Plane {
     pub(crate) fn wake(self: &Arc<Self>, wakeup: Wakeup) {
         match wakeup {
@@ -438,7 +442,8 @@ impl Plane {
     }
 
     pub(crate) fn take(&self, budget: Budget) -> NextPart {
-        // A read that was answered before the part is sent has an older revision than the part.
+        // A member read that was answered before the part is sent has an older revision than the
+        // part.
         let known = self.guard.observed().max(self.acquired);
         let known = known.max(self.revision());
         let taken = self.sequencer.lock().take(budget, || self.guard.permit());
@@ -448,7 +453,8 @@ impl Plane {
         taken
     }
 
-    /// The part under way gets a newer revision than this; everything sent before it has not.
+    /// Returns a revision that is older than that of the part under way, and not older than that of
+    /// any part that was sent before it.
     pub(crate) fn sent_after(&self) -> Revision {
         Revision(self.sent_after.load(Ordering::Acquire))
     }
@@ -461,7 +467,8 @@ impl Plane {
         self.follow.as_ref()
     }
 
-    /// Notified when a part is settled, or the fence's machine may allow more than before.
+    /// Returns a future that completes when a part is settled, or when the fence's machine may
+    /// permit more than before.
     pub(crate) fn change(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -479,7 +486,7 @@ impl Plane {
         }
     }
 
-    /// Waits; says whether the plane has ended.
+    /// Waits for at most `wait`. Returns whether the plane has ended.
     pub(crate) async fn ends_within(&self, wait: Duration) -> bool {
         timeout(wait, self.until_ended()).await.is_ok()
     }
@@ -532,7 +539,7 @@ impl Plane {
         &self.expiries
     }
 
-    /// The newest revision that has landed here or was loaded.
+    /// Returns the newest revision that has landed here or was loaded.
     pub(crate) fn revision(&self) -> Revision {
         Revision(self.revision.load(Ordering::Acquire))
     }

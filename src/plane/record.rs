@@ -1,10 +1,11 @@
 //! The form of a plane in the store: its keys, and the header of each value.
 //!
 //! A value is a header and a body without `resourceVersion`. Every part of a transaction can be
-//! read back as the same events with the same versions: puts carry their index and the version they
+//! read back as the same events with the same versions: a put carries its index and the version it
 //! replaced; a part with a delete ends with the plane's head record, which carries the part's first
-//! index and the versions of what was deleted. An external write, which passes by the sequencer, is
-//! marked as such and carries no version: it has a transaction of its own, whose revision is enough.
+//! index and the versions of the deleted objects. An external write, which does not go through the
+//! sequencer, is marked as such and carries no version: it has a transaction of its own, whose
+//! revision is enough.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
@@ -15,9 +16,10 @@ use crate::layers::chain::record::StepsRecord;
 use crate::state::entry::{Flags, NewObject, Versions};
 use crate::version::Version;
 
-/// The form of all values but one.
+/// The number of the form of all values but steps with a fold.
 const FORMAT: u8 = 1;
-/// The form of steps of which the first are folded. An older program refuses it by its number.
+/// The number of the form of steps of which the first are folded. An older program that does not
+/// know this number refuses the value.
 const FOLDED: u8 = 2;
 /// The newest form that this program reads.
 const NEWEST: u8 = FOLDED;
@@ -27,9 +29,10 @@ const HEAD: u8 = 2;
 const EXTERNAL: u8 = 3;
 const MARKER: u8 = 4;
 const STEPS: u8 = 5;
-/// Format, kind and index.
+/// Bytes of the format, the kind and the index, with which every value starts.
 const START_LEN: usize = 3;
-/// What follows in an object before the storage version: flags, two versions, expiry, slot, labels.
+/// Bytes between the start of an object's value and its storage version: flags, two versions,
+/// expiry, slot, labels.
 const OBJECT_LEN: usize = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 1;
 
 /// The store keys of one plane.
@@ -41,14 +44,15 @@ pub(crate) struct KeySpace {
     all: Bytes,
 }
 
-/// What a store key of a plane is for.
+/// The meaning of a store key of a plane.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoredKey {
-    /// An object, or what hides one of the layer.
+    /// An object, or a tombstone that hides a layer's object.
     Object(Key),
     /// The first index and the deletes of the newest part with a delete.
     Head,
-    /// The steps the plane has taken. Sorts before all objects, so that a load sees it first.
+    /// The layer steps that the plane has taken. The key sorts before all objects, so that a load
+    /// sees it first.
     Steps,
 }
 
@@ -62,12 +66,12 @@ impl KeySpace {
         }
     }
 
-    /// The bounds of everything the plane has in the store.
+    /// Returns the bounds of everything the plane has in the store.
     pub(crate) fn bounds(&self) -> (Bytes, Bytes) {
         (self.all.clone(), prefix_end(&self.all))
     }
 
-    /// Bytes that a store key has beside the object's.
+    /// Returns the number of bytes that a store key has beside the object's key.
     pub(crate) fn overhead(&self) -> usize {
         self.objects.len()
     }
@@ -84,7 +88,7 @@ impl KeySpace {
         self.below(key.as_bytes())
     }
 
-    /// Where the store keys of all objects under a prefix begin.
+    /// Returns the common beginning of the store keys of all objects under a prefix.
     pub(crate) fn prefix(&self, prefix: &Prefix) -> Bytes {
         self.below(prefix.as_bytes())
     }
@@ -96,7 +100,7 @@ impl KeySpace {
         bytes.freeze()
     }
 
-    /// What a store key is for.
+    /// Returns the meaning of a store key.
     pub(crate) fn classify(&self, stored: &[u8]) -> Result<StoredKey, RecordError> {
         if stored == &*self.head {
             return Ok(StoredKey::Head);
@@ -111,7 +115,8 @@ impl KeySpace {
             .ok_or(RecordError::Key)
     }
 
-    /// The object a store key belongs to; `None` for what is not an object's.
+    /// Returns the key of the object that a store key belongs to; `None` if the store key is not an
+    /// object's.
     pub(crate) fn key_of(&self, stored: &[u8]) -> Result<Option<Key>, RecordError> {
         match self.classify(stored)? {
             StoredKey::Object(key) => Ok(Some(key)),
@@ -120,13 +125,13 @@ impl KeySpace {
     }
 }
 
-/// Why a value cannot be read.
+/// The reason why a value cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// A newer program wrote it.
+    /// A newer program wrote the value.
     #[error("a value has format {0}, this program reads up to {NEWEST}")]
     Newer(u8),
-    /// It is not what a program of ours writes.
+    /// The value is not one that this program could have written.
     #[error("a value is damaged")]
     Damaged,
     /// A key of the plane's range has no meaning.
@@ -134,17 +139,18 @@ pub enum RecordError {
     Key,
 }
 
-/// The header of a stored object: what its event replaced, and its index in the transaction.
+/// The header of a stored object: the versions before its event, and the event's index in the
+/// transaction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EventHeader {
     pub(crate) index: u8,
-    /// The version of what was replaced; zero if nothing was.
+    /// The version of the object that was replaced; zero if there was none.
     pub(crate) previous: Version,
-    /// The version of the object's first write; zero if this is it.
+    /// The version of the object's first write; zero if this event is the first write.
     pub(crate) created: Version,
 }
 
-/// A value read back.
+/// The decoded value of a store key.
 #[derive(Debug)]
 pub(crate) enum Record {
     Object {
@@ -159,12 +165,12 @@ pub(crate) enum Record {
         index: u8,
         deleted: Vec<Version>,
     },
-    /// Written by others, past the sequencer.
+    /// An object that another replica wrote, past the sequencer.
     External(NewObject),
-    /// A plane with external writers puts this with each commit, to tell its own commits in the
-    /// store's watch from theirs.
+    /// A plane with external writers puts this with each commit, to tell its own commits from
+    /// theirs in the store's watch.
     Marker,
-    /// The steps a plane has taken, the newest commit of which is this put.
+    /// The layer steps that a plane has taken. This put is the newest commit of them.
     Steps {
         index: u8,
         steps: StepsRecord,
@@ -172,7 +178,7 @@ pub(crate) enum Record {
 }
 
 impl EventHeader {
-    /// The versions of the object, given that of its event.
+    /// Returns the versions of the object, given the version of its event.
     pub(crate) fn versions(&self, version: Version) -> Versions {
         let created = if self.created == Version::ZERO {
             version
@@ -183,7 +189,7 @@ impl EventHeader {
     }
 }
 
-/// Bytes of the header of an object's value.
+/// Returns the number of bytes of the header of an object's value.
 pub(crate) fn header_len(object: &NewObject) -> usize {
     START_LEN + OBJECT_LEN + object.storage_version.len()
 }
@@ -192,7 +198,7 @@ pub(crate) fn encode_object(header: EventHeader, object: &NewObject) -> Bytes {
     encode_body(OBJECT, header, object)
 }
 
-/// The record of an external write.
+/// Returns the record of an external write.
 pub(crate) fn encode_external(object: &NewObject) -> Bytes {
     let header = EventHeader {
         index: 0,
@@ -240,7 +246,8 @@ pub(crate) fn encode_head(index: u8, deleted: &[Version]) -> Bytes {
     out.freeze()
 }
 
-/// The record of a plane's steps. The newest commit is the one that puts it, from `index` on.
+/// Returns the record of a plane's steps. The newest commit in it is the one that puts the record;
+/// its version indexes begin at `index`.
 pub(crate) fn encode_steps(index: u8, steps: &StepsRecord) -> Bytes {
     let mut out = BytesMut::new();
     out.put_u8(match steps.fold {

@@ -25,11 +25,12 @@ use crate::lifecycle::params::{PlaneParams, PlaneRecord};
 use crate::version::Version;
 use crate::write::committer::Committer;
 
-/// Nothing here depends on time: no wait runs and no lease ends.
+/// The time that the fence's machine is given. It never changes, because nothing here depends on
+/// time: no wait runs and no lease ends.
 const NOW: Time = Time::from_nanos(0);
 
-/// The guard of a plane in a store that only this process has open: the fence is put once, and
-/// nothing but a barrier or a probe of its own moves it.
+/// The guard of a plane in a store that only this process has open. It puts the fence once, and
+/// afterwards only for a barrier or a probe of its own.
 pub struct SoleHolder {
     store: Arc<dyn Store>,
     key: Bytes,
@@ -41,7 +42,7 @@ pub struct SoleHolder {
 
 struct Inner {
     machine: PlaneFence,
-    /// A put of the fence that the machine asked for and that has had no final reply.
+    /// A put of the fence that the machine requested and that has no final reply yet.
     pending: Option<(Attempt, Transaction)>,
     /// The revision of the fence that the last part or the last barrier compared.
     fence: Revision,
@@ -49,10 +50,10 @@ struct Inner {
 }
 
 impl SoleHolder {
-    /// Takes the fence at `key`. `holder` must differ between any two processes.
+    /// Acquires the fence at `key`. `holder` must differ between any two processes.
     ///
     /// # Errors
-    /// What the store said.
+    /// Returns the store's error.
     pub async fn take(
         store: Arc<dyn Store>,
         key: impl Into<Bytes>,
@@ -100,8 +101,8 @@ impl SoleHolder {
         }))
     }
 
-    /// What an empty plane under this fence is opened with, as no directory knows it. A caller that
-    /// needs something else replaces it.
+    /// Returns the parameters for opening an empty plane under this fence, which has no directory
+    /// record. Callers replace the parameters that they need otherwise.
     #[must_use]
     pub fn empty_plane(self: &Arc<Self>, committer: Arc<Committer>) -> PlaneParams {
         PlaneParams {
@@ -127,7 +128,7 @@ impl SoleHolder {
         }
     }
 
-    /// The revision of the fence's last put.
+    /// Returns the revision of the fence's last put.
     #[must_use]
     pub fn fence(&self) -> Revision {
         self.inner.lock().fence
@@ -138,7 +139,7 @@ impl SoleHolder {
             polyplane_fencing::Compare::FenceAt(revision) => {
                 Some(self.at(Revision(revision.get())))
             }
-            // There are no member keys: no other process has the store open.
+            // There are no member keys, because no other process has the store open.
             _ => None,
         };
         Txn {

@@ -1,9 +1,10 @@
-//! What a plane holds at one moment.
+//! The content of a plane at one moment.
 //!
-//! A root has all objects, and shares structure with the roots before and after it. A [`Snapshot`] is
-//! a root as a reader holds it. [`entry`] is one object, [`tree`] the map, [`index`] what claims ask
-//! besides keys, [`overlay`] what objects define, [`intern`] shares large pieces of bodies, and
-//! [`selectable`] remembers the fields that objects are selected by.
+//! A root has all objects, and shares structure with the roots before and after it. A [`Snapshot`]
+//! is a root as a reader holds it. [`entry`] is one object, [`tree`] the map, [`index`] has the
+//! facts that claims test besides keys, [`overlay`] the definitions that follow from objects.
+//! [`intern`] shares large pieces of bodies, and [`selectable`] remembers the fields that objects
+//! are selected by.
 
 pub(crate) mod entry;
 pub(crate) mod index;
@@ -41,7 +42,7 @@ impl Item for Arc<Resource> {
     }
 }
 
-/// One tree per resource, one tree over them. A resource without objects is not there.
+/// One tree per resource, and one tree over these. A resource without objects has no tree.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Resources(Tree<Arc<Resource>>);
 
@@ -87,7 +88,7 @@ impl Resources {
         old
     }
 
-    /// All objects under a prefix.
+    /// Returns all objects under a prefix.
     pub(crate) fn under<'a>(
         &'a self,
         prefix: &'a Prefix,
@@ -95,7 +96,7 @@ impl Resources {
         self.range(prefix, &[])
     }
 
-    /// Objects under a prefix, from the first key that is not below `start`.
+    /// Returns the objects under a prefix, from the first key that is not below `start`.
     fn range<'a>(
         &'a self,
         prefix: &'a Prefix,
@@ -134,8 +135,8 @@ impl Resources {
         self.0.iter().flat_map(|resource| resource.entries.iter())
     }
 
-    /// All objects of the resources that are `wanted`. `wanted` gets the key of a resource's first
-    /// object.
+    /// Returns all objects of the resources for which `wanted` returns true. It gets the key of a
+    /// resource's first object.
     pub(crate) fn of_resources<'a>(
         &'a self,
         wanted: impl Fn(&Key) -> bool + 'a,
@@ -157,7 +158,7 @@ impl Resources {
     }
 }
 
-/// What a plane knows that no write changes.
+/// The facts about a plane that no write changes.
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) indexes: Arc<[Arc<dyn Index>]>,
@@ -166,7 +167,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Whether an object of this key can have rows in an index.
+    /// Returns whether an object with this key can have rows in an index.
     fn is_indexed(&self, key: &Key) -> bool {
         if self.indexes.is_empty() {
             return false;
@@ -180,17 +181,18 @@ impl Context {
 #[derive(Debug, Clone)]
 pub(crate) struct Root {
     pub(crate) resources: Resources,
-    /// What makes the templates in it objects.
+    /// The values that turn the templates in the root into objects.
     pub(crate) template_values: Arc<TemplateValues>,
     indexes: Vec<IndexMap>,
-    /// What the objects in it define; nothing in most planes.
+    /// The definitions that follow from the objects in the root; `None` in most planes.
     pub(crate) overlay: Option<Arc<Overlay>>,
-    /// After the last revision that changed it; the birth of a plane that was never written.
+    /// The end of the last revision that changed the root; the birth if the plane was never
+    /// written.
     pub(crate) head: Version,
 }
 
 impl Root {
-    /// The root of a plane that has nothing of its own: its layers'.
+    /// Returns the root of a plane that has no objects of its own: that of its layers.
     pub(crate) fn of_layers(template_values: Arc<TemplateValues>, context: &Context) -> Self {
         let mut root = Self {
             resources: template_values.chain().resources(),
@@ -204,7 +206,7 @@ impl Root {
         }
         let chain = Arc::clone(root.template_values.chain());
         if chain.unfinished().is_some() {
-            // No other plane shares the state in the middle of a step.
+            // In the middle of a step no other plane shares the state, so all rows are computed.
             root.index_all(context);
             return root;
         }
@@ -227,7 +229,7 @@ impl Root {
         }
     }
 
-    /// All that one index knows.
+    /// Returns all values of one index.
     #[cfg(test)]
     pub(crate) fn index_cells(
         &self,
@@ -236,14 +238,14 @@ impl Root {
         self.indexes[index].from(&[])
     }
 
-    /// An entry as an object of this moment.
+    /// Returns an entry as an object at the moment of this root.
     pub(crate) fn object(&self, entry: &Arc<Entry>) -> ObjectRef {
         ObjectRef::new(Arc::clone(entry), Arc::clone(&self.template_values))
     }
 
     pub(crate) fn put(&mut self, entry: Arc<Entry>, context: &Context) -> Option<Arc<Entry>> {
         if context.is_indexed(entry.key()) {
-            // The old rows go first, so that an index never sees two holders of an update.
+            // The old rows are removed first, so that an index never sees two holders of an update.
             if let Some(old) = self.resources.get(entry.key()).cloned() {
                 self.index(&old, context, IndexUpdate::Subtract);
             }
@@ -255,12 +257,13 @@ impl Root {
         self.resources.insert(entry)
     }
 
-    /// Derives the overlay from all that is there, after a load that put objects without it.
+    /// Derives the overlay from all objects, after a load that put them without deriving it.
     pub(crate) fn derive(&mut self, context: &Context) {
         self.overlay = context.derive.anew(&self.resources);
     }
 
-    /// Replaces an entry without updating the indexes, for roots of the past, which no claim reads.
+    /// Replaces an entry without updating the indexes, for roots of the past, against which no
+    /// claim is tested.
     pub(crate) fn replace(&mut self, entry: Arc<Entry>) {
         self.resources.insert(entry);
     }
@@ -272,7 +275,7 @@ impl Root {
         Some(old)
     }
 
-    /// Whether a claim holds in this root.
+    /// Returns whether a claim holds in this root.
     pub(crate) fn holds(&self, claim: &Claim) -> bool {
         match claim {
             Claim::Absent(key) => self.resources.get(key).is_none(),
@@ -311,7 +314,7 @@ impl Root {
         }
     }
 
-    /// What readers of a resource see, if an object defines it.
+    /// Returns the id of what readers of a resource see, if an object defines the resource.
     pub(crate) fn view(&self, resource: &Prefix) -> Option<ContentId> {
         let overlay = self.overlay.as_ref()?;
         overlay.row(resource).map(|row| row.view)
@@ -342,19 +345,19 @@ enum IndexUpdate {
     Subtract,
 }
 
-/// Where a range begins.
+/// The beginning of a range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start<'a> {
-    /// At the first key of the prefix.
+    /// The first key of the prefix.
     #[default]
     First,
-    /// At a key, if it is there, else at the next one.
+    /// This key if it exists, else the next one.
     At(&'a [u8]),
-    /// Behind a key.
+    /// The first key after this one.
     After(&'a [u8]),
 }
 
-/// Which writes an accepted cut has looked at.
+/// The position of an accepted cut among the writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) position: u64,
@@ -378,7 +381,7 @@ impl Snapshot {
         }
     }
 
-    /// The same cut, which is known to show everything up to a version.
+    /// Returns the same cut, for a caller that knows that it shows everything up to a version.
     pub(crate) fn not_below(self, version: Version) -> Self {
         Self {
             version: self.version.max(version),
@@ -393,7 +396,7 @@ impl Snapshot {
         }
     }
 
-    /// A cut of the past: a root of now with what came later undone.
+    /// Returns a cut of the past, made of a current root whose later events were undone.
     pub(crate) fn at(mut root: Root, version: Version) -> Self {
         root.template_values = root.template_values.until(version);
         Self {
@@ -410,19 +413,20 @@ impl Snapshot {
         self.cut
     }
 
-    /// What a list of this cut carries. Of an accepted cut: of the newest durable state in it.
+    /// Returns the version that a list of this cut carries. For an accepted cut it is that of the
+    /// newest durable state in it.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// One object.
+    /// Returns one object.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<ObjectRef> {
         self.root.resources.get(key).map(|entry| self.object(entry))
     }
 
-    /// Objects under a prefix in key order. Take as many as the page holds.
+    /// Returns the objects under a prefix in key order, lazily: a page takes as many as it holds.
     pub fn range<'a>(
         &'a self,
         prefix: &'a Prefix,
@@ -434,13 +438,13 @@ impl Snapshot {
             .map(|entry| self.object(entry))
     }
 
-    /// Number of objects under a prefix.
+    /// Returns the number of objects under a prefix.
     #[must_use]
     pub fn count(&self, prefix: &Prefix) -> usize {
         usize_of(self.root.resources.weight_of(prefix).count)
     }
 
-    /// How many objects under a prefix a range from `start` would give.
+    /// Returns the number of objects that a range from `start` under a prefix has.
     #[must_use]
     pub fn count_from(&self, prefix: &Prefix, start: Start<'_>) -> usize {
         let bytes = start.bytes();
@@ -451,42 +455,42 @@ impl Snapshot {
         self.count(prefix).saturating_sub(usize_of(skipped))
     }
 
-    /// Bytes of the plane's own objects under a prefix.
+    /// Returns the bytes of the plane's own objects under a prefix.
     #[must_use]
     pub fn bytes(&self, prefix: &Prefix) -> u64 {
         self.root.resources.weight_of(prefix).bytes
     }
 
-    /// Number of all objects, layer included.
+    /// Returns the number of all objects, those of layers included.
     #[must_use]
     pub fn objects(&self) -> usize {
         self.root.resources.count()
     }
 
-    /// Bytes of all objects of the plane's own.
+    /// Returns the bytes of all of the plane's own objects.
     #[must_use]
     pub fn own_bytes(&self) -> u64 {
         self.root.resources.weight().bytes
     }
 
-    /// The resources that have objects, in order.
+    /// Returns the resources that have objects, in order.
     pub fn resources(&self) -> impl Iterator<Item = &Prefix> {
         self.root.resources.prefixes()
     }
 
-    /// Whether a claim holds in this cut.
+    /// Returns whether a claim holds in this cut.
     #[must_use]
     pub fn holds(&self, claim: &Claim) -> bool {
         self.root.holds(claim)
     }
 
-    /// The object that holds a value of an index, if exactly one does.
+    /// Returns the key of the object that holds a value of an index, if exactly one object does.
     #[must_use]
     pub fn index_owner(&self, index: IndexId, value: &[u8]) -> Option<&Key> {
         self.root.indexes[index.0].get(value)?.owner.as_ref()
     }
 
-    /// How much is taken of a value of an index.
+    /// Returns the amount that objects take of a value of an index.
     #[must_use]
     pub fn index_amount(&self, index: IndexId, value: &[u8]) -> i64 {
         self.root.indexes[index.0]
@@ -494,14 +498,15 @@ impl Snapshot {
             .map_or(0, |cell| cell.amount)
     }
 
-    /// The values of an index that are taken, with the amounts, from `value` on.
+    /// Returns the values of an index that objects take, with the amounts, from `value` on.
     pub fn index_values(&self, index: IndexId, value: &[u8]) -> impl Iterator<Item = (&[u8], i64)> {
         self.root.indexes[index.0]
             .from(value)
             .map(|(value, cell)| (value, cell.amount))
     }
 
-    /// What the objects in it define. A cut of the past has what those of now do.
+    /// Returns the definitions that follow from the objects. A cut of the past has those of the
+    /// newest state.
     #[must_use]
     pub fn overlay(&self) -> Option<&Arc<Overlay>> {
         self.root.overlay.as_ref()

@@ -9,13 +9,13 @@ use crate::layers::template_values::{RenderCache, TemplateInputs, TemplateValues
 use crate::state::entry::{Flags, NewObject};
 use crate::version::Version;
 
-/// A config map with one label and one value.
+/// Returns a config map with one label and one value.
 pub(crate) fn object(name: &str, label: &str, value: &str) -> NewObject {
     let identity = format!(r#""name":"{name}""#);
     object_of(&identity, "2026-01-01T00:00:00Z", label, value)
 }
 
-/// An object with these members of its metadata, creation time and label.
+/// Returns an object with these members of its metadata, creation time and label.
 pub(crate) fn object_of(identity: &str, created: &str, label: &str, value: &str) -> NewObject {
     let head = format!(r#"{{"metadata":{{{identity},"#);
     let middle = format!(r#""creationTimestamp":"{created}","labels":"#);

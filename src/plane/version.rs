@@ -8,7 +8,8 @@ use std::fmt;
 
 use polyplane_storage::Revision;
 
-/// What is added to a store's revision so that versions keep growing over a restore or a move.
+/// The number that is added to a store's revision so that versions keep growing over a restore or a
+/// move.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Base(pub u64);
 
@@ -24,62 +25,62 @@ impl Version {
     /// Before everything. No object and no list ever carries it.
     pub const ZERO: Self = Self(0);
 
-    /// The version of one event.
+    /// Returns the version of one event.
     #[must_use]
     pub fn new(base: Base, revision: Revision, index: u8) -> Self {
         Self((base.0 + revision.0) << 8 | u64::from(index))
     }
 
-    /// The version after all events of a revision, as lists and bookmarks carry it.
+    /// Returns the version after all events of a revision, as lists and bookmarks carry it.
     #[must_use]
     pub fn after(base: Base, revision: Revision) -> Self {
         Self::new(base, revision, Self::END)
     }
 
-    /// The version with this number.
+    /// Returns the version with this number.
     #[must_use]
     pub const fn from_raw(raw: u64) -> Self {
         Self(raw)
     }
 
-    /// The number.
+    /// Returns the version as a number.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// Which event of its transaction; 255 is after all of them.
+    /// Returns the index of the event in its transaction; 255 stands for the end of it.
     #[must_use]
     pub const fn index(self) -> u8 {
         (self.0 & 0xFF) as u8
     }
 
-    /// The store's revision, given the plane's base.
+    /// Returns the store's revision, given the plane's base.
     #[must_use]
     pub fn revision(self, base: Base) -> Revision {
         Revision((self.0 >> 8).saturating_sub(base.0))
     }
 
-    /// The version `events` events later in the same transaction.
+    /// Returns the version that is `events` events later in the same transaction.
     #[must_use]
     pub(crate) const fn plus(self, events: usize) -> Self {
         debug_assert!(self.index() as usize + events < Self::END as usize);
         Self(self.0 + events as u64)
     }
 
-    /// What was directly before it.
+    /// Returns the version directly before this one.
     #[must_use]
     pub(crate) const fn before(self) -> Self {
         Self(self.0.saturating_sub(1))
     }
 
-    /// The version after all events of the same revision.
+    /// Returns the version after all events of the same revision.
     #[must_use]
     pub const fn end_of_revision(self) -> Self {
         Self(self.0 | 0xFF)
     }
 
-    /// Reads the decimal form. Digits only.
+    /// Parses the decimal form, which has digits only.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -108,15 +109,16 @@ impl<'de> serde::Deserialize<'de> for Version {
     }
 }
 
-/// One state of one key. Two entries of a key have the same stamp only if they are the same state.
+/// One state of one key. Two entries of a key have equal stamps only if they are the same state.
 /// Unlike a version it exists before the write is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stamp(pub(crate) u64);
 
 impl Stamp {
-    /// Set in stamps that were given by a sequencer of this process; a loaded entry has its version.
+    /// The bit that is set in stamps that a sequencer of this process has made. The stamp of a
+    /// loaded entry is its version.
     const SEQUENCED: u64 = 1 << 63;
-    /// Set, without `SEQUENCED`, in the stamps of layer objects.
+    /// The bit that is set, without `SEQUENCED`, in the stamps of layer objects.
     const TEMPLATE: u64 = 1 << 62;
 
     pub(crate) const fn sequenced(number: u64) -> Self {

@@ -1,4 +1,4 @@
-//! Lets other tasks run in between while one task works through many bodies.
+//! Yielding: lets other tasks run while one task works through many bodies.
 
 use tokio::task::yield_now;
 
@@ -6,17 +6,17 @@ use tokio::task::yield_now;
 /// megabytes, and every task of the same worker thread would wait for all of them, lease renewals
 /// included.
 pub(crate) const YIELD_BYTES: usize = 256 << 10;
-/// Work for one object apart from its bytes, expressed in bytes.
+/// The work for one object apart from its bytes, expressed in bytes.
 const OBJECT_BYTES: usize = 256;
 
-/// Work since the last yield.
+/// A count of the work since the last yield.
 #[derive(Debug, Default)]
 pub struct YieldBudget {
     done: usize,
 }
 
 impl YieldBudget {
-    /// Counts an object of this many bytes; yields after `YIELD_BYTES` of them.
+    /// Counts an object of this many bytes. Yields after each `YIELD_BYTES` bytes.
     pub async fn spend(&mut self, bytes: usize) {
         self.done += OBJECT_BYTES.saturating_add(bytes);
         if self.done >= YIELD_BYTES {

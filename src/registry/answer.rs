@@ -1,4 +1,4 @@
-//! What the registry answers: bytes in the negotiated media type, ready to be written.
+//! The registry's answers: bytes in the negotiated media type, ready to be written.
 
 pub mod negotiate;
 pub mod representation;
@@ -11,35 +11,35 @@ use negotiate::Representation;
 use std::borrow::Cow;
 use std::pin::Pin;
 
-/// How a request that did not fail ended.
+/// The way in which a successful request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The request has read, changed or removed an object.
     Ok,
-    /// An object was made.
+    /// The request has created an object.
     Created,
-    /// It was taken, and goes on behind the answer.
+    /// The request was accepted and continues after the answer.
     Accepted,
-    /// There is nothing to tell; the body is empty and has no media type.
+    /// The answer has no content; its body is empty and has no media type.
     NoContent,
 }
 
-/// Why a stream of an answer ended before it was complete.
+/// The reason why a stream of an answer ended before it was complete.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamEnd {
-    /// The reader fell behind what is kept for it.
+    /// The reader fell behind the events or objects that are kept for it.
     #[error("the reader fell behind the log")]
     Lagged,
-    /// The plane went to another owner, to sleep or away.
+    /// The plane moved to another owner, fell asleep or was deleted.
     #[error("the plane is no longer served here")]
     Closed,
-    /// What the answer keeps from being freed is too much for the memory budget.
+    /// The objects that the answer keeps from being freed exceed the memory budget.
     #[error("there is no memory for the rest of the answer")]
     Full,
-    /// A stored object cannot be read.
+    /// A stored object cannot be decoded.
     #[error("a stored object is damaged")]
     Damaged,
-    /// A watch ended because the plane has another owner; it can go on there.
+    /// A watch ended because the plane has another owner, where it can resume.
     #[error("the control plane moved to another replica")]
     Moved {
         /// The watch has sent every event up to this version, the initial events included; `None`
@@ -50,32 +50,32 @@ pub enum StreamEnd {
 
 /// The slices of a body, in order.
 pub enum AnswerBody {
-    /// All of it; the length is the sum of the slices.
+    /// The whole body; its length is the sum of the slices.
     Slices(Vec<Bytes>),
-    /// A long list, as it is read.
+    /// A long list, which is produced as the client reads it.
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>),
-    /// A watch, which goes on until the client or a time-out ends it.
+    /// A watch, which continues until the client or a time-out ends it.
     Watch(WatchStream),
 }
 
 /// The chunks of a watch, in order.
 pub type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchChunk, StreamEnd>> + Send>>;
 
-/// One or more whole lines of a watch, with what they mean for a watch that resumes behind them.
+/// One or more whole lines of a watch, with the position of a client that has read them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchChunk {
     /// The lines.
     pub bytes: Bytes,
-    /// How far a client is that has read them.
+    /// The position of a client that has read them.
     pub progress: WatchProgress,
 }
 
-/// How far a client is that has read a chunk of a watch.
+/// The position of a client that has read a chunk of a watch: from where the watch can resume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchProgress {
-    /// Amid the initial events. They are ordered by key, so the watch cannot resume behind them.
+    /// Within the initial events. These are ordered by key, so the watch cannot resume there.
     Initial,
-    /// It has every event up to this version, which is that of the last event of the chunk.
+    /// The client has every event up to this version, which is that of the last event of the chunk.
     Events(u64),
     /// The chunk is one bookmark, and the client has every event up to its version.
     Bookmark(u64),
@@ -85,18 +85,18 @@ pub enum WatchProgress {
 
 /// A successful answer.
 pub struct Answer {
-    /// How it ended.
+    /// The way in which the request ended.
     pub outcome: Outcome,
-    /// Media type with its parameters.
+    /// The media type with its parameters.
     pub content_type: Cow<'static, str>,
-    /// Texts for Warning headers, in order.
+    /// The texts for Warning headers, in order.
     pub warnings: Vec<String>,
-    /// The bytes.
+    /// The body.
     pub body: AnswerBody,
 }
 
 impl Answer {
-    /// One that ends by itself, in the representation that was negotiated.
+    /// Creates an answer that ends by itself, in the negotiated representation.
     pub(crate) fn finite(
         call: &Call<'_>,
         wish: Representation,

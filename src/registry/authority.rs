@@ -1,16 +1,17 @@
 //! Authorization by the objects of a plane.
 //!
 //! Roles and bindings are objects of the plane, so a decision about a request has to be made in the
-//! very state that the request reads or writes against. An [`Authority`] decides
+//! state that the request reads or writes against. An [`Authority`] decides
 //! - before a body is read, on impersonation and on the request itself ([`AccessCheck`]);
 //! - again in the state that a read shows, and in each state that a write is prepared against, on all
 //!   accesses that the first check granted ([`GrantedAccess`]);
-//! - on what stages of a write ([`crate::plan::CallOuts::authorize`]) and access reviews ([`AsOf`]) need.
+//! - on accesses that stages of a write ([`crate::plan::CallOuts::authorize`]) and access reviews
+//!   ([`AsOf`]) need.
 //!
 //! An authority that reads no object decides only before the body: its decisions hold in all states.
 //!
-//! A replica that forwards a request has no state of the plane. It proves who the caller is; the
-//! owner decides.
+//! A replica that forwards a request has no state of the plane. It proves the caller's identity to
+//! the owner, which decides.
 
 use crate::request::call::Tenant;
 use crate::write::answerable_by;
@@ -21,19 +22,19 @@ use polyplane_plane::Snapshot;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Decides by the objects of a plane.
+/// An authorizer that decides by the objects of a plane.
 pub trait PlaneAuthorizer: Send + Sync {
-    /// Judges `attributes` as of `cut`, without waiting. What it needs to be fast is an index of the
-    /// plane (see [`polyplane_plane::Index`]), which the cut carries.
+    /// Decides on `attributes` as of `cut`, without waiting. To be fast, it can read an index of
+    /// the plane (see [`polyplane_plane::Index`]), which the cut carries.
     fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision;
 }
 
 /// One authorizer of an [`Authority`].
 #[derive(Clone)]
 pub enum ChainedAuthorizer {
-    /// Reads no object of a plane, and may have to call a webhook.
+    /// An authorizer that reads no object of a plane, and may have to call a webhook.
     Fixed(Arc<dyn Authorizer>),
-    /// Decides by the objects of a plane.
+    /// An authorizer that decides by the objects of a plane.
     OfCut(Arc<dyn PlaneAuthorizer>),
 }
 
@@ -44,12 +45,12 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Asks `authorizers` in the order given.
+    /// Creates an authority that calls `authorizers` in the order given.
     pub fn new(authorizers: Vec<ChainedAuthorizer>) -> Self {
         Self { authorizers }
     }
 
-    /// One that looks at no object of a plane.
+    /// Creates an authority that reads no object of a plane.
     pub fn fixed(authorizer: impl Authorizer + 'static) -> Self {
         Self::new(vec![ChainedAuthorizer::Fixed(Arc::new(authorizer))])
     }
@@ -57,7 +58,7 @@ impl Authority {
     /// Starts the check of one request.
     ///
     /// # Errors
-    /// 503 or 504 if the plane cannot be read here and has to be.
+    /// Returns 503 or 504 if the plane has to be read and cannot be read here.
     pub fn access_check<'a>(
         &'a self,
         tenant: &'a Tenant,
@@ -72,7 +73,8 @@ impl Authority {
         }
     }
 
-    /// An access check without a plane; `None` if an authorizer decides by the objects of one.
+    /// Returns an access check without a plane; `None` if an authorizer decides by the objects of
+    /// one.
     pub fn fixed_access_check(&self) -> Option<AccessCheck<'_>> {
         let as_of = AsOf {
             authority: self,
@@ -81,14 +83,15 @@ impl Authority {
         self.is_fixed().then(|| AccessCheck::new(as_of))
     }
 
-    /// As of the newest state of a plane, if an authorizer reads it.
+    /// Returns the authority as of the newest state of a plane, if an authorizer reads it.
     ///
     /// # Errors
     /// See [`Self::access_check`].
     pub async fn newest(&self, tenant: &Tenant, deadline: Instant) -> Result<AsOf<'_>, ApiError> {
         let mut cut = None;
         if !self.is_fixed() {
-            // A refusal is an answer, and no answer may be older than a write that was acknowledged.
+            // A refusal is an answer, and an answer must not be older than a write that was
+            // acknowledged.
             answerable_by(&tenant.plane, deadline).await?;
             cut = Some(tenant.plane.snapshot());
         }
@@ -98,7 +101,7 @@ impl Authority {
         })
     }
 
-    /// As of a state of a plane.
+    /// Returns the authority as of a state of a plane.
     pub fn as_of(&self, cut: Snapshot) -> AsOf<'_> {
         AsOf {
             authority: self,
@@ -111,7 +114,7 @@ impl Authority {
         authorizers.all(|judge| matches!(judge, ChainedAuthorizer::Fixed(_)))
     }
 
-    /// Calls an authorizer that may call a webhook, by its position.
+    /// Calls the authorizer at a position, which may call a webhook.
     pub(crate) async fn ask(&self, judge: usize, access: &Access) -> Result<Decision, ApiError> {
         match self.authorizers.get(judge) {
             Some(ChainedAuthorizer::Fixed(authorizer)) => {
@@ -124,7 +127,7 @@ impl Authority {
     }
 }
 
-/// The decision of the authorizers on one access, one authorizer after the other.
+/// The decision on one access while it is being made, one authorizer after the other.
 pub(crate) struct AuthorizerRun<'a> {
     authority: &'a Authority,
     cut: Option<&'a Snapshot>,
@@ -133,9 +136,9 @@ pub(crate) struct AuthorizerRun<'a> {
     reasons: Vec<String>,
 }
 
-/// How far an [`AuthorizerRun`] came without waiting.
+/// The state of an [`AuthorizerRun`] that cannot continue without waiting.
 pub(crate) enum AuthorizerOutcome<'a> {
-    /// This is decided.
+    /// The authorizers have decided.
     Decided(Decision),
     /// The authorizer at this position has to call a webhook first.
     Waits(usize, Verdict<'a, Decision>),
@@ -156,7 +159,7 @@ impl<'a> AuthorizerRun<'a> {
         }
     }
 
-    /// Goes on to a decision, or to an authorizer that has to wait.
+    /// Runs the authorizers until one decides or has to wait.
     pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
         while let Some(judge) = self.authority.authorizers.get(self.next) {
             self.next += 1;
@@ -182,7 +185,7 @@ impl<'a> AuthorizerRun<'a> {
         AuthorizerOutcome::Decided(Decision::NoOpinion(self.reasons.join("\n")))
     }
 
-    /// Takes an authorizer's decision; returns it if it ends the run.
+    /// Records an authorizer's decision. Returns it if it ends the run.
     pub(crate) fn note(&mut self, decision: Decision) -> Option<Decision> {
         match decision {
             Decision::NoOpinion(reason) => {
@@ -199,7 +202,7 @@ impl<'a> AuthorizerRun<'a> {
 /// An authority as of one state of a plane.
 pub struct AsOf<'a> {
     authority: &'a Authority,
-    /// Absent only if no authorizer reads it.
+    /// The state; `None` only if no authorizer reads it.
     cut: Option<Snapshot>,
 }
 
@@ -225,8 +228,9 @@ impl Authorizer for AsOf<'_> {
     }
 }
 
-/// Checks what one request does before its body is read. What is granted here has to be allowed again
-/// in each state that the request reads or writes against, see [`GrantedAccess`].
+/// Checks the accesses of one request before its body is read. Each access that is granted here
+/// must be allowed again in each state that the request reads or writes against, see
+/// [`GrantedAccess`].
 pub struct AccessCheck<'a> {
     as_of: AsOf<'a>,
     passed: Vec<Access>,
@@ -240,10 +244,10 @@ impl<'a> AccessCheck<'a> {
         }
     }
 
-    /// Checks one access of `user` and notes it.
+    /// Checks one access of `user` and records it.
     ///
     /// # Errors
-    /// 403 if it may not.
+    /// Returns 403 if the user may not do this.
     pub async fn pass(
         &mut self,
         user: &Arc<UserInfo>,
@@ -262,7 +266,7 @@ impl<'a> AccessCheck<'a> {
         Ok(())
     }
 
-    /// All accesses that passed. Drops the state that they were checked in.
+    /// Returns all accesses that passed. Drops the state that they were checked in.
     pub fn granted(self) -> GrantedAccess {
         let passed = (!self.passed.is_empty()).then(|| self.passed.into());
         GrantedAccess(passed)
@@ -274,21 +278,22 @@ impl<'a> AccessCheck<'a> {
 pub struct GrantedAccess(Option<Arc<[Access]>>);
 
 impl GrantedAccess {
-    /// Of a request that is allowed whatever a plane holds: no authorizer that decided on it reads
-    /// objects, or the server itself makes the request.
+    /// Returns the grant of a request that is allowed whatever a plane holds: either no authorizer
+    /// that decided on it reads objects, or the server itself makes the request.
     pub const fn of_every_cut() -> Self {
         Self(None)
     }
 
-    /// All that has to be allowed in each state; nothing if one decision holds in all of them.
+    /// Returns the accesses that must be allowed in each state; none if one decision holds in all
+    /// states.
     pub(crate) fn accesses(&self) -> &[Access] {
         self.0.as_deref().unwrap_or_default()
     }
 
-    /// Fails unless all of it is allowed as of a state.
+    /// Checks that all accesses are allowed as of a state.
     ///
     /// # Errors
-    /// 403 otherwise.
+    /// Returns 403 if one of them is not.
     pub(crate) async fn check(&self, as_of: &AsOf<'_>) -> Result<(), ApiError> {
         for access in self.accesses() {
             let attributes = access.attributes();
@@ -298,7 +303,7 @@ impl GrantedAccess {
     }
 }
 
-/// One thing that a user wants to do: [`Attributes`] that own their texts.
+/// One access that a user has requested: [`Attributes`] that own their texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Access {
     user: Arc<UserInfo>,
@@ -320,7 +325,7 @@ enum What {
 }
 
 impl Access {
-    /// What `attributes` say of `user`.
+    /// Creates the access of `user` that `attributes` describe.
     pub(crate) fn new(user: Arc<UserInfo>, attributes: &Attributes<'_>) -> Self {
         let what = match attributes.subject {
             Subject::Resource {
@@ -347,7 +352,7 @@ impl Access {
         }
     }
 
-    /// The same as an authorizer takes it.
+    /// Returns the access in the form that authorizers accept.
     pub(crate) fn attributes(&self) -> Attributes<'_> {
         let subject = match &self.what {
             What::Resource {
@@ -374,7 +379,7 @@ impl Access {
         }
     }
 
-    /// About how many bytes it takes.
+    /// Returns about how many bytes of memory it takes.
     pub(crate) fn bytes(&self) -> usize {
         match &self.what {
             What::Resource {
@@ -388,10 +393,10 @@ impl Access {
     }
 }
 
-/// Turns a decision into a go-ahead or a refusal.
+/// Turns a decision into an error unless it allows the access.
 ///
 /// # Errors
-/// 403 unless it is allowed.
+/// Returns 403 unless the access is allowed.
 pub(crate) fn allow(attributes: &Attributes<'_>, decision: Decision) -> Result<(), ApiError> {
     match decision {
         Decision::Allow => Ok(()),
@@ -399,7 +404,7 @@ pub(crate) fn allow(attributes: &Attributes<'_>, decision: Decision) -> Result<(
     }
 }
 
-/// The refusal of `attributes` in upstream's words.
+/// Returns the refusal of `attributes` with upstream's text.
 pub fn forbidden(attributes: &Attributes<'_>, reason: &str) -> ApiError {
     let refusal = Forbidden::new(attributes, reason);
     let what = Qualified::new(&refusal.group, &refusal.resource);

@@ -1,4 +1,4 @@
-//! The registry's entry: hands a request to the verb that answers it.
+//! The registry's entry: passes a request to the verb that answers it.
 
 use crate::answer::negotiate;
 use crate::answer::negotiate::{Conversions, Representation};
@@ -31,14 +31,14 @@ use polyplane_plane::ObjectRef;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Answers requests for resources of any plane.
+/// The registry: answers requests for resources of any plane.
 pub struct Registry {
     services: Arc<Services>,
 }
 
 impl Registry {
-    /// A registry that takes time and chance from `environment`, has `authority` decide what users
-    /// may do, and tells `observers` of writes.
+    /// Creates a registry. It takes the time and random bytes from `environment`, `authority`
+    /// decides on accesses, and `observers` are notified of writes.
     pub fn new(
         environment: Arc<dyn Environment>,
         authority: Authority,
@@ -55,7 +55,7 @@ impl Registry {
         }
     }
 
-    /// Replaces the admission plug-ins by these, in order.
+    /// Replaces the admission plug-ins by these, in their order.
     #[must_use]
     pub fn admitting(self, admission: Vec<Arc<dyn Admission>>) -> Self {
         let services = Services {
@@ -77,8 +77,8 @@ impl Registry {
         }
     }
 
-    /// Notifies the observers of everything that a plane publishes from now on. Once for each time
-    /// it wakes, before it is looked through for work that was left.
+    /// Notifies the observers of everything that a plane publishes from now on. Called once each
+    /// time the plane wakes, before its objects are searched for unfinished work.
     pub fn observe(&self, tenant: &Tenant) {
         tenant.plane.observe(Arc::new(PlaneObserver {
             name: tenant.name.clone(),
@@ -103,10 +103,10 @@ impl Registry {
     /// Answers one request.
     ///
     /// # Errors
-    /// The error for the client, as a Status.
+    /// Returns the error for the client, as a Status.
     ///
     /// # Cancel safety
-    /// Dropping the future does not take back a write that has been sequenced.
+    /// Dropping the future does not undo a write that has been sequenced.
     pub async fn handle(
         &self,
         tenant: &Tenant,
@@ -330,7 +330,7 @@ impl Registry {
     }
 }
 
-/// Upstream's answer for a resource it does not know.
+/// Returns upstream's answer for a resource that it does not know.
 pub fn unknown() -> ApiError {
     ApiError::generic(404, "", Qualified::default(), "", "")
 }
@@ -392,7 +392,7 @@ fn check_writer(call: &Call<'_>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// A kind whose objects no plane has. Its row allows no other verbs.
+/// Answers a request for a kind whose objects are not in the plane. Its row allows no other verbs.
 async fn external(call: &Call<'_>) -> Result<Answer, ApiError> {
     let objects = call.services.external(call.row).ok_or_else(unknown)?;
     match call.request.verb {
@@ -416,7 +416,7 @@ async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// One object, as of now.
+/// Reads one object in its newest state.
 async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
     let asked = number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
     answerable(call).await?;
@@ -437,7 +437,7 @@ async fn delete_collection(call: &Call<'_>) -> Result<Answer, ApiError> {
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// The tree of what was written, in the version that it is prepared in.
+/// Returns the tree of the written object, in the version that objects are prepared in.
 async fn tree(call: &Call<'_>, written: &Written) -> Result<Value, ApiError> {
     match written {
         Written::Committed(committed) => match committed.objects.first() {
@@ -456,7 +456,7 @@ async fn object_tree(call: &Call<'_>, object: &ObjectRef) -> Result<Value, ApiEr
     conversion::tree(call, object, Wanted::Prepared)
 }
 
-/// The answer that is this JSON.
+/// Returns the answer with this JSON as its body.
 fn of_json(call: &Call<'_>, wish: Representation, outcome: Outcome, json: Vec<u8>) -> Answer {
     Answer::finite(
         call,

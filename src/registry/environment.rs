@@ -1,23 +1,24 @@
-//! Clock and randomness, injected so that behaviour that depends on them can be tested.
+//! The clock and the randomness, which are injected so that behaviour that depends on them can be
+//! tested.
 
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::{generated_name, generated_suffix};
 use std::cell::RefCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where the registry takes wall-clock time and random bytes from.
+/// The source of wall-clock time and random bytes for the registry.
 pub trait Environment: Send + Sync {
-    /// Seconds since 1970.
+    /// Returns the time in seconds since 1970.
     fn now(&self) -> i64;
 
-    /// A random (version 4) uid.
+    /// Returns a random (version 4) uid.
     fn uid(&self) -> Str;
 
     /// Fills `bytes` with random ones.
     fn random(&self, bytes: &mut [u8]);
 }
 
-/// The machine's clock and generator.
+/// The machine's clock and random number generator.
 #[derive(Debug, Default)]
 pub struct System;
 
@@ -41,7 +42,8 @@ impl Environment for System {
     }
 }
 
-/// Uuids whose bits are drawn from the system's generator at a time.
+/// Number of uuids whose bits are drawn from the system's generator at a time. A system call for
+/// each would make requests measurably slower.
 const DRAWN: usize = 64;
 
 struct Pool {
@@ -53,8 +55,8 @@ thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; 16 * DRAWN], used: DRAWN }) };
 }
 
-/// A random (version 4) uuid. Bits are drawn for many at once: a system call for each is seen in
-/// the time of a request.
+/// Returns a random (version 4) uuid, whose bits were drawn together with those of others, to save
+/// system calls.
 pub fn random_uuid() -> uuid::Uuid {
     let bytes = POOL.with_borrow_mut(|pool| {
         if pool.used == DRAWN {
@@ -71,10 +73,11 @@ pub fn random_uuid() -> uuid::Uuid {
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
-/// Random bytes drawn for a suffix; enough that running short is out of the question.
+/// Number of random bytes drawn for a suffix: so many that too few of them being usable is
+/// practically impossible.
 const RANDOM_BYTES: usize = 32;
 
-/// A name that begins with `base` and ends in five letters drawn from `environment`.
+/// Returns a name that begins with `base` and ends in five letters drawn from `environment`.
 pub fn generate_name(base: &str, environment: &dyn Environment) -> String {
     loop {
         let mut random = [0; RANDOM_BYTES];

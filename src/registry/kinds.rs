@@ -1,12 +1,12 @@
-//! The kinds of one plane at one moment: what all planes of its sort share, and what its own
-//! objects add.
+//! The kinds of one plane at one moment: those of the base, which planes share, and those that the
+//! plane's own objects define.
 //!
-//! The base is a table that never changes while the process runs. What objects add stands in the
-//! [`Overlay`] of the plane's root, as rows whose content is a [`Defined`]; who derives them is a
-//! [`polyplane_plane::Derivation`], which the plane is opened with.
+//! The base is a table that never changes while the process runs. The kinds that objects define are
+//! in the [`Overlay`] of the plane's root, as rows whose content is a [`Defined`]. A
+//! [`polyplane_plane::Derivation`], with which the plane is opened, derives them.
 //!
 //! Invariant: the base wins. A kind that an object defines is not served where the base has a kind
-//! of that group and plural name, whatever the versions.
+//! of that group and plural name, in whatever versions.
 
 pub mod conversion;
 pub mod document_id;
@@ -25,34 +25,34 @@ pub struct Defined {
     pub versions: Vec<Arc<Resource>>,
 }
 
-/// The kinds of one plane at one moment. Cheap to take; never changes.
+/// The kinds of one plane at one moment. Cheap to create; never changes.
 #[derive(Clone, Debug)]
 pub struct Kinds {
     base: Arc<KindTable>,
     overlay: Option<Arc<Overlay>>,
 }
 
-/// Identifies kinds by content, within the process.
+/// The identity of a set of kinds, by content, within the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KindsId {
     /// The generation of the base.
     pub base: u64,
-    /// What objects add to it, if they do.
+    /// The id of the kinds that objects define; `None` if they define none.
     pub added: Option<ContentId>,
 }
 
 impl Kinds {
-    /// The kinds of a base with those that objects add.
+    /// Returns the kinds of a base together with those that objects define.
     pub fn new(base: Arc<KindTable>, overlay: Option<Arc<Overlay>>) -> Self {
         Self { base, overlay }
     }
 
-    /// What it shares with other planes.
+    /// Returns the kinds that the plane shares with others.
     pub fn base(&self) -> &Arc<KindTable> {
         &self.base
     }
 
-    /// Identifies all of them: documents about equal kinds are equal.
+    /// Returns the identity of the whole set: documents about equal sets are equal.
     pub fn content_id(&self) -> KindsId {
         KindsId {
             base: self.base.generation(),
@@ -60,7 +60,7 @@ impl Kinds {
         }
     }
 
-    /// Identifies the kinds of one version of a group.
+    /// Returns the identity of the kinds of one version of a group.
     pub fn version_id(&self, group: &str, version: &str) -> KindsId {
         let rows = self.rows().filter(|(_, defined)| {
             let mut versions = defined.versions.iter();
@@ -73,7 +73,7 @@ impl Kinds {
         }
     }
 
-    /// The kind of a group, version and plural name.
+    /// Returns the kind of a group, version and plural name.
     pub fn resolve(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Resource>> {
         let known = self.base.resolve(group, version, resource);
         known.or_else(|| {
@@ -82,25 +82,25 @@ impl Kinds {
         })
     }
 
-    /// The kind whose served form is the stored one, of a storage group and resource.
+    /// Returns the kind whose served form is the stored one, of a storage group and resource.
     pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
         let known = self.base.stored(group, resource);
         known.or_else(|| self.defined(group, resource).and_then(Defined::stored))
     }
 
-    /// All kinds in all their versions.
+    /// Returns all kinds in all their versions.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let added = self.rows().flat_map(|(_, defined)| &defined.versions);
         self.base.resources().iter().chain(added)
     }
 
-    /// The kinds that own storage, each stored resource once.
+    /// Returns the kinds that own storage, each stored resource once.
     pub fn stored_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let added = self.rows().filter_map(|(_, defined)| defined.stored());
         self.base.stored_resources().chain(added)
     }
 
-    /// Whether there is a kind of a group.
+    /// Returns whether there is a kind of a group.
     pub fn has_group(&self, name: &str) -> bool {
         let of_group = |row: &Arc<Resource>| row.group == name;
         let mut added = self.rows().flat_map(|(_, defined)| &defined.versions);
@@ -116,7 +116,7 @@ impl Kinds {
         (!self.base.serves(group, resource)).then_some(defined)
     }
 
-    /// The rows that are served.
+    /// Returns the rows that are served.
     fn rows(&self) -> impl Iterator<Item = (&polyplane_plane::Row, &Defined)> {
         let rows = self.overlay.iter().flat_map(|overlay| overlay.rows());
         rows.filter_map(|row| {
@@ -128,7 +128,7 @@ impl Kinds {
 }
 
 impl Defined {
-    /// The version whose form is the stored one.
+    /// Returns the version whose form is the stored one.
     fn stored(&self) -> Option<&Arc<Resource>> {
         self.versions
             .iter()

@@ -1,11 +1,11 @@
-//! What a verb means for a kind: create, get, list, update, patch, delete and watch over one
-//! plane, for any kind that has a row. Knows objects and verbs, not HTTP; media types and query
-//! parameters are part of the Kubernetes API and therefore known here.
+//! The verbs for any kind that has a row: create, get, list, update, patch, delete and watch over
+//! one plane. Knows objects and verbs, not HTTP; media types and query parameters are part of the
+//! Kubernetes API and therefore known here.
 //!
-//! [`Registry::handle`] is the way in. A read takes one consistent cut of the plane; a write is
-//! prepared against the newest accepted state, sequenced with the claims it rests on, and
-//! prepared again if one of them failed (see [`mod@write`]). Every write goes through the same stages
-//! (see [`plan`]).
+//! [`Registry::handle`] is the entry point. A read uses one consistent cut of the plane. A write is
+//! prepared against the newest accepted state, sequenced with the claims it rests on, and prepared
+//! again if one of them failed (see [`mod@write`]). Every write passes the same stages (see
+//! [`plan`]).
 
 pub mod answer;
 pub mod authority;

@@ -1,5 +1,5 @@
-//! `metadata`, which every kind shares: what the server fills in, what an update may not touch
-//! and what is wrong with it.
+//! The `metadata` that every kind shares: the fields that the server fills in, those that an update
+//! may not change, and their validation.
 //!
 //! The checks follow upstream's object metadata validation; kinds differ only in their rule for
 //! names, which they pass in.
@@ -11,10 +11,11 @@ use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Str, Value};
 use std::collections::BTreeSet;
 
-/// Most bytes that keys and values of all annotations may have.
+/// Most bytes that the keys and values of all annotations may have together, as upstream limits
+/// them.
 pub const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 
-/// Members of metadata that only the server sets on a new object.
+/// The members of metadata that only the server sets on a new object.
 const SYSTEM_FIELDS: [&str; 5] = [
     "creationTimestamp",
     "deletionGracePeriodSeconds",
@@ -23,7 +24,7 @@ const SYSTEM_FIELDS: [&str; 5] = [
     "uid",
 ];
 
-/// Removes what a client may not say about a new object.
+/// Removes the members that a client may not set on a new object.
 pub fn wipe_system_fields(object: &mut Value) {
     if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
         for field in SYSTEM_FIELDS {
@@ -32,13 +33,14 @@ pub fn wipe_system_fields(object: &mut Value) {
     }
 }
 
-/// Fills uid and creation time of a new object.
+/// Fills in the uid and the creation time of a new object.
 pub fn fill_system_fields(object: &mut Value, uid: Str, now: &str) {
     object.set(&["metadata", "uid"], uid);
     object.set(&["metadata", "creationTimestamp"], now);
 }
 
-/// Carries over what an update may not change: uid, times of creation and deletion.
+/// Copies the members that an update may not change from the old object: uid, times of creation and
+/// deletion.
 pub fn keep_system_fields(object: &mut Value, old: &Value) {
     let meta = object["metadata"].make_object();
     meta.remove("selfLink");
@@ -73,7 +75,7 @@ fn copy(from: &Map, to: &mut Map, field: &str) {
     }
 }
 
-/// Drops owner references that say the same as an earlier one and returns the uids concerned.
+/// Drops owner references that equal an earlier one, and returns the uids concerned.
 pub fn dedup_owner_references(object: &mut Value) -> Vec<Str> {
     let mut duplicates = Vec::new();
     if let Some(owners) = object
@@ -165,7 +167,7 @@ fn validate_generation(meta: &Value, path: &Path, errors: &mut Vec<FieldError>) 
     }
 }
 
-/// Validates a map of labels; upstream names the map, not the label.
+/// Validates a map of labels. The errors name the map, not the label, as upstream's do.
 pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     for (key, value) in labels.as_object().into_iter().flat_map(Map::iter) {
         for detail in names::qualified_name(key) {
@@ -241,7 +243,7 @@ fn validate_owners(owners: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Owner references as JSON in the order of their fields.
+/// Returns owner references as JSON in the order of their fields.
 fn shown_owners(owners: &Value) -> String {
     const FIELDS: [&str; 6] = [
         "apiVersion",
@@ -276,7 +278,7 @@ fn validate_finalizers(finalizers: &Value, path: &Path, errors: &mut Vec<FieldEr
     }
 }
 
-/// The strings of a list, in order.
+/// Returns the strings of a list, in order.
 pub fn strings(list: &Value) -> Vec<&str> {
     list.as_array()
         .unwrap_or(&[])
@@ -285,8 +287,8 @@ pub fn strings(list: &Value) -> Vec<&str> {
         .collect()
 }
 
-/// Validates the metadata of a changed object. `version_given` tells whether the object
-/// names the version it replaces or the server has filled it in.
+/// Validates the metadata of a changed object. `version_given` is true if the object names the
+/// version it replaces, and false if the server has filled it in.
 pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let path = Path::new("metadata");
     let (meta, before) = (&object["metadata"], &old["metadata"]);

@@ -1,16 +1,17 @@
 //! A write as a plan of stages, the same for every verb.
 //!
 //! [`change`] and [`deletion`] read top to bottom in the order in which a write is prepared:
-//! authorize → decode → default, prune → merge, field management → mutating admission → default again →
-//! prepare → validate → validating admission, quota → stored bytes → claims. A verb only says how
-//! the new object is made from the request and the present one ([`ObjectChange`], [`ObjectDeletion`]). Each
-//! stage takes a value that only the stage before can make, so none can be left out or swapped.
+//! authorize → decode → default, prune → merge, field management → mutating admission → default
+//! again → prepare → validate → validating admission, quota → stored bytes → claims. A verb only
+//! defines how the new object is made from the request and the present one ([`ObjectChange`],
+//! [`ObjectDeletion`]). Each stage accepts a value that only the stage before it can create, so
+//! none can be left out or swapped.
 //!
 //! A plan runs against one cut, without waiting. A stage that needs the reply of a webhook, a
-//! converter or an authorizer takes it from [`CallOuts`]; if the reply is not there, the run ends with
-//! [`Interrupted::NeedsReplies`]. The driver ([`crate::write`]) then returns its seat and its queue,
-//! makes the call, and runs the plan again from the newest state. Replies are kept by what was sent,
-//! so the second run calls again only if what it would send has changed.
+//! converter or an authorizer takes it from [`CallOuts`]; if there is no reply yet, the run ends
+//! with [`Interrupted::NeedsReplies`]. The driver ([`crate::write`]) then returns its seat and its
+//! queue, makes the call, and runs the plan again from the newest state. Replies are kept by what
+//! was sent, so the second run calls again only if what it would send has changed.
 
 mod admission;
 mod call_outs;
@@ -46,57 +47,58 @@ pub struct ChangeRequest<'a> {
     pub call: &'a Call<'a>,
     /// The name of the object; empty if it is to be generated.
     pub name: Str,
-    /// The options of the write.
+    /// Returns the options of the write.
     pub options: WriteOptions,
 }
 
-/// What a verb adds to the plan of a new or changed object.
+/// The part of a verb in the plan of a new or changed object.
 pub trait ObjectChange: Send {
     /// The request that the change is made for.
     fn request(&self) -> &ChangeRequest<'_>;
 
-    /// The object's key. A write that another write has beaten waits in the queue of this key.
+    /// Returns the object's key. A write that failed because another write came first waits in the
+    /// queue of this key.
     fn key(&self) -> Key {
         let request = self.request();
         request.call.key(&request.name)
     }
 
-    /// The kind that the client sends and that admission looks at; that of the row, unless it is a
-    /// subresource of its own kind.
+    /// Returns the kind that the client sends and that admission sees: the kind of the row, unless
+    /// it is a subresource with a kind of its own.
     fn subject(&self) -> Expected<'_> {
         Expected::of(self.row())
     }
 
-    /// The row that the object is stored under.
+    /// Returns the row that the object is stored under.
     fn row(&self) -> &Resource {
         self.request().call.row
     }
 
-    /// The rules that prepare and validate the object.
+    /// Returns the rules that prepare and validate the object.
     fn rules(&self) -> Rules<'_>;
 
-    /// How the version that the client names is compared with the present one.
+    /// Returns how the version that the client names is compared with the present one.
     fn version_precondition(&self) -> VersionPrecondition {
         VersionPrecondition::Any
     }
 
-    /// Makes the wanted object from the request and the present object.
+    /// Creates the wanted object from the request and the present object.
     ///
     /// # Errors
-    /// The error for the client, or what the run lacks.
+    /// Returns the error for the client, or requests the replies that the run lacks.
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted>;
 
-    /// Applies the defaults of the subject and checks it against the path: after decoding, and
-    /// again if admission has changed it.
+    /// Applies the defaults of the subject and checks it against the path. Called after decoding,
+    /// and again if admission has changed the subject.
     ///
     /// # Errors
-    /// 400 if it contradicts the path.
+    /// Returns 400 if the subject contradicts the path.
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError>;
 
-    /// Makes the object, in the version that it is prepared in, of the admitted subject.
+    /// Creates the object, in the version that objects are prepared in, from the admitted subject.
     ///
     /// # Errors
-    /// As [`Self::propose`].
+    /// See [`Self::propose`].
     fn apply(
         &mut self,
         run: &mut Run<'_>,
@@ -107,19 +109,19 @@ pub trait ObjectChange: Send {
         Ok(run.call.to_prepared(subject))
     }
 
-    /// What is done to a present object, and that object as mutating admission sees it: in the
-    /// version of the request.
+    /// Returns the operation on a present object, and that object as mutating admission sees it: in
+    /// the version of the request.
     fn present_subject(&self, run: &Run<'_>, present: &Present) -> (Operation, Option<Value>) {
         let old = run.call.to_served(present.tree().clone());
         (Operation::Update, Some(old))
     }
 
-    /// The new object as validating admission sees it.
+    /// Returns the new object as validating admission sees it.
     fn shown<'v>(&'v self, object: &'v Value) -> Cow<'v, Value> {
         Cow::Borrowed(object)
     }
 
-    /// What is done to a present object, and that object as validating admission sees it.
+    /// Returns the operation on a present object, and that object as validating admission sees it.
     fn shown_present<'v>(&'v self, present: &'v Present) -> (Operation, Option<Cow<'v, Value>>) {
         (Operation::Update, Some(Cow::Borrowed(present.tree())))
     }
@@ -128,7 +130,7 @@ pub trait ObjectChange: Send {
 /// Prepares the write of a new or changed object.
 ///
 /// # Errors
-/// The error for the client, or what the run lacks.
+/// Returns the error for the client, or requests the replies that the run lacks.
 pub fn change<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &mut C,
@@ -143,32 +145,33 @@ pub fn change<C: ObjectChange>(
     stages::store(run, change.row(), allowed)
 }
 
-/// What a verb adds to the plan of a deletion.
+/// The part of a verb in the plan of a deletion.
 pub trait ObjectDeletion: Send {
-    /// The object's key. A write that another write has beaten waits in the queue of this key.
+    /// Returns the object's key. A write that failed because another write came first waits in the
+    /// queue of this key.
     fn key(&self) -> Key;
 
-    /// The options of the deletion.
+    /// Returns the options of the deletion.
     ///
     /// # Errors
-    /// 400 or 422 if it cannot be read.
+    /// Returns 400 or 422 if they cannot be read.
     fn options(&self) -> Result<&DeleteOptions, ApiError>;
 
-    /// The object, if it is there and the client may mean it.
+    /// Returns the object, if it exists and satisfies the client's preconditions.
     ///
     /// # Errors
-    /// The error for the client, or what the run lacks.
+    /// Returns the error for the client, or requests the replies that the run lacks.
     fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted>;
 
-    /// The kind that admission looks at.
+    /// Returns the kind that admission sees.
     fn kind(&self) -> Expected<'_>;
 
-    /// What the client posts instead of a DELETE: an eviction.
+    /// Returns the object that the client posts instead of a DELETE, which is an eviction.
     fn subject(&self) -> Option<&Value> {
         None
     }
 
-    /// Further writes of the same commit, made once the object is marked or removed.
+    /// Returns further writes for the same commit. Called once the object is marked or removed.
     fn along(&mut self) -> Allocation {
         Allocation::default()
     }
@@ -176,14 +179,14 @@ pub trait ObjectDeletion: Send {
     /// Removes the object, or marks it as being deleted.
     ///
     /// # Errors
-    /// As [`Self::options`].
+    /// See [`Self::options`].
     fn mark(&mut self, run: &Run<'_>, present: &Present) -> Result<ObjectFate, ApiError>;
 }
 
 /// Prepares a deletion.
 ///
 /// # Errors
-/// The error for the client, or what the run lacks.
+/// Returns the error for the client, or requests the replies that the run lacks.
 pub fn deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &mut D,

@@ -1,5 +1,5 @@
-//! A request to the registry: one verb on one resource, with nothing of HTTP left in it but
-//! media types and query parameters, which are part of the Kubernetes API.
+//! A request to the registry: one verb on one resource. Of HTTP it has only media types and query
+//! parameters, which are part of the Kubernetes API.
 
 pub mod body;
 pub mod call;
@@ -15,16 +15,16 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// What a request wants done.
+/// The verb of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Read one object.
     Get,
-    /// Read many.
+    /// Read many objects.
     List,
     /// Follow changes.
     Watch,
-    /// Make an object.
+    /// Create an object.
     Create,
     /// Replace an object.
     Update,
@@ -32,14 +32,14 @@ pub enum Verb {
     Patch,
     /// Remove one object.
     Delete,
-    /// Remove many.
+    /// Remove many objects.
     DeleteCollection,
-    /// Talk through to a pod, node or service.
+    /// Open a stream to a pod, node or service.
     Connect,
 }
 
 impl Verb {
-    /// The verb's name in discovery, authorization, audit and metrics.
+    /// Returns the verb's name in discovery, authorization, audit and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Get => "get",
@@ -58,19 +58,19 @@ impl Verb {
 /// One request for a resource, already routed, authenticated and authorized.
 #[derive(Clone, Debug)]
 pub struct ResourceRequest {
-    /// What to do.
+    /// The verb.
     pub verb: Verb,
-    /// API group, empty for core.
+    /// The API group, empty for core.
     pub group: Str,
     /// API version.
     pub version: Str,
     /// Plural name of the resource.
     pub resource: Str,
-    /// Namespace of the path, if it has one.
+    /// The namespace of the path, if it has one.
     pub namespace: Option<Str>,
-    /// Name of the path, if it has one.
+    /// The name of the path, if it has one.
     pub name: Option<Str>,
-    /// Subresource of the path, if it has one.
+    /// The subresource of the path, if it has one.
     pub subresource: Option<Str>,
     /// Query parameters, decoded, in the order of the request.
     pub query: Vec<(String, String)>,
@@ -80,27 +80,28 @@ pub struct ResourceRequest {
     pub content_type: Option<String>,
     /// The User-Agent header, empty if absent.
     pub user_agent: String,
-    /// The body; its length has been checked against the limit.
+    /// The body. Its length has been checked against the limit.
     pub body: Bytes,
-    /// Who asks.
+    /// The authenticated user.
     pub user: Arc<UserInfo>,
-    /// The accesses that it was granted, checked again in each state that it reads or writes.
+    /// The accesses that the request was granted, which are checked again in each state that it
+    /// reads or writes.
     pub granted: GrantedAccess,
-    /// When the answer is of no use any more.
+    /// The time after which the answer is of no use any more.
     pub deadline: Instant,
-    /// The seats of which it holds one; `None` if it needs none.
+    /// The seats of which the request holds one; `None` if it needs none.
     pub seats: Option<Arc<dyn Seats>>,
 }
 
-/// The seats of requests in flight at a server. A request that waits for others to answer gives its
-/// seat back: those others may have requests of their own, which need one.
+/// The seats of requests in flight at a server. A request that waits for the answer of a webhook
+/// returns its seat, because the webhook may make requests of its own, which need one.
 pub trait Seats: Debug + Send + Sync {
-    /// Gives a seat back for as long as its request waits.
+    /// Returns a seat for the time that its request waits.
     ///
     /// # Errors
-    /// 429 if too many wait already; the seat is kept.
+    /// Returns 429 if too many requests wait already; the seat is kept.
     fn leave(&self) -> Result<(), ApiError>;
 
-    /// Takes a seat again after the wait, free or not.
+    /// Takes a seat again after the wait, even if none is free.
     fn return_to(&self);
 }

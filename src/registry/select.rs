@@ -1,4 +1,4 @@
-//! Which objects a list, watch or deletecollection is about.
+//! The selection of the objects that a list, watch or deletecollection covers.
 
 use crate::kinds::Kinds;
 use crate::kinds::conversion;
@@ -15,14 +15,14 @@ use polyplane_plane::{Key, ObjectRef, Prefix};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The selectors of a request, checked against the kind.
+/// The selectors of a request, validated for the kind.
 #[derive(Clone, Debug)]
 pub struct Selection {
     labels: Option<Arc<Selector>>,
     fields: FieldSelector,
     name: Option<Str>,
-    /// The kinds in all their versions, one of which an object may be stored in. Nothing but fields
-    /// needs them.
+    /// The kinds in all their versions, because an object may be stored in another one. Only
+    /// selection by fields needs them.
     kinds: Option<Kinds>,
 }
 
@@ -30,7 +30,8 @@ impl Selection {
     /// Reads the selectors of a request, whose path may name one object.
     ///
     /// # Errors
-    /// 400 for a selector that cannot be read or names a field that cannot be selected by.
+    /// Returns 400 for a selector that cannot be parsed or that names a field which is not
+    /// selectable.
     pub fn of(call: &Call<'_>, options: &ListOptions) -> Result<Self, ApiError> {
         let (row, name) = (call.row, call.request.name.as_ref());
         let parsed = Selector::parse(&options.label_selector)
@@ -41,7 +42,8 @@ impl Selection {
             check_field(row, &term.field)?;
             let in_key = matches!(term.field.as_str(), "metadata.name" | "metadata.namespace");
             if !in_key && row.strategy.converter().is_some() {
-                // Each object might have to be converted before it is known to be selected.
+                // Otherwise each object might have to be converted before it is known whether it is
+                // selected.
                 let why = format!("{} cannot be selected by {:?}", row.qualified, term.field);
                 return Err(ApiError::internal(why));
             }
@@ -62,19 +64,19 @@ impl Selection {
         })
     }
 
-    /// True if every object is selected.
+    /// Returns true if every object is selected.
     pub fn is_everything(&self) -> bool {
         self.labels.is_none() && self.fields.is_empty() && self.name.is_none()
     }
 
-    /// The one object that can be selected, if the selection names it.
+    /// Returns the key of the only object that can be selected, if the selection names it.
     pub fn single(&self, call: &Call<'_>) -> Option<Key> {
         let name = self.name.as_ref()?;
         let placed = call.row.scope == Scope::Cluster || !call.namespace().is_empty();
         placed.then(|| call.key(name))
     }
 
-    /// True if `object` is selected.
+    /// Returns true if `object` is selected.
     pub fn matches(&self, row: &Resource, object: &ObjectRef) -> bool {
         if let Some(name) = &self.name
             && object.key().name() != name
@@ -107,7 +109,8 @@ impl Selection {
         object.with_selectable(row.number, values, look)
     }
 
-    /// The body of an object that is stored in another version than fields are read in.
+    /// Returns the converted body of an object that is stored in another version than the one that
+    /// fields are read in.
     fn prepared(&self, row: &Resource, object: &ObjectRef) -> Option<Vec<u8>> {
         let forms = (KindVersion::of(row, object), KindVersion::prepared(row));
         if conversion::is_same(row, forms.0, forms.1) {
@@ -123,7 +126,7 @@ impl Selection {
     }
 }
 
-/// The value of a field that stands in the key.
+/// Returns the value of a field that is part of the key.
 fn of_key<'a>(key: &'a Key, field: &str) -> Option<&'a str> {
     match field {
         "metadata.name" => Some(key.name()),
@@ -132,7 +135,8 @@ fn of_key<'a>(key: &'a Key, field: &str) -> Option<&'a str> {
     }
 }
 
-/// The values of all selectable fields in the order of the kind's row, each behind its length.
+/// Returns the values of all selectable fields in the order of the kind's row, each behind its
+/// length.
 fn values_of(row: &Resource, body: &[u8]) -> Vec<u8> {
     let mut values = Vec::new();
     for field in &row.selectable_fields {
@@ -146,7 +150,7 @@ fn values_of(row: &Resource, body: &[u8]) -> Vec<u8> {
     values
 }
 
-/// The value of a field in what [`values_of`] has written.
+/// Returns the value of a field from the output of [`values_of`].
 fn value_in<'a>(row: &Resource, mut values: &'a [u8], field: &str) -> &'a str {
     for known in &row.selectable_fields {
         let Some((length, rest)) = values.split_first_chunk() else {
@@ -162,7 +166,7 @@ fn value_in<'a>(row: &Resource, mut values: &'a [u8], field: &str) -> &'a str {
     ""
 }
 
-/// The value of a selectable field of a stored object, read from its bytes.
+/// Returns the value of a selectable field of a stored object, read from its bytes.
 pub fn field_value(row: &Resource, body: &[u8], field: &str) -> Str {
     let object = Scanned(body);
     if let Some(value) = row.strategy.field(object, field) {
@@ -195,7 +199,7 @@ fn check_field(row: &Resource, field: &str) -> Result<(), ApiError> {
     Err(ApiError::bad_request(why))
 }
 
-/// The keys a list or watch is about.
+/// Returns the keys a list or watch is about.
 pub fn prefix(call: &Call<'_>) -> Prefix {
     let storage = &call.row.storage;
     match call.namespace() {

@@ -1,4 +1,4 @@
-//! What every request may use beside its plane, and who hears of a plane's writes.
+//! The services that every request may use beside its plane, and the observers of a plane's writes.
 
 use crate::authority::Authority;
 use crate::environment::Environment;
@@ -12,29 +12,30 @@ use polyplane_apimachinery::Str;
 use polyplane_plane::{Event, ObjectRef, Plane};
 use std::sync::Arc;
 
-/// Hears of every write that a plane's owner publishes.
+/// An observer that is notified of every write that a plane's owner publishes.
 pub trait Observer: Send + Sync {
-    /// `object` of `row` was written; it is gone if `removal` says so.
+    /// Notifies the observer that `object` of `row` was written. `removal` says whether that
+    /// removed it.
     fn written(&self, tenant: &Tenant, row: &Resource, object: &ObjectRef, removal: Removal);
 }
 
-/// Shared by all requests.
+/// The services that all requests share.
 #[derive(Clone)]
 pub struct Services {
-    /// Time and chance.
+    /// The clock and the randomness.
     pub environment: Arc<dyn Environment>,
-    /// Who decides what users may do.
+    /// The authority that decides on accesses.
     pub authority: Authority,
-    /// Who hears of writes.
+    /// The observers of writes.
     pub observers: Vec<Arc<dyn Observer>>,
-    /// Who may change or refuse a write, in order.
+    /// The plug-ins that may change or refuse a write, in order.
     pub admission: Vec<Arc<dyn Admission>>,
-    /// Objects that are kept elsewhere than in a plane.
+    /// The readers of objects that are kept elsewhere than in a plane.
     pub external: Vec<Arc<dyn ExternalObjects>>,
 }
 
 impl Services {
-    /// Who reads the objects of an external kind.
+    /// Returns the reader of the objects of an external kind.
     pub(crate) fn external(&self, row: &Resource) -> Option<&dyn ExternalObjects> {
         let mut external = self.external.iter();
         let found = external.find(|objects| row.qualified == objects.resource());
@@ -42,8 +43,8 @@ impl Services {
     }
 }
 
-/// Tells the observers what one plane publishes. Holds all of a tenant but its plane, which holds
-/// this.
+/// Notifies the observers of what one plane publishes. It has all of a tenant but the plane,
+/// because the plane holds a reference to this.
 pub(crate) struct PlaneObserver {
     pub(crate) name: Str,
     pub(crate) base: Arc<KindTable>,

@@ -1,14 +1,15 @@
-//! What data cannot say about a kind: the seam between the verbs and the batteries.
+//! The behaviour of a kind that data cannot express: the interface between the verbs and the
+//! batteries.
 //!
-//! A strategy works on trees in the version its kind is *prepared* in (for built-in kinds the one it
-//! is stored in), already decoded, pruned and filled with the constant defaults of the data. Every
-//! method has the answer of a kind without behaviour, so a kind's file holds only what is special
-//! about it.
+//! A strategy works on trees in the version its kind is *prepared* in (for built-in kinds the one
+//! it is stored in), already decoded, pruned and filled with the constant defaults of the data.
+//! Every method has a default for kinds without special behaviour, so a kind's file has only what
+//! is special about it.
 //!
 //! Order of calls for a create: `to_stored` (if the versions differ) → `default` → metadata is
 //! filled → `prepare_create` → `allocate` → `validate_create` → `companions`. For an update:
 //! `default` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
-//! `validate_subresource`). None of them does I/O; what they may look at is in [`Context`].
+//! `validate_subresource`). No method does I/O; the facts that it may use are in [`Context`].
 
 use crate::kinds::Kinds;
 use crate::kinds::conversion;
@@ -27,27 +28,28 @@ use polyplane_plane::{Claim, ObjectRef, Snapshot};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What a strategy may know beside the object.
+/// The facts that a strategy may use beside the object.
 #[derive(Debug, Clone, Copy)]
 pub struct Context<'a> {
-    /// Seconds since 1970 at the owner.
+    /// The owner's time, in seconds since 1970.
     pub now: i64,
-    /// Who asks.
+    /// The user who made the request.
     pub user: &'a UserInfo,
     /// The subresource that is written; empty for the object itself.
     pub subresource: &'a str,
-    /// Facts of this plane that kinds need.
+    /// The facts about this plane that kinds need.
     pub settings: &'a PlaneSettings,
     /// The schemas that the kind's definition is part of.
     pub schemas: &'a Schemas,
-    /// Which features are on.
+    /// The feature gates.
     pub features: &'a Features,
     /// The kinds that planes share.
     pub kinds: &'a Arc<KindTable>,
 }
 
 impl Context<'_> {
-    /// The tree of a stored object of a shared kind, in the version that it is stored in today.
+    /// Returns the tree of a stored object of a shared kind, in the version that it is stored in
+    /// today.
     ///
     /// # Errors
     /// See [`conversion::stored_tree`].
@@ -57,38 +59,38 @@ impl Context<'_> {
     }
 }
 
-/// Facts of a plane that kinds need.
+/// The facts about a plane that kinds need.
 #[derive(Debug, Clone)]
 pub struct PlaneSettings {
-    /// Range from which Services get addresses.
+    /// The range from which Services get addresses.
     pub service_range: ServiceRange,
-    /// First and last node port.
+    /// The first and the last node port.
     pub node_ports: (u16, u16),
-    /// Text of `kube-root-ca.crt`: the certificates that sign the serving certificate.
+    /// The text of `kube-root-ca.crt`: the certificates that sign the serving certificate.
     pub serving_ca: Str,
-    /// Where clients reach this server: scheme, host and port, without a path.
+    /// The address at which clients reach this server: scheme, host and port, without a path.
     pub endpoint: Str,
     /// The layer that planes are born with.
     pub birth_layer: BirthLayer,
 }
 
-/// The layer that planes are born with, by its hash. It becomes another one while the server runs.
+/// The hash of the layer that planes are born with. The layer may change while the server runs.
 #[derive(Clone)]
 pub struct BirthLayer(Arc<dyn Fn() -> Str + Send + Sync>);
 
 impl BirthLayer {
-    /// Whatever `hash` says when a plane is born.
+    /// Creates it from a function that is called whenever a plane is born.
     pub fn new(hash: impl Fn() -> Str + Send + Sync + 'static) -> Self {
         Self(Arc::new(hash))
     }
 
-    /// Always the same.
+    /// Creates one that never changes.
     pub fn fixed(hash: impl Into<Str>) -> Self {
         let hash = hash.into();
         Self::new(move || hash.clone())
     }
 
-    /// Its hash now.
+    /// Returns the present hash.
     pub fn hash(&self) -> Str {
         (self.0)()
     }
@@ -103,102 +105,107 @@ impl std::fmt::Debug for BirthLayer {
 /// An IPv4 range in the form of a base address and a prefix length.
 #[derive(Debug, Clone, Copy)]
 pub struct ServiceRange {
-    /// The network's address.
+    /// The address of the network.
     pub base: std::net::Ipv4Addr,
-    /// Bits of the network.
+    /// The number of bits of the network prefix.
     pub bits: u8,
 }
 
-/// An object that is stored in the same part as the one that was asked for.
+/// An object that is written in the same commit as the requested one.
 #[derive(Debug, Clone)]
 pub struct Companion {
-    /// Storage group.
+    /// The storage group.
     pub group: Str,
-    /// Storage resource.
+    /// The storage resource.
     pub resource: Str,
-    /// Namespace, if the kind has one.
+    /// The namespace, if the kind has one.
     pub namespace: Option<Str>,
     /// Name.
     pub name: Str,
-    /// What happens to it.
+    /// The change of the companion.
     pub change: CompanionChange,
 }
 
-/// What happens to a companion.
+/// The change of a companion.
 #[derive(Debug, Clone)]
 pub enum CompanionChange {
-    /// It is created; if it exists it is left alone.
+    /// It is created. If it exists, it stays as it is.
     Ensure(Value),
-    /// It is created; if it exists the whole write is prepared again.
+    /// It is created. If it exists, the whole write is prepared again.
     Create(Value),
-    /// It becomes this if it exists. The allocation claims the version that it was made of.
+    /// It is replaced by this tree, if it exists. The allocation claims the version that the tree
+    /// was made from.
     Replace(Value),
     /// It is removed if it exists.
     Remove,
 }
 
-/// What an allocation adds to a write.
+/// The part of a write that records an allocation.
 #[derive(Debug, Default)]
 pub struct Allocation {
-    /// Facts the write rests on, checked again in the sequencer.
+    /// The facts that the write rests on, which the sequencer checks again.
     pub claims: Vec<Claim>,
-    /// Objects that record the allocation.
+    /// The objects that record the allocation.
     pub companions: Vec<Companion>,
 }
 
-/// How a deletion with a grace period goes on.
+/// The result of deleting an object with a grace period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Grace {
     /// The object is removed at once.
     Now,
-    /// The object stays, marked, for so many seconds.
+    /// The object stays, marked as being deleted, for this many seconds.
     Seconds(i64),
 }
 
 /// The behaviour of one kind.
 pub trait Strategy: Debug + Send + Sync {
-    /// Defaults that ask whether a field was given that has a constant default: runs before the
-    /// constants are filled in, in the version of the request. Must be idempotent.
+    /// Sets defaults that depend on whether the client has given a field which has a constant
+    /// default. Called before the constant defaults are filled in, in the version of the request.
+    /// Must be idempotent.
     fn default_first(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// Defaults that look at other fields, in the version of the request. Must be idempotent.
+    /// Sets defaults that depend on other fields, in the version of the request. Must be
+    /// idempotent.
     fn default(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// Sets what the server decides on a create. Before it, status has been removed and generation
-    /// set to 1 where the row says so.
+    /// Sets the fields that the server decides on a create. Status was removed before, and
+    /// generation set to 1, if the row says so.
     fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
         let _ = (context, object);
     }
 
-    /// Drops what upstream's conversions leave out, of an object that no other method prepares.
+    /// Drops the fields that upstream's conversions leave out, from an object that no other method
+    /// prepares.
     fn forget_old_forms(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// True if a new object comes with the status that its creator gives it.
+    /// Returns true if a new object keeps the status that its creator gives it.
     fn keeps_status(&self) -> bool {
         false
     }
 
-    /// Keeps what an update may not change. Before it, status and generation are those of `old`;
-    /// after it, generation is counted where the row says so.
+    /// Keeps the fields that an update may not change. Status and generation are those of `old`
+    /// before; after it, generation is counted if the row says so.
     fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         let _ = (context, object, old);
     }
 
-    /// Whether a change counts in `metadata.generation`, for kinds that count; `None` counts every
-    /// change outside metadata and status.
+    /// Returns whether `metadata.generation` counts a change, for kinds that count; `None` counts
+    /// every change outside metadata and status.
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
         let _ = (object, old);
         None
     }
 
-    /// Keeps what a write through the subresource of `context` may not change. The default suits a
-    /// status subresource: only `status` and `metadata.managedFields` come from the write.
+    /// Keeps the fields that a write through the subresource of `context` may not change. The
+    /// default suits a status subresource: only `status` and `metadata.managedFields` come from the
+    /// write.
     fn prepare_subresource(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         let _ = context;
         let status = object.get("status").cloned();
@@ -213,14 +220,15 @@ pub trait Strategy: Debug + Send + Sync {
         }
     }
 
-    /// The rule for names of new objects, if it is not that of the kind's row: a kind whose names
-    /// depend on other fields is lenient here and checks them in `validate_create`.
+    /// Returns the rule for names of new objects, if it differs from that of the kind's row. A kind
+    /// whose names depend on other fields returns a lenient rule here and checks the names in
+    /// `validate_create`.
     fn name_rule(&self) -> Option<NameRule> {
         None
     }
 
-    /// Validates a new object. Its metadata has been checked before, names by the rule of the kind's
-    /// row; finalizers have not, see `object_metadata::validate_finalizers`.
+    /// Validates a new object. Its metadata has been validated before, its name by the rule of the
+    /// kind's row, but not its finalizers, see `object_metadata::validate_finalizers`.
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let _ = (context, object);
         Vec::new()
@@ -248,13 +256,13 @@ pub trait Strategy: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Texts for the client about an object that is accepted.
+    /// Returns warnings for the client about an object that is accepted.
     fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
         let _ = (context, object, old);
         Vec::new()
     }
 
-    /// The cells of the object's table row, one for each column of the kind's row.
+    /// Returns the cells of the object's table row, one for each column of the kind's row.
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         vec![
             Value::string(object.str_at(&["metadata", "name"])),
@@ -262,42 +270,44 @@ pub trait Strategy: Debug + Send + Sync {
         ]
     }
 
-    /// The value of a selectable field of a stored object; `None` takes it from the path of that
-    /// name. Reads the bytes: whoever watches by a field asks it of each event.
+    /// Returns the value of a selectable field of a stored object; `None` means that the value is
+    /// at the path of that name. Reads the bytes without parsing the object, because this is called
+    /// for each event and each watcher that selects by a field.
     fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
         let _ = (object, name);
         None
     }
 
-    /// The version that objects are prepared and validated in.
+    /// Returns the version that objects are prepared and validated in.
     fn prepared_in(&self) -> PreparedIn {
         PreparedIn::Storage
     }
 
-    /// What converts objects of the kind between any two versions, if `to_stored` and `to_served`
-    /// do not.
+    /// Returns the converter between any two versions of the kind, if `to_stored` and `to_served`
+    /// do not convert.
     fn converter(&self) -> Option<Arc<dyn Converter>> {
         None
     }
 
-    /// Turns an object of the version `served` into the stored one.
+    /// Converts an object from the version `served` into the stored one.
     fn to_stored(&self, served: &str, object: Value) -> Value {
         let _ = served;
         object
     }
 
-    /// Turns a stored object into one of the version `served`.
+    /// Converts a stored object into the version `served`.
     fn to_served(&self, served: &str, object: Value) -> Value {
         let _ = served;
         object
     }
 
-    /// Addresses, ports and the like that a write takes or gives back: fills `object` and returns
-    /// the claims that keep two writes from taking the same. `old` is absent on create, `object`
-    /// null on delete.
+    /// Allocates or releases addresses, ports and the like for a write: fills `object`, and returns
+    /// claims that keep two writes from allocating the same one. `old` is absent on create,
+    /// `object` null on delete.
     ///
     /// # Errors
-    /// The error for the client if nothing is free or the requested value is taken.
+    /// Returns the error for the client if nothing is free, or if the requested value is allocated
+    /// already.
     fn allocate(
         &self,
         context: &Context<'_>,
@@ -309,10 +319,10 @@ pub trait Strategy: Debug + Send + Sync {
         Ok(Allocation::default())
     }
 
-    /// Refuses a write through the subresource of `context` for what other objects say.
+    /// Refuses a write through the subresource of `context` because of other objects.
     ///
     /// # Errors
-    /// The error for the client.
+    /// Returns the error for the client.
     fn admit_subresource(
         &self,
         context: &Context<'_>,
@@ -324,56 +334,56 @@ pub trait Strategy: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Objects that come with a new one in the same commit.
+    /// Returns the objects that are created together with a new one, in the same commit.
     fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
         let _ = (context, object);
         Vec::new()
     }
 
-    /// True if a deleted object stays for something beside its finalizers.
+    /// Returns true if a deleted object stays for another reason than its finalizers.
     fn awaits(&self, object: &Value) -> bool {
         let _ = object;
         false
     }
 
-    /// Changes an object that is marked as deleted and stays for a while.
+    /// Changes an object that is marked as being deleted and stays for a while.
     fn prepare_deletion(&self, object: &mut Value) {
         let _ = object;
     }
 
-    /// How long the object stays when it is deleted with the wished grace period.
+    /// Returns for how long the object stays if it is deleted with the requested grace period.
     fn grace(&self, object: &Value, wished: Option<i64>) -> Grace {
         let _ = (object, wished);
         Grace::Now
     }
 
-    /// Refuses a deletion.
+    /// Refuses a deletion, if the kind forbids it.
     ///
     /// # Errors
-    /// The error for the client.
+    /// Returns the error for the client.
     fn admit_delete(&self, context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
         let _ = (context, object);
         Ok(())
     }
 
-    /// A warning for every client of the kind, if it is deprecated.
+    /// Returns a warning for every client of the kind, if it is deprecated.
     fn deprecation(&self) -> Option<&'static str> {
         None
     }
 
-    /// True if a deletion answers with the object instead of a Status.
+    /// Returns true if a deletion answers with the object instead of a Status.
     fn returns_deleted(&self) -> bool {
         false
     }
 
-    /// Seconds after which a new object expires; `None` for never.
+    /// Returns the seconds after which a new object expires; `None` for never.
     fn lifetime(&self, object: &Value) -> Option<i64> {
         let _ = object;
         None
     }
 }
 
-/// The cell that tells how long ago `time` was: `5d3h`, or `<unknown>` if it is not set.
+/// Returns the cell that shows how long ago `time` was: `5d3h`, or `<unknown>` if it is not set.
 pub fn age(time: &str, now: i64) -> Value {
     match Timestamp::parse(time) {
         Ok(then) => {

@@ -1,4 +1,4 @@
-//! The verbs: what each does with a kind and an object. Those that write hand a plan to
+//! The verbs: what each one does with a kind and an object. Those that write pass a plan to
 //! [`crate::write`].
 pub mod connect;
 pub mod create;

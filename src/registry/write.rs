@@ -1,10 +1,10 @@
-//! Drives a write: prepares it, has it sequenced, and retries until its outcome is certain.
+//! The driver of a write: prepares it, has it sequenced, and retries until its outcome is certain.
 //!
-//! A plan (see [`crate::plan`]) runs against one consistent state, and `run` has its outcome
-//! sequenced. If the state it read has changed, the plan runs again. From the second run on the
-//! write waits in the queue of its key, so that many writers of one object each prepare once. An
-//! answer without a commit (an error, an unchanged object, a dry run) is returned only when the
-//! state it rests on is durable; if that state is never committed, the plan runs again.
+//! A plan (see [`crate::plan`]) runs against one consistent state, and `run` submits the resulting
+//! write. If the state that the plan read has changed, the plan runs again. From the second run on
+//! the write waits in the queue of its key, so that many writers of one object each prepare once.
+//! An answer without a commit (an error, an unchanged object, a dry run) is returned only when the
+//! state that it rests on is durable. If that state is never committed, the plan runs again.
 //!
 //! A plan that needs the reply of a webhook, a converter or an authorizer ends early and runs again
 //! with the reply. Other writers do not wait for that call: see `Attempt` and `Line`.
@@ -24,30 +24,30 @@ use tokio::time::Instant;
 /// is already too slow.
 const RETRY_SECONDS: u32 = 1;
 
-/// The outcome of a plan: what to do with the state that the plan has read.
+/// The result of a plan: how to proceed with the state that the plan has read.
 pub enum PlannedWrite {
-    /// This is to be committed; the client gets what was stored.
+    /// Commit this write; the client gets the stored object.
     Commit(Write),
-    /// This is to be committed; the client gets this tree of the stored version.
+    /// Commit this write; the client gets this tree of the stored version.
     CommitAs(Write, Value),
-    /// Nothing is stored; this is the answer.
+    /// Store nothing; this is the answer.
     Answer(Unstored),
 }
 
 /// An answer without a commit.
 pub enum Unstored {
-    /// The object as it is.
+    /// The object as it is stored.
     Unchanged(ObjectRef),
-    /// A tree that is not stored: what would have been, or the last state of what was removed. In
-    /// the stored version.
+    /// A tree that is not stored: the object that a dry run would have stored, or the last state of
+    /// a removed object. In the stored version.
     Tree(Value),
-    /// The object that would have been removed.
+    /// The object that a dry run would have removed.
     Removed(ObjectRef),
 }
 
-/// What became of a write.
+/// The result of a write.
 pub enum Written {
-    /// It is durable.
+    /// The write is durable.
     Committed(Committed),
     /// Nothing was stored.
     Unstored(Unstored),
@@ -56,10 +56,10 @@ pub enum Written {
 /// Creates or changes an object.
 ///
 /// # Errors
-/// What the plan says, or why the plane cannot take the write.
+/// Returns the plan's error, or the reason why the plane did not apply the write.
 ///
 /// # Cancel safety
-/// Dropping the future does not take a write back that has been sequenced.
+/// Dropping the future does not undo a write that has been sequenced.
 pub async fn change<C: ObjectChange>(call: &Call<'_>, change: &mut C) -> Result<Written, ApiError> {
     let key = change.key();
     run(call, &key, |run| plan::change(run, change)).await
@@ -68,10 +68,10 @@ pub async fn change<C: ObjectChange>(call: &Call<'_>, change: &mut C) -> Result<
 /// Deletes an object.
 ///
 /// # Errors
-/// What the plan says, or why the plane cannot take the write.
+/// Returns the plan's error, or the reason why the plane did not apply the write.
 ///
 /// # Cancel safety
-/// Dropping the future does not take a write back that has been sequenced.
+/// Dropping the future does not undo a write that has been sequenced.
 pub async fn delete<D: ObjectDeletion>(
     call: &Call<'_>,
     deletion: &mut D,
@@ -80,14 +80,14 @@ pub async fn delete<D: ObjectDeletion>(
     run(call, &key, |run| plan::deletion(run, deletion)).await
 }
 
-/// Runs `plan` until its outcome is certain. After another write has changed what the plan read, the
-/// next run waits in the queue of `key`.
+/// Runs `plan` until its outcome is certain. After another write has changed something that the
+/// plan read, the next run waits in the queue of `key`.
 ///
 /// # Errors
-/// What the plan says, or why the plane cannot take the write.
+/// Returns the plan's error, or the reason why the plane did not apply the write.
 ///
 /// # Cancel safety
-/// Dropping the future does not take a write back that has been sequenced.
+/// Dropping the future does not undo a write that has been sequenced.
 async fn run(
     call: &Call<'_>,
     key: &Key,
@@ -103,7 +103,8 @@ async fn run(
         call.stands_in(&cut)?;
         let answer = match plan(&mut attempt.state.run(call, &cut)) {
             Ok(PlannedWrite::Commit(write)) => {
-                // The sequencer changes a state in place if nothing else refers to it.
+                // Dropped first: the sequencer changes a state in place if nothing else refers to
+                // it.
                 drop(cut);
                 match attempt.submit(write).await? {
                     Some(committed) => return Ok(Written::Committed(committed)),
@@ -123,7 +124,7 @@ async fn run(
             }
             Err(Interrupted::NeedsReplies) => {
                 if attempt.may_ask(cut).await? == Asks::Now {
-                    // Runs the plan on the published state: a webhook may see durable objects only,
+                    // Runs the plan on the published state: a webhook may get durable objects only,
                     // because only these have a resourceVersion.
                     let published = plane.snapshot();
                     if let Err(Interrupted::NeedsReplies) =
@@ -153,7 +154,7 @@ async fn run(
     }
 }
 
-/// A write on its way to an outcome.
+/// A write until its outcome is certain.
 struct Attempt<'a> {
     call: &'a Call<'a>,
     key: &'a Key,
@@ -161,26 +162,27 @@ struct Attempt<'a> {
     line: Line,
 }
 
-/// The queues of its key that a write is in. It never waits for the second while it holds the first: a
-/// write that holds the second may wait for the first, and both would wait for ever.
+/// The positions of a write in the queues of its key. It never waits for the head of the second
+/// queue while it is at the head of the first: a write at the head of the second may wait for the
+/// first, and both would wait for ever.
 #[derive(Default)]
 struct Line {
-    /// An earlier run failed because another write had changed what it read.
+    /// True if an earlier run failed because another write had changed what it read.
     beaten: bool,
-    /// The head of the queue of writes that were beaten. Held from plan to outcome, never during a
-    /// call to a webhook, converter or authorizer.
+    /// The head of the queue of writes of which an earlier run failed. Held from the plan to its
+    /// outcome, but never during a call to a webhook, converter or authorizer.
     turn: Option<KeyQueueGuard>,
-    /// The head of the queue of beaten writes that make such calls. Held during the call: writes
-    /// without calls pass, and the others call one after the other. Side by side, each would change
-    /// the object that the others have just sent.
+    /// The head of the queue of such writes that make calls. Held during the call: writes without
+    /// calls pass, and writes with calls make them one after the other. Concurrently, each would
+    /// change the object that the others have just sent.
     asking: Option<KeyQueueGuard>,
 }
 
-/// Whether the calls that a plan needs are made now.
+/// The answer to whether the calls that a plan needs may be made now.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Asks {
     Now,
-    /// The plan is worked out again first.
+    /// Not yet: the plan must run again first.
     NotYet,
 }
 
@@ -194,9 +196,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Has a write sequenced. Returns `None` if a claim failed, or the state that the write was
-    /// prepared against was withdrawn. Then this write holds its turn in a queue of its key and
-    /// must be prepared again.
+    /// Submits a write to the plane. Returns `None` if a claim failed, or if the state that the
+    /// write was prepared against was withdrawn. The write is then at the head of a queue of its
+    /// key and must be prepared again.
     async fn submit(&mut self, mut write: Write) -> Result<Option<Committed>, ApiError> {
         write.claims.extend(self.call.kind_claim());
         let plane = &self.call.tenant.plane;
@@ -218,8 +220,8 @@ impl<'a> Attempt<'a> {
 
     /// Waits for the head of the queue of writes that make calls.
     async fn queue_to_ask(&mut self) -> Result<(), ApiError> {
-        // The write at the head of that queue may wait for `turn`: released first, or both would wait
-        // for ever.
+        // Released first: the write at the head of the other queue may wait for `turn`, and both
+        // would wait for ever.
         self.line.turn = None;
         let plane = &self.call.tenant.plane;
         self.line.asking = Some(within(self.call, plane.enter_outside_call_queue(self.key)).await?);
@@ -244,9 +246,10 @@ impl<'a> Attempt<'a> {
         Ok(Asks::Now)
     }
 
-    /// Makes the calls that the last run needs: the one place where a write waits for anything but
-    /// its plane. Meanwhile the write holds no state, no seat, and not the queue of writes without
-    /// calls, so a slow webhook delays only writes that call it. Ends at the request's deadline.
+    /// Makes the calls that the last run needs. This is the only place where a write waits for
+    /// anything but its plane. During the calls it holds no state, no seat, and not the queue of
+    /// writes without calls, so a slow webhook delays only writes that call it. Ends at the
+    /// request's deadline.
     async fn ask(&mut self) -> Result<(), ApiError> {
         let call = self.call;
         let away = call.leave_seat()?;
@@ -258,7 +261,7 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// The object with its version, unless it has been replaced meanwhile.
+/// Returns the object with its version, unless it has been replaced in the meantime.
 fn versioned(call: &Call<'_>, object: ObjectRef) -> Option<ObjectRef> {
     if object.version().is_some() {
         return Some(object);
@@ -270,12 +273,12 @@ fn versioned(call: &Call<'_>, object: ObjectRef) -> Option<ObjectRef> {
 /// Waits until this replica may answer from memory.
 ///
 /// # Errors
-/// 503 if the plane has another owner, or the read lease is not proven before the deadline.
+/// Returns 503 if the plane has another owner, or the read lease is not proven before the deadline.
 pub async fn answerable(call: &Call<'_>) -> Result<(), ApiError> {
     answerable_by(&call.tenant.plane, call.request.deadline).await
 }
 
-/// As [`answerable`], for work that has no [`Call`].
+/// Works as [`answerable`], for code that has no [`Call`].
 ///
 /// # Errors
 /// See [`answerable`].
@@ -294,7 +297,7 @@ pub async fn answerable_by(plane: &Plane, deadline: Instant) -> Result<(), ApiEr
 /// Waits for a future, but not beyond the request's deadline.
 ///
 /// # Errors
-/// 504 when the time is up.
+/// Returns 504 when the deadline has passed.
 pub async fn within<F: Future>(call: &Call<'_>, future: F) -> Result<F::Output, ApiError> {
     tokio::time::timeout_at(call.request.deadline, future)
         .await
@@ -309,12 +312,12 @@ fn too_late(call: &Call<'_>) -> ApiError {
     )
 }
 
-/// The request's time is over.
+/// Reports that the request's time is over.
 pub fn out_of_time() -> ApiError {
     ApiError::timeout("request did not complete within the allotted timeout", 0)
 }
 
-/// The answer to a write that the plane refused.
+/// Returns the answer to a write that the plane refused.
 fn refusal(error: &SubmitError) -> ApiError {
     match error {
         SubmitError::TooLarge { .. } => {
@@ -326,7 +329,7 @@ fn refusal(error: &SubmitError) -> ApiError {
     }
 }
 
-/// An error with its sources, on one line.
+/// Returns an error with its sources, on one line.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

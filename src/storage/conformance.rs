@@ -1,7 +1,7 @@
-//! What every engine must do, as one suite.
+//! The conformance suite: everything that every engine must do.
 //!
-//! [`run`] takes a factory of fresh stores and goes through [`CASES`]; [`model`] drives random
-//! transactions against a brute-force model. Both panic with the case's name.
+//! [`run`] takes a function that returns fresh stores and runs all [`CASES`]; [`model`] runs random
+//! transactions against a simple model. Both panic with the case's name.
 
 mod changes;
 mod model;
@@ -21,7 +21,7 @@ type Test = fn(Arc<dyn Store>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// One case: a name, which is the property, and the test of it on a fresh store.
 pub struct Case {
-    /// The property.
+    /// The property that the case tests.
     pub name: &'static str,
     run: Test,
 }
@@ -69,7 +69,7 @@ cases! {
 /// Runs every case on a store of its own.
 ///
 /// # Panics
-/// If the engine does not conform.
+/// Panics if the engine does not conform.
 pub async fn run<F: Future<Output = Arc<dyn Store>>>(mut fresh: impl FnMut() -> F) {
     for case in CASES {
         println!("conformance: {}", case.name);
@@ -107,13 +107,13 @@ fn txn(compares: Vec<Compare>, ops: Vec<Op>) -> Txn {
     Txn { compares, ops }
 }
 
-/// Commits operations that nothing can refuse.
+/// Commits operations that the store must apply.
 async fn done(store: &Arc<dyn Store>, ops: Vec<Op>) -> Revision {
     let Committed { revision } = store.commit(txn(Vec::new(), ops)).await.expect("committed");
     revision
 }
 
-/// The failed compares of a commit that must have been refused.
+/// Returns the failed compares of a commit that must have been refused.
 fn refused(result: Result<Committed, CommitError>) -> Vec<usize> {
     match result {
         Err(CommitError::Refused { failed, .. }) => failed,
@@ -121,7 +121,7 @@ fn refused(result: Result<Committed, CommitError>) -> Vec<usize> {
     }
 }
 
-/// All keys and values of a store, as texts, read in one go.
+/// Returns all keys and values of a store, as texts, read at one revision.
 async fn all(store: &Arc<dyn Store>) -> Vec<(String, String)> {
     let request = RangeRequest::between("", "");
     let reply = store.range(request).await.expect("read");

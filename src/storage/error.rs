@@ -7,31 +7,31 @@ use std::path::PathBuf;
 
 use crate::store::{KeyValue, Revision};
 
-/// Why a transaction was not acknowledged.
+/// The reason why a transaction was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CommitError {
     /// Final: these compares, by index into [`crate::Txn::compares`], did not hold. Nothing was
-    /// done and nothing will be.
+    /// applied and nothing will be.
     #[error("compares {failed:?} did not hold")]
     Refused {
         /// Indexes of all compares that did not hold, ascending, at least one.
         failed: Vec<usize>,
-        /// The newest revision when the compares were tested.
+        /// The newest revision at which the compares were tested.
         at: Revision,
-        /// What each compared key held at that revision, by index into [`crate::Txn::compares`];
-        /// `None` for an absent one. It saves the caller a read.
+        /// The value of each compared key at that revision, by index into [`crate::Txn::compares`];
+        /// `None` for an absent key. This saves the caller a read.
         found: Vec<Option<KeyValue>>,
     },
-    /// Final: nothing was done and nothing will be.
+    /// Final: nothing was applied and nothing will be.
     #[error("the transaction was rejected")]
     Rejected(#[source] Rejection),
-    /// The transaction may have been done, may still be done, or may never be. Only a later write
+    /// The transaction may have been applied, may still be, or may never be. Only a later write
     /// that compares can settle which.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
 }
 
-/// Why a store would not take a transaction.
+/// The reason why a store refused a transaction.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The disk or the quota is full.
@@ -40,19 +40,19 @@ pub enum Rejection {
     /// A key, a value or the whole transaction is larger than [`crate::Limits`] allow.
     #[error("too large: {0}")]
     TooLarge(String),
-    /// More operations or compares than [`crate::Limits`] allow.
+    /// There are more operations or compares than [`crate::Limits`] allow.
     #[error("too many operations: {0}")]
     TooManyOps(String),
-    /// Two operations have the same key, or one has an empty key: an error of the caller.
+    /// Two operations have the same key, or one has an empty key. The caller must not send this.
     #[error("malformed transaction: {0}")]
     Malformed(String),
     /// An operation names a lease that the store does not have.
     #[error("no such lease: {0}")]
     NoLease(String),
-    /// What the transaction would have to read is damaged.
+    /// Data that the transaction would have to read is damaged.
     #[error("damaged: {0}")]
     Corrupt(String),
-    /// The store takes no writes for now; [`crate::Store::health`] says why.
+    /// The store accepts no writes for now; [`crate::Store::health`] has the reason.
     #[error("read only: {0}")]
     ReadOnly(String),
     /// The store is closed.
@@ -60,13 +60,13 @@ pub enum Rejection {
     Closed,
 }
 
-/// Why a read has no answer.
+/// The reason why a read has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The requested revision is older than what the store keeps.
+    /// The requested revision is older than those that the store keeps.
     #[error("revisions below {floor} are compacted")]
     Compacted {
-        /// The oldest revision that still has an answer.
+        /// The oldest revision that can still be read.
         floor: Revision,
     },
     /// The requested revision has not been committed yet.
@@ -75,7 +75,7 @@ pub enum ReadError {
         /// The newest revision.
         head: Revision,
     },
-    /// The store cannot answer now; asking again later is safe.
+    /// The store cannot answer now; trying again later is safe.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// The requested data are damaged on disk.
@@ -86,10 +86,11 @@ pub enum ReadError {
     Closed,
 }
 
-/// Why a lease could not be granted, kept or revoked.
+/// The reason why a lease could not be granted, kept or revoked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
-    /// The lease expired, was revoked or never was. What hung on it is gone or about to go.
+    /// The lease expired, was revoked or never existed. The keys attached to it are deleted or
+    /// about to be.
     #[error("no such lease")]
     NotFound,
     /// The store cannot answer now.
@@ -100,7 +101,7 @@ pub enum LeaseError {
     Closed,
 }
 
-/// Why a store could not be opened. Each message says what to do.
+/// The reason why a store could not be opened. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Another process has the folder open.
@@ -109,9 +110,9 @@ pub enum OpenError {
         path.display(), holder(*pid)
     )]
     Locked {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
-        /// The process that holds it, where it could be read.
+        /// The process that has it open, if it could be read.
         pid: Option<u32>,
     },
     /// A newer program wrote the folder.
@@ -121,13 +122,13 @@ pub enum OpenError {
     Newer {
         /// The format on disk.
         found: u32,
-        /// The newest format this program reads.
+        /// The newest format that this program reads.
         supported: u32,
     },
-    /// What is on disk is not what was written. Nothing was changed.
+    /// The files on disk are not what was written. Nothing was changed.
     #[error("the store is damaged and was left as it is: {reason}; restore it from a backup")]
     Damaged {
-        /// What was found.
+        /// The damage that was found.
         reason: String,
     },
     /// The folder cannot be read, written or created.
@@ -135,47 +136,47 @@ pub enum OpenError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// An option cannot be used, such as an endpoint or a certificate.
     #[error("{reason}")]
     Options {
-        /// What is wrong, for people.
+        /// The error in the option, as a text for people.
         reason: String,
     },
     /// A member of the cluster must not be used.
     #[error("the etcd member {endpoint} must not be used: {reason}")]
     Refused {
-        /// The member's endpoint as it was given.
+        /// The endpoint of the member as the options have it.
         endpoint: String,
-        /// Why, and what helps.
+        /// The reason, and what to do about it.
         reason: String,
     },
     /// The user or the password is wrong.
     #[error("etcd refused the login; check the user, its password and its roles: {reason}")]
     Login {
-        /// What etcd said.
+        /// The text of etcd's error.
         reason: String,
     },
-    /// TLS found no trust, on either side.
+    /// TLS failed: one side does not trust the other, or etcd does not speak TLS.
     #[error(
         "no TLS connection to etcd; check the CA and the client certificate, and that etcd speaks TLS: {reason}"
     )]
     Untrusted {
-        /// What each endpoint said.
+        /// The error of each endpoint.
         reason: String,
     },
     /// No member answered in time.
     #[error("etcd cannot be reached; check the endpoints and that the members run: {reason}")]
     Unreachable {
-        /// What each endpoint said.
+        /// The error of each endpoint.
         reason: String,
     },
-    /// There is no room even to open.
+    /// The disk has no room even for opening the store.
     #[error("no space left on the disk of the store at {}; free some and start again", path.display())]
     NoSpace {
-        /// The folder.
+        /// The path of the folder.
         path: PathBuf,
     },
 }

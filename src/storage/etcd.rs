@@ -1,21 +1,22 @@
 //! The shared engine: etcd, for replicas that form a ring.
 //!
-//! * `wire`: conversion to and from etcd's messages, and the key prefix. `reply`: what its errors mean.
+//! * `wire`: conversion to and from etcd's messages, and the key prefix. `reply`: the meaning of
+//!   its errors.
 //! * `members`: a connection to each member, which members are fit, and which one gets the calls.
 //! * `calls`: commits, reads and leases. `feed`: watches that reconnect by themselves, and histories.
-//! * `clients` and `credentials`: connections, and what they authenticate with.
+//! * `clients` and `credentials`: connections, and the credentials they use.
 //! * `version`: which etcd versions are refused. `space`: the quota.
 //!
 //! # Guarantees
-//! * A commit is one transaction and is proposed once. Its outcome is final when etcd says that it was
-//!   applied, that a compare did not hold, or that it was refused before it was proposed. Everything
-//!   else is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
+//! * A commit is one transaction and is proposed once. Its outcome is final when etcd replies that
+//!   it was applied, that a compare did not hold, or that it was refused before it was proposed.
+//!   Every other outcome is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
 //! * A commit that is refused because etcd elects a leader is sent again when there is one. Once etcd
 //!   has been unavailable for longer, commits are refused at once.
 //! * Reads without a revision are linearizable. Members of a version whose linearizable reads may be
 //!   stale are not used.
-//! * The history is read from above the compaction revision, never at it. A previous value that
-//!   compaction removed ends it: [`ReadError::Compacted`].
+//! * The history is read only from above the compaction revision. If compaction has removed a
+//!   previous value, reading it ends with [`ReadError::Compacted`].
 //! * etcd holds nothing at revision 1, its first one, and does not say that it compacted it. A store
 //!   that did not compact it itself reads from it, and misses nothing.
 //! * If one of several members is dead, hangs, or has no leader, calls go to another.
@@ -56,8 +57,8 @@ use crate::store::{
 use crate::txn::check;
 use crate::watch::{StoreWatch, WatchEnd, WatchSender, store_watch};
 
-/// etcd's own limits with its default flags: 128 operations and 128 compares, 1.5 MiB per request,
-/// of which some is left for compares and framing.
+/// etcd's limits with its default flags: 128 operations, 128 compares and 1.5 MiB per request, with
+/// some room left for compares and framing.
 const ETCD_LIMITS: Limits = Limits {
     ops_max: TXN_OPS_MAX + 8,
     compares_max: TXN_OPS_MAX + 8,
@@ -67,22 +68,25 @@ const ETCD_LIMITS: Limits = Limits {
     transactions_max: 8,
 };
 
-/// Interval of the status requests to all members.
+/// Interval of the status requests to all members. A longer one would notice a dead member later.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Shortest interval of them, after calls that failed.
+/// Shortest interval of these requests, after calls that failed. A shorter one would load a cluster
+/// in trouble.
 const PROBE_PAUSE: Duration = Duration::from_millis(100);
-/// Interval of reading the files with credentials. A replica whose credentials have expired is without
-/// a store for at most this long after the files are replaced.
+/// Interval of reading the files with credentials. A replica whose credentials have expired has no
+/// store for at most this long after the files are replaced.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
-/// Bytes of a history beyond which reading it fails, rather than exhausting memory.
+/// Bytes of a history beyond which reading it fails. Without this limit a large history would
+/// exhaust the memory.
 const HISTORY_BYTES_MAX: usize = 512 * 1024 * 1024;
-/// Longest time without an event or progress while a history is read.
+/// Longest time without an event or progress while a history is read. Without this limit a hanging
+/// member would block the reader for ever.
 const HISTORY_STALL_MAX: Duration = Duration::from_secs(10);
 
-/// TLS to etcd, in PEM form.
+/// The certificates for TLS to etcd, in PEM form.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
-    /// The CA of the servers' certificates; `None` is the system's roots.
+    /// The CA of the servers' certificates; `None` for the system's root certificates.
     pub ca: Option<Secret>,
     /// The client's certificate and its key.
     pub cert_and_key: Option<(Secret, Secret)>,
@@ -90,21 +94,22 @@ pub struct EtcdTls {
     pub server_name: Option<String>,
 }
 
-/// How an [`EtcdStore`] connects.
+/// The options of an [`EtcdStore`].
 #[derive(Clone)]
 pub struct EtcdOptions {
-    /// `host:port`, `http://host:port` or `https://host:port`, if possible of all members.
+    /// The endpoints: `host:port`, `http://host:port` or `https://host:port`, if possible of all
+    /// members.
     pub endpoints: Vec<String>,
-    /// In front of every key. Stores with prefixes of which neither begins with the other share an
-    /// etcd without seeing each other.
+    /// The prefix of every key. Stores can share an etcd without seeing each other's keys if
+    /// neither of their prefixes begins with the other.
     pub prefix: Bytes,
     /// User and password.
     pub user: Option<(String, Secret)>,
-    /// Given, endpoints without a scheme speak TLS.
+    /// The certificates for TLS. If they are set, endpoints without a scheme use TLS.
     pub tls: Option<EtcdTls>,
-    /// How long a call may take. A commit that takes longer is unknown.
+    /// The longest time that a call may take. The outcome of a commit that takes longer is unknown.
     pub call_timeout: Duration,
-    /// How long opening waits for a member to be fit.
+    /// The longest time that opening waits until a member is fit.
     pub open_timeout: Duration,
 }
 
@@ -122,10 +127,10 @@ impl Default for EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Reads the files that the options name, to report a missing one before connecting.
+    /// Reads the files that the options name, so that a missing one is reported before connecting.
     ///
     /// # Errors
-    /// If a file cannot be read, or a password is not text.
+    /// Returns an error if a file cannot be read, or a password is not text.
     pub fn check(&self) -> Result<(), OpenError> {
         Credentials::read(self).map(drop)
     }
@@ -136,7 +141,7 @@ struct Inner {
     keys: Keys,
     members: Arc<Members>,
     space: Space,
-    /// The newest revision that any answer has shown.
+    /// The newest revision that any reply has shown.
     seen: AtomicU64,
     floor: AtomicU64,
     used_bytes: AtomicU64,
@@ -150,12 +155,12 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Connects, and waits until a member is fit.
+    /// Connects to the cluster, and waits until a member is fit.
     ///
     /// # Errors
     /// See [`OpenError`]; a member with a version that must not be used, a wrong password, a
-    /// certificate that is not trusted or an endpoint that cannot be is reported at once, unreachable
-    /// members after [`EtcdOptions::open_timeout`].
+    /// certificate that is not trusted or an invalid endpoint is reported at once; unreachable
+    /// members are reported after [`EtcdOptions::open_timeout`].
     ///
     /// # Cancel safety
     /// A dropped call leaves nothing behind.
@@ -182,7 +187,7 @@ impl EtcdStore {
                 }
                 _ => tokio::time::sleep(pause).await,
             }
-            // Grows up to the interval of an open store.
+            // The pause grows up to the interval of an open store.
             pause = (pause * 2).min(PROBE_INTERVAL);
         };
         let inner = Arc::new(Inner {
@@ -198,7 +203,7 @@ impl EtcdStore {
         });
         inner.note(report);
         inner.check_access().await?;
-        // Both end by themselves when the store is closed or dropped.
+        // Both tasks end by themselves when the store is closed or dropped.
         tokio::spawn(keep_probing(
             Arc::downgrade(&inner),
             inner.closed.subscribe(),
@@ -219,13 +224,13 @@ impl Drop for EtcdStore {
     }
 }
 
-/// Ends when the store is closed.
+/// Completes when the store is closed.
 async fn closing(closed: &mut watch::Receiver<bool>) {
-    // Its sender lives in the store: an error says the same.
+    // The sender lives in the store: an error also means that the store is gone.
     let _ = closed.wait_for(|closed| *closed).await;
 }
 
-/// Requests the status of all members, and checks whether the quota is free again.
+/// Requests the status of all members again and again, and checks whether the quota is free again.
 async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
     loop {
         let Some(inner) = store.upgrade() else { return };
@@ -245,7 +250,7 @@ async fn keep_probing(store: Weak<Inner>, mut closed: watch::Receiver<bool>) {
     }
 }
 
-/// Checks whether the files hold other credentials.
+/// Checks again and again whether the files hold other credentials.
 async fn keep_renewing(members: Weak<Members>, mut closed: watch::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -288,7 +293,7 @@ impl Inner {
         }
     }
 
-    /// Ends everything that runs.
+    /// Ends all tasks and watches.
     fn end(&self) {
         self.closed.send_replace(true);
         for (sender, _) in self.feeds.lock().drain(..) {
@@ -412,7 +417,7 @@ impl Inner {
                 }
             }),
         };
-        // Ends by itself with the watch or the store.
+        // The task ends by itself with the watch or the store.
         tokio::spawn(feed.run());
         Ok(watch)
     }

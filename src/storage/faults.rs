@@ -1,7 +1,7 @@
-//! A store that misbehaves on request, around any other.
+//! A decorator around any store that misbehaves on request.
 //!
-//! A test scripts faults one by one on the [`FaultPlan`]; without any, everything passes through.
-//! Nothing here is random and nothing runs by a clock unless a fault says so.
+//! A test adds faults one by one to the [`FaultPlan`]; without any, every call passes through.
+//! Nothing here is random, and nothing depends on time unless a fault has one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,38 +18,40 @@ use crate::store::{
 };
 use crate::watch::{StoreWatch, WatchEnd, WatchSender};
 
-/// What happens to a commit.
+/// A fault of one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitFault {
-    /// It is done after this time.
+    /// The commit is applied after this time.
     Delay(Duration),
-    /// It is done, and its answer held back for this time.
+    /// The commit is applied, and its reply delayed by this time.
     DelayAnswer(Duration),
-    /// It is not done, and answered as if these compares had failed.
+    /// The commit is not applied, and the reply is that these compares did not hold.
     Refuse(Vec<usize>),
-    /// It is not done, and answered so.
+    /// The commit is not applied, and the reply is this rejection.
     Reject(Rejection),
-    /// It is done, and answered as unknown. One that would be refused is not done.
+    /// The commit is applied, and the reply is that its outcome is unknown. A commit that would be
+    /// refused is not applied.
     UnknownApplied,
-    /// It is not done, now or later, and answered as unknown.
+    /// The commit is not applied, now or later, and the reply is that its outcome is unknown.
     UnknownNotApplied,
-    /// It is answered as unknown and waits for [`FaultyStore::apply_late`].
+    /// The reply is that the outcome is unknown, and the commit waits for
+    /// [`FaultyStore::apply_late`].
     UnknownLate,
-    /// It is never answered; it is done.
+    /// The commit is applied but never gets a reply.
     HangApplied,
-    /// It is never answered; it is not done.
+    /// The commit is not applied and never gets a reply.
     HangNotApplied,
 }
 
-/// What happens to a read: a get, a range, a history, a revision, the start of a watch or a request
+/// A fault of one read: a get, a range, a history, a revision, the start of a watch or a request
 /// for progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadFault {
-    /// It is done after this time.
+    /// The read is done after this time.
     Delay(Duration),
-    /// It fails so.
+    /// The read returns this error.
     Fail(ReadError),
-    /// It is never answered.
+    /// The read never gets a reply.
     Hang,
 }
 
@@ -61,7 +63,7 @@ struct CommitRule {
     times: usize,
 }
 
-/// The faults to come.
+/// The faults of future calls.
 #[derive(Default)]
 pub struct FaultPlan {
     commits: Mutex<Vec<CommitRule>>,
@@ -73,12 +75,13 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// The next commit meets this fault.
+    /// Makes the next commit meet this fault.
     pub fn next_commit(&self, fault: CommitFault) {
         self.commits_matching(|_| true, fault, 1);
     }
 
-    /// The next `times` commits that match meet this fault. Rules are tried in the order given.
+    /// Makes the next `times` commits that match meet this fault. Rules are tried in the order in
+    /// which they were added.
     pub fn commits_matching(
         &self,
         matches: impl Fn(&Txn) -> bool + Send + Sync + 'static,
@@ -93,38 +96,38 @@ impl FaultPlan {
         });
     }
 
-    /// The next `times` reads meet this fault.
+    /// Makes the next `times` reads meet this fault.
     pub fn next_reads(&self, fault: ReadFault, times: usize) {
         self.reads.lock().push((fault, times));
     }
 
-    /// From now on every history is returned empty.
+    /// Makes every history empty from now on.
     pub fn forget_histories(&self) {
         *self.forgetful.lock() = true;
     }
 
-    /// The next `times` renewals of a lease fail as unavailable.
+    /// Makes the next `times` renewals of a lease fail as unavailable.
     pub fn next_keep_alives_fail(&self, times: usize) {
         *self.lease_failures.lock() += times;
     }
 
-    /// Number of commits so far, whatever their outcome.
+    /// Returns the number of commits so far, whatever their outcome.
     #[must_use]
     pub fn commits_asked(&self) -> usize {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// From now on every commit is rejected for want of space.
+    /// Makes every commit fail for lack of space from now on.
     pub fn fill(&self) {
         *self.full.lock() = true;
     }
 
-    /// There is space again.
+    /// Ends the lack of space.
     pub fn free(&self) {
         *self.full.lock() = false;
     }
 
-    /// Drops all faults to come.
+    /// Drops all planned faults.
     pub fn clear(&self) {
         self.commits.lock().clear();
         self.reads.lock().clear();
@@ -178,7 +181,7 @@ pub struct FaultyStore {
 }
 
 impl FaultyStore {
-    /// Wraps a store; without a plan it changes nothing.
+    /// Wraps a store; without planned faults it changes nothing.
     #[must_use]
     pub fn new(inner: Arc<dyn Store>) -> Self {
         Self {
@@ -189,13 +192,13 @@ impl FaultyStore {
         }
     }
 
-    /// The faults to come.
+    /// Returns the planned faults.
     #[must_use]
     pub fn plan(&self) -> &Arc<FaultPlan> {
         &self.plan
     }
 
-    /// Does, in order, the transactions that were answered as unknown to be done late.
+    /// Applies, in order, the transactions that were answered as unknown and wait for this call.
     pub async fn apply_late(&self) -> Vec<Result<Committed, CommitError>> {
         let late = std::mem::take(&mut *self.late.lock());
         let mut results = Vec::with_capacity(late.len());
@@ -205,15 +208,15 @@ impl FaultyStore {
         results
     }
 
-    /// Cuts all running watches off, as a lost connection does.
+    /// Ends all running watches, as a lost connection does.
     pub fn cut_watches(&self) {
         for watch in self.watches.lock().drain(..) {
             watch.end(WatchEnd::Lost("cut by plan".to_owned()));
         }
     }
 
-    /// Refuses with what the keys hold now. They are read one after the other, so the revision is
-    /// that of the last read.
+    /// Returns a refusal with the present values of the keys. They are read one after the other, so
+    /// the revision is that of the last read.
     async fn refuse(&self, txn: &Txn, failed: Vec<usize>) -> Result<Committed, CommitError> {
         let unread =
             |error| CommitError::Unknown(format!("refused by plan, but a read failed: {error}"));

@@ -1,7 +1,7 @@
-//! Leases of the embedded engines: rows in memory, run by the process's clock.
+//! Leases of the embedded engines: rows in memory, which end by the process's clock.
 //!
-//! Knows which keys hang on which lease and when it ends. Deleting the keys is the engine's
-//! transaction, so that it has its place in the commit order.
+//! Knows which keys are attached to which lease and when a lease ends. The engine deletes the keys
+//! in a transaction, so that the deletion has its place in the commit order.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,13 @@ use bytes::Bytes;
 
 use crate::store::LeaseId;
 
-/// A clock that never goes back. Only differences mean anything.
+/// A clock that never goes back. Only differences of its times have a meaning.
 pub trait Clock: Send + Sync + 'static {
-    /// The time since some fixed moment.
+    /// Returns the time since some fixed moment.
     fn now(&self) -> Duration;
 }
 
-/// The machine's clock since boot, which runs on while the machine is suspended.
+/// The machine's clock since boot, which also runs while the machine is suspended.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
@@ -36,7 +36,7 @@ impl Clock for SystemClock {
 pub struct ManualClock(AtomicU64);
 
 impl ManualClock {
-    /// Moves the clock on.
+    /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let millis = u64::try_from(by.as_millis()).unwrap_or(u64::MAX);
         self.0.fetch_add(millis, Ordering::SeqCst);
@@ -63,7 +63,7 @@ pub(crate) struct LeaseTable {
 }
 
 impl LeaseTable {
-    /// An empty table that gives out ids from `first` on.
+    /// Creates an empty table whose ids begin at `first`.
     pub(crate) fn new(first: i64) -> Self {
         Self {
             next: first.max(1),
@@ -84,7 +84,8 @@ impl LeaseTable {
         id
     }
 
-    /// Renews a lease that has not ended. One past its deadline has ended, deleted or not.
+    /// Renews a lease that has not ended. A lease past its deadline has ended, whether or not it
+    /// was removed.
     pub(crate) fn keep_alive(&mut self, id: LeaseId, now: Duration) -> bool {
         match self.leases.get_mut(&id) {
             Some(lease) if lease.deadline > now => {
@@ -117,7 +118,7 @@ impl LeaseTable {
         }
     }
 
-    /// Detaches all keys. The caller attaches them again.
+    /// Detaches all keys. The caller attaches them again as needed.
     pub(crate) fn detach_all(&mut self) {
         self.by_key.clear();
         for lease in self.leases.values_mut() {
@@ -125,12 +126,12 @@ impl LeaseTable {
         }
     }
 
-    /// When the next lease ends, if there is one.
+    /// Returns the time at which the next lease ends, if there is a lease.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         self.leases.values().map(|lease| lease.deadline).min()
     }
 
-    /// Leases that have ended and are still in the table.
+    /// Returns the leases that have ended and are still in the table.
     pub(crate) fn expired(&self, now: Duration) -> Vec<LeaseId> {
         let ended = self
             .leases
@@ -139,14 +140,14 @@ impl LeaseTable {
         ended.map(|(id, _)| *id).collect()
     }
 
-    /// The keys that are attached to a lease; `None` if there is no such lease.
+    /// Returns the keys that are attached to a lease; `None` if there is no such lease.
     pub(crate) fn keys(&self, id: LeaseId) -> Option<Vec<Bytes>> {
         self.leases
             .get(&id)
             .map(|lease| lease.keys.iter().cloned().collect())
     }
 
-    /// Removes a lease whose keys are deleted.
+    /// Removes a lease after its keys were deleted.
     pub(crate) fn remove(&mut self, id: LeaseId) {
         let Some(lease) = self.leases.remove(&id) else {
             return;
@@ -157,8 +158,8 @@ impl LeaseTable {
     }
 }
 
-/// A first lease id that no earlier opening of the same store can have given out, short of a clock
-/// set back by years.
+/// Returns a first lease id that no earlier opening of the same store can have used, unless the
+/// clock was set back by years.
 pub(crate) fn first_lease_id() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let micros = now.map_or(1, |since| since.as_micros());

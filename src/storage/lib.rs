@@ -1,12 +1,12 @@
 //! The store under every control plane: ordered keys, transactions with compares, one commit
 //! order, a change feed, and leases.
 //!
-//! * [`Store`] is the trait; everything above it holds an `Arc<dyn Store>`.
-//! * [`MemoryStore`] keeps everything in the process; for tests and `--store memory`.
+//! * [`Store`] is the trait; all other crates use an `Arc<dyn Store>`.
+//! * [`MemoryStore`] keeps everything in the process, for tests and `--store memory`.
 //! * [`SledStore`] is the embedded default: one folder, one process, power-safe.
 //! * [`EtcdStore`] is shared by replicas: an etcd cluster.
 //! * [`FaultyStore`] wraps any of them and misbehaves on request.
-//! * `conformance` is the one suite every engine passes (feature `testing`).
+//! * `conformance` is the one suite that every engine passes (feature `testing`).
 //!
 //! Invariant: this crate knows bytes, keys and revisions. It knows no kinds, no planes, no HTTP.
 //! Only `sled.rs` and its submodules name sled, only `etcd.rs` and its submodules etcd's client.

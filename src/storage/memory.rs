@@ -1,6 +1,6 @@
 //! The engine without a disk: a sorted map of versions, a log, and a thread that ends leases.
 //!
-//! For tests and `--store memory`. It obeys every rule of the trait but durability, and is the
+//! For tests and `--store memory`. It follows every rule of the trait except durability, and is the
 //! model that the other engines are tested against. One lock guards everything and is never held
 //! across a wait.
 
@@ -22,20 +22,20 @@ use crate::store::{
 use crate::txn::{EMBEDDED_LIMITS, Stamp, check, holds};
 use crate::watch::{Hub, StoreWatch, batches, in_range, store_watch};
 
-/// Bytes of one page of a range read, beyond which the page is closed.
+/// Bytes beyond which a page of a range read ends.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// How long the lease thread sleeps at most while leases exist: a clock that is not the system's
-/// may be moved without telling it.
+/// Longest sleep of the lease thread while leases exist. The thread is not notified when a test
+/// moves the clock.
 const LEASE_POLL: Duration = Duration::from_millis(20);
 
-/// How a [`MemoryStore`] behaves.
+/// The options of a [`MemoryStore`].
 #[derive(Clone)]
 pub struct MemoryOptions {
     /// Events are kept for at least this time, unless they exceed `history_bytes_max`.
     pub history_window: Duration,
-    /// Bytes of keys and values of past events beyond which the oldest go.
+    /// Bytes of keys and values of past events beyond which the oldest events are dropped.
     pub history_bytes_max: usize,
-    /// What leases and the history run by.
+    /// The clock of leases and the history.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -52,7 +52,7 @@ impl Default for MemoryOptions {
 struct Version {
     created: Revision,
     modified: Revision,
-    /// `None` is a deletion.
+    /// The value; `None` for a deletion.
     value: Option<Bytes>,
     lease: Option<LeaseId>,
 }
@@ -66,7 +66,7 @@ struct Logged {
 struct State {
     head: Revision,
     floor: Revision,
-    /// Per key its versions, oldest first; never empty.
+    /// The versions of each key, oldest first; never empty.
     keys: BTreeMap<Bytes, Vec<Version>>,
     log: VecDeque<Logged>,
     log_bytes: usize,
@@ -79,17 +79,17 @@ struct State {
 struct Inner {
     options: MemoryOptions,
     state: Mutex<State>,
-    /// Wakes the lease thread: a lease was granted, or the store was closed.
+    /// Wakes the lease thread when a lease was granted or the store was closed.
     leases_changed: Condvar,
 }
 
-/// A store that lives and dies with the process.
+/// A store that lives in the memory of the process.
 pub struct MemoryStore {
     inner: Arc<Inner>,
 }
 
 impl MemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(options: MemoryOptions) -> Self {
         let state = State {
@@ -109,18 +109,18 @@ impl MemoryStore {
             leases_changed: Condvar::new(),
         });
         let weak = Arc::downgrade(&inner);
-        // Ends by itself when the store is closed or dropped.
+        // The thread ends by itself when the store is closed or dropped.
         let spawned = std::thread::Builder::new()
             .name("memory-leases".to_owned())
             .spawn(move || end_leases(&weak));
         if let Err(error) = spawned {
-            // Leases then still end, with the next operation of any kind.
+            // Without the thread, leases end with the next operation of any kind.
             tracing::warn!(%error, "no thread for the leases of the memory store");
         }
         Self { inner }
     }
 
-    /// The state with all leases that have ended taken out.
+    /// Returns the state after ending all leases that are past their deadline.
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.inner.state.lock();
         state.expire(&self.inner.options);
@@ -159,7 +159,7 @@ impl Drop for MemoryStore {
     }
 }
 
-/// The lease thread: sleeps without leases, else until the next deadline.
+/// Runs the lease thread: it sleeps while there are no leases, else until the next deadline.
 fn end_leases(weak: &Weak<Inner>) {
     while let Some(inner) = weak.upgrade() {
         let mut state = inner.state.lock();
@@ -282,7 +282,8 @@ impl State {
             if !old && self.log_bytes <= options.history_bytes_max {
                 return;
             }
-            // A revision goes as a whole; the newest one too, if it alone is too large.
+            // All events of a revision are dropped together; even the newest revision, if it alone
+            // is too large.
             let floor = oldest.event.revision;
             self.raise_floor(floor);
         }

@@ -1,22 +1,23 @@
 //! The embedded engine: one folder, one process, every acknowledged write on disk.
 //!
-//! * `layout`: how versions lie in sled's tree. `scan`: reading them.
-//! * `folder`: lock, format, and what proves that nothing was lost. `space`: room on the disk.
-//! * `engine`: the opened tree, and what makes its writes durable. `writer` with `group` and
+//! * `layout`: the form of versions in sled's tree. `scan`: reading them.
+//! * `folder`: lock, format, and the proof that nothing was lost. `space`: room on the disk.
+//! * `engine`: the opened tree, and how its writes become durable. `writer` with `group` and
 //!   `present`: the one thread that writes, group commit, trimming, leases, recovery. `readers`:
 //!   threads for reads.
 //!
 //! # Guarantees
 //! * A transaction is acknowledged after `fdatasync` of the file that holds it (see `engine`).
 //! * History, previous values and revisions survive kill −9 and power loss with the state itself:
-//!   they are the same records. What a newer version replaced is kept for
-//!   [`SledOptions::history_window`], as long as it fits [`SledOptions::history_bytes_max`].
-//! * A folder whose records are not all there, or not what was written, is refused
-//!   ([`OpenError::Damaged`]) and left as it was found, up to [`SledOptions::copy_bytes_max`].
-//! * With a full disk writes are rejected, reads go on, and writes go again once there is room.
-//!   After an I/O error the tree is opened again and every caller gets the outcome of its
+//!   they are the same records. A replaced version is kept for [`SledOptions::history_window`], as
+//!   long as it fits [`SledOptions::history_bytes_max`].
+//! * A folder whose records are incomplete or altered is refused ([`OpenError::Damaged`]) and left
+//!   as it was found, up to [`SledOptions::copy_bytes_max`].
+//! * With a full disk writes are rejected and reads continue; writes are accepted again once there
+//!   is room. After an I/O error the tree is opened again and every caller gets the outcome of its
 //!   transaction, which is unknown only if it cannot be determined.
-//! * Leases live in memory; a key that hung on one when the store was opened is removed then.
+//! * Leases live in memory. A key that was attached to a lease of an earlier process is removed
+//!   when the store is opened.
 
 mod engine;
 mod folder;
@@ -61,29 +62,30 @@ use crate::store::{
 use crate::txn::{EMBEDDED_LIMITS, check, txn_bytes};
 use crate::watch::{StoreWatch, batches};
 
-/// KiB of queued transactions. Beyond it callers wait to enter the queue.
+/// KiB of queued transactions. Further callers wait until there is room in the queue.
 const QUEUE_KIB_MAX: usize = 64 * 1024;
 
-/// Times that a read lets the tree be opened again before it gives up.
+/// Number of times that a read waits for the tree to be opened again before it gives up.
 const READ_MENDS_MAX: usize = 3;
 
-/// What the store asks of its disk besides reading and writing files. [`SystemDisk`] is the real one;
-/// tests replace it by a disk that fails.
+/// The operations that the store requires of its disk besides reading and writing files.
+/// [`SystemDisk`] is the real one; tests replace it by a disk that fails.
 pub trait Disk: Send + Sync + 'static {
-    /// Called after a group up to `head` was synced, before anything of it is acknowledged.
+    /// Called after a group up to `head` was synced, before any of its transactions is
+    /// acknowledged.
     ///
     /// # Errors
-    /// The store treats an error as a failure of the sync.
+    /// Returns an error that the store treats as a failure of the sync.
     fn after_sync(&self, head: Revision) -> io::Result<()>;
 
-    /// Bytes that are free for the files of a folder.
+    /// Returns the number of bytes that are free for the files of a folder.
     ///
     /// # Errors
-    /// If the system does not return them.
+    /// Returns an error if the system does not return them.
     fn free_bytes(&self, folder: &Path) -> io::Result<u64>;
 }
 
-/// The disk of the system.
+/// The disk of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemDisk;
 
@@ -98,25 +100,25 @@ impl Disk for SystemDisk {
     }
 }
 
-/// How a [`SledStore`] behaves.
+/// The options of a [`SledStore`].
 #[derive(Clone)]
 pub struct SledOptions {
-    /// Memory for pages of the tree.
+    /// Bytes of memory for pages of the tree.
     pub cache_bytes: u64,
     /// Replaced versions are kept for at least this time, unless they exceed `history_bytes_max`.
     pub history_window: Duration,
-    /// Bytes of replaced versions beyond which the oldest go.
+    /// Bytes of replaced versions beyond which the oldest are dropped.
     pub history_bytes_max: usize,
     /// Size of a file that is deleted when the disk is full, so that the store can be opened again.
     pub ballast_bytes: u64,
-    /// Writes are rejected if they would leave fewer free bytes than this.
+    /// Free bytes below which writes are rejected.
     pub reserve_bytes: u64,
-    /// Up to this size a copy of the files is opened before the files themselves, so that a damaged
-    /// store is left as it was found.
+    /// Size of the files up to which a copy of them is opened first, so that a damaged store is
+    /// left as it was found.
     pub copy_bytes_max: u64,
-    /// Threads for reads.
+    /// Number of threads for reads.
     pub reader_threads: usize,
-    /// What leases and the history window run by.
+    /// The clock of leases and the history window.
     pub clock: Arc<dyn Clock>,
     /// The disk of the folder.
     pub disk: Arc<dyn Disk>,
@@ -146,7 +148,8 @@ impl SledOptions {
         }
     }
 
-    /// For opening again: the disk is in trouble and the files were whole a moment ago.
+    /// Returns options for opening the tree again: without the copy, because the disk is in trouble
+    /// and the files were whole a moment ago.
     fn engine_again(&self) -> EngineOptions {
         EngineOptions {
             copy_bytes_max: 0,
@@ -155,8 +158,8 @@ impl SledOptions {
     }
 }
 
-/// The embedded store. Dropping it without [`Store::close`] also finishes what was queued, but does not
-/// wait for it.
+/// The embedded store. Dropping it without [`Store::close`] also finishes queued transactions, but
+/// does not wait for them.
 pub struct SledStore {
     shared: Arc<StoreState>,
     clock: Arc<dyn Clock>,
@@ -168,11 +171,11 @@ pub struct SledStore {
 }
 
 impl SledStore {
-    /// Opens the store in a folder, which is created if it does not exist. Blocks: it reads and checks
-    /// everything, about a second per million versions.
+    /// Opens the store in a folder, which is created if it does not exist. Blocks while it reads
+    /// and checks everything, which takes about a second per million versions.
     ///
     /// # Errors
-    /// See [`OpenError`]; each says what to do.
+    /// See [`OpenError`]. Each message says what to do.
     pub fn open(path: &Path, options: SledOptions) -> Result<Self, OpenError> {
         let folder = Folder::open(path)?;
         let space = Space::new(path, &options);
@@ -180,8 +183,8 @@ impl SledStore {
         let now = options.clock.now();
         let mut leases = LeaseTable::new(first_lease_id());
         if !census.leased.is_empty() {
-            // Their leases ended with the process that granted them: one that has ended already
-            // takes their place, and the writer's first act is to end it.
+            // The leases of these keys ended with the process that granted them. They are attached
+            // to a new lease that has already ended, and the writer's first act is to end it.
             let dead = leases.grant(Duration::ZERO, now);
             for (key, _) in &census.leased {
                 leases.attach(key, Some(dead));
@@ -251,7 +254,7 @@ impl SledStore {
             .map_err(|_| closed())?;
         match answer.await {
             Ok(result) => result,
-            // A writer that was closed has answered everything that it began.
+            // A closed writer has answered every transaction that it began.
             Err(_) if self.shared.is_closed() => Err(closed()),
             Err(_) => Err(CommitError::Unknown(
                 "the writer thread of the store has ended".to_owned(),
@@ -259,8 +262,8 @@ impl SledStore {
         }
     }
 
-    /// Runs a read. sled moves pages while it reads, too, so a full disk may break its tree under a
-    /// read; the writer then opens it again, and the read is done once more.
+    /// Runs a read. sled also moves pages while it reads, so a full disk may break its tree during
+    /// a read. The writer then opens the tree again, and the read is repeated.
     async fn read<T: Send + 'static>(
         &self,
         read: impl Fn() -> Result<T, ReadError> + Clone + Send + 'static,
@@ -453,12 +456,12 @@ impl Store for SledStore {
     async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         if self.commands.send(Command::Close(reply)).is_ok() {
-            // An error says that another call has closed the writer.
+            // An error means that another call has closed the writer.
             let _ = closed.await;
         }
         let writer = self.writer.lock().take();
         if let Some(writer) = writer {
-            // It answered as the last thing it did.
+            // The writer replied as its last action, so joining it does not block.
             let _ = writer.join();
         }
     }

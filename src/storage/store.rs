@@ -1,7 +1,7 @@
-//! The `Store` trait and the values that cross it.
+//! The `Store` trait and the types of its arguments and results.
 //!
-//! Invariant: a revision is the only clock here. Nothing in this file knows how an engine keeps
-//! its records: no chunks, segments or checksums.
+//! Invariant: a revision is the only clock here. This file does not know how an engine stores its
+//! records: no chunks, segments or checksums.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use bytes::Bytes;
 use crate::error::{CommitError, LeaseError, ReadError};
 use crate::watch::StoreWatch;
 
-/// Operations a committer may put into one transaction. Engines take a few more, so that fence
-/// and lease records always find room beside a full batch.
+/// Number of operations that a committer may put into one transaction. Engines accept a few more,
+/// so that fence and lease records always fit beside a full batch.
 pub const TXN_OPS_MAX: usize = 120;
 
 /// The store's commit counter. 0 is before the first commit. A transaction that changes something
-/// takes the next one; one that changes nothing takes none.
+/// gets the next number; one that changes nothing gets none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
 
@@ -35,24 +35,24 @@ pub struct LeaseId(pub i64);
 /// A condition on one key. All compares of a transaction must hold or it is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Compare {
-    /// There is no such key.
+    /// The key is absent.
     Absent {
         /// The key.
         key: Bytes,
     },
-    /// There is such a key.
+    /// The key exists.
     Present {
         /// The key.
         key: Bytes,
     },
-    /// The key is there and was last modified at exactly this revision.
+    /// The key exists and was last modified at exactly this revision.
     Unchanged {
         /// The key.
         key: Bytes,
         /// The revision of its last put.
         revision: Revision,
     },
-    /// The key is there and was created at exactly this revision.
+    /// The key exists and was created at exactly this revision.
     CreatedAt {
         /// The key.
         key: Bytes,
@@ -63,13 +63,13 @@ pub enum Compare {
     NotCreatedAt {
         /// The key.
         key: Bytes,
-        /// The revision it must not have been created at.
+        /// The revision at which it must not have been created.
         revision: Revision,
     },
 }
 
 impl Compare {
-    /// The key this compare looks at.
+    /// Returns the key that is compared.
     #[must_use]
     pub fn key(&self) -> &Bytes {
         match self {
@@ -94,7 +94,7 @@ pub enum Op {
         /// The lease whose end will delete the key; `None` detaches the key from its lease.
         lease: Option<LeaseId>,
     },
-    /// Removes the key. Of an absent key: does nothing and makes no event.
+    /// Removes the key. If the key is absent, this does nothing and makes no event.
     Delete {
         /// The key, not empty.
         key: Bytes,
@@ -102,7 +102,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The key this operation changes.
+    /// Returns the key that the operation changes.
     #[must_use]
     pub fn key(&self) -> &Bytes {
         match self {
@@ -111,24 +111,25 @@ impl Op {
     }
 }
 
-/// A transaction: all compares are tested at one point, then all operations are done at it, in
-/// order, under one revision. Two operations must not have the same key.
+/// A transaction: all compares are tested at one revision. If they hold, all operations are applied
+/// in order, under one new revision. Two operations must not have the same key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Txn {
-    /// What must hold.
+    /// The conditions under which the operations are applied.
     pub compares: Vec<Compare>,
-    /// What is then done.
+    /// The operations.
     pub ops: Vec<Op>,
 }
 
 /// The acknowledgement of a transaction: it is durable and every later read sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// The transaction's revision; if it changed nothing, the newest revision at its place.
+    /// The transaction's revision. If it changed nothing, this is the newest revision when it was
+    /// tested.
     pub revision: Revision,
 }
 
-/// A key with what it holds.
+/// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyValue {
     /// The key.
@@ -139,24 +140,24 @@ pub struct KeyValue {
     pub created: Revision,
     /// The revision of the last put.
     pub modified: Revision,
-    /// The lease the key hangs on. An embedded store removes, when it opens, the keys of leases of an
-    /// earlier process.
+    /// The lease that the key is attached to. When an embedded store is opened, it removes the keys
+    /// of leases of an earlier process.
     pub lease: Option<LeaseId>,
 }
 
-/// What a range read returns of each key.
+/// The fields that a range read returns of each key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Fields {
-    /// Everything.
+    /// All fields.
     #[default]
     All,
-    /// Everything but the value.
+    /// All fields but the value.
     KeysOnly,
 }
 
 /// One page of keys in byte order.
 ///
-/// To read a large range as one consistent cut, take the first page with `at: None`, and each
+/// To read a large range as one consistent cut, read the first page with `at: None`, and each
 /// further one with [`RangeRequest::next_page`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RangeRequest {
@@ -164,19 +165,19 @@ pub struct RangeRequest {
     pub start: Bytes,
     /// First key beyond the range; empty means no bound.
     pub end: Bytes,
-    /// Read as of this revision; `None` is now.
+    /// The revision as of which to read; `None` means now.
     pub at: Option<Revision>,
     /// Only keys last modified after this revision.
     pub modified_after: Option<Revision>,
-    /// What to return of each key.
+    /// The fields to return of each key.
     pub fields: Fields,
-    /// Keys of a page, at most; 0 leaves it to the engine. To bound the bytes of a page, an engine may
-    /// return fewer and set [`RangeReply::more`].
+    /// Number of keys in a page at most; 0 leaves it to the engine. To limit the bytes of a page,
+    /// an engine may return fewer and set [`RangeReply::more`].
     pub limit: usize,
 }
 
 impl RangeRequest {
-    /// All keys in `[start, end)`, as of now.
+    /// Returns a request for all keys in `[start, end)`, as of now.
     #[must_use]
     pub fn between(start: impl Into<Bytes>, end: impl Into<Bytes>) -> Self {
         Self {
@@ -186,7 +187,7 @@ impl RangeRequest {
         }
     }
 
-    /// All keys that begin with `prefix`, as of now.
+    /// Returns a request for all keys that begin with `prefix`, as of now.
     #[must_use]
     pub fn prefix(prefix: impl Into<Bytes>) -> Self {
         let start = prefix.into();
@@ -194,7 +195,7 @@ impl RangeRequest {
         Self::between(start, end)
     }
 
-    /// The request for the page after `reply`, of the same cut; `None` after the last page.
+    /// Returns the request for the page after `reply`, of the same cut; `None` after the last page.
     #[must_use]
     pub fn next_page(&self, reply: &RangeReply) -> Option<Self> {
         let last = reply.items.last().filter(|_| reply.more)?;
@@ -209,8 +210,8 @@ impl RangeRequest {
     }
 }
 
-/// The first key beyond all keys that begin with `prefix`; empty, meaning no bound, if there is
-/// none.
+/// Returns the first key beyond all keys that begin with `prefix`. It is empty, meaning no bound,
+/// if there is no such key.
 #[must_use]
 pub fn prefix_end(prefix: &[u8]) -> Bytes {
     let kept = prefix
@@ -229,23 +230,23 @@ pub fn prefix_end(prefix: &[u8]) -> Bytes {
 pub struct RangeReply {
     /// The revision the page was read at.
     pub revision: Revision,
-    /// Keys in byte order.
+    /// The keys in byte order.
     pub items: Vec<KeyValue>,
-    /// There are more keys behind the last one. A page with more is never empty.
+    /// True if there are more keys behind the last one. A page with more is never empty.
     pub more: bool,
 }
 
 /// One change of one key, as watches and histories return it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreEvent {
-    /// The revision of the transaction that made this change. Events of one revision come in the
+    /// The revision of the transaction that made this change. Events of one revision are in the
     /// order of the transaction's operations.
     pub revision: Revision,
     /// The key.
     pub key: Bytes,
-    /// What it holds now; `None` says that it was deleted.
+    /// The value after the change; `None` if the key was deleted.
     pub value: Option<Bytes>,
-    /// What it held before; `None` says that it was absent.
+    /// The value before the change; `None` if the key was absent.
     pub previous: Option<Bytes>,
 }
 
@@ -254,40 +255,40 @@ pub struct StoreEvent {
 pub struct History {
     /// The newest revision that the events cover.
     pub revision: Revision,
-    /// In revision order, then in the order of operations.
+    /// The events in revision order, then in the order of operations.
     pub events: Vec<StoreEvent>,
 }
 
-/// What an engine takes in one transaction.
+/// The limits of an engine for one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Operations per transaction.
+    /// Number of operations in a transaction.
     pub ops_max: usize,
-    /// Compares per transaction.
+    /// Number of compares in a transaction.
     pub compares_max: usize,
-    /// Bytes of keys and values per transaction.
+    /// Bytes of the keys and values of a transaction.
     pub txn_bytes_max: usize,
     /// Bytes of one value.
     pub value_bytes_max: usize,
     /// Bytes of one key.
     pub key_bytes_max: usize,
-    /// Transactions in flight up to which throughput grows. Further ones only wait.
+    /// Number of transactions in flight up to which throughput grows. Further ones only wait.
     pub transactions_max: usize,
 }
 
-/// Whether the store takes writes.
+/// The answer to whether the store accepts writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Health {
     /// Reads and writes work.
     Ok,
     /// Reads work, writes are rejected until the cause is gone.
     ReadOnly {
-        /// The cause, for people.
+        /// The cause, as a text for people.
         reason: String,
     },
     /// Neither reads nor writes work.
     Failed {
-        /// The cause, for people.
+        /// The cause, as a text for people.
         reason: String,
     },
 }
@@ -295,11 +296,11 @@ pub enum Health {
 /// The state of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreStatus {
-    /// Whether it takes writes.
+    /// The health, which says whether the store accepts writes.
     pub health: Health,
-    /// Bytes it holds on disk, or in memory if it has no disk.
+    /// The bytes that the store uses on disk, or in memory if it has no disk.
     pub used_bytes: u64,
-    /// The oldest revision that `history` and `range` can still answer for.
+    /// The oldest revision that `history` and `range` can still read.
     pub floor: Revision,
 }
 
@@ -320,31 +321,33 @@ pub struct StoreStatus {
 /// is dropped may still take effect, as if its outcome were [`CommitError::Unknown`].
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Tests all compares of the transaction and, if they hold, does all its operations, durably.
+    /// Tests all compares of the transaction and, if they hold, applies all its operations durably.
     ///
     /// # Errors
-    /// [`CommitError::Refused`] if a compare does not hold, [`CommitError::Rejected`] if the store does
-    /// not take the transaction: both are final. After [`CommitError::Unknown`] the transaction may have
-    /// taken effect, or may still; only a later write that compares can settle which.
+    /// Returns [`CommitError::Refused`] if a compare does not hold, and [`CommitError::Rejected`]
+    /// if the store does not accept the transaction: both are final. After [`CommitError::Unknown`]
+    /// the transaction may have taken effect, or may still; only a later write that compares can
+    /// settle which.
     async fn commit(&self, txn: Txn) -> Result<Committed, CommitError>;
 
-    /// Returns one page of keys. With `at: None` it is linearizable.
+    /// Returns one page of keys. With `at: None` the read is linearizable.
     ///
     /// # Errors
-    /// [`ReadError::Compacted`] and [`ReadError::Future`] for a revision outside the kept history;
-    /// [`ReadError::Unavailable`] if trying again later may help.
+    /// Returns [`ReadError::Compacted`] or [`ReadError::Future`] for a revision outside the kept
+    /// history, and [`ReadError::Unavailable`] if trying again later may help.
     async fn range(&self, request: RangeRequest) -> Result<RangeReply, ReadError>;
 
-    /// Returns one key, linearizable, and the revision at which it was read.
+    /// Returns one key, by a linearizable read, and the revision at which it was read.
     ///
     /// # Errors
-    /// [`ReadError::Unavailable`] if trying again later may help.
+    /// Returns [`ReadError::Unavailable`] if trying again later may help.
     async fn get(&self, key: &[u8]) -> Result<(Revision, Option<KeyValue>), ReadError>;
 
-    /// Returns the events of `[start, end)` after a revision, up to now. An empty `end` is no bound.
+    /// Returns the events of `[start, end)` after a revision, up to now. An empty `end` means no
+    /// bound.
     ///
     /// # Errors
-    /// Those of [`Self::range`] with a revision.
+    /// Returns the errors of [`Self::range`] with a revision.
     async fn history(
         &self,
         start: Bytes,
@@ -355,8 +358,8 @@ pub trait Store: Send + Sync + 'static {
     /// Opens a watch of the events of `[start, end)` after a revision, past ones included.
     ///
     /// # Errors
-    /// Those of [`Self::range`] with a revision. An `after` beyond the newest revision is
-    /// [`ReadError::Future`].
+    /// Returns the errors of [`Self::range`] with a revision; [`ReadError::Future`] if `after` is
+    /// beyond the newest revision.
     async fn watch(
         &self,
         start: Bytes,
@@ -369,53 +372,55 @@ pub trait Store: Send + Sync + 'static {
     /// requested, no engine has to report revisions without events in a watch's range.
     ///
     /// # Errors
-    /// [`ReadError::Closed`] after [`Self::close`].
+    /// Returns [`ReadError::Closed`] after [`Self::close`].
     async fn request_progress(&self) -> Result<(), ReadError>;
 
-    /// Returns the newest revision, linearizable.
+    /// Returns the newest revision by a linearizable read.
     ///
     /// # Errors
-    /// [`ReadError::Unavailable`] if trying again later may help.
+    /// Returns [`ReadError::Unavailable`] if trying again later may help.
     async fn revision(&self) -> Result<Revision, ReadError>;
 
-    /// Drops the history below a revision. Does nothing if a longer part of it is dropped already.
+    /// Drops the history below a revision. Does nothing if a longer part of it has been dropped
+    /// already.
     ///
     /// # Errors
-    /// [`ReadError::Future`] for a revision beyond the newest one; [`ReadError::Unavailable`] if trying
-    /// again later may help.
+    /// Returns [`ReadError::Future`] for a revision beyond the newest one, and
+    /// [`ReadError::Unavailable`] if trying again later may help.
     async fn compact(&self, below: Revision) -> Result<(), ReadError>;
 
     /// Grants a lease that ends `ttl` after its last renewal, by the store's clock. A store may round
     /// `ttl` up to whole seconds and to a minimum.
     ///
     /// # Errors
-    /// [`LeaseError::Unavailable`] if trying again later may help. If only the answer was lost, the lease
-    /// ends by itself.
+    /// Returns [`LeaseError::Unavailable`] if trying again later may help. If only the reply was
+    /// lost, the lease ends by itself.
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError>;
 
     /// Renews a lease for its `ttl` from now.
     ///
     /// # Errors
-    /// [`LeaseError::NotFound`] if it has ended.
+    /// Returns [`LeaseError::NotFound`] if it has ended.
     async fn lease_keep_alive(&self, lease: LeaseId) -> Result<(), LeaseError>;
 
     /// Ends a lease now. When this returns, its keys are deleted.
     ///
     /// # Errors
-    /// [`LeaseError::NotFound`] if it has ended.
+    /// Returns [`LeaseError::NotFound`] if it has ended.
     async fn lease_revoke(&self, lease: LeaseId) -> Result<(), LeaseError>;
 
-    /// For a store that only one process can have open: the newest revision when it was opened, which
-    /// proves every incarnation up to it dead. `None` for a store that processes share.
+    /// Returns, for a store that only one process can have open, the newest revision when it was
+    /// opened. That proves every incarnation up to it dead. Returns `None` for a store that
+    /// processes share.
     fn opened_at(&self) -> Option<Revision>;
 
-    /// The limits of one transaction.
+    /// Returns the limits of one transaction.
     fn limits(&self) -> Limits;
 
-    /// The last known state. Does no I/O.
+    /// Returns the last known state. Does no I/O.
     fn status(&self) -> StoreStatus;
 
-    /// The last known health. Does no I/O.
+    /// Returns the last known health. Does no I/O.
     fn health(&self) -> Health {
         self.status().health
     }

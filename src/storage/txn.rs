@@ -1,13 +1,13 @@
-//! The rules of a transaction that hold for every embedded engine: its limits, and what a compare
-//! means.
+//! The rules of a transaction that are the same for every embedded engine: its limits, and the
+//! meaning of a compare.
 
 use std::collections::HashSet;
 
 use crate::error::Rejection;
 use crate::store::{Compare, Limits, Op, Revision, TXN_OPS_MAX, Txn};
 
-/// The limits of the embedded engines. Those of etcd: 128 operations and 128 compares, 1.5 MiB per
-/// value, with room for keys and fence records beside the largest value.
+/// The limits of the embedded engines. They are those of etcd: 128 operations and 128 compares, and
+/// 1.5 MiB per value, with room for keys and fence records beside the largest value.
 pub(crate) const EMBEDDED_LIMITS: Limits = Limits {
     ops_max: TXN_OPS_MAX + 8,
     compares_max: TXN_OPS_MAX + 8,
@@ -17,14 +17,14 @@ pub(crate) const EMBEDDED_LIMITS: Limits = Limits {
     transactions_max: 1,
 };
 
-/// When a key that is there was created and last modified.
+/// The revisions at which an existing key was created and last modified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) created: Revision,
     pub(crate) modified: Revision,
 }
 
-/// Whether a compare holds for a key that is absent (`None`) or has this stamp.
+/// Returns whether a compare holds for a key that is absent (`None`) or has this stamp.
 pub(crate) fn holds(compare: &Compare, found: Option<Stamp>) -> bool {
     match (compare, found) {
         (Compare::Absent { .. }, found) => found.is_none(),
@@ -37,7 +37,7 @@ pub(crate) fn holds(compare: &Compare, found: Option<Stamp>) -> bool {
     }
 }
 
-/// Refuses what no state of the store could make acceptable.
+/// Refuses a transaction that no state of the store could make acceptable.
 pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
     if txn.ops.len() > limits.ops_max {
         let text = format!("{} operations, at most {}", txn.ops.len(), limits.ops_max);
@@ -83,7 +83,7 @@ pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
     Ok(())
 }
 
-/// The bytes a transaction counts for.
+/// Returns the number of bytes that count for a transaction.
 pub(crate) fn txn_bytes(txn: &Txn) -> usize {
     let ops = txn.ops.iter().map(|op| match op {
         Op::Put { key, value, .. } => key.len() + value.len(),

@@ -1,7 +1,8 @@
-//! The change feed: one bounded buffer per watcher, filled by an engine, read by `StoreWatch`.
+//! The change feed: one bounded buffer for each watcher, filled by an engine, read by `StoreWatch`.
 //!
-//! A watcher that does not keep up is cut off, never buffered without bound. Knows nothing of how an
-//! engine stores its history: the engine puts events from before the watch in front of the buffer.
+//! A watcher that does not keep up is cut off; its buffer never grows without bound. Must not know
+//! how an engine stores its history: the engine puts events from before the watch in front of the
+//! buffer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -12,22 +13,22 @@ use tokio::sync::Notify;
 
 use crate::store::{Revision, StoreEvent};
 
-/// Events a watcher may have waiting before it is cut off.
+/// Number of events that may wait for a watcher before it is cut off.
 const WATCH_EVENTS_MAX: usize = 65_536;
-/// Bytes of keys and values a watcher may have waiting before it is cut off.
+/// Bytes of keys and values that may wait for a watcher before it is cut off.
 const WATCH_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// What a watcher gets: the events of one revision, or, with no events, the news that nothing else
-/// happened in its range up to this revision.
+/// One delivery to a watcher: the events of one revision or, without events, the fact that nothing
+/// else happened in its range up to this revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WatchBatch {
-    /// With this batch the watcher has everything in the range up to this revision.
+    /// The revision up to which the watcher has everything in its range, once it has this batch.
     pub revision: Revision,
-    /// In the order of operations; all of one revision.
+    /// The events of one revision, in the order of operations.
     pub events: Vec<StoreEvent>,
 }
 
-/// Why a watch ended. It can be taken up again after the last batch's revision.
+/// The reason why a watch ended. A new watch can resume after the revision of the last batch.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WatchEnd {
     /// The watcher did not keep up.
@@ -36,10 +37,10 @@ pub enum WatchEnd {
     /// The connection to the store was lost; the reason is in the words of the engine.
     #[error("the watch was cut: {0}")]
     Lost(String),
-    /// The store no longer has the history the watch would need.
+    /// The store no longer has the history that the watch needs.
     #[error("revisions below {floor} are compacted")]
     Compacted {
-        /// The oldest revision that still has an answer.
+        /// The oldest revision that can still be read.
         floor: Revision,
     },
     /// The store is closed.
@@ -67,7 +68,7 @@ impl Drop for WatchBuffer {
     }
 }
 
-/// A running watch. Dropping it ends it.
+/// A running watch. Dropping this ends the watch.
 pub struct StoreWatch {
     shared: Arc<WatchBuffer>,
     delivered: Revision,
@@ -80,7 +81,7 @@ pub struct WatchSender {
     gone: Arc<Notify>,
 }
 
-/// A watch that begins after a revision, and its sender. For engines.
+/// Returns a watch that begins after a revision, and its sender. For engines.
 #[must_use]
 pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
     let feed = Feed {
@@ -109,16 +110,18 @@ pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
 }
 
 impl StoreWatch {
-    /// The next batch. Revisions never fall; a batch without events only moves the progress.
+    /// Returns the next batch. Revisions never fall; a batch without events only reports progress.
     ///
     /// # Errors
-    /// Why the watch ended, after all batches that were sent before; then always.
+    /// Returns the reason why the watch ended, after all batches that were sent before; every later
+    /// call returns it again.
     ///
     /// # Cancel safety
-    /// A dropped call loses nothing.
+    /// A dropped call loses no batch.
     pub async fn next(&mut self) -> Result<WatchBatch, WatchEnd> {
         loop {
-            // Registered before the check, so that a batch between check and wait wakes it.
+            // Registered before the check, so that a batch which is sent between check and wait
+            // wakes this task.
             let shared = Arc::clone(&self.shared);
             let wake = shared.wake.notified();
             if let Some(next) = self.try_next() {
@@ -128,7 +131,7 @@ impl StoreWatch {
         }
     }
 
-    /// Another sender of this watch, for decorators that end it.
+    /// Returns another sender of this watch, for decorators that end it.
     #[must_use]
     pub fn sender(&self) -> WatchSender {
         WatchSender {
@@ -137,7 +140,7 @@ impl StoreWatch {
         }
     }
 
-    /// What is there now, without waiting.
+    /// Returns the next batch or the end, if there is one, without waiting.
     pub fn try_next(&mut self) -> Option<Result<WatchBatch, WatchEnd>> {
         let mut feed = self.shared.feed.lock();
         if let Some(batch) = feed.batches.pop_front() {
@@ -187,8 +190,8 @@ impl WatchSender {
         open
     }
 
-    /// Puts what happened before the watch was registered in front of what came since. Not
-    /// bounded: the history itself is.
+    /// Puts batches from before the watch was registered in front of those that were sent since.
+    /// They are not limited, because the history itself is.
     pub fn put_in_front(&self, batches: Vec<WatchBatch>) {
         let Some(shared) = self.shared.upgrade() else {
             return;
@@ -215,7 +218,7 @@ impl WatchSender {
     pub(crate) fn gone(&self) -> impl Future<Output = ()> + Send + 'static {
         let (shared, gone) = (Weak::clone(&self.shared), Arc::clone(&self.gone));
         async move {
-            // Registered before the check, so that a drop between check and wait wakes it.
+            // Registered before the check, so that a drop between check and wait wakes this task.
             let ended = gone.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
@@ -225,7 +228,7 @@ impl WatchSender {
         }
     }
 
-    /// Whether the watch was dropped.
+    /// Returns whether the watch was dropped.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.shared.strong_count() == 0
@@ -241,7 +244,7 @@ fn batch_bytes(batch: &WatchBatch) -> usize {
     sizes.sum()
 }
 
-/// The events of a history, one batch per revision.
+/// Returns the events of a history, one batch per revision.
 pub(crate) fn batches(events: Vec<StoreEvent>) -> Vec<WatchBatch> {
     let mut batches: Vec<WatchBatch> = Vec::new();
     for event in events {
@@ -256,7 +259,7 @@ pub(crate) fn batches(events: Vec<StoreEvent>) -> Vec<WatchBatch> {
     batches
 }
 
-/// Whether a key lies in `[start, end)`, an empty `end` being no bound.
+/// Returns whether a key is in `[start, end)`; an empty `end` means no bound.
 pub(crate) fn in_range(key: &[u8], start: &[u8], end: &[u8]) -> bool {
     key >= start && (end.is_empty() || key < end)
 }
@@ -275,7 +278,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Adds a watcher that gets everything from the next `publish` on.
+    /// Adds a watcher that gets everything from the next call of [`Self::publish`] on.
     pub(crate) fn register(&mut self, start: Bytes, end: Bytes, sender: WatchSender) {
         if self.closed {
             sender.end(WatchEnd::Closed);
@@ -308,7 +311,7 @@ impl Hub {
         });
     }
 
-    /// Whether a key is watched.
+    /// Returns whether a key is watched.
     pub(crate) fn wants(&self, key: &[u8]) -> bool {
         self.watchers
             .iter()
@@ -322,7 +325,7 @@ impl Hub {
         }
     }
 
-    /// Ends all watches, now and later.
+    /// Ends all watches. Later ones end at once.
     pub(crate) fn close(&mut self) {
         self.closed = true;
         for watcher in self.watchers.drain(..) {

@@ -1,4 +1,4 @@
-//! What of a process no later happening looks at, and its names.
+//! The parts of a process that no later event reads, and the names in a process.
 
 use polyplane_fencing::naming::{EachName, Name};
 use polyplane_fencing::{Attempt, CommitPermit, Revision, Rule, Tenure, Time};
@@ -6,11 +6,12 @@ use polyplane_fencing::{Attempt, CommitPermit, Revision, Rule, Tenure, Time};
 use super::{MemberRead, Replica, Stream};
 use crate::model::{Budget, MARGIN, ORIGIN, PeerViews, READ_LEASE, Scenario, Writes};
 
-/// Times that lie further back than a wait are all the same: whatever began then is over.
+/// Number of ticks beyond which times in the past need not be distinguished: every wait that began
+/// then is over.
 const HORIZON: u64 = READ_LEASE + MARGIN;
 
 impl Replica {
-    /// Forgets what no later happening looks at.
+    /// Clears the fields that no later event reads.
     pub fn forget_the_dead(&mut self, scenario: &Scenario, spent: &Budget, commit_under_way: bool) {
         if self.batch.is_none() {
             self.sent = (Revision::default(), 0);
@@ -34,7 +35,7 @@ impl Replica {
         }
     }
 
-    /// Whether the machine's tenure is this one, be it open or suspended.
+    /// Returns whether the machine's tenure is this one, be it open or suspended.
     fn is_newest(&self, tenure: Tenure) -> bool {
         let machines = self.machines.as_ref();
         machines.is_some_and(|machines| {
@@ -42,7 +43,7 @@ impl Replica {
         })
     }
 
-    /// The sending whose outcome the machine waits for.
+    /// Returns the attempt whose outcome the machine waits for.
     pub fn awaits(&mut self) -> Option<Attempt> {
         let mut awaited = None;
         if let Some(machines) = &mut self.machines {
@@ -55,7 +56,7 @@ impl Replica {
         awaited
     }
 
-    /// Fence revisions that a batch of this process compared, or may come to compare.
+    /// Collects the fence revisions that a batch of this process compared, or may still compare.
     pub fn compared(&mut self, found: &mut Vec<Revision>) {
         found.extend(self.unsettled.as_ref().map(|unsettled| unsettled.compared));
         found.extend(self.batch.map(|_| self.sent.0));
@@ -68,8 +69,9 @@ impl Replica {
         }
     }
 
-    /// The awaited sending is number 1, the tenures are counted from 1, the clock stands at
-    /// [`ORIGIN`] and every time is as far from it as it was.
+    /// Renumbers this process's names: the awaited attempt becomes number 1, the tenures are
+    /// counted from 1, and the clock is set to [`ORIGIN`] with every time at the same distance from
+    /// it.
     pub fn rename_own(&mut self) {
         let awaited = self.awaits().map_or(0, |_| 1);
         let mut openings = Vec::new();
@@ -96,7 +98,7 @@ impl Replica {
         }
     }
 
-    /// The writes that a read under way has seen, and those that it has to have seen.
+    /// Returns the writes that a read under way has seen, and those that it must have seen.
     pub fn read_writes(&self) -> (Writes, Writes) {
         self.read.map_or((0, 0), |read| (read.value, read.floor))
     }
@@ -107,7 +109,7 @@ impl Replica {
         }
     }
 
-    /// What it holds, does and would do now, without names.
+    /// Returns what the process holds, does and would do now, without names.
     pub fn outline(&self) -> String {
         let held = self
             .tenure()
@@ -132,7 +134,7 @@ impl Replica {
         self.clock
     }
 
-    /// The writes that this process knows of, in the order of its own lists.
+    /// Visits the writes that this process knows of, in the order of its own lists.
     pub fn each_write(&mut self, visit: &mut dyn FnMut(&mut u8)) {
         let unsettled = self.unsettled.as_mut();
         let (settled, history) = match unsettled {
@@ -147,7 +149,7 @@ impl Replica {
     }
 }
 
-/// The same time on a clock that stands at [`ORIGIN`] now.
+/// Returns the time on a clock that is set to [`ORIGIN`].
 pub fn since_origin(time: Time, clock: u64) -> Time {
     let back = clock.saturating_sub(HORIZON);
     Time::from_nanos(time.as_nanos().max(back) + ORIGIN - clock)

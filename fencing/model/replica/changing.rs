@@ -1,4 +1,4 @@
-//! What a process does about lease terms that change.
+//! The part of a process in a change of the lease terms.
 
 use polyplane_fencing::{LeaseTerms, Observed, Terms, member};
 
@@ -23,7 +23,7 @@ impl Replica {
         self.terms_read.take()
     }
 
-    /// Whether its membership machine makes anything of an event.
+    /// Returns whether its membership machine reacts to an event.
     pub fn would_change(&self, event: member::Event) -> bool {
         let now = self.now();
         self.machines.as_ref().is_some_and(|machines| {

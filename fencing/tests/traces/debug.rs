@@ -1,4 +1,4 @@
-//! Reads what `derive(Debug)` writes, as far as the traces need it.
+//! Parses the output of `derive(Debug)`, as far as the traces need it.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -6,14 +6,14 @@ use std::str::Chars;
 /// One value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Value {
-    /// The name of a struct or variant, a bare word or a number; empty for a list.
+    /// The name of a struct or variant, a plain word or a number; empty for a list.
     pub name: String,
     /// Its fields in order; those of tuples and lists have no name.
     pub fields: Vec<(String, Value)>,
 }
 
 impl Value {
-    /// The value that a text begins with.
+    /// Parses the value that a text begins with.
     pub fn read(text: &str) -> Self {
         value(&mut text.chars().peekable())
     }
@@ -33,12 +33,12 @@ impl Value {
             .1
     }
 
-    /// What is in an `Option`.
+    /// Returns the content of an `Option`.
     pub fn some(&self) -> Option<&Value> {
         (self.name == "Some").then(|| self.only())
     }
 
-    /// A number, or the number that a newtype holds.
+    /// Returns a number, or the number inside a newtype.
     pub fn number(&self) -> u64 {
         match self.fields.as_slice() {
             [] => self
@@ -77,7 +77,7 @@ fn value(text: &mut Peekable<Chars<'_>>) -> Value {
     Value { name, fields }
 }
 
-/// A field, with its name if a colon follows the word.
+/// Returns a field, with its name if a colon follows the word.
 fn field(text: &mut Peekable<Chars<'_>>) -> (String, Value) {
     let mut ahead = text.clone();
     let mut word = String::new();

@@ -1,4 +1,4 @@
-//! Builds the crate's values from what the traces say of them.
+//! Builds the crate's values from their text in the traces.
 
 use polyplane_fencing::{
     Attempt, Directory, Duration, Epoch, Event, Fence, FenceState, Holder, Incarnation, LeaseTerms,
@@ -64,7 +64,8 @@ fn observed(value: &Value) -> Observed<Fence> {
     }
 }
 
-/// Only a witness makes a sighting: one that has seen what this one knew of the holder's life.
+/// Builds a sighting, which only a witness can return: one that has seen what the trace's witness
+/// knew about the holder's life.
 fn sighting(value: &Value, terms: LeaseTerms) -> Sighting {
     let found = value.field("fence").some().map(observed);
     let life = value.field("life");
@@ -122,7 +123,8 @@ fn outcome(value: &Value) -> Outcome {
     }
 }
 
-/// An event as it was. `sent` says by which number today's machine knows an attempt.
+/// Builds an event from its text. `sent` returns today's attempt for the number of one in the
+/// trace.
 pub fn event(
     value: &Value,
     terms: LeaseTerms,

@@ -67,7 +67,7 @@ fn line(what: &str, bytes: usize, time: Duration) {
     );
 }
 
-/// The time of one call in the fastest of `rounds` rounds of `calls` calls.
+/// Returns the time of one call in the fastest of `rounds` rounds of `calls` calls.
 fn best<T>(rounds: usize, calls: u32, mut call: impl FnMut() -> T) -> Duration {
     let mut least = Duration::MAX;
     for _ in 0..rounds {
@@ -80,7 +80,7 @@ fn best<T>(rounds: usize, calls: u32, mut call: impl FnMut() -> T) -> Duration {
     least
 }
 
-/// A ConfigMap of one kilobyte.
+/// Returns a ConfigMap of one kilobyte.
 fn config_map() -> String {
     let data: Vec<String> = (0..12)
         .map(|at| {

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use super::scan;
 
-/// The members of the object that `text` begins with: each key and the text of its value.
+/// Returns the members of the object that `text` begins with: each key and the text of its value.
 pub fn members(text: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     let mut cursor = Cursor::open(text, b'{');
     std::iter::from_fn(move || {
@@ -20,7 +20,7 @@ pub fn members(text: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
     })
 }
 
-/// The items of the array that `text` begins with.
+/// Returns the items of the array that `text` begins with.
 pub fn items(text: &str) -> impl Iterator<Item = &str> {
     let mut cursor = Cursor::open(text, b'[');
     std::iter::from_fn(move || {

@@ -13,7 +13,7 @@ const fn controls(word: u64) -> u64 {
     word.wrapping_sub(ONES * 0x20) & !word
 }
 
-/// How many bytes come before the first quote, backslash or control character.
+/// Returns how many bytes come before the first quote, backslash or control character.
 #[inline]
 pub(super) fn plain(bytes: &[u8]) -> usize {
     let marks = |word: u64| {
@@ -24,7 +24,7 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     })
 }
 
-/// How many bytes come before the first one that Go's encoder may have to escape: those of
+/// Returns how many bytes come before the first one that Go's encoder may have to escape: those of
 /// [`plain`], `<`, `>`, `&` and the first byte of the line separators.
 #[inline]
 pub(super) fn unescaped(bytes: &[u8]) -> usize {

@@ -38,7 +38,8 @@ pub fn validate(bytes: &[u8], limits: &Limits) -> bool {
     matches!(parse(bytes, limits), Ok(_) | Err(JsonError::Number { .. }))
 }
 
-/// The text, each bad byte replaced, and where in the text replacements stand for which bytes.
+/// Returns the text, each bad byte replaced, and where in the text replacements stand for which
+/// bytes.
 fn decode_utf8(bytes: &[u8]) -> (Cow<'_, str>, Vec<(usize, u8)>) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return (Cow::Borrowed(text), Vec::new());
@@ -55,7 +56,8 @@ fn decode_utf8(bytes: &[u8]) -> (Cow<'_, str>, Vec<(usize, u8)>) {
     (Cow::Owned(text), replaced)
 }
 
-/// The text of a string without its quotes, escapes resolved; `None` if an escape is malformed.
+/// Returns the text of a string without its quotes, escapes resolved; `None` if an escape is
+/// malformed.
 pub(crate) fn unescape(inner: &str) -> Option<String> {
     let limits = Limits::default();
     let quoted = format!("{inner}\"");
@@ -83,7 +85,7 @@ struct Mark {
     member: u32,
 }
 
-/// The first eight bytes of a key as a number that orders as they do.
+/// Returns the first eight bytes of a key as a number that orders as they do.
 #[inline]
 fn rank(key: &str) -> u64 {
     let bytes = key.as_bytes();
@@ -351,7 +353,7 @@ impl<'a> Parser<'a> {
         self.place(Value::Object(Map::from_sorted(object)));
     }
 
-    /// The sorted members of an object, those of equal keys made one.
+    /// Returns the sorted members of an object, those of equal keys made one.
     fn without_repeated(&mut self, start: usize, members: Vec<(Str, Value)>) -> Vec<(Str, Value)> {
         let mut repeated: Vec<(usize, Str)> = Vec::new();
         for (pair, marks) in members.windows(2).zip(self.marks[start..].windows(2)) {
@@ -389,7 +391,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// The path of the value that is being read.
+    /// Returns the path of the value that is being read.
     fn path(&self) -> String {
         let mut path = String::new();
         for (depth, frame) in self.frames.iter().enumerate() {
@@ -469,7 +471,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A byte as Go quotes it in syntax errors: read as a Latin-1 character.
+/// Returns a byte as Go quotes it in syntax errors: read as a Latin-1 character.
 fn quote_byte(byte: u8) -> String {
     match byte {
         b'\'' => "'\\''".into(),

@@ -6,7 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The range of the value at `path`, a chain of member names; `None` if a member is missing.
+/// Returns the range of the value at `path`, a chain of member names; `None` if a member is
+/// missing.
 pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
     let mut range = 0..bytes.len();
     for name in path {
@@ -20,12 +21,12 @@ pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
     Some(range)
 }
 
-/// The text of the string at `path`, a chain of member names; `None` if no string is there.
+/// Returns the text of the string at `path`, a chain of member names; `None` if no string is there.
 pub fn string_at<'a>(bytes: &'a [u8], path: &[&str]) -> Option<Cow<'a, str>> {
     string(&bytes[find(bytes, path)?])
 }
 
-/// The text of a JSON string, quotes included in `raw`; borrowed if it has no escapes.
+/// Returns the text of a JSON string, quotes included in `raw`; borrowed if it has no escapes.
 pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix(b"\"")?.strip_suffix(b"\"")?;
     let text = std::str::from_utf8(inner).ok()?;
@@ -41,37 +42,37 @@ pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
 pub struct Scanned<'a>(pub &'a [u8]);
 
 impl<'a> Scanned<'a> {
-    /// The value behind a chain of member names.
+    /// Returns the value behind a chain of member names.
     pub fn at(self, path: &[&str]) -> Option<Self> {
         find(self.0, path).map(|range| Self(&self.0[range]))
     }
 
-    /// The string behind a chain of member names; empty if there is none.
+    /// Returns the string behind a chain of member names; empty if there is none.
     pub fn str_at(self, path: &[&str]) -> Cow<'a, str> {
         let found = self.at(path).and_then(|value| string(value.0));
         found.unwrap_or_default()
     }
 
-    /// The integer behind a chain of member names.
+    /// Returns the integer behind a chain of member names.
     pub fn int_at(self, path: &[&str]) -> Option<i64> {
         let text = std::str::from_utf8(self.at(path)?.0).ok()?;
         text.parse().ok()
     }
 
-    /// Whether `true` stands behind a chain of member names.
+    /// Returns whether `true` stands behind a chain of member names.
     pub fn bool_at(self, path: &[&str]) -> bool {
         self.at(path).is_some_and(|value| value.0 == b"true")
     }
 
-    /// The first item of the array behind a chain of member names.
+    /// Returns the first item of the array behind a chain of member names.
     pub fn first_at(self, path: &[&str]) -> Option<Self> {
         let array = self.at(path)?.0;
         items(array).next().map(|range| Self(&array[range]))
     }
 }
 
-/// The members of the object that `bytes` begin with: each raw key, quotes included, and the range
-/// of its value within `bytes`. Empty if there is no object.
+/// Returns the members of the object that `bytes` begin with: each raw key, quotes included, and
+/// the range of its value within `bytes`. Empty if there is no object.
 pub fn members(bytes: &[u8]) -> Members<'_> {
     let at = if bytes.first() == Some(&b'{') {
         1
@@ -81,7 +82,7 @@ pub fn members(bytes: &[u8]) -> Members<'_> {
     Members { bytes, at }
 }
 
-/// The items of the array that `bytes` begin with, as ranges within `bytes`.
+/// Returns the items of the array that `bytes` begin with, as ranges within `bytes`.
 pub fn items(bytes: &[u8]) -> Items<'_> {
     let at = if bytes.first() == Some(&b'[') {
         1

@@ -38,14 +38,14 @@ pub fn write(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// The compact form as bytes.
+/// Returns the compact form as bytes.
 pub fn to_vec(value: &Value) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     write(value, &mut out);
     out
 }
 
-/// The compact form as text.
+/// Returns the compact form as text.
 pub fn to_string(value: &Value) -> String {
     String::from_utf8(to_vec(value)).expect("only text was written")
 }

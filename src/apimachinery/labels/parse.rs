@@ -61,7 +61,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// All tokens with their text, the end included.
+/// Returns all tokens with their text, the end included.
 fn lex(text: &str) -> Vec<(Token, String)> {
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
@@ -95,8 +95,8 @@ fn lex(text: &str) -> Vec<(Token, String)> {
     }
 }
 
-/// The longest run of special characters that is a token. A run that never was one is an error; one
-/// that was is cut before the first character that spoils it.
+/// Returns the longest run of special characters that is a token. A run that never was one is an
+/// error; one that was is cut before the first character that spoils it.
 fn lex_special(text: &str, at: &mut usize) -> (Token, String) {
     let bytes = text.as_bytes();
     let start = *at;
@@ -140,7 +140,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// The next token; past the end, the end again.
+    /// Returns the next token; past the end, the end again.
     fn look(&self, context: Context) -> (Token, &str) {
         let last = self.tokens.len() - 1;
         let (token, text) = &self.tokens[self.at.min(last)];

@@ -42,7 +42,7 @@ fn ipv4_sloppy(value: &str) -> Option<Ipv4Addr> {
     given.next().is_none().then(|| Ipv4Addr::from(parts))
 }
 
-/// The address as Go prints it: IPv4 for mapped addresses too.
+/// Returns the address as Go prints it: IPv4 for mapped addresses too.
 pub fn ip_text(address: IpAddr) -> String {
     address.to_canonical().to_string()
 }
@@ -109,7 +109,7 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address with all bits beyond the prefix cleared.
+/// Returns the address with all bits beyond the prefix cleared.
 fn network(address: IpAddr, length: u8) -> IpAddr {
     match address {
         IpAddr::V4(address) => {

@@ -16,7 +16,8 @@ pub const OPERATIONS_MAX: usize = 10_000;
 /// By how many bytes copy operations may make an object grow, all together.
 pub const COPIED_BYTES_MAX: usize = 3 << 20;
 
-/// Why a patch cannot be read; each is answered as a bad request, but for the number of operations.
+/// The reason why a patch cannot be read; each is answered as a bad request, but for the number of
+/// operations.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The body is not JSON at all.
@@ -86,7 +87,7 @@ impl JsonPatch {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// If it is no list of operations, or of too many.
+    /// Returns an error if it is no list of operations, or of too many.
     pub fn parse(
         body: &[u8],
         limits: &json::Limits,
@@ -95,7 +96,7 @@ impl JsonPatch {
         decode::decode(body, limits, check)
     }
 
-    /// The object after all operations.
+    /// Returns the object after all operations.
     ///
     /// # Errors
     /// The first operation that does not fit; the object is then lost, so give a copy.
@@ -288,8 +289,8 @@ impl Operation {
     }
 }
 
-/// The object or array that the last part of `path` is looked up in, and that part. What stands
-/// before the first slash is not looked at.
+/// Returns the object or array that the last part of `path` is looked up in, and that part. What
+/// stands before the first slash is not looked at.
 fn find<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let mut parts = path.split('/').skip(1);
     let mut key = decode_part(parts.next()?);
@@ -371,7 +372,7 @@ fn existing_index(key: &str, length: usize) -> Result<usize, MemberError> {
     resolve_index(atoi(key)?, length)
 }
 
-/// The place among `length` that an index means; negative ones count from the end.
+/// Returns the place among `length` that an index means; negative ones count from the end.
 fn resolve_index(index: i64, length: usize) -> Result<usize, MemberError> {
     let place = if index < 0 {
         index + i64::try_from(length).unwrap_or(i64::MAX)

@@ -6,7 +6,7 @@
 use crate::json::{JsonError, Limits, parse};
 use crate::value::{Map, Value};
 
-/// Why a merge patch cannot be used; the texts are what clients see.
+/// The reason why a merge patch cannot be used; the texts are what clients see.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergePatchError {
     /// The body is not JSON at all.
@@ -37,7 +37,7 @@ impl MergePatch {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// If it is no JSON object.
+    /// Returns an error if it is no JSON object.
     pub fn parse(body: &[u8], limits: &Limits) -> Result<Self, MergePatchError> {
         let parsed = parse(body, limits).map_err(MergePatchError::NotJson)?;
         match parsed.value {

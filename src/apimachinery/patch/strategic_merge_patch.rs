@@ -20,7 +20,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList";
 const SET_ORDER: &str = "$setElementOrder";
 
-/// Why a patch does not apply.
+/// The reason why a patch does not apply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
     /// A list of deletions is not named as it must be.
@@ -86,7 +86,7 @@ impl PatchError {
 const ANY_MAP: &str = "map[string]interface {}";
 const ANY_LIST: &str = "[]interface {}";
 
-/// The dynamic Go type of a value in an untyped tree.
+/// Returns the dynamic Go type of a value in an untyped tree.
 fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "%!s(<nil>)",
@@ -109,7 +109,7 @@ struct Meta<'s, S> {
 /// Applies `patch` to `original`, both objects of `id`.
 ///
 /// # Errors
-/// If the patch does not fit the object or the schema.
+/// Returns an error if the patch does not fit the object or the schema.
 pub fn apply(
     schemas: &Schemas,
     id: DefId,
@@ -122,7 +122,7 @@ pub fn apply(
 /// Applies `patch` to `original`, both objects of a shape.
 ///
 /// # Errors
-/// If the patch does not fit the object or the shape.
+/// Returns an error if the patch does not fit the object or the shape.
 pub fn merge<'s, S: Shape<'s>>(
     shape: S,
     original: Value,
@@ -353,7 +353,7 @@ impl<'s, S: Shape<'s>> Merger<'s, S> {
     }
 }
 
-/// The shape of the field `key`, whose name may be written in other case.
+/// Returns the shape of the field `key`, whose name may be written in other case.
 fn child<'s, S: Shape<'s>>(shape: S, key: &str) -> Result<S, PatchError> {
     if shape.kind() != Kind::Object {
         let word = word(shape.kind());
@@ -397,7 +397,7 @@ fn directive_target<'k>(key: &'k str, prefix: &str) -> Option<&'k str> {
         .map(|(_, target)| target)
 }
 
-/// The list `key`, if it is there.
+/// Returns the list `key`, if it is there.
 fn list_member(map: &Map, key: &str) -> Result<Option<Vec<Value>>, PatchError> {
     match map.get(key) {
         None => Ok(None),
@@ -436,7 +436,7 @@ fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     Ok(())
 }
 
-/// The value without objects that are directives.
+/// Returns the value without objects that are directives.
 fn without_directives(value: Value) -> Option<Value> {
     match value {
         Value::Object(members) if members.contains_key(DIRECTIVE) => None,

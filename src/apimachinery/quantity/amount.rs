@@ -25,7 +25,8 @@ impl Small {
         })
     }
 
-    /// The number in units of ten to the `scale`, fractions away from zero, 0 if it does not fit.
+    /// Returns the number in units of ten to the `scale`, fractions away from zero, 0 if it does
+    /// not fit.
     pub fn scaled(self, scale: i32) -> i64 {
         let difference = i64::from(self.scale) - i64::from(scale);
         if difference >= 0 {

@@ -52,7 +52,7 @@ impl Decimal {
         self
     }
 
-    /// The power of ten just above the first digit.
+    /// Returns the power of ten just above the first digit.
     fn top(&self) -> i64 {
         i64::from(self.scale) + self.digits.len() as i64
     }
@@ -134,7 +134,7 @@ impl Decimal {
         Self::new(self.negative, reversed.into_iter().rev(), self.scale)
     }
 
-    /// The number with nothing below ten to the `scale`, a fraction rounded away from zero.
+    /// Returns the number with nothing below ten to the `scale`, a fraction rounded away from zero.
     pub fn rounded_up(mut self, scale: i32) -> Self {
         if self.scale >= scale || self.digits.is_empty() {
             return self;
@@ -176,7 +176,7 @@ impl Decimal {
         )
     }
 
-    /// The digits with their sign.
+    /// Returns the digits with their sign.
     pub fn integer_text(&self) -> String {
         let sign = self.negative.then_some('-');
         let digits = self.digits.iter().map(|digit| char::from(b'0' + digit));
@@ -184,7 +184,8 @@ impl Decimal {
         if text.is_empty() { "0".into() } else { text }
     }
 
-    /// The number with scale 0, if it has no fraction and is of a size that can be written out.
+    /// Returns the number with scale 0, if it has no fraction and is of a size that can be written
+    /// out.
     pub fn whole(&self) -> Option<Self> {
         if self.top() > DIGITS_MAX as i64 {
             return None;
@@ -216,7 +217,7 @@ impl Decimal {
         self.cmp_abs(&bound) == Ordering::Less
     }
 
-    /// A 1024th of this whole number, if that is whole and not zero.
+    /// Returns a 1024th of this whole number, if that is whole and not zero.
     pub fn div_exact_1024(&self) -> Option<Self> {
         let mut rest = 0u32;
         let mut quotient = Vec::with_capacity(self.digits.len());
@@ -228,7 +229,8 @@ impl Decimal {
         (rest == 0 && !self.digits.is_empty()).then(|| Self::new(self.negative, quotient, 0))
     }
 
-    /// The number in units of ten to the `scale`, rounded up; its low bits if it does not fit.
+    /// Returns the number in units of ten to the `scale`, rounded up; its low bits if it does not
+    /// fit.
     pub fn scaled(&self, scale: i32) -> i64 {
         let power = self.scale - scale;
         let keep = if power < 0 {

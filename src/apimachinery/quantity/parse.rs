@@ -9,7 +9,7 @@ const SMALL_DIGITS: i32 = 18;
 /// Exponents beyond this are refused where digits would have to be written out.
 const EXPONENT_MAX: i32 = 100_000;
 
-/// The suffix of a power of ten; none where there is no such suffix.
+/// Returns the suffix of a power of ten; none where there is no such suffix.
 pub(super) fn decimal_suffix(exponent: i32) -> &'static str {
     match exponent {
         -9 => "n",
@@ -25,7 +25,7 @@ pub(super) fn decimal_suffix(exponent: i32) -> &'static str {
     }
 }
 
-/// The suffix of a power of 1024; none where there is no such suffix.
+/// Returns the suffix of a power of 1024; none where there is no such suffix.
 pub(super) fn binary_suffix(exponent: i32) -> &'static str {
     match exponent {
         1 => "Ki",
@@ -119,7 +119,7 @@ pub(super) fn parse(text: &str) -> Result<Quantity, QuantityError> {
     }
 }
 
-/// The quantity, if 64 bits surely hold it.
+/// Returns the quantity, if 64 bits surely hold it.
 fn parse_small(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<Quantity> {
     let digits = i32::try_from(parts.whole.len() + parts.fraction.len()).ok()?;
     let (room, mut scale, factor) = match format {

@@ -13,7 +13,7 @@ use super::{DefId, Definition, Field, Omit, Presence, Schemas, Type, Unknown, go
 use crate::json::write_float;
 use crate::value::{Map, Str, Value};
 
-/// Why an object cannot be read; the text is Go's.
+/// The reason why an object cannot be read; the text is Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct DecodeError(pub String);
@@ -43,7 +43,7 @@ const MAX_PROBLEMS: usize = 100;
 /// Deeper objects are refused; the types of built-in kinds end long before.
 const MAX_DEPTH: usize = 500;
 
-/// The text of a strict refusal, if there is anything to complain about.
+/// Returns the text of a strict refusal, if there is anything to complain about.
 pub fn strict_error(problems: &[Problem]) -> Option<String> {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
     (!texts.is_empty()).then(|| format!("strict decoding error: {}", texts.join(", ")))
@@ -63,7 +63,7 @@ impl Schemas {
     /// Brings a parsed tree into canonical form. `kind` and `apiVersion` of the root are dropped.
     ///
     /// # Errors
-    /// If a value has a type that the field cannot take.
+    /// Returns an error if a value has a type that the field cannot take.
     pub fn decode(
         &self,
         id: DefId,
@@ -179,7 +179,7 @@ impl<'t> Trail<'t> {
         }
     }
 
-    /// The innermost field.
+    /// Returns the innermost field.
     fn field(&self) -> Option<(&'t Definition, &'t Field)> {
         match self.step {
             PathSegment::Field(definition, field) => Some((definition, field)),

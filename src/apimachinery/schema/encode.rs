@@ -42,7 +42,7 @@ pub enum Comma {
 }
 
 impl Encoded {
-    /// The bytes with a version in its slot.
+    /// Returns the bytes with a version in its slot.
     pub fn with_version(&self, version: u64) -> Vec<u8> {
         let Some(slot) = self.version else {
             return self.bytes.clone();
@@ -57,7 +57,7 @@ impl Encoded {
 }
 
 impl Slot {
-    /// The offset of the member that follows the version, which there must be: where
+    /// Returns the offset of the member that follows the version, which there must be: where
     /// `"resourceVersion":"…",` can be inserted.
     pub fn following(self) -> usize {
         match self.comma {
@@ -88,14 +88,14 @@ impl Schemas {
         }
     }
 
-    /// The bytes of an object.
+    /// Returns the bytes of an object.
     pub fn to_vec(&self, id: DefId, value: &Value) -> Vec<u8> {
         let mut out = Vec::with_capacity(512);
         self.encode(id, value, &mut out);
         out
     }
 
-    /// The bytes of an object as they are stored: without version, metadata first.
+    /// Returns the bytes of an object as they are stored: without version, metadata first.
     pub fn encode_stored(&self, id: DefId, value: &Value) -> Encoded {
         let mut out = Encoded {
             bytes: Vec::with_capacity(1024),

@@ -12,27 +12,27 @@ use crate::value::Value;
 pub(crate) static SCHEMAS: LazyLock<Schemas> =
     LazyLock::new(|| Schemas::parse(&data()).expect("generated data loads"));
 
-/// The generated data file.
+/// Returns the generated data file.
 pub(crate) fn data() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../batteries/data/schemas.json");
     std::fs::read(path).expect("the generated data file is there")
 }
 
-/// The definition of a kind written as `group/version/kind`.
+/// Returns the definition of a kind written as `group/version/kind`.
 pub(crate) fn kind(text: &str) -> Option<DefId> {
     let mut parts = text.rsplitn(3, '/');
     let (kind, version) = (parts.next()?, parts.next()?);
     SCHEMAS.kind(parts.next()?, version, kind)
 }
 
-/// A tree of JSON text.
+/// Returns a tree of JSON text.
 pub(crate) fn tree(text: &str) -> Value {
     parse(text.as_bytes(), &Limits::default())
         .expect("test JSON parses")
         .value
 }
 
-/// The lines of a compressed file of vectors, parsed.
+/// Returns the lines of a compressed file of vectors, parsed.
 pub(crate) fn vectors(name: &str) -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("testdata")

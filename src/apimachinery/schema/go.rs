@@ -3,7 +3,7 @@
 use super::{Definition, Field, Schemas, Type};
 use crate::value::Value;
 
-/// The name of a type of a field, or of an item of it, as Go prints it.
+/// Returns the name of a type of a field, or of an item of it, as Go prints it.
 pub(crate) fn type_name(schemas: &Schemas, field: &Field, ty: &Type) -> String {
     let known = field.notes.go_type.as_deref();
     match known.and_then(|text| part(text, &field.ty, ty)) {
@@ -12,7 +12,7 @@ pub(crate) fn type_name(schemas: &Schemas, field: &Field, ty: &Type) -> String {
     }
 }
 
-/// The part of the text of `whole` that stands for `wanted`.
+/// Returns the part of the text of `whole` that stands for `wanted`.
 fn part<'t>(text: &'t str, whole: &Type, wanted: &Type) -> Option<&'t str> {
     if whole == wanted {
         return Some(text);
@@ -25,7 +25,7 @@ fn part<'t>(text: &'t str, whole: &Type, wanted: &Type) -> Option<&'t str> {
     }
 }
 
-/// The package of a definition: its name without path.
+/// Returns the package of a definition: its name without path.
 fn package(definition: &Definition) -> &str {
     let path = definition.go.rsplit('/').next().unwrap_or_default();
     match path.split_once('.') {
@@ -60,12 +60,12 @@ fn plain_name(schemas: &Schemas, ty: &Type) -> String {
     }
 }
 
-/// The Go type of a definition, such as `v1.PodSpec`.
+/// Returns the Go type of a definition, such as `v1.PodSpec`.
 pub(crate) fn struct_type(definition: &Definition) -> String {
     format!("{}.{}", package(definition), struct_name(definition))
 }
 
-/// The Go type of a definition without package.
+/// Returns the Go type of a definition without package.
 pub(crate) fn struct_name(definition: &Definition) -> &str {
     let go = definition.go.rsplit('/').next().unwrap_or_default();
     match go.split_once('.') {

@@ -26,7 +26,7 @@ impl Schemas {
         *bad = Bad::Shown(text.into());
     }
 
-    /// The JSON of a value of the internal twin of `definition`.
+    /// Returns the JSON of a value of the internal twin of `definition`.
     pub fn internal_text(&self, definition: &str, value: &Value) -> String {
         let mut out = Vec::new();
         match self.find(definition) {
@@ -37,7 +37,7 @@ impl Schemas {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// The JSON of one field of the internal twin of `definition`.
+    /// Returns the JSON of one field of the internal twin of `definition`.
     ///
     /// # Panics
     /// The schemas have no such field.
@@ -50,7 +50,7 @@ impl Schemas {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// The JSON of the struct `embedded` that the internal twin of `definition` embeds.
+    /// Returns the JSON of the struct `embedded` that the internal twin of `definition` embeds.
     ///
     /// # Panics
     /// The schemas have no such definition.

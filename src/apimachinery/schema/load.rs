@@ -13,7 +13,7 @@ use super::{
 };
 use crate::value::{Map, Str, Value};
 
-/// Why generated data cannot be used.
+/// The reason why generated data cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The text is not JSON of the expected shape.
@@ -297,7 +297,7 @@ fn read_type(schemas: &Schemas, text: &str) -> Option<Type> {
     })
 }
 
-/// A tree of a small JSON text.
+/// Returns a tree of a small JSON text.
 pub(crate) fn read_value(text: &str) -> Result<Value, serde_json::Error> {
     Ok(convert(serde_json::from_str(text)?))
 }

@@ -10,7 +10,7 @@ pub(super) struct Index {
 const EMPTY: u16 = u16::MAX;
 
 impl Index {
-    /// The index of names in order; of equal names the first one is found.
+    /// Returns the index of names in order; of equal names the first one is found.
     pub(super) fn of<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> Self {
         debug_assert!(names.len() < usize::from(EMPTY), "places fit 16 bits");
         let mut slots = vec![EMPTY; (names.len() * 2).next_power_of_two()];
@@ -27,7 +27,7 @@ impl Index {
         }
     }
 
-    /// The place of `name`; `name_at` gives the name of a place.
+    /// Returns the place of `name`; `name_at` gives the name of a place.
     #[inline]
     pub(super) fn find<'n>(&self, name: &str, name_at: impl Fn(usize) -> &'n str) -> Option<usize> {
         let mask = self.slots.len().checked_sub(1)?;

@@ -45,7 +45,7 @@ impl Document<'_> {
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
 
-/// The published name of a type that is no definition of the data.
+/// Returns the published name of a type that is no definition of the data.
 fn leaf_name(ty: &Type) -> Option<String> {
     Some(match ty {
         Type::Time => format!("{META}Time"),
@@ -63,7 +63,7 @@ fn leaf_name(ty: &Type) -> Option<String> {
     })
 }
 
-/// The schema of a type that is no definition of the data.
+/// Returns the schema of a type that is no definition of the data.
 fn leaf_schema(ty: &Type, document: Document<'_>) -> Value {
     match (ty, document) {
         (Type::Time | Type::MicroTime, _) => json!({"type": "string", "format": "date-time"}),
@@ -81,7 +81,7 @@ fn leaf_schema(ty: &Type, document: Document<'_>) -> Value {
 }
 
 impl Schemas {
-    /// The schema of a definition.
+    /// Returns the schema of a definition.
     pub fn openapi(&self, id: DefId, document: Document<'_>) -> Value {
         let definition = self.get(id);
         let mut properties = Map::new();
@@ -190,7 +190,7 @@ impl Schemas {
         }
     }
 
-    /// The schemas of `roots` and of all that they refer to, by name.
+    /// Returns the schemas of `roots` and of all that they refer to, by name.
     pub fn openapi_closure(&self, roots: &[DefId], document: Document<'_>) -> Map {
         let mut out = Map::new();
         let mut seen = vec![false; self.len()];
@@ -229,7 +229,7 @@ mod tests {
     use crate::json::to_string;
     use crate::schema::fixture::{SCHEMAS, vectors};
 
-    /// The published schemas without what depends on descriptions: a reference that has one
+    /// Returns the published schemas without what depends on descriptions: a reference that has one
     /// stands in `allOf`. Enumerations are not in the files that the vectors are made of.
     fn comparable(value: &Value) -> Value {
         match value {

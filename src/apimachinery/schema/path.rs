@@ -2,7 +2,7 @@
 
 use super::{DefId, Field, Schemas, Type};
 
-/// Why a path leads nowhere.
+/// The reason why a path leads nowhere.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
     /// There is no such field.
@@ -32,7 +32,7 @@ impl Schemas {
     /// else; behind a map a name is a key.
     ///
     /// # Errors
-    /// If the path leads nowhere.
+    /// Returns an error if the path leads nowhere.
     pub fn resolve(&self, root: DefId, path: &str) -> Result<Type, PathError> {
         let mut ty = Type::Ref(root);
         let mut rest = path.trim_start_matches('.');
@@ -46,7 +46,7 @@ impl Schemas {
         Ok(ty)
     }
 
-    /// The field at the end of a chain of member names, lists and maps passed through.
+    /// Returns the field at the end of a chain of member names, lists and maps passed through.
     pub fn field_at(&self, root: DefId, names: &[&str]) -> Option<&Field> {
         let (last, parents) = names.split_last()?;
         let mut at = root;

@@ -24,7 +24,7 @@ const DEPTH_MAX: usize = 200;
 const NO_MAGIC: &str =
     "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]";
 
-/// Why bytes are not an object in protobuf.
+/// The reason why bytes are not an object in protobuf.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtoError {
     /// The envelope's first bytes are missing.
@@ -146,7 +146,7 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// The next field's number and value; none at the end.
+    /// Returns the next field's number and value; none at the end.
     fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, ProtoError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -274,7 +274,7 @@ impl Schemas {
         Ok(())
     }
 
-    /// The value of a map's entry: lists travel in a message of their own.
+    /// Returns the value of a map's entry: lists travel in a message of their own.
     fn proto_map_value(
         &self,
         ty: &Type,
@@ -332,7 +332,7 @@ impl Schemas {
         })
     }
 
-    /// A message that holds a schema or something simpler.
+    /// Returns a message that holds a schema or something simpler.
     fn one_of(
         &self,
         message: &[u8],
@@ -373,7 +373,7 @@ enum Choice {
     Strings,
 }
 
-/// The value of a scalar that is a message on the wire.
+/// Returns the value of a scalar that is a message on the wire.
 fn scalar(ty: &Type, message: &[u8], name: &str) -> Result<Value, ProtoError> {
     let (mut numbers, mut text) = ([0i64; 4], None);
     let mut reader = Reader(message);

@@ -8,7 +8,7 @@ use crate::quantity::Quantity;
 use crate::time::{Timestamp, duration_text, parse_duration};
 use crate::value::Value;
 
-/// Why a scalar cannot be read.
+/// The reason why a scalar cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Scalar {
     /// The whole text of the error.
@@ -74,7 +74,7 @@ fn quantity(value: &mut Value) -> Result<(), Scalar> {
     Ok(())
 }
 
-/// Why bytes cannot be read.
+/// The reason why bytes cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadBytes {
     /// The whole text of the error.

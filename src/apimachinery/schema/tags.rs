@@ -130,7 +130,7 @@ impl Tag {
         }
     }
 
-    /// The number behind the equals sign.
+    /// Returns the number behind the equals sign.
     pub fn number(&self) -> Option<i64> {
         match self.value {
             TagValue::Number(number) => Some(number),
@@ -138,7 +138,7 @@ impl Tag {
         }
     }
 
-    /// The text behind the equals sign.
+    /// Returns the text behind the equals sign.
     pub fn text(&self) -> &str {
         match &self.value {
             TagValue::Text(text) => text,
@@ -146,7 +146,7 @@ impl Tag {
         }
     }
 
-    /// The tag behind the equals sign, as settled as this one unless it says otherwise.
+    /// Returns the tag behind the equals sign, as settled as this one unless it says otherwise.
     pub fn inner(&self) -> Option<Self> {
         match &self.value {
             TagValue::Tag(inner) => {
@@ -160,7 +160,7 @@ impl Tag {
         }
     }
 
-    /// The argument `name`; the unnamed one has an empty name.
+    /// Returns the argument `name`; the unnamed one has an empty name.
     pub fn argument(&self, name: &str) -> Option<&str> {
         self.arguments
             .iter()
@@ -169,7 +169,7 @@ impl Tag {
     }
 }
 
-/// The place of the parenthesis that closes the one at the start.
+/// Returns the place of the parenthesis that closes the one at the start.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut quoted = false;

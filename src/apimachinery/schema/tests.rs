@@ -6,7 +6,7 @@ use super::fixture::{SCHEMAS, kind, tree, vectors};
 use crate::json::to_string;
 use crate::value::Value;
 
-/// The text without names of embedded structs, which the data may not know.
+/// Returns the text without names of embedded structs, which the data may not know.
 fn without_embedded(text: &str) -> String {
     let Some((head, tail)) = text.split_once(" into Go struct field ") else {
         return text.to_owned();

@@ -36,7 +36,8 @@ struct Pair<'v> {
 }
 
 impl Schemas {
-    /// The feature gates that rules of the data ask for, each with the definition that has the rule.
+    /// Returns the feature gates that rules of the data ask for, each with the definition that has
+    /// the rule.
     pub fn gates(&self) -> Vec<(&str, String)> {
         let mut gates = Vec::new();
         for (_, definition) in self.iter() {
@@ -218,7 +219,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// The value, if there is any.
+    /// Returns the value, if there is any.
     fn settle<'v>(&self, subject: Subject<'_>, value: Option<&'v Value>) -> Option<&'v Value> {
         let value = value.filter(|value| !value.is_null())?;
         let empty = match (subject.ty, value) {
@@ -258,7 +259,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// The rules that apply: those behind gates are unwrapped or left out.
+    /// Returns the rules that apply: those behind gates are unwrapped or left out.
     fn active<'t>(&self, tags: &'t [Tag]) -> Cow<'t, [Tag]> {
         if !tags.iter().any(is_gated) {
             return Cow::Borrowed(tags);
@@ -503,14 +504,14 @@ impl<'s> Checker<'s, '_> {
     }
 }
 
-/// The rules for every item of a list or map.
+/// Returns the rules for every item of a list or map.
 fn each_value(tags: &[Tag]) -> impl Iterator<Item = Tag> {
     tags.iter()
         .filter(|tag| tag.name == "eachVal")
         .filter_map(Tag::inner)
 }
 
-/// How many items there are.
+/// Returns how many items there are.
 fn count(value: Option<&Value>) -> usize {
     match value {
         Some(Value::Array(items)) => items.len(),

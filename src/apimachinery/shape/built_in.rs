@@ -171,7 +171,7 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
         }
     }
 
-    /// A member that cannot tell absent from zero is absent if it is zero.
+    /// Returns a member that cannot tell absent from zero is absent if it is zero.
     fn is_absent(self, member: Option<&Value>) -> bool {
         match (member, self.field) {
             (None | Some(Value::Null), _) => true,

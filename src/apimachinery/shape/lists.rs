@@ -72,7 +72,7 @@ impl<'v> Identity<'v> {
     }
 }
 
-/// The places where an identity occurs the second time.
+/// Returns the places where an identity occurs the second time.
 fn repeated<'v>(items: impl Iterator<Item = Identity<'v>>) -> Vec<usize> {
     let mut seen: HashMap<Identity<'v>, usize> = HashMap::new();
     let mut places = Vec::new();

@@ -2,7 +2,7 @@
 
 use crate::quote::quote;
 
-/// Why a request failed, for machines.
+/// The reason why a request failed, for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// No reason is given.
@@ -55,7 +55,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// The word clients see; empty for [`Reason::Unknown`].
+    /// Returns the word clients see; empty for [`Reason::Unknown`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -81,7 +81,7 @@ impl Reason {
         }
     }
 
-    /// The status number that goes with the reason.
+    /// Returns the status number that goes with the reason.
     pub fn code(self) -> u16 {
         match self {
             Self::BadRequest => 400,

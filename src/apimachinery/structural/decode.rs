@@ -42,7 +42,7 @@ impl<'s> Custom<'s> {
         }
     }
 
-    /// The shape of the whole object.
+    /// Returns the shape of the whole object.
     pub fn shape(&self) -> SchemaNode<'s> {
         self.schema.root()
     }
@@ -51,7 +51,8 @@ impl<'s> Custom<'s> {
     /// root are dropped. What strict reading complains about is returned if `report` says so.
     ///
     /// # Errors
-    /// If the metadata of the object, or in a request of an embedded one, is malformed.
+    /// Returns an error if the metadata of the object, or in a request of an embedded one, is
+    /// malformed.
     pub fn decode(
         &self,
         value: &mut Value,

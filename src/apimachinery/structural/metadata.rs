@@ -22,7 +22,7 @@ impl Metadata<'_> {
     /// to `unknown`.
     ///
     /// # Errors
-    /// If it cannot be read; the value is then as it was.
+    /// Returns an error if it cannot be read; the value is then as it was.
     pub(super) fn read(
         self,
         value: &mut Value,
@@ -89,7 +89,7 @@ impl Metadata<'_> {
     /// Reads kind, apiVersion and metadata of every embedded object.
     ///
     /// # Errors
-    /// If one of them does not fit, unless such members are dropped.
+    /// Returns an error if one of them does not fit, unless such members are dropped.
     pub(super) fn coerce<'s, S: Shape<'s>>(
         self,
         shape: S,

@@ -22,7 +22,7 @@ const UNSUPPORTED: [&str; 7] = [
     "definitions",
 ];
 
-/// Why something is no structural schema.
+/// The reason why something is no structural schema.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StructuralError {
     /// A member has another type or value than it may have.
@@ -51,7 +51,8 @@ impl Structural {
     /// Reads `openAPIV3Schema`. Members that do not concern structure are passed over.
     ///
     /// # Errors
-    /// If a member that does has a wrong type, or the schema is too deep or too large.
+    /// Returns an error if a member that does has a wrong type, or the schema is too deep or too
+    /// large.
     pub fn parse(schema: &Value) -> Result<Self, StructuralError> {
         let mut parser = Parser {
             nodes: Vec::new(),
@@ -274,7 +275,7 @@ impl<'v> Parser<'v> {
         }
     }
 
-    /// The path of a member of the schema at hand, or of that schema.
+    /// Returns the path of a member of the schema at hand, or of that schema.
     fn path_to(&self, member: &str) -> String {
         let mut path = String::from("openAPIV3Schema");
         for step in &self.path {
@@ -290,7 +291,7 @@ impl<'v> Parser<'v> {
     }
 }
 
-/// A member that is there and not null.
+/// Returns a member that is there and not null.
 fn known<'v>(members: &'v Map, name: &str) -> Option<&'v Value> {
     members.get(name).filter(|value| !value.is_null())
 }

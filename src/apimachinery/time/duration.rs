@@ -2,7 +2,7 @@
 
 use super::quote;
 
-/// Why a text is no span of time, in Go's words.
+/// The reason why a text is no span of time, in Go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// It does not have the shape, or is too long a time.
@@ -100,7 +100,7 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     }
 }
 
-/// The digits after the point as nanoseconds of a unit; digits beyond 18 do not count.
+/// Returns the digits after the point as nanoseconds of a unit; digits beyond 18 do not count.
 fn fraction_nanoseconds(fraction: &str, scale: u64) -> u64 {
     let mut number = 0u64;
     let mut divisor = 1.0f64;
@@ -122,7 +122,7 @@ fn fraction_nanoseconds(fraction: &str, scale: u64) -> u64 {
     nanoseconds
 }
 
-/// A span of nanoseconds as Go prints it: `1h0m0.5s`, `1.5ms`, `0s`.
+/// Returns a span of nanoseconds as Go prints it: `1h0m0.5s`, `1.5ms`, `0s`.
 pub fn duration_text(nanoseconds: i64) -> String {
     let sign = if nanoseconds < 0 { "-" } else { "" };
     let size = nanoseconds.unsigned_abs();
@@ -150,8 +150,8 @@ fn with_fraction(size: u64, unit: u64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A span of nanoseconds as the age columns of tables show it: `5d3h`, `90s`, `<invalid>` in the
-/// future.
+/// Returns a span of nanoseconds as the age columns of tables show it: `5d3h`, `90s`, `<invalid>`
+/// in the future.
 pub fn human_duration(nanoseconds: i64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     if seconds < -1 {

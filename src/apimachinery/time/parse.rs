@@ -19,7 +19,7 @@ impl Layout {
     }
 }
 
-/// Why a text is no point in time, in Go's words.
+/// The reason why a text is no point in time, in Go's words.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
     /// The text does not have the shape.

@@ -19,7 +19,7 @@ pub struct YamlParsed {
     pub strict_error: Option<String>,
 }
 
-/// Why a text is no YAML document that can be used.
+/// The reason why a text is no YAML document that can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
     /// The text is not YAML.
@@ -250,7 +250,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// A copy of an anchored node, if the budget has room for it.
+    /// Returns a copy of an anchored node, if the budget has room for it.
     fn alias(&mut self, id: usize, line: usize) -> Result<Node, YamlError> {
         let Some(Some(anchored)) = self.anchors.get(id) else {
             return Err(YamlError::Unusable("anchor value contains itself".into()));
@@ -334,7 +334,7 @@ fn syntax(error: &ScanError) -> YamlError {
     }
 }
 
-/// The members of a mapping, or of several, those that win last.
+/// Returns the members of a mapping, or of several, those that win last.
 fn merged(value: Value) -> Result<Vec<(Str, Value)>, YamlError> {
     let mut members = Vec::new();
     let wrong =
@@ -354,7 +354,7 @@ fn merged(value: Value) -> Result<Vec<(Str, Value)>, YamlError> {
     Ok(members)
 }
 
-/// A key as the text it becomes in JSON.
+/// Returns a key as the text it becomes in JSON.
 fn key_text(key: &Node) -> Result<Str, YamlError> {
     match &key.value {
         _ if key.kind == Kind::Unsigned => Err(YamlError::Key("uint64")),
@@ -441,7 +441,7 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<(Value, K
     }
 }
 
-/// The value after its way through JSON: a float without fraction is an integer.
+/// Returns the value after its way through JSON: a float without fraction is an integer.
 fn value_of(resolved: Resolved, text: &str) -> Result<(Value, Kind), YamlError> {
     let value = match resolved {
         Resolved::Null => Value::Null,

@@ -69,7 +69,7 @@ fn special_float(text: &str) -> Option<Resolved> {
     }))
 }
 
-/// An integer with any of Go's prefixes.
+/// Returns an integer with any of Go's prefixes.
 fn integer(plain: &str, _given: &str) -> Option<Resolved> {
     let (negative, digits) = match plain.as_bytes().first()? {
         b'-' => (true, &plain[1..]),
@@ -102,7 +102,7 @@ fn integer(plain: &str, _given: &str) -> Option<Resolved> {
     }
 }
 
-/// The shape of floats: digits with a point somewhere, perhaps an exponent.
+/// Returns the shape of floats: digits with a point somewhere, perhaps an exponent.
 fn is_yaml_float(text: &str) -> bool {
     let text = text.strip_prefix(['-', '+']).unwrap_or(text);
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -126,7 +126,7 @@ fn is_yaml_float(text: &str) -> bool {
     }
 }
 
-/// A text that starts with a point, as Go's `ParseFloat` reads it.
+/// Returns a text that starts with a point, as Go's `ParseFloat` reads it.
 fn go_float(text: &str) -> Option<f64> {
     if !is_yaml_float(text) {
         return None;

@@ -317,7 +317,7 @@ fn escape(character: char) -> String {
     format!("\\{short}")
 }
 
-/// The style that suits a text: plain if that is read as the same text, blocks for lines.
+/// Returns the style that suits a text: plain if that is read as the same text, blocks for lines.
 fn style(text: &str, analysis: &Analysis, role: Role) -> Style {
     let wanted = if text.contains('\n') {
         Style::Literal

@@ -106,7 +106,7 @@ fn sort_naturally<'a>(members: Vec<(&'a str, &'a Value)>) -> Vec<(&'a str, &'a V
     sorted
 }
 
-/// The order of keys: letters after everything else, digits by the number they make.
+/// Returns the order of keys: letters after everything else, digits by the number they make.
 fn less(a: &str, b: &str) -> bool {
     let Some(at) = a.chars().zip(b.chars()).position(|(a, b)| a != b) else {
         return a.len() < b.len();

@@ -297,7 +297,7 @@ pub fn validate_param_kind(errors: &mut Errors, kind: &Value, path: &Path<'_>) {
     }
 }
 
-/// The parameters of a binding, for a table cell.
+/// Returns the parameters of a binding, for a table cell.
 pub fn param_ref_cell(reference: &Value) -> Value {
     let (name, namespace) = (
         reference.str_at(&["name"]),
@@ -312,7 +312,7 @@ pub fn param_ref_cell(reference: &Value) -> Value {
     text.into()
 }
 
-/// The kind of a policy's parameters, for a table cell.
+/// Returns the kind of a policy's parameters, for a table cell.
 pub fn param_kind_cell(kind: &Value) -> Value {
     match kind {
         Value::Null => "<unset>".into(),
@@ -325,7 +325,7 @@ pub fn param_kind_cell(kind: &Value) -> Value {
     }
 }
 
-/// A selector as Go prints the structure.
+/// Returns a selector as Go prints the structure.
 fn selector_text(selector: &Value) -> String {
     let labels = selector["matchLabels"]
         .as_object()

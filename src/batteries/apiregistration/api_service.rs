@@ -204,7 +204,7 @@ fn validate_service(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     }
 }
 
-/// How many bytes a base64 text stands for.
+/// Returns how many bytes a base64 text stands for.
 fn decoded_len(text: &str) -> usize {
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)

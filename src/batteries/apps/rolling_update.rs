@@ -5,7 +5,7 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::{Value, names};
 
-/// The share in a text such as `25%`.
+/// Returns the share in a text such as `25%`.
 fn percent(value: &Value) -> Option<i64> {
     let text = value.as_str()?;
     if !names::percent(text).is_empty() {
@@ -14,7 +14,7 @@ fn percent(value: &Value) -> Option<i64> {
     text.strip_suffix('%')?.parse().ok()
 }
 
-/// The number, whatever it counts.
+/// Returns the number, whatever it counts.
 pub fn amount(value: &Value) -> i64 {
     percent(value)
         .unwrap_or_else(|| IntOrString::from_value(value).map_or(0, |value| value.int_value()))
@@ -51,7 +51,7 @@ pub fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     }
 }
 
-/// The value, or zero as a number if it is absent.
+/// Returns the value, or zero as a number if it is absent.
 pub fn or_zero(value: &Value) -> Value {
     if value.is_null() {
         0i64.into()

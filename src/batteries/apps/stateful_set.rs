@@ -310,7 +310,7 @@ fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Vec<
     );
 }
 
-/// The template as its pods will be: with the volumes of the claims.
+/// Returns the template as its pods will be: with the volumes of the claims.
 fn with_claims(spec: &Value) -> Value {
     let mut template = spec["template"].clone();
     for field in ["subdomain", "hostname"] {

@@ -214,7 +214,7 @@ fn phase(object: &Value) -> &'static str {
     }
 }
 
-/// How long the Job has run, or ran.
+/// Returns how long the Job has run, or ran.
 fn passed(status: &Value, now: i64) -> String {
     let time = |field: &str| Timestamp::parse(status.str_at(&[field])).ok();
     let Some(start) = time("startTime") else {

@@ -50,8 +50,8 @@ pub fn merge(key: &Key, own: &Value, new: Option<&Value>) -> Merge {
     }
 }
 
-/// Whether what a newer layer has under a name is another object than before: a roleRef cannot be
-/// changed.
+/// Returns whether what a newer layer has under a name is another object than before: a roleRef
+/// cannot be changed.
 pub fn recreates(key: &Key, old: &Value, new: &Value) -> bool {
     let binding = matches!(key.resource(), "clusterrolebindings" | "rolebindings");
     let field = |object: &Value, name: &str| object.str_at(&["roleRef", name]).to_owned();
@@ -131,8 +131,8 @@ fn append(own: &mut Value, path: &[&str], missing: Vec<Value>) {
     }
 }
 
-/// A rule as rules of one verb and one resource, resource name or path each: each is covered as a
-/// whole or not at all.
+/// Returns a rule as rules of one verb and one resource, resource name or path each: each is
+/// covered as a whole or not at all.
 fn single_rules(rule: &Value) -> Vec<Value> {
     let verbs = texts(rule, "verbs");
     let mut single = Vec::new();
@@ -165,7 +165,7 @@ fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
     items.filter_map(Value::as_str).collect()
 }
 
-/// Whether a rule allows all that a single one does.
+/// Returns whether a rule allows all that a single one does.
 fn covers(rule: &Value, single: &Value) -> bool {
     let all = |field: &str, any: &str| {
         let known = texts(rule, field);
@@ -213,7 +213,7 @@ fn flow(resource: &str, own: &Value, new: &Value) -> Merge {
     }
 }
 
-/// The object's annotation about updates, in any form that Go parses as a bool.
+/// Returns the object's annotation about updates, in any form that Go parses as a bool.
 fn marked(own: &Value) -> Option<bool> {
     match own.str_at(&["metadata", "annotations", AUTO_UPDATE_SPEC]) {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),

@@ -33,7 +33,7 @@ pub enum Curve {
 }
 
 impl Curve {
-    /// The curve's name.
+    /// Returns the curve's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::P224 => "P-224",
@@ -124,7 +124,7 @@ impl Key {
     /// Checks that the holder of the key signed `message` to prove it.
     ///
     /// # Errors
-    /// If the signature is not one of this key.
+    /// Returns an error if the signature is not one of this key.
     pub fn verify_possession(&self, message: &[u8], proof: &[u8]) -> Result<(), BadSignature> {
         let algorithm: &'static dyn VerificationAlgorithm = match self.kind {
             KeyKind::Ed25519 => &signature::ED25519,
@@ -168,7 +168,7 @@ impl Request {
     /// Checks that the request is signed with its own key.
     ///
     /// # Errors
-    /// If it is not.
+    /// Returns an error if it is not.
     pub fn verify(&self) -> Result<(), BadSignature> {
         let candidates = algorithms(self.key.kind, &self.algorithm);
         let fits = |algorithm: &&'static dyn VerificationAlgorithm| {
@@ -184,7 +184,7 @@ impl Request {
     }
 }
 
-/// The algorithms that an identifier may stand for with a kind of key.
+/// Returns the algorithms that an identifier may stand for with a kind of key.
 fn algorithms(kind: KeyKind, identifier: &str) -> Vec<&'static dyn VerificationAlgorithm> {
     match (kind, identifier) {
         (KeyKind::Ed25519, "1.3.101.112") => vec![&signature::ED25519],

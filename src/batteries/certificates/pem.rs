@@ -18,7 +18,7 @@ pub struct Block {
     pub bytes: Vec<u8>,
 }
 
-/// The blocks of a text, in order.
+/// Returns the blocks of a text, in order.
 pub fn blocks(text: &str) -> Vec<Block> {
     let mut found = Vec::new();
     let mut rest = text;
@@ -43,7 +43,7 @@ fn begin(text: &str) -> Option<usize> {
     text.find("\n-----BEGIN ").map(|at| at + 1)
 }
 
-/// A block after its beginning, and how many bytes it has.
+/// Returns a block after its beginning, and how many bytes it has.
 fn read(text: &str) -> Option<(Block, usize)> {
     let (line, mut rest) = text.split_once('\n')?;
     let label = line.trim_end().strip_suffix(DASHES)?.to_owned();

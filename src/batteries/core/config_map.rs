@@ -53,7 +53,7 @@ impl Strategy for ConfigMap {
     }
 }
 
-/// The members of a map, none if it is not there.
+/// Returns the members of a map, none if it is not there.
 pub fn members(map: &Value) -> impl Iterator<Item = (&str, &Value)> {
     map.as_object().into_iter().flat_map(Map::iter)
 }
@@ -68,7 +68,7 @@ pub fn fill_bytes(object: &mut Value, field: &str) {
     }
 }
 
-/// The bytes that a base64 text stands for.
+/// Returns the bytes that a base64 text stands for.
 pub fn bytes_of(value: &Value) -> Vec<u8> {
     BASE64_STANDARD
         .decode(value.as_str().unwrap_or(""))

@@ -69,7 +69,7 @@ impl Strategy for Endpoints {
     }
 }
 
-/// The first addresses, and how many more there are.
+/// Returns the first addresses, and how many more there are.
 fn shown(object: &Value) -> String {
     let subsets = object.items_at(&["subsets"]);
     if subsets.is_empty() {

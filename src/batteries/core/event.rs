@@ -295,7 +295,7 @@ fn validate_fixed(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldEr
     errors
 }
 
-/// A field as messages show it.
+/// Returns a field as messages show it.
 fn text_of(schemas: &Schemas, name: &str, object: &Value) -> String {
     match object[name].as_str() {
         Some(text) => Bad::from(text).to_string(),

@@ -369,7 +369,7 @@ fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldE
     errors
 }
 
-/// The part of the spec that says where the data is.
+/// Returns the part of the spec that says where the data is.
 fn sources_of(object: &Value) -> Value {
     let mut sources = Value::object();
     for source in &SOURCES {

@@ -164,7 +164,7 @@ fn validate_spec(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// The resources of a quota that do not go with a scope.
+/// Returns the resources of a quota that do not go with a scope.
 fn misfits(spec: &Value, scope: &str) -> usize {
     let fits = |resource: &str| match scope {
         "Terminating"

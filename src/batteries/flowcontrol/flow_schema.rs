@@ -73,7 +73,7 @@ impl Strategy for FlowSchema {
     }
 }
 
-/// The spec that an object of this name has to have, if the server needs it to be so.
+/// Returns the spec that an object of this name has to have, if the server needs it to be so.
 pub fn mandatory_spec(resource: &str, name: &str) -> Option<&'static Value> {
     let mut objects = bootstrap::objects().iter();
     let wanted = objects.find(|object| {

@@ -126,7 +126,7 @@ pub fn keep_spec(object: &mut Value, old: &Value) {
     }
 }
 
-/// The hosts of the rules, three of them at most.
+/// Returns the hosts of the rules, three of them at most.
 fn hosts(rules: &[Value]) -> String {
     const SHOWN_MAX: usize = 3;
     let (mut list, mut more) = (Vec::new(), false);

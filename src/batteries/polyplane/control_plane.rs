@@ -40,7 +40,7 @@ impl Index for PlaneIds {
     }
 }
 
-/// The place of [`PlaneIds`] among the indexes of a plane.
+/// Returns the place of [`PlaneIds`] among the indexes of a plane.
 pub fn ids() -> IndexId {
     IndexId(crate::core::BATTERY.indexes.len())
 }
@@ -171,7 +171,7 @@ impl Strategy for ControlPlane {
     }
 }
 
-/// A wish for a replica or for a zone, not both; whether it can be met now does not matter.
+/// Returns a wish for a replica or for a zone, not both; whether it can be met now does not matter.
 fn placement_errors(object: &Value) -> Vec<FieldError> {
     let path = Path::new("spec");
     let path = path.child("placement");
@@ -227,8 +227,8 @@ impl DirectoryRecord {
     }
 }
 
-/// The id of the plane whose object has this uid: part of it, and a letter in front so that it is
-/// a DNS label.
+/// Returns the id of the plane whose object has this uid: part of it, and a letter in front so that
+/// it is a DNS label.
 fn id_of(uid: &str) -> String {
     let letters = uid
         .chars()
@@ -239,7 +239,7 @@ fn id_of(uid: &str) -> String {
     id
 }
 
-/// A condition as the kind shows it.
+/// Returns a condition as the kind shows it.
 pub fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -> Value {
     json!({
         "type": kind,

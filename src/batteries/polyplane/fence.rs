@@ -29,7 +29,7 @@ pub struct FenceFacts {
 }
 
 impl FenceFacts {
-    /// The fence as an object.
+    /// Returns the fence as an object.
     #[must_use]
     pub fn object(self) -> Value {
         let mut fence = json!({});

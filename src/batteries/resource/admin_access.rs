@@ -12,7 +12,7 @@ const LABEL: &str = "resource.kubernetes.io/admin-access";
 /// Refuses a new claim or template whose `spec` asks for such access where it is not allowed.
 ///
 /// # Errors
-/// 422 about the first request that asks.
+/// Returns 422 about the first request that asks.
 pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result<(), ApiError> {
     let requests = spec.items_at(&["devices", "requests"]);
     let Some(at) = requests
@@ -31,7 +31,7 @@ pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result
 /// Refuses a claim's first allocation that grants such access where it is not allowed.
 ///
 /// # Errors
-/// 422 about the first result that grants.
+/// Returns 422 about the first result that grants.
 pub fn admit_status(cut: &Snapshot, object: &Value, old: &Value) -> Result<(), ApiError> {
     let first = |claim: &Value| {
         let results = claim.items_at(&["status", "allocation", "devices", "results"]);

@@ -95,7 +95,7 @@ impl Strategy for ResourceClaim {
     }
 }
 
-/// How far the claim has come.
+/// Returns how far the claim has come.
 fn state(object: &Value) -> String {
     let deleted = present(&object["metadata"]["deletionTimestamp"]);
     let allocated = present(&object["status"]["allocation"]);

@@ -127,12 +127,12 @@ fn identifier(errors: &mut Errors, path: &Path<'_>, id: &str) {
     complain(errors, path, id, names::c_identifier(id));
 }
 
-/// The members of a map.
+/// Returns the members of a map.
 pub fn members(map: &Value) -> impl Iterator<Item = (&str, &Value)> {
     map.as_object().into_iter().flat_map(Map::iter)
 }
 
-/// The key of a map of attributes or capacities, as errors name it.
+/// Returns the key of a map of attributes or capacities, as errors name it.
 pub fn shown_key(key: &str) -> String {
     shortened(key, QUALIFIED_BYTES_MAX)
 }

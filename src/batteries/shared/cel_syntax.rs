@@ -24,7 +24,7 @@ struct Complaint {
     text: String,
 }
 
-/// The type of an expression that is a mere literal; `None` for all others.
+/// Returns the type of an expression that is a mere literal; `None` for all others.
 ///
 /// # Errors
 /// The compiler's complaints, one after another, each with the line it is about.
@@ -46,7 +46,7 @@ pub fn check(expression: &str, scope: &Scope<'_>) -> Result<Option<&'static str>
     Err(shown.join("\n"))
 }
 
-/// A complaint with its place and the line it is about.
+/// Returns a complaint with its place and the line it is about.
 fn show(expression: &str, complaint: &Complaint) -> String {
     let before: Vec<char> = expression.chars().take(complaint.at).collect();
     let line = before.iter().filter(|letter| **letter == '\n').count();

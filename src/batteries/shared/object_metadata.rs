@@ -12,7 +12,7 @@ use polyplane_registry::{Scope, metadata};
 /// Finalizers that need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// The complaint about a finalizer that is neither standard nor qualified.
+/// Returns the complaint about a finalizer that is neither standard nor qualified.
 pub fn validate_standard_finalizer(name: &str, path: &Path<'_>) -> Option<FieldError> {
     let bad = !name.contains('/') && !STANDARD_FINALIZERS.contains(&name);
     let detail = "name is neither a standard finalizer name nor is it fully qualified";

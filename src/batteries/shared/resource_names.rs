@@ -137,7 +137,8 @@ pub fn validate_quota_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     errors
 }
 
-/// The amount in a tree; what is no amount counts as none, as the schema has checked it before.
+/// Returns the amount in a tree; what is no amount counts as none, as the schema has checked it
+/// before.
 pub fn amount(value: Option<&Value>) -> Quantity {
     let text = value.and_then(Value::as_str).unwrap_or("0");
     Quantity::parse(text).unwrap_or_default()

@@ -36,7 +36,7 @@ pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     warnings::template(&object["spec"]["template"], &spec.child("template"))
 }
 
-/// A selector as a cell shows it.
+/// Returns a selector as a cell shows it.
 pub fn shown_selector(selector: &Value) -> String {
     match Selector::from_label_selector(present(selector)) {
         Ok(selector) => match selector.to_string() {
@@ -47,12 +47,12 @@ pub fn shown_selector(selector: &Value) -> String {
     }
 }
 
-/// The value unless it is null.
+/// Returns the value unless it is null.
 pub fn present(value: &Value) -> Option<&Value> {
     (!value.is_null()).then_some(value)
 }
 
-/// The number of a member, absent as zero.
+/// Returns the number of a member, absent as zero.
 pub fn number(object: &Value, path: &[&str]) -> i64 {
     object.int_at(path).unwrap_or(0)
 }

@@ -145,7 +145,8 @@ impl Bench {
         }
     }
 
-    /// An object as it arrives, after defaulting; `None` if upstream could not read it either.
+    /// Returns an object as it arrives, after defaulting; `None` if upstream could not read it
+    /// either.
     fn arrive(&self, row: &Resource, object: &Value) -> Option<Value> {
         let mut tree = object.clone();
         self.kinds
@@ -442,8 +443,8 @@ fn blank_ages(ours: Value, theirs: &[Value]) -> Value {
     Value::Array(cells)
 }
 
-/// A text without the place where a scheme is made: the oracle, being built from modules, names
-/// another one than a released binary does.
+/// Returns a text without the place where a scheme is made: the oracle, being built from modules,
+/// names another one than a released binary does.
 fn without_scheme(text: &str) -> String {
     text.split(" in scheme ")
         .next()
@@ -451,7 +452,7 @@ fn without_scheme(text: &str) -> String {
         .to_owned()
 }
 
-/// The complaints of an allocation that was refused.
+/// Returns the complaints of an allocation that was refused.
 fn refused(error: &ApiError) -> Vec<(String, String, String)> {
     let causes = error.details.iter().flat_map(|details| &details.causes);
     let causes: Vec<_> = causes
@@ -473,7 +474,7 @@ const TIME: &str = "2024-05-06T07:08:09Z";
 /// The uid of new objects when they were recorded.
 const UID: &str = "6b1e0b6c-4c55-4a5c-8a39-0f4d3f1d7e10";
 
-/// The cells as the oracle prints them: without a time of creation.
+/// Returns the cells as the oracle prints them: without a time of creation.
 fn print(row: &Resource, tree: &Value, given: &Value) -> Value {
     let mut tree = tree.clone();
     chance::blank_allocations(row, &mut tree, given);

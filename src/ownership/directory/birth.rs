@@ -1,5 +1,5 @@
-//! What was fixed when a plane was created, and opening it needs beside the store. Owns that shape
-//! and its form in messages; must not know where the directory keeps it.
+//! The facts that were fixed when a plane was created and that opening it needs beside the store.
+//! Owns their type and its form in messages; must not know where the directory keeps them.
 
 use bytes::Bytes;
 use polyplane_plane::{LayerHash, Version};
@@ -8,34 +8,36 @@ use polyplane_storage::Revision;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What was fixed when a plane was created, and opening it needs beside the store.
+/// The facts that were fixed when a plane was created and that opening it needs beside the store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "Written", try_from = "Written")]
 pub struct Birth {
-    /// Its id, never used again.
+    /// The plane's id, never used again.
     pub id: String,
-    /// What is added to the store's revisions.
+    /// The number that is added to the store's revisions to make versions.
     pub base: u64,
-    /// The layer it was born with.
+    /// The layer that the plane was born with.
     pub layer: LayerHash,
-    /// The version of its directory record's first put.
+    /// The version of the first put of the plane's directory record.
     pub born: Version,
     /// The time of that put, RFC 3339.
     pub born_at: String,
     /// The values of the layer's placeholders.
     pub params: BTreeMap<String, String>,
-    /// Its directory record, which every acquire compares (PROTOCOL 10). None for the root only.
+    /// The plane's directory record, which every acquire compares (PROTOCOL 10). `None` for the
+    /// root only.
     pub directory: Option<DirectoryKey>,
-    /// Where its user wants it.
+    /// The replica or zone where the plane's user wants it.
     pub pin: Pin,
 }
 
-/// The store's key of a plane's directory record, and when it was first put.
+/// The store key of a plane's directory record, and the revision of its first put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryKey {
-    /// The key.
+    /// The store key.
     pub key: Bytes,
-    /// The revision of its first put: a record of the same name put later is another plane's.
+    /// The revision of its first put: a record of the same name that was put later is another
+    /// plane's.
     pub created: Revision,
 }
 

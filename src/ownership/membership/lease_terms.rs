@@ -1,6 +1,7 @@
-//! The lease terms: the record in the store, the adoptions that say which record each member
-//! follows, and the change of both on a store in use (PROTOCOL 8). Owns following these records and
-//! sending the transactions about them; the member machine decides which step follows which.
+//! The lease terms: the record in the store, the adoptions, which are records that say which terms
+//! each member follows, and the change of both on a store in use (PROTOCOL 8). Owns following these
+//! records and sending the transactions about them; the member machine decides which step follows
+//! which.
 //!
 //! The record and the adoptions have one prefix, so that one watch covers both.
 
@@ -27,15 +28,17 @@ use crate::records::{
 };
 use crate::transactions::{member_outcome, member_txn, revision};
 
-/// The first level whose programs know that terms change. The store's floor must have reached it:
-/// an older program would follow the current terms alone.
+/// The first level whose programs know that lease terms can change. The store's floor must have
+/// reached it: an older program would follow the current terms alone.
 pub(crate) const CHANGE_LEVEL: u32 = 2;
-/// Member reads that one read lease must outlast, or a slow one stops all answers.
+/// Number of member reads that one read lease must outlast. With fewer, one slow read would stop
+/// all answers.
 const READS_MIN: u64 = 2;
-/// Longer terms would keep a dead replica's planes from their clients for longer than any store's
-/// lease would.
+/// The longest read lease. A longer one would keep the planes of a dead replica unavailable for
+/// longer than any store's lease does.
 const LENGTH_MAX: Duration = Duration::from_millis(60_000);
-/// The margin's least share of the read lease: how far the rates of two clocks may be apart.
+/// The read lease is at most this many times the margin. A smaller margin would not cover how far
+/// the rates of two clocks may drift apart.
 const MARGIN_SHARE: u64 = 10;
 
 /// The lease terms and adoptions as this replica has last seen them.
@@ -45,36 +48,37 @@ pub(crate) struct TermsSeen {
     adopted: BTreeMap<ReplicaId, Adoption>,
 }
 
-/// Why the lease terms are not changed.
+/// The reason why the lease terms are not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    /// The read lease is too short or too long.
+    /// The requested read lease is too short or too long.
     #[error("the read lease must be between 200 ms and 60 s, not {given}")]
     ReadLease {
-        /// What was asked for.
+        /// The requested read lease.
         given: Millis,
     },
-    /// The margin is too short for the read lease, or too long.
+    /// The requested margin is too short for the read lease, or too long.
     #[error("the margin must be between {least}, a tenth of the read lease, and 60 s, not {given}")]
     Margin {
         /// The shortest margin for this read lease.
         least: Millis,
-        /// What was asked for.
+        /// The requested margin.
         given: Millis,
     },
-    /// Programs may join that do not know that terms change.
+    /// The store's level floor still lets programs join that do not know that lease terms can
+    /// change.
     #[error(
         "the store's level floor is {floor}, and lease terms change from level {CHANGE_LEVEL} on: \
          raise the floor once every replica has that level"
     )]
     Floor {
-        /// The store's.
+        /// The store's level floor.
         floor: u32,
     },
-    /// The terms change already, to others.
+    /// A change to other lease terms is under way.
     #[error("the lease terms are changing to {next}: wait until they have")]
     UnderWay {
-        /// To these.
+        /// The terms that this change leads to.
         next: LeaseTerms,
     },
     /// No replica has joined this store yet, so it has no terms.
@@ -83,15 +87,15 @@ pub enum ChangeError {
     /// The store did not answer.
     #[error("the store's lease terms cannot be read")]
     Read(#[from] ReadError),
-    /// The store did not take the change, or another one was faster.
+    /// The store refused the change, its outcome is unknown, or another change was faster.
     #[error("the store's lease terms cannot be written")]
     Commit(#[from] CommitError),
-    /// What stands there was not written by this program.
+    /// A record of the lease terms was not written by this program.
     #[error("the store's lease terms cannot be understood")]
     Damaged(#[from] Damaged),
 }
 
-/// A length of time as a message shows it.
+/// A duration that messages show in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Millis(Duration);
 
@@ -121,7 +125,7 @@ impl TermsSeen {
         }
     }
 
-    /// Whether a change is under way.
+    /// Returns whether a change of the lease terms is under way.
     pub(crate) fn changes(&self) -> bool {
         let record = self.record.as_ref();
         record.is_some_and(|record| record.value.next.is_some())
@@ -132,14 +136,14 @@ impl TermsSeen {
     }
 }
 
-/// Follows the lease terms for ever.
+/// Follows the lease terms in the store for ever.
 pub(crate) async fn follow(state: &Arc<RingState>) {
     let prefix = Bytes::from_static(TERMS_KEY);
     let mut follower = TermsFollower(state);
     range_copy::follow(&state.store, prefix, "the lease terms", &mut follower).await;
 }
 
-/// Publishes what the store says of the lease terms.
+/// Publishes the lease terms that the store has.
 struct TermsFollower<'a>(&'a RingState);
 
 impl RangeCopy for TermsFollower<'_> {
@@ -163,7 +167,7 @@ impl RangeCopy for TermsFollower<'_> {
     }
 }
 
-/// Has a life follow the lease terms in the store. Called at each change of them, and repeatedly
+/// Makes a life follow the lease terms in the store. Called at each change of these, and repeatedly
 /// while a change is under way.
 pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     let record = shared.terms.borrow().record.clone();
@@ -177,8 +181,8 @@ pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     if changes {
         let (at, members) = adopters(shared);
         if at.get() < since.get() {
-            // The watch delivers nothing while no member comes or goes, so the store is asked how
-            // far it is.
+            // While no member joins or leaves the watch delivers nothing, so this requests its
+            // progress from the store.
             let store = Arc::clone(&shared.store);
             tokio::spawn(async move {
                 if let Err(error) = store.request_progress().await {
@@ -192,9 +196,9 @@ pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
     }
 }
 
-/// The members of the view, each with the record of the terms that it has adopted.
+/// Returns the members of the view, each with the record of the terms that it has adopted.
 fn adopters(shared: &RingState) -> (ViewNumber, Vec<Adopter>) {
-    // The revision first: the view is then at least as new.
+    // The revision is read before the view, so the view is at least as new.
     let told = *shared.members_seen_to.borrow();
     let view = shared.view.load_full();
     let seen = shared.terms.borrow();
@@ -205,7 +209,7 @@ fn adopters(shared: &RingState) -> (ViewNumber, Vec<Adopter>) {
     (ViewNumber::new(told.0), members.collect())
 }
 
-/// The members that are not known to follow the record of a change that is under way.
+/// Returns the members that are not known to follow the record of a change that is under way.
 pub(crate) fn awaited(shared: &RingState) -> Vec<ReplicaId> {
     let record = shared.terms.borrow().record.clone();
     let Some(record) = record.filter(|record| record.value.next.is_some()) else {
@@ -226,8 +230,8 @@ pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Acti
             transaction,
         } => {
             let (store, life) = (Arc::clone(&shared.store), Arc::clone(life));
-            // Not retried here: after a lost reply the machine sends what is needed at a later
-            // tick.
+            // Not retried here: if the reply is lost, the machine sends the needed transaction
+            // again at a later tick.
             tokio::spawn(async move {
                 let txn = member_txn(&transaction, Some(life.put()));
                 let outcome = member_outcome(store.commit(txn).await);
@@ -244,11 +248,12 @@ pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Acti
 }
 
 impl Ring {
-    /// Begins the change to other lease terms, unless it has begun or is done. The replicas finish
-    /// it by themselves; [`Ring::terms`](crate::Ring::terms) then shows the new terms.
+    /// Begins the change to other lease terms, unless that change is under way or done. The
+    /// replicas finish it by themselves; [`Ring::terms`](crate::Ring::terms) then shows the new
+    /// terms.
     ///
     /// # Errors
-    /// See [`ChangeError`]; the terms are what they were.
+    /// See [`ChangeError`]. The terms are not changed.
     pub async fn change_terms(&self, wanted: LeaseTerms) -> Result<Terms, ChangeError> {
         check(wanted)?;
         let (_, floor) = self.store().get(FLOOR_KEY).await?;
@@ -279,7 +284,7 @@ impl Ring {
             value: encode_terms(&changing),
             lease: None,
         };
-        // The floor is not compared: it never falls.
+        // The transaction need not compare the floor, because it never falls.
         let txn = Txn {
             compares: vec![unchanged],
             ops: vec![put],
@@ -290,7 +295,7 @@ impl Ring {
     }
 }
 
-/// Whether replicas can live by these terms.
+/// Checks whether replicas can work with these terms.
 fn check(terms: LeaseTerms) -> Result<(), ChangeError> {
     let reads = u64::try_from(READ_EVERY.as_millis()).unwrap_or(u64::MAX);
     let read_lease_min = Duration::from_millis(READS_MIN * reads);

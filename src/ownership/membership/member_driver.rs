@@ -26,21 +26,23 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-/// Pause between two ticks of the machine. Longer ones renew the member lease late.
+/// Pause between two ticks of the machine. With a longer one the member lease is renewed late.
 const TICK: Duration = Duration::from_millis(50);
-/// Member reads in flight, at most. More would only load a store that is slow already.
+/// Number of member reads in flight at most. More would only load a store that is slow already.
 const READS_MAX: usize = 3;
-/// How long a member read may take. A later reply proves nothing.
+/// The longest time a member read may take. A later reply would prove nothing.
 const READ_PATIENCE: Duration = Duration::from_secs(5);
-/// Tries of one renewal. The next renewal follows at a third of the TTL anyway.
+/// Number of attempts at one renewal. The next renewal follows at a third of the TTL anyway.
 const RENEWALS_MAX: usize = 3;
-/// Pause between two tries of one renewal.
+/// Pause between two attempts at one renewal. A longer one would leave less of the TTL for the next
+/// attempts.
 const RENEW_AGAIN: Duration = Duration::from_millis(100);
-/// How long the store may take to remove the own key at the end; after that the key lapses by
+/// The longest time that the store may take to remove this replica's member key at shutdown.
+/// Without this limit a store that does not answer would keep the process alive; the key expires by
 /// itself.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Why a replica does not join.
+/// The reason why a replica does not join.
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
     /// The store has been raised to a level that this program does not know.
@@ -50,13 +52,13 @@ pub enum JoinError {
     Floor {
         /// The store's level.
         floor: u32,
-        /// This program's.
+        /// This program's level.
         level: u32,
     },
     /// A record of the store was not written by this program.
     #[error("a record of the store cannot be understood")]
     Damaged(#[from] Damaged),
-    /// The store grants no lease.
+    /// The store grants no lease for the member key.
     #[error("the store grants no lease")]
     Lease(#[source] LeaseError),
     /// No thread could be started.
@@ -67,7 +69,7 @@ pub enum JoinError {
     Stopped,
 }
 
-/// Starts the thread and waits until the replica has joined and sees itself in the view.
+/// Starts the driver's thread and waits until the replica has joined and is in the view.
 pub(crate) async fn start(
     shared: &Arc<RingState>,
     commands: mpsc::Receiver<RingCommand>,
@@ -79,7 +81,7 @@ pub(crate) async fn start(
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(JoinError::Thread)?;
     let run = move || runtime.block_on(run(driver, commands, planes, tell));
-    // Not joined: it ends when `stop` is cancelled, and nobody waits for that.
+    // The thread is not joined: it ends when `stop` is cancelled, and nothing waits for that.
     drop(thread.spawn(run).map_err(JoinError::Thread)?);
     joined.await.unwrap_or(Err(JoinError::Stopped))?;
     let own = {
@@ -97,7 +99,7 @@ pub(crate) async fn start(
     };
     while !seen(shared) {
         tokio::select! {
-            // Stop first: a stopped ring publishes no further view.
+            // Stop is polled first: a stopped ring publishes no further view.
             biased;
             () = shared.stop.cancelled() => return Err(JoinError::Stopped),
             changed = views.changed() => drop(changed),
@@ -126,7 +128,7 @@ async fn run(
             match driver.join().await {
                 Ok(life) => {
                     if let Some(tell) = tell.take() {
-                        // An error means that the caller of `start` is gone.
+                        // An error means that the caller of `start` has gone.
                         let _ = tell.send(Ok(()));
                     }
                     backoff = Backoff::default();
@@ -149,7 +151,8 @@ async fn run(
         }
     };
     tokio::select! {
-        // Stop first: whatever the others are doing, a stopped ring ends at once.
+        // Stop is polled first: a stopped ring ends at once, whatever the other branches have
+        // ready.
         biased;
         () = shared.stop.cancelled() => {}
         () = members::follow(&shared) => {}
@@ -162,12 +165,12 @@ async fn run(
     }
 }
 
-/// Why a life ended, which says what follows it.
+/// The reason why a life ended, which determines what follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// The key was lost: the replica joins again.
+    /// The member key was lost: the replica joins again.
     Newcomer,
-    /// The replica was asked to leave: nothing follows.
+    /// The replica was requested to leave: nothing follows.
     Left,
 }
 
@@ -176,12 +179,12 @@ struct Driver {
     commands: mpsc::Receiver<RingCommand>,
     beats: Beats,
     reads: Arc<Semaphore>,
-    /// The caller that waits until Draining is in the member key.
+    /// The reply channel of a caller that waits until Draining is in the member key.
     draining: Option<oneshot::Sender<()>>,
 }
 
 impl Driver {
-    /// Joins: from newcomer to a life whose read lease is proven.
+    /// Joins: returns the newcomer's life once its read lease is proven.
     async fn join(&mut self) -> Result<Arc<OwnLife>, JoinError> {
         let shared = Arc::clone(&self.shared);
         let (machine, actions) = newcomer(&shared.options);
@@ -236,7 +239,7 @@ impl Driver {
         self.shared.machine.lock().step(now, event)
     }
 
-    /// Sends a newcomer's transaction; one that puts the key gets a fresh lease.
+    /// Sends a transaction of a newcomer. One that puts the member key gets a new store lease.
     async fn send(
         &self,
         record: &MemberRecord,
@@ -258,7 +261,7 @@ impl Driver {
                 Err(error @ LeaseError::Closed) => return Err(JoinError::Lease(error)),
                 Err(error) => {
                     tracing::warn!(%error, "the store grants no lease; joining waits");
-                    // The transaction was not sent, so the machine may try again.
+                    // The transaction was not sent, so the machine may send another one.
                     return Ok(Outcome::Rejected);
                 }
             }
@@ -266,14 +269,15 @@ impl Driver {
         let txn = member_txn(transaction, put.as_ref());
         let outcome = member_outcome(store.commit(txn).await);
         if let (Some(put), false) = (put, matches!(outcome, Outcome::Applied(_))) {
-            // If a late copy of the transaction still puts the key, the key goes with this lease.
-            // An error only means that the lease lapses by itself.
+            // If a late copy of the transaction still puts the key, the store removes the key with
+            // this lease. If the revocation fails, the lease expires by itself.
             let _ = store.lease_revoke(put.lease).await;
         }
         Ok(outcome)
     }
 
-    /// The member key is in the store. The first read of it proves the read lease.
+    /// Begins a life whose member key is in the store. The first read of the key will prove the
+    /// read lease.
     async fn begin(&self, holder: Holder, record: MemberRecord, lease: LeaseId) -> Arc<OwnLife> {
         let shared = &self.shared;
         tracing::info!(
@@ -294,7 +298,7 @@ impl Driver {
         life
     }
 
-    /// Reads and renews until the life is over.
+    /// Reads the member key and renews its lease until the life is over.
     async fn live(&mut self, life: &Arc<OwnLife>) -> After {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -306,7 +310,7 @@ impl Driver {
         loop {
             let changes = self.shared.terms.borrow().changes();
             tokio::select! {
-                // The end of the life first, then requests, then routine.
+                // The end of the life is polled first, then requests, then routine.
                 biased;
                 () = life.over().cancelled() => return After::Newcomer,
                 command = self.commands.recv() => match command {
@@ -335,9 +339,9 @@ impl Driver {
         }
     }
 
-    /// Performs what a living member does repeatedly, each on a task of its own. These tasks have
-    /// no owner: each has a time limit or one commit, and its result is ignored once the life is
-    /// over.
+    /// Performs the repeated actions of a living member, each on a task of its own. These tasks
+    /// have no owner: each has a time limit or makes one commit, and its result is ignored once the
+    /// life is over.
     fn routine(&self, life: &Arc<OwnLife>, action: Action) {
         let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
         match action {
@@ -347,7 +351,7 @@ impl Driver {
                 };
                 tokio::spawn(async move {
                     let _place = place;
-                    // A reply that comes later than this proves nothing any more.
+                    // A later reply would prove nothing.
                     let read = timeout(READ_PATIENCE, read_member(&store, &life));
                     let _ = read.await;
                 });
@@ -363,7 +367,7 @@ impl Driver {
         }
     }
 
-    /// Puts Draining into the member key. Meanwhile reads and renewals go on.
+    /// Puts Draining into the member key. Reads and renewals continue in the meantime.
     async fn drain(&mut self, life: &Arc<OwnLife>) {
         let mut queue: VecDeque<Action> = self.step(Event::Drain).into();
         let mut backoff = Backoff::default();
@@ -407,7 +411,7 @@ impl Driver {
         let mut ticks = interval(TICK);
         loop {
             tokio::select! {
-                // The outcome first: it ends the wait.
+                // The outcome is polled first: it ends the wait.
                 biased;
                 result = &mut sending => return member_outcome(result),
                 _ = ticks.tick() => {
@@ -420,8 +424,8 @@ impl Driver {
         }
     }
 
-    /// Removes the own key by revoking its lease. A replica that waits for the end of this life
-    /// then waits for the read lease and the margin at most.
+    /// Removes this replica's member key by revoking its lease. A replica that waits for the end of
+    /// this life then waits for the read lease and the margin at most.
     async fn leave(&self, life: &Arc<OwnLife>) {
         life.end();
         let revoked = timeout(LEAVE_PATIENCE, self.shared.store.lease_revoke(life.lease()));
@@ -440,7 +444,7 @@ pub(crate) async fn admitted(shared: &RingState) -> Result<(), JoinError> {
     facts(shared, &mut Backoff::default()).await.map(drop)
 }
 
-/// Reads what a newcomer needs to know before it joins; waits while the store does not answer.
+/// Reads the facts that a newcomer needs before it joins. Waits while the store does not answer.
 async fn facts(shared: &RingState, backoff: &mut Backoff) -> Result<JoinFacts, JoinError> {
     loop {
         match read_facts(shared).await {
@@ -451,7 +455,8 @@ async fn facts(shared: &RingState, backoff: &mut Backoff) -> Result<JoinFacts, J
     }
 }
 
-/// Three reads at different revisions are enough: the transaction that joins compares all three.
+/// Reads the three facts at different revisions. That is safe, because the transaction that joins
+/// compares all three.
 async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, ReadError> {
     let store = &shared.store;
     let own = member_key(&shared.options.id);
@@ -483,8 +488,8 @@ async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, 
         }))
 }
 
-/// Reads the own member key and reports the result to the life. The clock is read before the read
-/// is handed to the store's client (PROTOCOL 11).
+/// Reads this replica's member key and reports the result to the life. The clock is read before the
+/// read is handed to the store's client (PROTOCOL 11).
 async fn read_member(store: &Arc<dyn Store>, life: &Arc<OwnLife>) {
     let sent = life.now();
     match store.get(life.member_key()).await {
@@ -510,12 +515,12 @@ async fn renew(store: Arc<dyn Store>, life: Arc<OwnLife>) {
     }
 }
 
-/// Tells whether tasks of the plane executor make progress.
+/// Detects whether tasks of the plane executor make progress.
 struct Beats {
     planes: Handle,
     count: Arc<AtomicU64>,
     seen: u64,
-    /// A task was spawned and has not run yet.
+    /// True while a task was spawned and has not run yet.
     under_way: Arc<AtomicBool>,
 }
 

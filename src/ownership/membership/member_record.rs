@@ -5,10 +5,10 @@
 //! | field | says |
 //! | --- | --- |
 //! | `metadata.name`, `spec.holderIdentity` | the replica's id |
-//! | `metadata.uid` | this life: made anew by each newcomer |
+//! | `metadata.uid` | this life: a new one for each newcomer |
 //! | `metadata.labels["polyplane.dev/state"]` | `Serving` or `Draining` |
-//! | `metadata.annotations["polyplane.dev/address"]` | where peers reach it |
-//! | `metadata.annotations["polyplane.dev/layer"]` | the layer that belongs to that level |
+//! | `metadata.annotations["polyplane.dev/address"]` | the address for peers |
+//! | `metadata.annotations["polyplane.dev/layer"]` | the layer of that binary's level |
 //! | `metadata.annotations["polyplane.dev/level"]` | the level of its binary |
 //! | `metadata.annotations["polyplane.dev/weight"]` | its share of the planes |
 //! | `metadata.annotations["polyplane.dev/zone"]` | its failure domain, if it has one |
@@ -16,7 +16,7 @@
 //! | `spec.acquireTime` | when this life began |
 //!
 //! Renewals touch the store's lease, not this object. The incarnation is not written down: it is
-//! the revision that created the key, and only the store knows it (PROTOCOL 5).
+//! the revision that created the key, which only the store knows (PROTOCOL 5).
 
 use bytes::Bytes;
 use polyplane_apimachinery::time::Timestamp;
@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 use uuid::Uuid;
 
-/// The plane whose objects the member keys are.
+/// The plane that shows the member keys as objects.
 const PLANE: &str = "root";
 const GROUP: &str = "coordination.k8s.io";
 const RESOURCE: &str = "leases";
@@ -41,7 +41,8 @@ const LEVEL: &str = "polyplane.dev/level";
 const WEIGHT: &str = "polyplane.dev/weight";
 const ZONE: &str = "polyplane.dev/zone";
 
-/// What a member key says, the standing aside, which changes within one life.
+/// The content of a member key, apart from the standing (Serving or Draining), which changes within
+/// one life.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemberRecord {
     pub(crate) id: ReplicaId,
@@ -51,47 +52,47 @@ pub(crate) struct MemberRecord {
     pub(crate) level: u32,
     pub(crate) layer: LayerHash,
     pub(crate) ttl: Duration,
-    /// Tells this life from every other, before its incarnation is known.
+    /// An id that distinguishes this life from every other, before its incarnation is known.
     pub(crate) uid: String,
-    /// When this life began, RFC 3339.
+    /// The time at which this life began, RFC 3339.
     pub(crate) began: String,
 }
 
-/// A member key read back.
+/// A member key that was read from the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MemberSeen {
     pub(crate) member: Member,
     pub(crate) uid: String,
     pub(crate) level: u32,
-    /// None where an older program wrote it.
+    /// The layer of the member's level; `None` if an older program wrote the key.
     pub(crate) layer: Option<LayerHash>,
 }
 
-/// The prefix of the member keys among the root plane's objects.
+/// Returns the prefix of the member keys among the root plane's objects.
 #[must_use]
 pub fn members_prefix() -> Prefix {
     Prefix::namespaced(GROUP, RESOURCE, MEMBERS_NAMESPACE)
 }
 
-/// What all member keys in the store begin with.
+/// Returns the common beginning of all member keys in the store.
 pub(crate) fn members_store_prefix() -> Bytes {
     external::object_prefix(PLANE, &members_prefix())
 }
 
-/// The store's key of a replica's member key.
+/// Returns the store key of a replica's member key.
 pub(crate) fn member_key(replica: &ReplicaId) -> Bytes {
     let key = Key::new(GROUP, RESOURCE, Some(MEMBERS_NAMESPACE), replica.as_str());
     external::object_key(PLANE, &key)
 }
 
-/// A name for a life that begins now, and the time it begins.
+/// Returns a new uid for a life that begins now, and the time at which it begins.
 pub(crate) fn new_life() -> (String, String) {
     let began = Timestamp::from(SystemTime::now());
     (Uuid::new_v4().to_string(), began.to_rfc3339())
 }
 
 impl MemberRecord {
-    /// The value of the member key, in its canonical form.
+    /// Returns the value of the member key in its canonical form.
     pub(crate) fn encode(&self, standing: Standing) -> Bytes {
         let state = match standing {
             Standing::Serving => "Serving",
@@ -146,7 +147,7 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-/// A member key read back; `None` if no replica of the ring wrote it.
+/// Decodes a member key; returns `None` if no replica of the ring wrote it.
 pub(crate) fn decode_member(value: &Bytes, incarnation: Incarnation) -> Option<MemberSeen> {
     let object = external::decode(value).ok()?;
     let lease: LeaseObject = serde_json::from_slice(&object.body).ok()?;

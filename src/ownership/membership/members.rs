@@ -1,5 +1,5 @@
 //! Follows the member keys and publishes a view for each change. Owns how member keys become views;
-//! must not know the own life.
+//! must not know this replica's own life.
 
 use crate::membership::member_record::{MemberSeen, decode_member, members_store_prefix};
 use crate::membership::range_copy::{self, RangeCopy};
@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long the witness keeps the time at which a member went: far longer than any wait that counts
-/// from it.
+/// The time for which the witness remembers when a member left. It must be far longer than any wait
+/// that is counted from that moment: a forgotten death would start the wait again.
 pub(crate) const DEATHS_KEPT: Duration = Duration::from_secs(600);
 
 /// Follows the member keys for ever.
@@ -54,7 +54,7 @@ impl RangeCopy for MemberFollower<'_> {
     }
 }
 
-/// The members by the member keys seen so far.
+/// The members, according to the member keys seen so far.
 #[derive(Default)]
 struct Known {
     by_key: BTreeMap<Bytes, MemberSeen>,
@@ -68,9 +68,9 @@ impl Known {
         }
     }
 
-    /// An event does not say when its key was created. A key that existed keeps its incarnation,
-    /// and the uid shows whether it is the same life: the store may have compacted the value
-    /// before.
+    /// Applies one change of a member key. An event does not say when its key was created. A key
+    /// that existed keeps its incarnation, and the uid shows whether it is the same life, because
+    /// the store may have compacted the values in between.
     fn apply(&mut self, event: &StoreEvent) {
         let Some(value) = &event.value else {
             self.by_key.remove(&event.key);

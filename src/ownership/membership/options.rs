@@ -1,5 +1,5 @@
-//! What a replica is started with: its name, address and weight, and how long its records last. Must
-//! not know where these values come from.
+//! The options that a replica is started with: its name, address and weight, and the lifetimes of
+//! its records. Must not know where these values come from.
 
 use polyplane_fencing::{LeaseTerms, Rules};
 use polyplane_plane::{Layer, LayerHash};
@@ -9,17 +9,20 @@ use std::time::Duration;
 /// The options of a replica.
 #[derive(Debug, Clone)]
 pub struct ReplicaOptions {
-    /// Its name, unique in the ring; a newcomer of the same name ends its predecessor's life.
+    /// The replica's name, unique in the ring. A newcomer of the same name ends its predecessor's
+    /// life.
     pub id: ReplicaId,
-    /// Where peers reach it.
+    /// The address at which peers reach the replica.
     pub address: PeerAddress,
-    /// Its failure domain, where known.
+    /// The replica's failure domain, if known.
     pub zone: Option<Zone>,
-    /// Its share of the planes.
+    /// The replica's share of the planes.
     pub weight: Weight,
-    /// How long its member key outlives the last renewal; it is renewed at a third of that time.
+    /// The time for which the member key outlives its last renewal. It is renewed at a third of
+    /// that time.
     pub member_ttl: Duration,
-    /// The lease terms for a store that has none yet. Every replica follows the store's.
+    /// The lease terms for a store that has none yet. If the store has terms, every replica follows
+    /// those.
     pub terms: LeaseTerms,
     /// The level of this binary: it joins only a store whose floor is not above it.
     pub level: u32,
@@ -27,19 +30,20 @@ pub struct ReplicaOptions {
     pub layer: LayerHash,
     /// For how long all members must have had a level before the store's floor rises to it.
     pub raise_floor_after: Duration,
-    /// The root's owner compacts history that is older.
+    /// The age beyond which the root's owner compacts history.
     pub history: Duration,
-    /// The rules in force. Only a test of this crate can take one out: for everybody else the field
-    /// does not exist, and all hold.
+    /// The rules of the protocol in force. Only tests of this crate can take one out: in other
+    /// builds the field does not exist, and all rules hold.
     #[cfg(test)]
     pub(crate) rules: Rules,
 }
 
 impl ReplicaOptions {
-    /// The lowest level there is.
+    /// The lowest level of any binary.
     pub const FIRST_LEVEL: u32 = 1;
 
-    /// A replica of this name and address, everything else as it is by default.
+    /// Creates the options of a replica with this name and address and default values for
+    /// everything else.
     #[must_use]
     pub fn new(id: ReplicaId, address: PeerAddress) -> Self {
         Self {
@@ -58,7 +62,7 @@ impl ReplicaOptions {
         }
     }
 
-    /// The rules of the protocol in force: all of them, but in a test of this crate.
+    /// Returns the rules of the protocol in force: all of them, except in a test of this crate.
     pub(crate) fn rules(&self) -> Rules {
         #[cfg(test)]
         return self.rules;
@@ -66,8 +70,8 @@ impl ReplicaOptions {
         Rules::default()
     }
 
-    /// The one replica of a store that only this process has open. Nobody could take its place, so
-    /// its member key outlives any suspend of the machine.
+    /// Returns the options of the one replica of a store that only this process has open. No other
+    /// replica could take its place, so its member key outlives any suspend of the machine.
     #[must_use]
     pub fn alone(id: ReplicaId, address: PeerAddress) -> Self {
         Self {

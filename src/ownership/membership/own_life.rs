@@ -1,8 +1,8 @@
-//! One life of this replica, from joining to losing the member key: its name, a copy of its read
-//! lease that each answer checks without a lock, and its end. Must not know planes.
+//! One life of this replica, from joining to losing the member key: its name, its end, and a copy
+//! of its read lease that each answer checks without a lock. Must not know planes.
 //!
-//! Invariant: the copy comes out of the [`Member`](polyplane_fencing::Member) machine; nothing here
-//! decides. The clock is read for each check, and goes on while the machine is suspended
+//! Invariant: the copy is taken from the [`Member`](polyplane_fencing::Member) machine; nothing
+//! here decides. The clock is read for each check, and it runs while the machine is suspended
 //! (PROTOCOL 11).
 
 use crate::membership::member_record::member_key;
@@ -21,16 +21,16 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-/// `until` of a life whose read lease has not been proven yet: no answer is allowed.
+/// The value of `until` in a life whose read lease has not been proven yet: no answer is allowed.
 const UNPROVEN: u64 = 0;
 
-/// The time of a clock as the protocol's type.
+/// Returns the time of a clock as the protocol's type.
 pub(crate) fn clock_time(clock: &dyn Clock) -> Time {
     let nanos = clock.now().as_nanos();
     Time::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-/// One life. Shared by the member driver and the guards of all planes taken in it.
+/// One life, shared by the member driver and the guards of all planes that were acquired in it.
 pub(crate) struct OwnLife {
     holder: Holder,
     member_key: Bytes,
@@ -38,11 +38,11 @@ pub(crate) struct OwnLife {
     rules: Rules,
     clock: Arc<dyn Clock>,
     machine: Arc<Mutex<Member>>,
-    /// Answers are allowed before this, in nanoseconds of the clock.
+    /// The time before which answers are allowed, in nanoseconds of the clock.
     until: AtomicU64,
     /// The newest revision of a member read that found this life.
     observed: AtomicU64,
-    /// When the newest member read that found this life was sent.
+    /// The time at which the newest member read that found this life was sent.
     read_sent: AtomicU64,
     /// Notified at each proof, and at the end.
     changed: Notify,
@@ -51,7 +51,7 @@ pub(crate) struct OwnLife {
 }
 
 impl OwnLife {
-    /// A life that has just begun.
+    /// Creates a life that begins now.
     pub(crate) fn new(
         holder: Holder,
         put: MemberPut,
@@ -76,47 +76,47 @@ impl OwnLife {
         })
     }
 
-    /// The name and incarnation of this life.
+    /// Returns the name and incarnation of this life.
     pub(crate) fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// The store's key of this life's member key.
+    /// Returns the store key of this life's member key.
     pub(crate) fn member_key(&self) -> &Bytes {
         &self.member_key
     }
 
-    /// The store's lease that the member key is attached to.
+    /// Returns the store's lease that the member key is attached to.
     pub(crate) fn lease(&self) -> LeaseId {
         self.put.lease
     }
 
-    /// Record and lease for a further put of the member key.
+    /// Returns the record and the store lease for a further put of the member key.
     pub(crate) fn put(&self) -> &MemberPut {
         &self.put
     }
 
-    /// The rules in force.
+    /// Returns the rules in force.
     pub(crate) fn rules(&self) -> Rules {
         self.rules
     }
 
-    /// The time, for a check made now.
+    /// Returns the time on the clock, for a check that is made now.
     pub(crate) fn now(&self) -> Time {
         clock_time(&*self.clock)
     }
 
-    /// Cancelled when this life ends.
+    /// Returns the token that is cancelled when this life ends.
     pub(crate) fn over(&self) -> &CancellationToken {
         &self.over
     }
 
-    /// Notified at each proof and at the end of the life.
+    /// Returns the notifier of each proof and of the end of the life.
     pub(crate) fn changed(&self) -> &Notify {
         &self.changed
     }
 
-    /// The read lease at this moment.
+    /// Returns the state of the read lease at a time.
     pub(crate) fn status(&self, now: Time) -> LeaseStatus {
         if self.ended.load(Ordering::Acquire) {
             return LeaseStatus::Over;
@@ -128,24 +128,24 @@ impl OwnLife {
         }
     }
 
-    /// How long answers are still allowed, in nanoseconds.
+    /// Returns for how long answers are still allowed, in nanoseconds.
     pub(crate) fn margin(&self) -> u64 {
         let until = self.until.load(Ordering::Acquire);
         until.saturating_sub(self.now().as_nanos())
     }
 
-    /// How long ago the read lease ran out; zero while it runs.
+    /// Returns how long ago the read lease ran out; zero while it runs.
     pub(crate) fn silent(&self) -> Duration {
         let until = self.until.load(Ordering::Acquire);
         Duration::from_nanos(self.now().as_nanos().saturating_sub(until))
     }
 
-    /// The newest revision of a member read that found this life.
+    /// Returns the newest revision of a member read that found this life.
     pub(crate) fn observed(&self) -> Revision {
         Revision(self.observed.load(Ordering::Acquire))
     }
 
-    /// A member read that was sent at `sent` found this life at a revision.
+    /// Reports that a member read, which was sent at `sent`, found this life at a revision.
     pub(crate) fn read_found(&self, sent: Time, at: Revision) {
         let found = Some(self.holder.incarnation);
         self.step_only(member::Event::MemberRead { sent, found });
@@ -156,34 +156,38 @@ impl OwnLife {
         }
     }
 
-    /// The newest revision seen, if a read that was sent at `from` or later has seen one.
+    /// Returns the newest revision that a member read has seen, if that read was sent at `from` or
+    /// later.
     pub(crate) fn observed_since(&self, from: Time) -> Option<Revision> {
         let sent = self.read_sent.load(Ordering::Acquire);
         (sent >= from.as_nanos()).then(|| self.observed())
     }
 
-    /// A commit that compared this life's member key was acknowledged; it was sent at `sent`.
+    /// Reports that a commit was acknowledged that compared this life's member key and was sent at
+    /// `sent`.
     pub(crate) fn proven(&self, sent: Time) {
         self.step_only(member::Event::Proven(Proof { sent }));
     }
 
-    /// The member key was found gone or another's, or its lease unknown to the store.
+    /// Reports that the member key was found deleted or another life's, or that the store does not
+    /// know its lease.
     pub(crate) fn lost(&self) {
         self.step_only(member::Event::LossProven);
     }
 
-    /// Observes a peer's view with this number: `found` is the life that it shows under this name.
+    /// Reports a peer's view with this number. `found` is the life that the view shows under this
+    /// replica's name.
     pub(crate) fn observe_peer_view(&self, number: ViewNumber, found: Option<Incarnation>) {
         self.step_only(member::Event::PeerView { number, found });
     }
 
-    /// Observes the store's record of the lease terms. The read lease follows the record at once;
-    /// perform the returned actions in order.
+    /// Reports the store's record of the lease terms. The read lease follows the record at once.
+    /// The caller performs the returned actions in order.
     pub(crate) fn see_terms(&self, terms: Observed<Terms>) -> Vec<member::Action> {
         self.step(member::Event::Terms(terms))
     }
 
-    /// Observes which record of the lease terms each member follows.
+    /// Reports which record of the lease terms each member follows.
     pub(crate) fn see_adopters(
         &self,
         at: ViewNumber,
@@ -202,19 +206,19 @@ impl OwnLife {
         let _ = self.step(event);
     }
 
-    /// Steps the machine and copies its lease.
+    /// Steps the machine and copies its read lease.
     fn step(&self, event: member::Event) -> Vec<member::Action> {
         let mut machine = self.machine.lock();
-        // Once this life is over the machine belongs to a later one. And after leaving, a missing
-        // key is no loss.
+        // Once this life is over the machine belongs to a later one. After the replica has left, a
+        // missing key is no loss.
         if machine.holder() != Some(&self.holder) || self.ended.load(Ordering::Acquire) {
             return Vec::new();
         }
         let actions = machine.step(self.now(), event);
         let ends = actions.contains(&member::Action::CloseAllPlanes);
         if !ends {
-            // Under the lock, or a concurrent step could overwrite a shorter lease with a longer
-            // one.
+            // Stored under the lock, or a concurrent step could overwrite a shorter lease with a
+            // longer one.
             let until = machine.lease().until().map_or(UNPROVEN, Time::as_nanos);
             self.until.store(until, Ordering::Release);
         }
@@ -233,7 +237,7 @@ impl OwnLife {
         actions
     }
 
-    /// Ends this life in memory: no guard of it answers or commits from here on.
+    /// Ends this life in memory: no guard of it answers or commits from then on.
     pub(crate) fn end(&self) {
         self.ended.store(true, Ordering::Release);
         self.over.cancel();

@@ -1,11 +1,11 @@
-//! The newest view of a peer, for a replica that alone does not reach the store. If the view does
-//! not show this life, the life is over; and requests are forwarded by that view until the store
+//! The newest view of a peer, for a replica that alone does not reach the store. If that view does
+//! not show this life, the life is over. Requests are forwarded by that view until the store
 //! answers again.
 //!
-//! Owns polling the peers and the view they send. Must not touch the own view or the witness:
-//! fences are judged only by what the store itself has delivered. Invariant: a peer's view opens no
-//! tenure, proves no lease and starts no wait. It may end a life, which is always safe, and it says
-//! where to forward requests.
+//! Owns polling the peers and the view that they send. Must not change this replica's own view or
+//! the witness: fences are judged only by what the store itself has delivered. Invariant: a peer's
+//! view opens no tenure, proves no lease and starts no wait. It may end a life, which is always
+//! safe, and it says where to forward requests.
 
 use crate::membership::state::RingState;
 use crate::peers::{PeerMessage, PeerReply, ViewMember};
@@ -16,11 +16,13 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-/// Pause between two rounds of polls.
+/// Pause between two rounds of polls. A longer one delays the end of a life that the store no
+/// longer has.
 const POLL_EVERY: Duration = Duration::from_millis(200);
-/// How long a peer may take to send its view. A slower one is asked again in a later round.
+/// The longest time that a peer may take to send its view. A slower one is polled again in a later
+/// round.
 const PEER_PATIENCE: Duration = Duration::from_millis(500);
-/// Peers that are polled in one round, so that a large ring is not flooded.
+/// Number of peers that are polled in one round, so that a large ring is not flooded.
 const PEERS_POLLED_MAX: usize = 3;
 
 /// Polls peers for their views while the store does not answer, until the ring ends.
@@ -30,7 +32,7 @@ pub(crate) async fn poll(shared: Arc<RingState>) {
     let mut turn = 0;
     loop {
         tokio::select! {
-            // The end of the ring comes first.
+            // The end of the ring is polled first.
             biased;
             () = shared.stop.cancelled() => return,
             _ = ticks.tick() => {}
@@ -45,9 +47,9 @@ pub(crate) async fn poll(shared: Arc<RingState>) {
     }
 }
 
-/// Whether the store has not answered for so long that this replica may have lost its member key.
-/// The key is renewed at a third of its TTL, so that is after two thirds of it. Always true without
-/// a member key.
+/// Returns whether the store has not answered for so long that this replica may have lost its
+/// member key. The key is renewed at a third of its TTL, so it may be lost once two thirds have
+/// passed without a reply. Always true while the replica has no member key.
 fn store_is_silent(shared: &RingState) -> bool {
     match shared.current().filter(|life| !life.over().is_cancelled()) {
         Some(life) => life.silent() >= shared.options.member_ttl * 2 / 3,
@@ -55,7 +57,7 @@ fn store_is_silent(shared: &RingState) -> bool {
     }
 }
 
-/// The newest view of a few peers; each round polls the next ones.
+/// Returns the newest view of a few peers. Each round polls the next peers.
 async fn newest_of_peers(shared: &Arc<RingState>, turn: usize) -> Option<View> {
     let view = shared.newest_view();
     let own = &shared.options.id;
@@ -76,14 +78,15 @@ async fn newest_of_peers(shared: &Arc<RingState>, turn: usize) -> Option<View> {
     told.max_by_key(View::number)
 }
 
-/// The view of a reply; none if one of its members is invalid. It cannot be left out: a view that
-/// lacks a member says that the member is gone.
+/// Returns the view of a reply; `None` if one of its members is invalid. An invalid member cannot
+/// be left out, because a view without a member says that the member is gone.
 fn read(number: u64, members: &[ViewMember]) -> Option<View> {
     let members: Option<Vec<Member>> = members.iter().map(ViewMember::member).collect();
     Some(View::new(ViewNumber::new(number), members?))
 }
 
-/// Uses a peer's view if it is newer. The member machine decides what it means for the own life.
+/// Uses a peer's view if it is newer. The member machine decides what the view means for this
+/// replica's own life.
 fn observe(shared: &RingState, view: View) {
     if view.number() <= shared.newest_view().number() {
         return;

@@ -8,18 +8,19 @@ use polyplane_storage::{
 };
 use std::sync::Arc;
 
-/// What keeps a copy of a range.
+/// A copy of a range in memory.
 pub(crate) trait RangeCopy: Send {
-    /// Replaces the copy by all records of the range as of `at`. A record that is missing among
-    /// them was deleted while no watch ran.
+    /// Replaces the copy by all records of the range as of `at`. If a record of the copy is missing
+    /// among them, it was deleted while no watch ran.
     fn replace(&mut self, items: Vec<KeyValue>, at: Revision);
 
-    /// Applies the changes of one batch. A batch without events only says how far the watch has
+    /// Applies the changes of one batch. A batch without events only reports how far the watch has
     /// come.
     fn apply(&mut self, batch: WatchBatch);
 }
 
-/// Keeps `copy` up to date with all keys under `prefix`, for ever. `name` is what the log calls it.
+/// Keeps `copy` up to date with all keys under `prefix`, for ever. `name` is the name of the copy
+/// in log messages.
 pub(crate) async fn follow(
     store: &Arc<dyn Store>,
     prefix: Bytes,

@@ -1,9 +1,9 @@
-//! The ring as this replica sees it: its own life, the view of all members, and what it has itself
-//! witnessed of the others' lives. What runs behind it is in `member_driver`, `members` and
+//! The ring as this replica sees it: its own life, the view of all members, and the deaths of
+//! others that it has itself witnessed. The tasks behind it are in `member_driver`, `members` and
 //! `suspicion`.
 //!
-//! Must not know planes. Invariant: a judgement of a fence rests on a view, and a view is what the
-//! store said, in its order.
+//! Must not know planes. Invariant: a fence is judged by a view, and a view follows from what the
+//! store delivered, in the store's order.
 
 use crate::membership::member_driver;
 use crate::membership::member_driver::JoinError;
@@ -25,43 +25,44 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Requests to the driver that may be queued.
+/// Number of requests to the driver that may be queued. Further callers wait.
 const COMMANDS_MAX: usize = 16;
 
-/// Figures of the ring, for metrics.
+/// Metrics of the ring.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RingStats {
     /// The number of the newest view.
     pub view: u64,
-    /// Members that take planes.
+    /// Number of members that accept planes.
     pub serving: usize,
-    /// Members that hand their planes over.
+    /// Number of members that hand their planes over.
     pub draining: usize,
-    /// How long this replica could still answer from memory if no further proof came.
+    /// The time for which this replica could still answer from memory without a further proof.
     pub read_lease_margin: Duration,
-    /// Lives of this replica that have ended since the process began.
+    /// Number of lives of this replica that have ended since the process began.
     pub lives_lost: u64,
-    /// Peers this replica has removed from the ring.
+    /// Number of peers that this replica has removed from the ring.
     pub evictions: u64,
-    /// Views taken from peers while the store did not answer this replica.
+    /// Number of views that peers sent and this replica used because the store did not answer it.
     pub peer_views: u64,
 }
 
-/// The membership of this replica. Before [`Ring::join`] it sees nobody and owns nothing.
-/// Afterwards it runs by itself: a replica that loses its member key joins again as a newcomer
-/// without planes.
+/// The membership of this replica. Before [`Ring::join`] it has no members and owns nothing.
+/// Afterwards it needs no further calls: a replica that loses its member key joins again as a
+/// newcomer without planes.
 pub struct Ring {
     shared: Arc<RingState>,
-    /// Requests to the driver; unset until [`Ring::join`].
+    /// The channel of requests to the driver; unset until [`Ring::join`].
     commands: OnceLock<mpsc::Sender<RingCommand>>,
 }
 
 impl Ring {
-    /// The ring of a store, for a replica that is to join it. Writes nothing. Waits while the store
-    /// does not answer.
+    /// Returns the ring of a store, for a replica that is to join it. Writes nothing. Waits while
+    /// the store does not answer.
     ///
     /// # Errors
-    /// [`JoinError::Floor`] and [`JoinError::Damaged`]: the store is not for this program.
+    /// Returns [`JoinError::Floor`] or [`JoinError::Damaged`] if this program must not use the
+    /// store.
     pub async fn newcomer(
         store: Arc<dyn Store>,
         options: ReplicaOptions,
@@ -69,7 +70,7 @@ impl Ring {
     ) -> Result<Arc<Self>, JoinError> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let witness = match store.opened_at() {
-            // The terms are the store's from the join on; before, nothing is taken.
+            // From the join on the store's terms are used. Before the join no fence is acquired.
             Some(at) => Witness::embedded_store(crate::transactions::revision(at), options.terms),
             None => Witness::shared_store(options.terms),
         };
@@ -99,15 +100,15 @@ impl Ring {
     }
 
     /// Joins, and returns once the view shows this replica. From then on the life of a predecessor
-    /// of the same name is over. Serve peers before calling this: they hand planes to every member
-    /// and evict one that does not answer.
+    /// of the same name is over. Begin to answer peers before calling this: they hand planes to
+    /// every member, and evict a member that does not answer.
     ///
     /// The membership runs on a thread of its own and renews its lease only while tasks of the
     /// calling runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits
     /// while the store does not answer.
     ///
     /// # Errors
-    /// See [`JoinError`]; [`JoinError::Stopped`] if it has been called before.
+    /// See [`JoinError`]. Returns [`JoinError::Stopped`] if this has been called before.
     pub async fn join(&self) -> Result<(), JoinError> {
         let (commands, received) = mpsc::channel(COMMANDS_MAX);
         if self.commands.set(commands).is_err() {
@@ -123,23 +124,24 @@ impl Ring {
         Ok(())
     }
 
-    /// The newest view.
+    /// Returns the newest view.
     pub fn view(&self) -> Arc<View> {
         self.shared.view.load_full()
     }
 
-    /// Notified at each change of the view.
+    /// Returns a receiver that is notified at each change of the view.
     pub fn view_changes(&self) -> watch::Receiver<ViewNumber> {
         self.shared.view_changed.subscribe()
     }
 
-    /// The name and incarnation of this life; none while the replica has no member key.
+    /// Returns the name and incarnation of this life; `None` while the replica has no member key.
     pub fn holder(&self) -> Option<Holder> {
         Some(self.life()?.holder().clone())
     }
 
-    /// Cancelled when this life has lost its member key: every plane taken in it is lost. Already
-    /// cancelled while the replica has no member key.
+    /// Returns the token that is cancelled when this life loses its member key: every plane
+    /// acquired in the life is then lost. It is already cancelled while the replica has no member
+    /// key.
     pub fn over(&self) -> CancellationToken {
         match self.life() {
             Some(life) => life.over().clone(),
@@ -151,24 +153,24 @@ impl Ring {
         }
     }
 
-    /// The name of this replica.
+    /// Returns the name of this replica.
     pub fn id(&self) -> &ReplicaId {
         &self.shared.options.id
     }
 
-    /// The own record in the newest view.
+    /// Returns this replica's own record in the newest view.
     pub fn own_member(&self) -> Option<Member> {
         self.view().member(self.id()).cloned()
     }
 
-    /// The newest revision that a member read of this life returned. A directory that has reached
-    /// it knows every plane created before that read was sent (PROTOCOL 21).
+    /// Returns the newest revision that a member read of this life has returned. A directory that
+    /// has reached it has every plane that was created before that read was sent (PROTOCOL 21).
     pub fn observed(&self) -> Revision {
         self.life().map_or(Revision(0), |life| life.observed())
     }
 
     /// Waits for the answer of a member read that is sent after this call, and returns its
-    /// revision; none if no such answer comes before the deadline.
+    /// revision; `None` if there is no such answer before the deadline.
     pub async fn next_observed(&self, deadline: Instant) -> Option<Revision> {
         let life = self.life()?;
         let from = life.now();
@@ -199,17 +201,17 @@ impl Ring {
         matches!(timeout(patience, reached).await, Ok(Ok(_)))
     }
 
-    /// The member that should own a plane, by the newest view. A replica that does not reach the
-    /// store uses a peer's view; it is no member of that one.
+    /// Returns the member that should own a plane, by the newest view. A replica that does not
+    /// reach the store uses a peer's view, of which it is no member itself.
     pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
         let view = self.shared.newest_view();
         view.designated(plane, pin).cloned()
     }
 
-    /// Sends a request to a member and notes whether it could be reached (PROTOCOL 18).
+    /// Sends a request to a member and records whether the member could be reached (PROTOCOL 18).
     ///
     /// # Errors
-    /// What the transport said; [`PeerError::TimedOut`] after `patience`.
+    /// Returns the transport's error, or [`PeerError::TimedOut`] after `patience`.
     pub async fn call(
         &self,
         to: &Member,
@@ -219,32 +221,33 @@ impl Ring {
         crate::membership::suspicion::call(&self.shared, to, request, patience).await
     }
 
-    /// Reports whether a member could be reached, for callers that talk to peers by other ways. Do
-    /// not report a time-out of a request that may take long: it proves nothing.
+    /// Reports whether a member could be reached, for callers that talk to peers without
+    /// [`Self::call`]. Do not report a time-out of a request that may take long: it proves nothing.
     pub fn report(&self, about: &Member, result: Result<(), &PeerError>) {
         crate::membership::suspicion::report(&self.shared, about, result);
     }
 
-    /// Whether a member owes this replica the answer to a ping for longer than usual. It may be
-    /// gone, stuck, cut off or merely slow: that proves nothing, but a request that can wait should
-    /// not be sent to it now.
+    /// Returns whether a member owes this replica the answer to a ping for longer than usual. The
+    /// member may be dead, stuck, cut off or merely slow. That proves nothing, but a request that
+    /// can wait should not be sent to it now.
     pub fn is_silent(&self, replica: &str) -> bool {
         self.shared.suspicion.is_silent(replica)
     }
 
     /// Puts Draining into the member key: from then on planes are handed to other members. A
-    /// process cannot take that back. Returns once the store has it.
+    /// process cannot undo this. Returns once the store has the new value.
     pub async fn announce_drain(&self) {
         self.send_command(RingCommand::Drain).await;
     }
 
-    /// Removes the own member key and ends the membership. Release every plane before.
+    /// Removes this replica's member key and ends the membership. The caller releases every plane
+    /// first.
     pub async fn leave(&self) {
         self.send_command(RingCommand::Leave).await;
         self.shared.stop.cancel();
     }
 
-    /// Sends a request to the driver. Returns once it is done, or if the driver has ended.
+    /// Sends a request to the driver. Returns once the request is done or the driver has ended.
     async fn send_command(&self, command: impl FnOnce(oneshot::Sender<()>) -> RingCommand) {
         let (done, complaints) = oneshot::channel();
         if let Some(commands) = self.commands.get()
@@ -255,12 +258,12 @@ impl Ring {
         }
     }
 
-    /// Ends the membership as a crash would: nothing is sent to the store. For tests.
+    /// Ends the membership as a crash would, without sending anything to the store. For tests.
     pub fn vanish(&self) {
         self.shared.stop.cancel();
     }
 
-    /// The figures of the ring, for metrics.
+    /// Returns metrics of the ring.
     pub fn stats(&self) -> RingStats {
         let view = self.view();
         let of = |standing| view.members().filter(|m| m.standing == standing).count();
@@ -276,17 +279,17 @@ impl Ring {
         }
     }
 
-    /// The store whose ring it is.
+    /// Returns the store of the ring.
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.shared.store
     }
 
-    /// The options of this replica.
+    /// Returns the options of this replica.
     pub fn options(&self) -> &ReplicaOptions {
         &self.shared.options
     }
 
-    /// The current life.
+    /// Returns the current life.
     pub(crate) fn life(&self) -> Option<Arc<OwnLife>> {
         let life = self.shared.life.borrow().clone();
         life.filter(|life| !life.over().is_cancelled())
@@ -303,42 +306,43 @@ impl Ring {
         found.ok()?.ok()?.clone()
     }
 
-    /// Adds to a fence from the store what the witness knows: whether its holder lives, and the
-    /// read lease that a replica waits out before it takes the fence of a dead holder.
+    /// Adds the witness's facts to a fence from the store: whether its holder lives, and the read
+    /// lease that a replica waits out before it takes the fence of a dead holder.
     pub(crate) fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
         self.shared.witness.lock().judge(fence)
     }
 
-    /// The lowest level of all members, if there are any.
+    /// Returns the lowest level of all members, if there are any.
     pub(crate) fn level_of_all(&self) -> Option<Level> {
         let levels = self.shared.levels.lock();
         levels.values().min_by_key(|level| level.number).cloned()
     }
 
-    /// The lease terms that this replica follows.
+    /// Returns the lease terms that this replica follows.
     pub fn terms(&self) -> Terms {
         self.shared.machine.lock().terms()
     }
 
-    /// While the lease terms change: the members that have not said yet that they follow both.
+    /// Returns, while the lease terms change, the members that have not confirmed yet that they
+    /// follow both.
     pub fn terms_awaited(&self) -> Vec<ReplicaId> {
         crate::membership::lease_terms::awaited(&self.shared)
     }
 
-    /// The level of each member's binary.
+    /// Returns the level of each member's binary.
     pub fn levels(&self) -> BTreeMap<ReplicaId, u32> {
         let levels = self.shared.levels.lock();
         let of = |(id, level): (&ReplicaId, &Level)| (id.clone(), level.number);
         levels.iter().map(of).collect()
     }
 
-    /// The read lease as the machine has it, for the test that its copy says the same.
+    /// Returns the read lease of the machine, for the test that its copy is equal.
     #[cfg(test)]
     pub(crate) fn read_lease(&self) -> polyplane_fencing::ReadLease {
         self.shared.machine.lock().lease().clone()
     }
 
-    /// Cancelled when the membership ends.
+    /// Returns the token that is cancelled when the membership ends.
     pub(crate) fn stopped(&self) -> &CancellationToken {
         &self.shared.stop
     }

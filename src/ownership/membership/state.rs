@@ -1,5 +1,6 @@
-//! What the tasks of one replica's membership share. Owns the fields and no decision: each is
-//! changed by the module whose type it has, so this module and those name each other.
+//! The state that the tasks of one replica's membership share. Owns the fields and makes no
+//! decision: each field is changed by the module whose type it has, so this module and those name
+//! each other.
 
 use crate::membership::lease_terms::TermsSeen;
 use crate::membership::options::ReplicaOptions;
@@ -20,27 +21,28 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two reads of the own member key. The read lease must outlast at least two of them.
+/// Pause between two reads of this replica's member key. The read lease must outlast at least two
+/// reads, or one slow read would stop all answers.
 pub(crate) const READ_EVERY: Duration = Duration::from_millis(100);
 
 /// The level of a binary: which records and layers it can read and write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Level {
     pub(crate) number: u32,
-    /// The layer of that level; none if the binary is too old to name it.
+    /// The layer of that level; `None` if the binary is too old to name it.
     pub(crate) layer: Option<LayerHash>,
 }
 
 /// A request to the member driver.
 pub(crate) enum RingCommand {
-    /// Put Draining into the member key; answered once the store has it.
+    /// Put Draining into the member key. The driver replies once the store has it.
     Drain(oneshot::Sender<()>),
-    /// Remove the own member key and stop; answered once it is removed, or the store does not
-    /// answer.
+    /// Remove this replica's member key and stop. The driver replies once the key is removed, or
+    /// once the store has failed to answer.
     Leave(oneshot::Sender<()>),
 }
 
-/// Everything that the tasks of one ring share.
+/// The state that all tasks of one ring share.
 pub(crate) struct RingState {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: ReplicaOptions,
@@ -54,7 +56,7 @@ pub(crate) struct RingState {
     pub(crate) peer_view: ArcSwap<View>,
     /// Notified at each change of the view.
     pub(crate) view_changed: watch::Sender<ViewNumber>,
-    /// The watch on the member keys has delivered every change up to this revision.
+    /// The revision up to which the watch on the member keys has delivered every change.
     pub(crate) members_seen_to: watch::Sender<Revision>,
     /// The lease terms in the store, and which record of them each member follows.
     pub(crate) terms: watch::Sender<TermsSeen>,
@@ -67,17 +69,17 @@ pub(crate) struct RingState {
 }
 
 impl RingState {
-    /// The time, for a check made now.
+    /// Returns the time on the clock, for a check that is made now.
     pub(crate) fn now(&self) -> Time {
         clock_time(&*self.clock)
     }
 
-    /// The current life, over or not.
+    /// Returns the current life, over or not.
     pub(crate) fn current(&self) -> Option<Arc<OwnLife>> {
         self.life.borrow().clone()
     }
 
-    /// The own view, or the one of a peer if that is newer.
+    /// Returns this replica's own view, or the one of a peer if that is newer.
     pub(crate) fn newest_view(&self) -> Arc<View> {
         let (own, of_peers) = (self.view.load_full(), self.peer_view.load_full());
         match of_peers.number() > own.number() {
@@ -87,7 +89,7 @@ impl RingState {
     }
 }
 
-/// The machine of a replica that has not joined, and its first actions.
+/// Returns the machine of a replica that has not joined, and its first actions.
 pub(crate) fn newcomer(
     options: &ReplicaOptions,
 ) -> (Machine, Vec<polyplane_fencing::member::Action>) {

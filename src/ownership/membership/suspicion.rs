@@ -27,48 +27,50 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-/// Pause between two pings of a neighbour.
+/// Pause between two pings of a neighbour. A longer one delays the eviction of a dead member.
 const PING_EVERY: Duration = Duration::from_millis(50);
-/// A ping without an answer has timed out after so many turns of [`PING_TURN`]: a second, and more
-/// when this replica itself is short of CPU. A turn counts once however late it ends, so that an
-/// answer which is late for the pinger's own sake is never held against the other.
+/// Number of turns of [`PING_TURN`] after which a ping without an answer has timed out: a second,
+/// and more when this replica itself is short of CPU. A turn counts once however late it ends, so
+/// that a peer is not accused of a delay on the pinger's own side.
 const PING_TURNS: u32 = 20;
-/// A peer is silent once a ping has had no answer for so many turns: a quarter of a second. A
-/// request that is sent to it from then on would most likely be lost with it, and a change among
-/// them never repeated; until then it is rather busy.
+/// Number of turns after which a peer that has not answered a ping is silent: a quarter of a
+/// second. A request sent to a silent peer would most likely get no reply, and a write among them
+/// must not be repeated. A shorter silence more likely means a busy peer.
 const SILENT_TURNS: u32 = 5;
-/// One turn of waiting for an answer.
+/// The duration of one turn of waiting for an answer.
 const PING_TURN: Duration = Duration::from_millis(50);
-/// How long the commit of an eviction or a complaint may take. An older one is given up, for the
-/// suspicion may be over; the machine decides again.
+/// The longest time that the commit of an eviction or a complaint may take. It is given up after
+/// that, because the suspicion may be over by then; the machine decides again.
 const COMMIT_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the commit that withdraws a complaint may take: until then the complaint counts.
+/// The longest time that the commit which withdraws a complaint may take. Until it is applied the
+/// complaint counts.
 const WITHDRAW_PATIENCE: Duration = Duration::from_secs(30);
-/// Neighbours that a member pings.
+/// Number of neighbours that a member pings.
 const NEIGHBOURS: usize = 2;
-/// Pings in flight, at most.
+/// Number of pings in flight at most. Without this limit a large ring with many complaints would be
+/// flooded.
 const PINGS_MAX: usize = 32;
 
-/// What this replica suspects.
+/// The suspicions of this replica about others.
 #[derive(Default)]
 pub(crate) struct Suspicion {
     machine: Mutex<Option<Eviction>>,
-    /// The complaints of others in the store: the accused life by the key of the complaint.
+    /// The complaints of other members in the store: the accused life, by the complaint's key.
     complaints: Mutex<BTreeMap<Bytes, Holder>>,
-    /// The pinged members that owe an answer. Each round of pings removes members that are no
-    /// longer pinged, because no answer would remove them. Read by each forwarded request, and
-    /// mostly empty.
+    /// The members that have not answered a ping for too long. Each round of pings removes members
+    /// that are no longer pinged, because no answer would remove them. Each forwarded request reads
+    /// this set, which is mostly empty.
     silent: ArcSwap<BTreeSet<Holder>>,
     evictions: Arc<AtomicU64>,
 }
 
 impl Suspicion {
-    /// Peers this replica has removed.
+    /// Returns the number of peers that this replica has removed.
     pub(crate) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// Whether a peer that is pinged owes an answer.
+    /// Returns whether a member of this name has not answered a ping for too long.
     pub(crate) fn is_silent(&self, replica: &str) -> bool {
         let silent = self.silent.load();
         silent.iter().any(|peer| peer.replica.as_str() == replica)
@@ -98,7 +100,7 @@ impl Suspicion {
     }
 }
 
-/// A new life suspects nobody yet.
+/// Starts the machine for a new life, which suspects no peer.
 pub(crate) fn start_life(shared: &RingState, me: Holder) {
     *shared.suspicion.machine.lock() = Some(Eviction::new(me));
     let view = shared.view.load();
@@ -106,36 +108,36 @@ pub(crate) fn start_life(shared: &RingState, me: Holder) {
     step(shared, Event::View(members));
 }
 
-/// A new view is known.
+/// Reports a new view to the machine.
 pub(crate) fn view_changed(shared: &RingState, members: Vec<Holder>) {
     step(shared, Event::View(members));
 }
 
-/// Notes whether a member could be reached.
+/// Reports whether a member could be reached.
 pub(crate) fn report(shared: &RingState, about: &Member, result: Result<(), &PeerError>) {
     if let Some(event) = evidence(crate::peers::holder(about), result) {
         step(shared, event);
     }
 }
 
-/// What the outcome of a call proves about a peer. Only [`PeerError::Refused`] evicts by itself,
-/// because a stranger cannot bring it about; whatever a full listener, a proxy or a lost packet
-/// can look like does not.
+/// Returns what the outcome of a call proves about a peer. Only [`PeerError::Refused`] is enough to
+/// evict, because no third party can cause it. The other errors could also come from a full
+/// listener, a proxy or a lost packet.
 fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
     let trouble = match result {
         Ok(()) => return Some(Event::Reached(peer)),
         Err(PeerError::Refused) => Trouble::Refused,
         Err(PeerError::TimedOut) => Trouble::TimedOut,
-        // A new connection shows how the peer is.
+        // A new connection will show whether the peer answers.
         Err(PeerError::Ended(_)) => return None,
-        // It was reached, in some way.
+        // The call reached the peer in some way.
         Err(PeerError::Failed(_)) => return None,
     };
     Some(Event::Unreachable { peer, trouble })
 }
 
-/// Sends a request. Any answer shows that the peer lives; a refused connection that it does not.
-/// Only pings count as timed out.
+/// Sends a request. Any answer proves that the peer lives; a refused connection proves that it does
+/// not. Only pings count as timed out.
 pub(crate) async fn call(
     shared: &RingState,
     to: &Member,
@@ -146,14 +148,14 @@ pub(crate) async fn call(
     let result = called.unwrap_or(Err(PeerError::TimedOut));
     match &result {
         Ok(_) => report(shared, to, Ok(())),
-        // A request may take its time.
+        // A request other than a ping may take long, so this proves nothing.
         Err(PeerError::TimedOut) => {}
         Err(error) => report(shared, to, Err(error)),
     }
     result
 }
 
-/// Pings a member, and notes whether it answered.
+/// Pings a member, and records whether it answered.
 async fn ping_one(shared: &RingState, to: &Member) {
     let view = shared.view.load();
     let (number, peer) = (view.number().get(), crate::peers::holder(to));
@@ -165,13 +167,14 @@ async fn ping_one(shared: &RingState, to: &Member) {
     };
     let result = ping_until(&*shared.peers, to, number, patience).await;
     if !matches!(result, Err(PeerError::TimedOut)) {
-        // It said something, or what is sent to it certainly does not arrive.
+        // The member has answered, or it is certain that it does not receive what is sent to it.
         shared.suspicion.answered(&peer);
     }
     report(shared, to, result.as_ref().copied());
 }
 
-/// Pings a member, again over a new connection whenever one ends, until patience does.
+/// Pings a member. Whenever a connection ends, pings again over a new one, until `patience`
+/// completes.
 async fn ping_until(
     peers: &dyn Peers,
     to: &Member,
@@ -187,14 +190,15 @@ async fn ping_until(
         }
     };
     tokio::select! {
-        // An answer that is there goes before the end of patience.
+        // The reply is polled first: an answer that has arrived counts even if patience ends at the
+        // same time.
         biased;
         result = calls => result,
         () = patience => Err(PeerError::TimedOut),
     }
 }
 
-/// Ends when the executor has come back here so many times.
+/// Waits for this number of turns, each of which ends when the executor has polled this task again.
 async fn wait_turns(turns: u32) {
     for _ in 0..turns {
         sleep(PING_TURN).await;
@@ -216,7 +220,7 @@ fn step(shared: &RingState, event: Event) {
 }
 
 /// Performs one action on a task of its own, which has a time limit. The view, or the watch on the
-/// complaints, shows its outcome.
+/// complaints, shows the outcome.
 fn perform(shared: &RingState, action: Action) {
     let Some(life) = shared.current() else {
         return;
@@ -259,7 +263,8 @@ fn perform(shared: &RingState, action: Action) {
         Arc::clone(&shared.suspicion.evictions),
     );
     tokio::spawn(async move {
-        // With a limit: a store without a leader would hold the commit until the suspicion is over.
+        // Without a limit, a store without a leader would hold the commit until the suspicion is
+        // over.
         match timeout(patience, store.commit(txn)).await {
             Ok(Ok(_)) => {
                 if let Some(target) = evicted {
@@ -287,7 +292,7 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
     let places = Arc::new(Semaphore::new(PINGS_MAX));
     loop {
         tokio::select! {
-            // The end of the ring comes first.
+            // The end of the ring is polled first.
             biased;
             () = shared.stop.cancelled() => {
                 shared.suspicion.keep_silent(|_| false);
@@ -313,7 +318,7 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
     }
 }
 
-/// The members to ping now: the next ones by name, and those that others complain about.
+/// Returns the members to ping now: the next ones by name, and those that others complain about.
 fn ping_targets(shared: &RingState) -> Vec<Member> {
     let view = shared.view.load_full();
     let own = &shared.options.id;
@@ -339,7 +344,7 @@ pub(crate) async fn follow_complaints(state: Arc<RingState>) {
     let mut follower = ComplaintFollower(&state);
     let prefix = Bytes::from_static(COMPLAINTS);
     tokio::select! {
-        // The end of the ring comes first.
+        // The end of the ring is polled first.
         biased;
         () = state.stop.cancelled() => {}
         () = range_copy::follow(&state.store, prefix, "the complaints", &mut follower) => {}
@@ -429,7 +434,7 @@ mod tests {
         assert_eq!(trouble(PeerError::Failed(text())), None);
         let reached = evidence(holder("b"), Ok(()));
         assert_eq!(reached, Some(Event::Reached(holder("b"))));
-        // And of those two, only the first evicts before others complain as well.
+        // Of these two kinds of trouble, only the first evicts before others complain as well.
         for (trouble, evicts) in [(Trouble::Refused, true), (Trouble::TimedOut, false)] {
             let mut eviction = Eviction::new(holder("a"));
             let now = polyplane_fencing::Time::from_nanos(1);
@@ -442,7 +447,7 @@ mod tests {
         }
     }
 
-    /// Ends so many calls before it replies in one way for good.
+    /// A peer that ends this number of calls before it replies in one way for good.
     struct Ending {
         ends: AtomicU64,
         then: Result<(), PeerError>,
@@ -492,7 +497,7 @@ mod tests {
         };
         assert!(!over().await);
         for _ in 1..PING_TURNS {
-            // As after SIGCONT: a minute is gone, and nobody has had the time to answer.
+            // As after SIGCONT: a minute has passed, in which no peer could answer.
             advance(Duration::from_secs(60)).await;
             assert!(!over().await);
         }

@@ -1,6 +1,7 @@
-//! Deleting a plane: the tenure ends, the fence says Deleted, the range goes in pieces under that
-//! fence (PROTOCOL 10). Only the holder deletes; a replica that deletes a plane without a holder
-//! takes its fence first. Must not know the directory: the caller removes the record afterwards.
+//! Deleting a plane: the holder ends its tenure, puts the fence to Deleted, and removes the range
+//! in pieces under that fence (PROTOCOL 10). Only the holder deletes: to delete a plane without a
+//! holder, a replica acquires its fence first. Must not know the directory: the caller removes the
+//! record afterwards.
 
 use crate::directory::birth::Birth;
 use crate::peers::{PeerError, PeerMessage, PeerReply};
@@ -17,48 +18,51 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long commits in flight may take to settle before the caller has to try again later.
+/// The longest time that commits in flight may take to settle. After it the caller has to try again
+/// later.
 const SETTLE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long another holder may take to delete a plane: it removes every object before it answers.
+/// The longest time that another holder may take to delete a plane: it removes every object before
+/// it answers.
 const DELETE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why a plane's range could not be removed.
+/// The reason why a plane's range could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
-    /// Its fence cannot be had.
+    /// The plane's fence cannot be acquired.
     #[error("cannot take the fence of the control plane")]
     Fence(#[source] WakeError),
-    /// This replica asked the plane's holder to delete the plane, and the holder did not.
+    /// This replica requested the plane's holder to delete the plane, and the holder did not.
     #[error("the control plane's holder answered {0:?} to the request to delete it")]
     Holder(Box<PeerReply>),
-    /// This replica asked the plane's holder to delete the plane, and got no answer.
+    /// This replica requested the plane's holder to delete the plane, and got no answer.
     #[error("the control plane's holder did not answer the request to delete it")]
     HolderUnreachable(#[source] PeerError),
-    /// Another replica holds it and is not to be asked: it left the view, or a peer asked for this.
+    /// Another replica holds the plane and may not be requested to delete it: it left the view, or
+    /// a peer sent this request.
     #[error("the control plane is held by another replica")]
     HeldElsewhere,
-    /// The task that deleted it has ended before it was done.
+    /// The task that deleted the plane ended before it was done.
     #[error("the task that deletes the control plane has ended")]
     TaskEnded,
-    /// Its fence does not say Deleted yet: a commit is in flight, or the store refused or did not
-    /// answer. A further call goes on from there.
+    /// The plane's fence is not put to Deleted yet: a commit is in flight, or the store refused or
+    /// did not answer. A further call continues from there.
     #[error("the fence of the control plane could not be put to Deleted yet")]
     NotYet,
-    /// Its objects cannot be removed.
+    /// The plane's objects cannot be removed.
     #[error("cannot remove the objects of the control plane")]
     Range(#[source] polyplane_plane::DeleteError),
 }
 
 impl Planes {
-    /// Deletes a plane, wherever it is: it answers no request from then on, its fence is put to
-    /// Deleted, its objects are removed. After an error, call it again: it goes on where it
-    /// stopped.
+    /// Deletes a plane, wherever it is: ends its tenure, so that it answers no more requests, puts
+    /// its fence to Deleted, and removes its objects. After an error, call this again: it continues
+    /// where it stopped.
     ///
     /// # Errors
     /// See [`DeleteError`].
     ///
     /// # Cancel safety
-    /// A deletion that has begun goes on after the caller is dropped.
+    /// A deletion that has begun continues after the caller is dropped.
     pub async fn delete(self: &Arc<Self>, birth: &Birth) -> Result<(), DeleteError> {
         let (planes, birth) = (Arc::clone(self), birth.clone());
         let deleting =
@@ -69,8 +73,9 @@ impl Planes {
         }
     }
 
-    /// Deletes a plane that is held here or by no living replica. Another holder is asked to delete
-    /// it, if `forward` allows that: a request that came from a peer is not forwarded again.
+    /// Deletes a plane that is held here or by no living replica. If another replica holds it,
+    /// requests that replica to delete it, if `forward` allows that: a request that came from a
+    /// peer is not forwarded again.
     pub(crate) async fn delete_now(
         self: &Arc<Self>,
         birth: &Birth,
@@ -86,7 +91,7 @@ impl Planes {
     }
 
     /// Puts the fence of a slot's plane to Deleted. Returns the fence's revision, under which the
-    /// objects are removed; none if another holder has deleted the plane.
+    /// objects are removed; `None` if another holder has deleted the plane.
     async fn delete_slot(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
@@ -133,7 +138,7 @@ impl Planes {
                 slot.fence.abandon();
                 Err(DeleteError::NotYet)
             }
-            // Another replica has taken the fence meanwhile: the next call finds out.
+            // Another replica has taken the fence in the meantime: the next call finds out.
             ReleaseOutcome::Released => {
                 end_in_memory(slot, Ended::Lost);
                 Err(DeleteError::NotYet)
@@ -173,12 +178,12 @@ impl Planes {
         }
     }
 
-    /// Removes the fence of a deleted plane once its directory record is gone. That is safe,
+    /// Removes the fence of a deleted plane once its directory record is gone. This is safe,
     /// because the id is never used again and every acquire compares the record.
     ///
     /// # Errors
-    /// The store's error. A compare that does not hold is none: then the fence is gone already, or
-    /// the record is still there and nothing is removed.
+    /// Returns the store's error. A compare that does not hold is not an error: the fence is gone
+    /// already, or the record is still there and nothing is removed.
     pub async fn remove_deleted_fence(&self, birth: &Birth) -> Result<(), CommitError> {
         let key = fence_key(&birth.id);
         let mut compares = vec![Compare::Present { key: key.clone() }];
@@ -198,7 +203,7 @@ impl Planes {
     }
 }
 
-/// Whether another holder may be asked to delete the plane.
+/// The permission to request another holder to delete the plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forward {
     Allowed,

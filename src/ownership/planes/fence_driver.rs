@@ -1,10 +1,10 @@
 //! The driver of one plane's fence during one life of this replica: steps the fence's machine, and
-//! sends every store transaction that the machine asks for once. Must not know what the plane
+//! sends every store transaction that the machine requests, once. Must not know what the plane
 //! contains.
 //!
 //! Two callers step the machine: the plane's committer, through [`RingGuard`], and the one task
-//! that is busy with the slot (take, hand off, delete). Actions that a step of the committer leaves
-//! for that task wait in `deferred`.
+//! that works on the slot (acquire, hand off, delete). Actions of the committer's steps that only
+//! that task can perform wait in `deferred`.
 
 use crate::directory::birth::{Birth, DirectoryKey};
 use crate::membership::own_life::OwnLife;
@@ -24,7 +24,7 @@ mod guard;
 
 pub(crate) use guard::RingGuard;
 
-/// `answers_from` while no tenure is open.
+/// The value of `answers_from` while no tenure is open.
 const NO_TENURE: u64 = u64::MAX;
 
 /// The fence of one plane during one life of this replica.
@@ -33,10 +33,11 @@ pub(crate) struct FenceDriver {
     life: Arc<OwnLife>,
     keys: PlaneKeys,
     inner: Mutex<Inner>,
-    /// From when the open tenure may answer, in nanoseconds of the clock; `NO_TENURE` without one.
-    /// A copy of what the machine says, read without a lock at each answer.
+    /// The time from which the open tenure may answer, in nanoseconds of the clock; `NO_TENURE` if
+    /// none is open. A copy of the machine's state, read without a lock at each answer.
     answers_from: AtomicU64,
-    /// Which tenure that is, so that a guard of an ended one cannot take a later one for its own.
+    /// The number of that tenure, so that a guard of an ended one cannot take a later one for its
+    /// own.
     opening: AtomicU64,
     /// Notified at each step of the machine.
     changed: Notify,
@@ -44,12 +45,12 @@ pub(crate) struct FenceDriver {
 
 struct Inner {
     machine: PlaneFence,
-    /// The put of the fence that settles an unknown outcome and is still to be sent, by the caller
-    /// that settles the part.
+    /// The put of the fence that settles an unknown outcome and is not sent yet. The caller that
+    /// settles the part sends it.
     barrier: Option<(Attempt, Transaction)>,
-    /// Actions that the committer's steps left for the slot's task.
+    /// Actions of the committer's steps that the slot's task must perform.
     deferred: Vec<Action>,
-    /// The head as the machine knows it.
+    /// The plane's head as the machine knows it.
     head: Revision,
     /// The revision of the fence's last put by this fence driver.
     put_at: Revision,
@@ -57,7 +58,7 @@ struct Inner {
     compared: Revision,
 }
 
-/// A transaction that a machine asked for, as a part of a bulk transaction.
+/// A transaction that a machine requested, as a part of a bulk transaction.
 #[derive(Debug, Clone)]
 pub(crate) struct Sending {
     attempt: Attempt,
@@ -65,7 +66,7 @@ pub(crate) struct Sending {
 }
 
 impl FenceDriver {
-    /// The driver of a fence that this life has not looked at yet.
+    /// Returns the driver of a fence that this life has not read yet.
     pub(crate) fn new(store: Arc<dyn Store>, life: Arc<OwnLife>, birth: &Birth) -> Arc<Self> {
         let directory: Option<DirectoryKey> = birth.directory.clone();
         let keys = PlaneKeys {
@@ -92,33 +93,33 @@ impl FenceDriver {
         })
     }
 
-    /// The life it belongs to.
+    /// Returns the life that the driver belongs to.
     pub(crate) fn life(&self) -> &Arc<OwnLife> {
         &self.life
     }
 
-    /// The keys its transactions name.
+    /// Returns the keys that the driver's transactions name.
     pub(crate) fn keys(&self) -> &PlaneKeys {
         &self.keys
     }
 
-    /// Told whenever something about the tenure has changed.
+    /// Returns the notifier of every step of the machine.
     pub(crate) fn changed(&self) -> &Notify {
         &self.changed
     }
 
-    /// Whether a tenure is open.
+    /// Returns whether a tenure is open.
     pub(crate) fn holds(&self) -> bool {
         self.answers_from.load(Ordering::Acquire) != NO_TENURE && !self.life.over().is_cancelled()
     }
 
-    /// Whether a release was sent whose outcome is not final: no tenure is open, and the next task
-    /// that needs the plane drives the release on.
+    /// Returns whether a release was sent whose outcome is not final. No tenure is open then, and
+    /// the next task that needs the plane completes the release.
     pub(crate) fn is_parting(&self) -> bool {
         self.inner.lock().machine.is_parting()
     }
 
-    /// The moment of the clock before which the open tenure neither answers nor releases.
+    /// Returns the moment of the clock before which the open tenure neither answers nor releases.
     pub(crate) fn serve_from(&self) -> Time {
         match self.answers_from.load(Ordering::Acquire) {
             NO_TENURE => Time::from_nanos(0),
@@ -126,13 +127,13 @@ impl FenceDriver {
         }
     }
 
-    /// Makes the guards of the plane in memory worthless. For a tenure that goes on while its plane
+    /// Invalidates the guards of the plane in memory, for a tenure that continues while its plane
     /// is loaded again.
     pub(crate) fn outdate_guards(&self) {
         self.opening.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The fence's epoch under the open tenure.
+    /// Returns the fence's epoch under the open tenure.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
         if !self.holds() {
             return None;
@@ -141,20 +142,21 @@ impl FenceDriver {
         tenure.map(Tenure::epoch)
     }
 
-    /// The revision of the fence's last put by this fence driver: of the acquire, right after it.
+    /// Returns the revision of the fence's last put by this driver, which right after an acquire is
+    /// that of the acquire.
     pub(crate) fn put_at(&self) -> Revision {
         self.inner.lock().put_at
     }
 
-    /// Reads the fence, linearizably.
+    /// Reads the fence with a linearizable read.
     pub(crate) async fn read_fence(&self) -> Result<Option<Observed<Fence>>, ReadError> {
         let (_, found) = self.store.get(&self.keys.fence).await?;
         let observed = found.as_ref().map(observed_fence).transpose();
         observed.map_err(|damaged| ReadError::Corrupt(damaged.to_string()))
     }
 
-    /// Steps the machine for the slot's task. Ends of tenures among the returned actions have taken
-    /// effect.
+    /// Steps the machine for the slot's task. If the returned actions end a tenure, it has already
+    /// ended.
     pub(crate) fn step(&self, event: Event) -> Vec<Action> {
         let mut inner = self.inner.lock();
         let now = self.life.now();
@@ -168,12 +170,12 @@ impl FenceDriver {
         actions
     }
 
-    /// Takes what the committer's steps have left for the slot's task.
+    /// Removes and returns the actions of the committer's steps that the slot's task must perform.
     pub(crate) fn take_deferred(&self) -> Vec<Action> {
         std::mem::take(&mut self.inner.lock().deferred)
     }
 
-    /// A transaction of the machine, to be sent together with those of other planes.
+    /// Returns a transaction of the machine, to be sent together with those of other planes.
     pub(crate) fn sending(&self, attempt: Attempt, transaction: &Transaction) -> Sending {
         let txn = plane_txn(transaction, &self.keys);
         Sending { attempt, txn }
@@ -197,7 +199,7 @@ impl FenceDriver {
         (outcome, words)
     }
 
-    /// Steps the machine with the outcome that its part of a bulk transaction had.
+    /// Steps the machine with the outcome of its part of a bulk transaction.
     pub(crate) fn outcome_of(&self, sending: &Sending, outcome: Outcome) -> Vec<Action> {
         self.learn(&outcome);
         self.step(Event::Done {
@@ -206,7 +208,7 @@ impl FenceDriver {
         })
     }
 
-    /// Keeps the revision of an applied put of the fence, whatever the machine makes of the
+    /// Keeps the revision of an applied put of the fence, whatever the machine concludes from the
     /// outcome.
     fn learn(&self, outcome: &Outcome) {
         self.watch_for_loss(outcome);
@@ -215,7 +217,7 @@ impl FenceDriver {
         }
     }
 
-    /// A refusal that does not find the own member key proves its loss.
+    /// Reports the loss of the life if a refusal does not find this replica's member key.
     fn watch_for_loss(&self, outcome: &Outcome) {
         if let Outcome::Refused(refusal) = outcome
             && refusal.own_incarnation != Some(self.keys.me.incarnation)
@@ -224,8 +226,8 @@ impl FenceDriver {
         }
     }
 
-    /// Copies what the actions say about the tenure, under the machine's lock: a tenure has ended
-    /// in the copy before anything else is sent (F7).
+    /// Copies the tenure's state from the actions, under the machine's lock: a tenure has ended in
+    /// the copy before anything else is sent (F7).
     fn note(&self, inner: &mut Inner, actions: &[Action]) {
         for action in actions {
             match action {
@@ -233,7 +235,7 @@ impl FenceDriver {
                     serve_from, load, ..
                 } => {
                     match load {
-                        // The tenure that was suspended goes on, with its guards.
+                        // The suspended tenure continues with its guards.
                         Load::Kept { .. } => {}
                         Load::Store { .. } | Load::Streamed { .. } => {
                             inner.head = Revision(0);
@@ -269,8 +271,8 @@ impl FenceDriver {
         }
     }
 
-    /// Gives a tenure up in memory and leaves the fence as it is in the store, because the plane
-    /// cannot go on. The fence is adopted at the next use (PROTOCOL 17).
+    /// Gives up a tenure in memory and leaves the fence as it is in the store, because the plane
+    /// cannot continue. The fence is adopted at the next use (PROTOCOL 17).
     pub(crate) fn abandon(&self) {
         let mut inner = self.inner.lock();
         self.answers_from.store(NO_TENURE, Ordering::Release);
@@ -281,7 +283,7 @@ impl FenceDriver {
         self.changed.notify_waiters();
     }
 
-    /// Waits until this moment of the clock, or the end of the life.
+    /// Waits until this time of the clock, or the end of the life.
     pub(crate) async fn until(&self, from: Time) {
         loop {
             let left = from.since(self.life.now()).as_nanos();
@@ -290,10 +292,10 @@ impl FenceDriver {
             }
             let left = std::time::Duration::from_nanos(left);
             tokio::select! {
-                // The end of the life first: it ends every wait.
+                // The end of the life is polled first: it ends every wait.
                 biased;
                 () = self.life.over().cancelled() => return,
-                // Timers run by another clock than the protocol, so the loop checks again.
+                // Timers do not run by the protocol's clock, so the loop checks the time again.
                 () = tokio::time::sleep(left) => {}
             }
         }

@@ -1,6 +1,6 @@
-//! Removes left fences. A deleted plane's fence is removed after its directory record, in a
-//! transaction of its own: if the root's owner dies between the two, the fence is left, and no
-//! object names it. Must not know when this runs.
+//! The sweep of left fences, whose planes were deleted. A deleted plane's fence is removed after
+//! its directory record, in a transaction of its own: if the root's owner dies between the two, the
+//! fence is left, and no object names it. Must not know when the sweep runs.
 
 use crate::planes::Planes;
 use crate::records::{FENCES, decode_fence, plane_of};
@@ -10,17 +10,19 @@ use polyplane_storage::{CommitError, Compare, KeyValue, Op, RangeRequest, ReadEr
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Fences that one read returns at most.
+/// Number of fences that one read returns at most. More would delay other reads of the store.
 const PAGE: usize = 500;
-/// How long the directory may take to catch up with the fences that were read.
+/// The longest time that the directory may take to reach the revision at which the fences were
+/// read.
 const CATCH_UP: Duration = Duration::from_secs(5);
 
 impl Planes {
-    /// Removes the fences of deleted planes whose directory record is gone, and returns how many.
-    /// The root's owner calls this now and then.
+    /// Removes the fences of deleted planes whose directory record is gone, and returns their
+    /// number. The root's owner calls this from time to time.
     ///
     /// # Errors
-    /// The store cannot be read or does not answer. The next call finds what is left.
+    /// Returns an error if the store cannot be read or does not answer. The next call finds the
+    /// remaining fences.
     pub(crate) async fn sweep_fences(&self) -> Result<usize, SweepError> {
         let Some(directory) = self.directory() else {
             return Ok(0);
@@ -38,8 +40,8 @@ impl Planes {
             if deleted.is_empty() {
                 continue;
             }
-            // A fence stays while its record is there: until that is gone, only the fence says that
-            // the plane must not be taken again.
+            // A fence stays while the plane's record exists: until then only the fence prevents
+            // that the plane is acquired again.
             let deadline = Instant::now() + CATCH_UP;
             if !directory.reach(reply.revision, deadline).await || !directory.is_whole() {
                 return Err(SweepError::DirectoryBehind);
@@ -80,16 +82,16 @@ fn is_deleted(item: &KeyValue) -> bool {
     fence.is_ok_and(|fence| fence.state == FenceState::Deleted)
 }
 
-/// Why not all left fences were removed.
+/// The reason why not all left fences were removed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SweepError {
     /// The fences cannot be read.
     #[error("cannot read the fences")]
     Read(#[from] ReadError),
-    /// One cannot be removed.
+    /// A fence cannot be removed.
     #[error("cannot remove a fence")]
     Commit(#[from] CommitError),
-    /// It is not certain which planes there are.
+    /// The directory has not reached the read's revision, so it is not certain which planes exist.
     #[error("the directory of control planes is behind or not whole")]
     DirectoryBehind,
 }

@@ -1,4 +1,4 @@
-//! What the ring reports to people: fences as they are in the store, sizes of planes. Owns reading
+//! The ring's state for people: fences as they are in the store, sizes of planes. Owns reading
 //! them; no decision rests on what is read here.
 
 use crate::directory::birth::Birth;
@@ -10,33 +10,33 @@ use polyplane_fencing::FenceState;
 use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 use std::time::Duration;
 
-/// A plane's fence, for people.
+/// A plane's fence in a readable form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FenceSeen {
-    /// The replica that wrote it last.
+    /// The name of the replica that wrote the fence last.
     pub replica: String,
-    /// Which life of that replica.
+    /// The incarnation of that replica.
     pub incarnation: u64,
-    /// How many times the plane was taken.
+    /// The number of times that the plane was acquired.
     pub epoch: u64,
     /// `Held`, `Released` or `Deleted`.
     pub state: &'static str,
-    /// The plane's head when it was released.
+    /// The plane's head at its release.
     pub head: Option<u64>,
-    /// The replica that is to take it next, if its last holder named one.
+    /// The replica that should acquire the plane next, if the last holder named one.
     pub successor: Option<String>,
 }
 
 /// A fence as one read of the store found it.
 #[derive(Debug, Clone)]
 pub struct FenceRow {
-    /// The id of its plane.
+    /// The id of the fence's plane.
     pub plane: String,
-    /// What it says; the error if this program cannot read it.
+    /// The content of the fence, or the error if this program cannot read it.
     pub fence: Result<FenceSeen, Damaged>,
-    /// The revision of its first put.
+    /// The revision of the fence's first put.
     pub created: Revision,
-    /// The revision of its last put.
+    /// The revision of the fence's last put.
     pub modified: Revision,
 }
 
@@ -47,27 +47,27 @@ pub struct FencePage {
     pub revision: Revision,
     /// The fences.
     pub fences: Vec<FenceRow>,
-    /// There are more behind the last one.
+    /// True if there are more fences behind the last one.
     pub more: bool,
 }
 
-/// Why a fence cannot be shown.
+/// The reason why a fence cannot be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum InspectError {
     /// The store could not be read.
     #[error("cannot read the fence of the control plane")]
     Read(#[from] ReadError),
-    /// What stands there was not written by this program.
+    /// A record of the store was not written by this program.
     #[error("cannot understand the fence of the control plane")]
     Damaged(#[from] Damaged),
 }
 
-/// How long a replica may take to report the sizes of its planes. One that takes longer is left
-/// out.
+/// The longest time that a replica may take to report the sizes of its planes. A slower replica is
+/// left out.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 impl Planes {
-    /// How large the planes in memory here are.
+    /// Returns the sizes of the planes in memory here.
     pub fn figures(&self) -> Vec<Figures> {
         let awake = self.all_awake().into_iter();
         awake
@@ -82,8 +82,8 @@ impl Planes {
             .collect()
     }
 
-    /// How large the planes in memory anywhere in the ring are; those of replicas that do not
-    /// answer are left out.
+    /// Returns the sizes of the planes in memory anywhere in the ring, without those of replicas
+    /// that do not answer.
     pub async fn figures_of_ring(&self) -> Vec<Figures> {
         let mut figures = self.figures();
         let view = self.ring().view();
@@ -101,7 +101,7 @@ impl Planes {
         figures
     }
 
-    /// A plane's fence as the store has it now; none if nobody has used the plane yet.
+    /// Returns a plane's fence as the store has it now; `None` if the plane has not been used yet.
     ///
     /// # Errors
     /// See [`InspectError`].
@@ -113,11 +113,11 @@ impl Planes {
         Ok(Some(seen(&found)?))
     }
 
-    /// Reads up to `limit` fences, from that of the plane `from` on, or the next one behind it; as
-    /// of now, or as of a revision.
+    /// Reads up to `limit` fences in the order of their planes' ids, beginning with that of the
+    /// plane `from` or the next one after it. Reads them as of now, or as of the revision `at`.
     ///
     /// # Errors
-    /// What the store said.
+    /// Returns the store's error.
     pub async fn fences(
         &self,
         from: &[u8],

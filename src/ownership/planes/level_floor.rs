@@ -1,10 +1,11 @@
 //! The store's level floor: no binary below it may join, and planes step to the layer that it
-//! names. Owns following and raising it; must not know what a layer holds.
+//! names. Owns following and raising it; must not know what a layer contains.
 //!
 //! It is raised in two transactions, because a view does not show a member that joins a moment
 //! later. The first one writes the wanted level: from then on no member below it joins, because a
 //! joining member compares the record that it has read. Once the watch on the member keys has
-//! reached that transaction, the view is complete, and the second one decides.
+//! reached the revision of that transaction, the view is complete. The second transaction raises
+//! the floor if the view has no member below the level.
 //!
 //! Invariant: the floor never falls, and when it rises no member below it is in the ring.
 
@@ -28,22 +29,23 @@ pub(crate) struct FloorSeen {
     from: Revision,
 }
 
-/// Why the floor was not raised.
+/// The reason why the floor was not raised.
 #[derive(Debug, thiserror::Error)]
 pub enum RaiseError {
     /// The view is empty.
     #[error("no member of the ring is known")]
     NoMember,
-    /// A member below the wanted level has joined meanwhile, or the view is not up to date.
+    /// A member below the wanted level has joined in the meantime, or the view is not up to date.
     #[error("not every member of the ring is known to have level {0}")]
     Members(u32),
     /// The store did not answer.
     #[error("the store's floor cannot be read")]
     Read(#[from] ReadError),
-    /// The store did not take it, or another replica has changed it meanwhile.
+    /// The store refused the floor's record, its outcome is unknown, or another replica has changed
+    /// it in the meantime.
     #[error("the store's floor cannot be written")]
     Commit(#[from] CommitError),
-    /// What stands there was not written by this program.
+    /// A record of the store was not written by this program.
     #[error("the store's floor cannot be understood")]
     Damaged(#[from] Damaged),
 }
@@ -80,7 +82,8 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
         let end: Bytes = [FLOOR_KEY, b"\0"].concat().into();
         let mut backoff = Backoff::default();
         loop {
-            // A watch that cannot be opened needs no report: the record is read below instead.
+            // A watch that cannot be opened needs no report, because the record is read below
+            // instead.
             if let Ok(mut watch) = store.watch(start.clone(), end.clone(), after).await {
                 backoff = Backoff::default();
                 let ended = loop {
@@ -102,7 +105,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
                 }
             }
             backoff.wait().await;
-            // The record has every change that no watch delivered.
+            // The record includes every change that no watch has delivered.
             let (Ok((at, found)), Some(planes)) = (store.get(FLOOR_KEY).await, weak.upgrade())
             else {
                 continue;
@@ -113,7 +116,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
     };
     tokio::spawn(async move {
         tokio::select! {
-            // The end first: closed planes need no floor.
+            // The end is polled first: closed planes need no floor.
             biased;
             () = closing.cancelled() => {}
             () = following => {}
@@ -133,18 +136,18 @@ fn of(found: Option<&KeyValue>) -> Result<Floor, Damaged> {
 }
 
 impl Planes {
-    /// The store's level floor, as last seen.
+    /// Returns the store's level floor as this replica has last seen it.
     pub fn floor(&self) -> Floor {
         self.floor_seen().floor.borrow().clone()
     }
 
-    /// Notified at each change of the floor.
+    /// Returns a receiver that is notified at each change of the floor.
     pub fn floor_changes(&self) -> watch::Receiver<Floor> {
         self.floor_seen().floor.subscribe()
     }
 
-    /// Whether planes may step to this binary's own layer: every binary that may still join knows
-    /// it.
+    /// Returns whether planes may step to this binary's own layer, because every binary that may
+    /// still join knows it.
     pub fn may_step(&self) -> bool {
         let (floor, own) = (self.floor(), self.ring().options());
         floor.level >= own.level && floor.layer.as_ref() == Some(&own.layer)
@@ -154,7 +157,7 @@ impl Planes {
     /// then on no older binary joins, and planes step to that level's layer.
     ///
     /// # Errors
-    /// See [`RaiseError`]; the floor is what it was.
+    /// See [`RaiseError`]. The floor is not changed.
     pub async fn raise_floor(&self) -> Result<Floor, RaiseError> {
         let wanted = self.ring().level_of_all().ok_or(RaiseError::NoMember)?;
         let (_, found) = self.store().get(FLOOR_KEY).await?;
@@ -162,7 +165,8 @@ impl Planes {
         let since = found.map(|found| found.modified);
         let named = floor.layer.is_some() || wanted.layer.is_none();
         if wanted.number < floor.level || wanted.number == floor.level && named {
-            // An announced rise did not happen, and cannot while there are members below.
+            // An announced rise was not completed, and cannot be while there are members below its
+            // level.
             if floor.raising.is_some() {
                 let settled = Floor {
                     raising: None,

@@ -7,39 +7,40 @@ use prometheus::{Histogram, HistogramOpts, HistogramVec};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How planes are held and moved at this replica.
+/// Metrics of the planes that this replica holds and moves.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PlanesStats {
-    /// Planes whose fence is held.
+    /// Number of planes whose fence is held.
     pub owned: usize,
-    /// Planes in memory.
+    /// Number of planes in memory.
     pub awake: usize,
-    /// The highest epoch of a fence that is held: how often that plane was taken since it was born.
+    /// The highest epoch of a fence that is held, which is the number of times that its plane was
+    /// acquired.
     pub epoch_max: u64,
-    /// Hand-offs that ended with a released fence.
+    /// Number of hand-offs that ended with a released fence.
     pub hand_offs_done: u64,
-    /// Hand-offs that were called off.
+    /// Number of hand-offs that were called off.
     pub hand_offs_failed: u64,
-    /// Fences taken and loaded.
+    /// Number of planes that were acquired and loaded.
     pub taken: u64,
-    /// Those among them that had to wait for a dead holder's read lease.
+    /// Number of planes among [`Self::taken`] that had to wait for a dead holder's read lease.
     pub taken_after_wait: u64,
-    /// Acquires and commits that found the fence to be another's.
+    /// Number of acquires and commits that found the fence to be another's.
     pub fence_conflicts: u64,
-    /// Fences released because their planes were asleep.
+    /// Number of fences that were released because their planes fell asleep.
     pub released_asleep: u64,
 }
 
-/// Upper bounds of the buckets for moves of planes, in seconds. A hand-off takes some milliseconds,
-/// a take after a crash the read lease and its margin.
+/// Upper bounds of the buckets for moves of planes, in seconds. A hand-off takes some milliseconds;
+/// acquiring a plane after a crash takes at least the read lease and its margin.
 const MOVE_BOUNDS: [f64; 14] = [
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.5, 1.0, 2.0, 5.0, 10.0,
 ];
 
-/// Values of the label, shown from the start.
+/// The values of the label, all of which are shown from the start.
 const WAITED: [&str; 2] = ["false", "true"];
 
-/// The counters behind [`PlanesStats`], and how long moves take.
+/// The counters behind [`PlanesStats`], and the durations of moves.
 pub(crate) struct PlaneMetrics {
     stats: Mutex<PlanesStats>,
     conflicts: AtomicU64,
@@ -72,7 +73,7 @@ impl Default for PlaneMetrics {
 }
 
 impl PlaneMetrics {
-    /// A plane was taken and loaded.
+    /// Counts a plane that was acquired and loaded.
     pub(crate) fn taken(&self, took: Duration, waited: bool) {
         let mut stats = self.stats.lock();
         stats.taken += 1;
@@ -84,35 +85,35 @@ impl PlaneMetrics {
         took_of.observe(took.as_secs_f64());
     }
 
-    /// A hand-off ended with a released fence.
+    /// Counts a hand-off that ended with a released fence.
     pub(crate) fn handed_off(&self, took: Duration) {
         self.stats.lock().hand_offs_done += 1;
         self.hand_off_took.observe(took.as_secs_f64());
     }
 
-    /// A hand-off was called off.
+    /// Counts a hand-off that was called off.
     pub(crate) fn kept(&self) {
         self.stats.lock().hand_offs_failed += 1;
     }
 
-    /// Fences of asleep planes were released.
+    /// Counts fences of asleep planes that were released.
     pub(crate) fn released(&self, fences: usize) {
         self.stats.lock().released_asleep += fences as u64;
     }
 
-    /// A fence was found to be another's.
+    /// Counts a fence that was found to be another's.
     pub(crate) fn conflict(&self) {
         self.conflicts.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How long moves took.
+    /// Returns metrics of how long moves took.
     pub(crate) fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.hand_off_took.collect();
         families.extend(self.take_took.collect());
         families
     }
 
-    /// The figures, with what is held right now.
+    /// Returns the counters, and the numbers of planes that are held right now.
     pub(crate) fn stats(&self, owned: usize, awake: usize, epoch_max: u64) -> PlanesStats {
         let mut stats = *self.stats.lock();
         stats.owned = owned;

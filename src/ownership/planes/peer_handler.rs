@@ -1,5 +1,5 @@
 //! Answers the requests of peers. Owns no decision about a fence: it waits for the view that the
-//! peer names, and calls the methods of [`Planes`] that hand off, take or delete.
+//! peer names, and calls the methods of [`Planes`] that hand off, acquire or delete.
 
 use crate::directory::birth::Birth;
 use crate::peers::{Life, PeerHandler, PeerMessage, PeerReply, PeerRequest, ViewMember};
@@ -19,7 +19,8 @@ impl PeerHandler for Planes {
         let Some(planes) = self.shared() else {
             return failed("this replica is closing");
         };
-        // A task of its own: a request that has begun is finished even if the peer stops waiting.
+        // On a task of its own, so that a request which has begun is finished even if the peer
+        // stops waiting.
         let from = from.clone();
         let handled = tokio::spawn(async move { planes.answer(&from, request).await });
         match handled.await {
@@ -83,7 +84,7 @@ impl Planes {
         }
     }
 
-    /// Hands a plane to the replica that is to own it. The replica with the older view catches up
+    /// Hands a plane to the replica that should own it. The replica with the older view catches up
     /// first, so that two views do not move a plane back and forth (PROTOCOL 19).
     async fn hand_over(
         self: &Arc<Self>,

@@ -1,9 +1,10 @@
 //! The slot of one plane at this replica: whether it is asleep, waking or awake, and its fence.
-//! Owns these stages and who may change them; must not know how a plane is taken or released.
+//! Owns these stages and the lock for changing them; must not know how a plane is acquired or
+//! released.
 //!
-//! Invariant: at most one slot of a plane may hold its fence. A task that takes, hands off or
-//! deletes the plane holds `busy` until it is done; a slot leaves the map only while nobody holds
-//! `busy`.
+//! Invariant: at most one slot of a plane may hold its fence. A task that acquires, hands off or
+//! deletes the plane holds `busy` until it is done. A slot is removed from the map only while no
+//! task holds `busy`.
 
 use crate::directory::birth::Birth;
 use crate::planes::WakeError;
@@ -25,19 +26,19 @@ pub(crate) struct PlaneSlot {
     pub(crate) fence: Arc<FenceDriver>,
     stage: Mutex<Stage>,
     busy: Arc<AsyncMutex<()>>,
-    /// Seconds since this process began at which the plane was last used.
+    /// The time at which the plane was last used, in seconds since this process began.
     used: AtomicU64,
-    /// A hand-off is under way or waits for a permit.
+    /// True while a hand-off is under way or waits for a permit.
     leaving: AtomicBool,
 }
 
 enum Stage {
-    /// Nothing is in memory.
+    /// The plane is not in memory.
     Asleep,
-    /// A task takes or loads the plane.
+    /// A task acquires or loads the plane.
     Waking(watch::Receiver<Option<WakeResult>>),
     Awake(AwakePlane),
-    /// The slot was removed from the map: look there again.
+    /// The slot was removed from the map: look it up there again.
     Gone,
 }
 
@@ -48,26 +49,26 @@ pub(crate) struct AwakePlane {
     pub(crate) guard: Arc<RingGuard>,
 }
 
-/// A tenure that has just been opened, with what loading its plane needs.
+/// A tenure that has just been opened, with the facts that loading its plane needs.
 #[derive(Clone)]
 pub(crate) struct NewTenure {
     pub(crate) guard: Arc<RingGuard>,
     /// The revision of the acquire.
     pub(crate) acquired: Revision,
-    /// No answer may leave before this moment.
+    /// The time before which no answer may be sent.
     pub(crate) serve_from: Time,
-    /// Where the state comes from.
+    /// The source of the plane's state.
     pub(crate) load: Load,
 }
 
-/// What a call that wants the plane has to do next.
+/// The next step of a call that needs the plane.
 pub(crate) enum WakeStep {
     /// The plane is awake.
     Ready(Arc<Plane>),
-    /// A task wakes it already: wait for its result.
+    /// A task is already waking it: wait for its result.
     WaitForWake(watch::Receiver<Option<WakeResult>>),
-    /// Wake it and send the result to `tell`. `lost` is a plane in memory whose tenure is over: end
-    /// it.
+    /// Wake it and send the result to `tell`. `lost` is a plane in memory whose tenure has ended:
+    /// end it.
     Start {
         tell: watch::Sender<Option<WakeResult>>,
         told: watch::Receiver<Option<WakeResult>>,
@@ -75,12 +76,12 @@ pub(crate) enum WakeStep {
     },
     /// A task is deciding whether the plane stays: wait until it is done, then call again.
     WaitForTask,
-    /// The slot is no longer in the map: look there again.
+    /// The slot is no longer in the map: look it up there again.
     LookAgain,
 }
 
 impl PlaneSlot {
-    /// A slot that holds nothing.
+    /// Creates a slot that holds nothing.
     pub(crate) fn new(birth: Birth, fence: Arc<FenceDriver>) -> Arc<Self> {
         Arc::new(Self {
             birth,
@@ -92,7 +93,7 @@ impl PlaneSlot {
         })
     }
 
-    /// Marks the plane as used and says how to get it.
+    /// Marks the plane as used and returns the caller's next step.
     pub(crate) fn begin_wake(&self, seconds: u64) -> WakeStep {
         self.used.store(seconds, Ordering::Relaxed);
         let mut stage = self.stage.lock();
@@ -100,7 +101,7 @@ impl PlaneSlot {
             Stage::Awake(awake) if awake.guard.holds() => {
                 return WakeStep::Ready(Arc::clone(&awake.plane));
             }
-            // Its release was sent, and the plane goes on if the store did not take it.
+            // Its release was sent, but the plane continues if the store refused it.
             Stage::Awake(_) if self.busy.try_lock().is_err() => return WakeStep::WaitForTask,
             Stage::Waking(told) => return WakeStep::WaitForWake(told.clone()),
             Stage::Gone => return WakeStep::LookAgain,
@@ -115,7 +116,7 @@ impl PlaneSlot {
         WakeStep::Start { tell, told, lost }
     }
 
-    /// The plane, if it is awake and held.
+    /// Returns the plane, if it is awake and its tenure is open.
     pub(crate) fn awake(&self) -> Option<AwakePlane> {
         match &*self.stage.lock() {
             Stage::Awake(awake) if awake.guard.holds() => Some(awake.clone()),
@@ -123,18 +124,18 @@ impl PlaneSlot {
         }
     }
 
-    /// Takes a plane whose tenure has ended out of memory.
+    /// Removes a plane whose tenure has ended from memory and returns it.
     pub(crate) fn take_lost_plane(&self) -> Option<AwakePlane> {
         let lost = match &*self.stage.lock() {
             Stage::Awake(awake) => !awake.guard.holds(),
             Stage::Asleep | Stage::Waking(_) | Stage::Gone => false,
         };
-        // A task that is busy with the slot ends the plane itself.
+        // A task that works on the slot ends the plane itself.
         let _busy = self.try_busy().filter(|_| lost)?;
         self.take_awake()
     }
 
-    /// Whether the plane is here: held, or being taken.
+    /// Returns whether the plane is here: held, or being acquired.
     pub(crate) fn is_here(&self) -> bool {
         let waking = matches!(&*self.stage.lock(), Stage::Waking(_));
         let lives = !self.fence.life().over().is_cancelled();
@@ -146,7 +147,7 @@ impl PlaneSlot {
         *self.stage.lock() = Stage::Awake(awake);
     }
 
-    /// Takes the plane out of memory, if it is there.
+    /// Removes the plane from memory and returns it, if it is there.
     pub(crate) fn take_awake(&self) -> Option<AwakePlane> {
         let mut stage = self.stage.lock();
         match std::mem::replace(&mut *stage, Stage::Asleep) {
@@ -183,12 +184,13 @@ impl PlaneSlot {
         free
     }
 
-    /// Waits for the right to take, hand off or delete.
+    /// Waits for the exclusive right to acquire, hand off or delete the plane.
     pub(crate) async fn busy(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.busy).lock_owned().await
     }
 
-    /// Takes the right to take, hand off or delete, unless a task has it; does not wait.
+    /// Returns the exclusive right to acquire, hand off or delete the plane, unless a task has it.
+    /// Does not wait.
     pub(crate) fn try_busy(&self) -> Option<OwnedMutexGuard<()>> {
         Arc::clone(&self.busy).try_lock_owned().ok()
     }
@@ -198,12 +200,12 @@ impl PlaneSlot {
         self.used.store(seconds, Ordering::Relaxed);
     }
 
-    /// Seconds since this process began at which the plane was last used.
+    /// Returns the time at which the plane was last used, in seconds since this process began.
     pub(crate) fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Begins a hand-off, unless one is under way.
+    /// Begins a hand-off, unless one is under way. Returns whether it has begun.
     pub(crate) fn begin_leaving(&self) -> bool {
         !self.leaving.swap(true, Ordering::AcqRel)
     }

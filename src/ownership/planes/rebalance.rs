@@ -1,7 +1,7 @@
 //! Follows the ring in the background: hands off planes that other members are designated for, and
-//! ends planes of a life that is over. At the root's owner it also keeps the store in order: it
-//! compacts history that no request may name, raises the level floor and removes left fences. Must
-//! not know how a plane is released.
+//! ends the planes of lives that are over. At the root's owner it also keeps the store in order: it
+//! compacts history that is too old for any request, raises the level floor and removes left
+//! fences. Must not know how a plane is released.
 
 use crate::planes::plane_slot::PlaneSlot;
 use crate::planes::release::HandOffOutcome;
@@ -16,14 +16,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often all planes are checked even without a change of the view. A check costs no store read.
+/// Pause between two checks of all planes while the view does not change. A check costs no store
+/// read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Longest pause between two rounds of that upkeep; shorter if the kept history is short.
+/// Longest pause between two rounds of that upkeep. It is shorter if the kept history is short.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
-/// Pause between two searches for left fences. A left fence does no harm.
+/// Pause between two searches for left fences. It may be long, because a left fence does no harm.
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
-/// Samples of the store's revision that cover the kept history. Compaction goes to the oldest one,
-/// so more samples keep the history closer to its limit.
+/// Number of samples of the store's revision that cover the kept history. Compaction goes to the
+/// oldest sample, so more samples keep the history closer to its limit.
 const SAMPLES: u32 = 10;
 
 /// Starts the rebalancing task. It ends with the planes.
@@ -40,10 +41,10 @@ pub(crate) fn start(planes: &Arc<Planes>) {
                 Some(planes) => planes.ring().over(),
                 None => return,
             };
-            // A cancelled token is ready at once, so it is only waited for while there is a life.
+            // A cancelled token is ready at once, so it is awaited only while there is a life.
             let newcomer = over.is_cancelled();
             tokio::select! {
-                // The end first, then changes, then routine.
+                // The end is polled first, then changes, then routine.
                 biased;
                 () = closing.cancelled() => return,
                 () = over.cancelled(), if !newcomer => {}
@@ -56,8 +57,8 @@ pub(crate) fn start(planes: &Arc<Planes>) {
             planes.end_dead();
             planes.hand_off_misplaced();
             tokio::select! {
-                // The end of the life first: a store that hangs must not keep lost planes in
-                // memory.
+                // The end of the life is polled first: a store that hangs must not keep lost planes
+                // in memory.
                 biased;
                 () = over.cancelled(), if !newcomer => {}
                 () = upkeep.run(&planes) => {}
@@ -66,7 +67,7 @@ pub(crate) fn start(planes: &Arc<Planes>) {
     });
 }
 
-/// Hands planes off as soon as their users want them elsewhere. It ends with the planes.
+/// Hands planes off as soon as their pins designate another member. The task ends with the planes.
 pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) {
     tokio::spawn(async move {
         while pins.changed().await.is_ok() {
@@ -81,7 +82,7 @@ pub(crate) fn follow_pins(planes: Weak<Planes>, mut pins: watch::Receiver<u64>) 
     });
 }
 
-/// Ends the plane of a slot whose life is over. Its fence is left to the next holder.
+/// Ends the plane of a slot whose life is over. The next holder acquires its fence.
 pub(crate) fn end_slot(slot: Arc<PlaneSlot>) {
     slot.fence.step(Event::MemberLost);
     if let Some(awake) = slot.take_awake() {
@@ -90,7 +91,7 @@ pub(crate) fn end_slot(slot: Arc<PlaneSlot>) {
 }
 
 impl Planes {
-    /// Ends every plane that was taken in a life that is over, and every plane whose fence was
+    /// Ends every plane that was acquired in a life that is over, and every plane whose fence was
     /// lost.
     fn end_dead(&self) {
         for slot in self.slots() {
@@ -105,8 +106,8 @@ impl Planes {
         }
     }
 
-    /// Hands off every plane that another member is designated for, the root last. A few at a time:
-    /// the others wait for a permit.
+    /// Hands off every plane that another member is designated for, the root last. Only a few
+    /// hand-offs run at a time; the others wait for a permit.
     pub(crate) fn hand_off_misplaced(&self) {
         let mut misplaced: Vec<Arc<PlaneSlot>> = self.slots();
         misplaced.retain(|slot| slot.fence.holds() && self.is_misplaced(slot));
@@ -131,7 +132,7 @@ impl Planes {
 
     async fn hand_off_one(self: Arc<Self>, slot: Arc<PlaneSlot>) {
         let place = tokio::select! {
-            // Closing first: it releases every plane itself.
+            // Closing is polled first: it releases every plane itself.
             biased;
             () = self.closing().cancelled() => None,
             place = self.hand_off_permits().acquire() => place.ok(),
@@ -156,9 +157,10 @@ impl Planes {
         slot.end_leaving();
     }
 
-    /// Hands every plane over: puts Draining into the member key, hands planes in use to their
-    /// successors, releases the others in bulk, and the root last. Returns whether no plane is held
-    /// at the deadline. The replica stays a member and forwards requests until [`Planes::close`].
+    /// Hands every plane over. Puts Draining into the member key, hands planes in use to their
+    /// successors, releases the others in bulk, and hands over the root last. Returns whether no
+    /// plane is held at the deadline. The replica stays a member and forwards requests until
+    /// [`Planes::close`].
     pub async fn drain(&self, deadline: Instant) -> bool {
         let announced = tokio::time::timeout_at(deadline, self.ring().announce_drain());
         if announced.await.is_err() {
@@ -176,7 +178,7 @@ impl Planes {
                     return true;
                 }
                 if self.is_last() {
-                    // No member is left that takes planes.
+                    // No member is left that accepts planes.
                     self.release_all(held).await;
                     return true;
                 }
@@ -185,12 +187,12 @@ impl Planes {
             if looked >= deadline {
                 return false;
             }
-            // Either way everything is checked again.
+            // Everything is checked again, whichever of the two ends the wait.
             let _ = tokio::time::timeout_at(looked, views.changed()).await;
         }
     }
 
-    /// Whether every member is draining: then no member takes planes.
+    /// Returns whether every member is draining, so that no member accepts planes.
     fn is_last(&self) -> bool {
         let view = self.ring().view();
         view.members()
@@ -214,23 +216,23 @@ impl Planes {
         if let Some(planes) = self.shared()
             && !misplaced.is_empty()
         {
-            // A task of its own, so that a release that has begun is finished after the deadline
-            // too.
+            // On a task of its own, so that a release which has begun is finished even after the
+            // deadline.
             let released = tokio::spawn(async move { planes.put_to_sleep(misplaced).await });
             let _ = tokio::time::timeout_at(deadline, released).await;
         }
     }
 }
 
-/// What the root's owner does for the store now and then.
+/// The upkeep of the store that the root's owner does from time to time.
 #[derive(Default)]
 struct StoreUpkeep {
     looked: Option<Instant>,
     /// The store's revision at earlier times, oldest first.
     samples: VecDeque<(Instant, Revision)>,
-    /// Since when all members have had this level.
+    /// The level that all members have, and since when they have had it.
     level: Option<(u32, Instant)>,
-    /// When this owner searched for left fences last.
+    /// The time at which this owner last searched for left fences.
     swept: Option<Instant>,
 }
 
@@ -257,7 +259,7 @@ impl StoreUpkeep {
         self.sweep_fences(planes, now).await;
     }
 
-    /// Removes left fences: once after the root was taken, then rarely.
+    /// Removes left fences: once after the root was acquired, then rarely.
     async fn sweep_fences(&mut self, planes: &Planes, now: Instant) {
         if self.swept.is_some_and(|swept| now < swept + SWEEP_EVERY) {
             return;

@@ -1,6 +1,6 @@
 //! Releases planes: puts them to sleep, hands them to a successor, closes them at the end. Owns the
-//! order of pause, stream and release; what the release says, and what follows an unknown outcome,
-//! is decided by the fence's machine.
+//! order of pause, stream and release. The content of a release, and what follows an unknown
+//! outcome, are decided by the fence's machine.
 
 use crate::backoff::Backoff;
 use crate::peers::{PeerMessage, PeerReply, PeerRequest};
@@ -19,51 +19,53 @@ use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-/// Fences of one bulk release. Each needs one compare and one operation and the member key one
-/// compare more; etcd takes 128 of each in a transaction.
+/// Number of fences in one bulk release. Each needs one compare and one operation, and the member
+/// key one compare more; etcd accepts 128 of each in a transaction.
 const BULK_MAX: usize = 100;
-/// How long a plane may take to settle its commits in flight before its hand-off is called off.
+/// The longest time that a plane may take to settle its commits in flight. After it the hand-off is
+/// called off.
 const PAUSE_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a successor may take to take a streamed state in.
+/// The longest time that a successor may take to receive a streamed state. The plane is paused that
+/// long.
 const STREAM_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a successor may take to answer the hint that a plane is released for it.
+/// The longest time that a successor may take to answer the hint that a plane is released for it.
 const NOTIFY_PATIENCE: Duration = Duration::from_secs(2);
-/// How long a release is sent again until its outcome is final.
+/// The time for which a release is sent again until its outcome is final.
 const FINAL_REPLY_PATIENCE: Duration = Duration::from_secs(30);
 
 /// The outcome of a hand-off.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HandOffOutcome {
-    /// The fence says Released, or already names another holder.
+    /// The fence is Released, or another replica holds it already.
     Released,
     /// The plane was not released, for this reason.
     Kept(NotReleased),
 }
 
-/// Why a plane was not released.
+/// The reason why a plane was not released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotReleased {
-    /// Its commits in flight did not settle in time.
+    /// The plane's commits in flight did not settle in time.
     #[error("what is in flight does not settle")]
     Unsettled,
-    /// The hand-off was called off; the plane is served on.
+    /// The hand-off was called off; the plane continues here.
     #[error("the hand-off was called off")]
     CalledOff,
-    /// The release got no final reply. What the fence says, holds.
+    /// The release got no final reply. The fence in the store decides (PROTOCOL 17).
     #[error("the store does not say what became of it")]
     Unknown,
 }
 
-/// The outcome of a release or a deletion that the machine has driven.
+/// The outcome of a release or a deletion that the machine has decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReleaseOutcome {
-    /// The fence says Released, or already names another holder.
+    /// The fence is Released, or another replica holds it already.
     Released,
-    /// The fence says Deleted: remove the objects under this revision of it.
+    /// The fence is Deleted: remove the objects under this revision of it.
     RemoveRange(FenceRevision),
-    /// It was called off: the tenure goes on.
+    /// The release was called off: the tenure continues.
     CalledOff,
-    /// No final reply came. Whatever the fence says in the store counts.
+    /// No final reply arrived. The fence in the store decides (PROTOCOL 17).
     Unknown,
 }
 
@@ -119,7 +121,7 @@ impl Planes {
     }
 
     /// Pauses the plane and waits until its commits are settled, because the release names its
-    /// head. Returns whether it is settled in time.
+    /// head. Returns whether they settled in time.
     pub(crate) async fn settle(
         &self,
         slot: &PlaneSlot,
@@ -128,7 +130,7 @@ impl Planes {
     ) -> bool {
         let Some(awake) = awake else {
             if slot.fence.holds() {
-                // Nothing is in memory, and nothing was committed since the fence was put.
+                // Nothing is in memory, so nothing was committed since the fence was put.
                 let head = revision(slot.fence.put_at());
                 slot.fence.step(Event::Loaded { head });
                 slot.fence.until(slot.fence.serve_from()).await;
@@ -136,7 +138,7 @@ impl Planes {
             return true;
         };
         match awake.plane.pause(deadline).await {
-            // The member keys move the root's head too, but not while it is paused.
+            // The member keys move the root's head too, but not while the root is paused.
             Ok(head) => {
                 let head = revision(head);
                 slot.fence.step(Event::Published { head });
@@ -165,8 +167,8 @@ impl Planes {
         }
     }
 
-    /// Hints to the successor of a plane in use that the fence is released, so that it takes the
-    /// plane now and not at the next request. A successor that has asked for the plane needs no
+    /// Hints to the successor of a plane in use that the fence is released, so that it acquires the
+    /// plane now and not at the next request. A successor that has requested the plane needs no
     /// hint.
     pub(crate) async fn notify_successor(&self, slot: &PlaneSlot, member: &Member) {
         let take = PeerMessage::Take {
@@ -179,8 +181,8 @@ impl Planes {
         }
     }
 
-    /// Performs the actions of the machine until the fence is released or deleted, or that is
-    /// called off.
+    /// Performs the actions of the machine until the fence is released or deleted, or the release
+    /// is called off.
     pub(crate) async fn drive_release(
         &self,
         slot: &Arc<PlaneSlot>,
@@ -201,7 +203,8 @@ impl Planes {
                         transaction,
                     } => {
                         if sent {
-                            // The same transaction again: its last reply was not final.
+                            // Sends the same transaction again, because its last reply was not
+                            // final.
                             if Instant::now() >= deadline || fence.life().over().is_cancelled() {
                                 return ReleaseOutcome::Unknown;
                             }
@@ -217,7 +220,7 @@ impl Planes {
                     }
                     Action::Released { .. } => return ReleaseOutcome::Released,
                     Action::RemoveRange { fence } => return ReleaseOutcome::RemoveRange(fence),
-                    // Called off, or refused by the store: the tenure goes on.
+                    // The release was called off, or the store refused it: the tenure continues.
                     Action::OpenTenure { .. } | Action::ResumeAccepting | Action::NotYet { .. } => {
                         return ReleaseOutcome::CalledOff;
                     }
@@ -230,7 +233,7 @@ impl Planes {
                 }
             }
             if !fence.holds() {
-                // The fence was lost meanwhile: another holder's record stands.
+                // The fence was lost in the meantime: another replica holds it.
                 return ReleaseOutcome::Released;
             }
             let changed = fence.changed().notified();
@@ -238,8 +241,8 @@ impl Planes {
             changed.as_mut().enable();
             queue.extend(fence.take_deferred());
             if queue.is_empty() {
-                // A commit is unsettled. The committer sends its barrier and then defers the rest
-                // to us.
+                // A commit is unsettled. The committer sends its barrier and then defers the
+                // remaining actions to this task.
                 if tokio::time::timeout_at(deadline, changed).await.is_err() {
                     queue.extend(fence.step(Event::CallOff));
                 }
@@ -247,7 +250,8 @@ impl Planes {
         }
     }
 
-    /// Streams a paused plane to its successor. Returns the event with which the hand-off goes on.
+    /// Streams a paused plane to its successor. Returns the event with which the hand-off
+    /// continues.
     async fn stream(
         &self,
         slot: &PlaneSlot,
@@ -276,7 +280,8 @@ impl Planes {
         };
         let export = match awake.plane.export().await {
             Ok(export) if export.head == head => export,
-            // Another head than the fence names, or too large: the successor reads the store.
+            // The export has another head than the fence names, or is too large: the successor
+            // reads the store.
             Ok(_) | Err(ExportError::TooLarge { .. } | ExportError::Full) => return Ok(()),
         };
         let request = PeerRequest {
@@ -287,7 +292,7 @@ impl Planes {
             payload: export.bytes,
         };
         match self.ring().call(member, request, STREAM_PATIENCE).await {
-            // `Busy`: it has no room for the state and reads the store.
+            // `Busy` means that the successor has no room for the state and reads the store.
             Ok(PeerReply::Done | PeerReply::Busy) => Ok(()),
             Ok(other) => Err(format!("the successor answered {other:?}")),
             Err(error) => Err(error.to_string()),
@@ -319,7 +324,7 @@ impl Planes {
         self.metrics().released(slept);
     }
 
-    /// Closes and releases these planes, except those that a task is busy with.
+    /// Closes and releases these planes, except those that a task works on.
     pub(crate) async fn put_to_sleep(&self, slots: Vec<Arc<PlaneSlot>>) {
         let idle = slots.into_iter().filter_map(|slot| {
             let busy = slot.try_busy()?;
@@ -329,7 +334,7 @@ impl Planes {
         self.metrics().released(slept);
     }
 
-    /// Closes and releases these planes, including those that a task is busy with.
+    /// Closes and releases these planes, including those that a task works on.
     pub(crate) async fn release_all(&self, slots: Vec<Arc<PlaneSlot>>) {
         let (mut roots, mut tenants) = (Vec::new(), Vec::new());
         for slot in slots {
@@ -344,7 +349,7 @@ impl Planes {
                 group.iter().map(|(slot, _)| Arc::clone(slot)).collect();
             self.release_many(group, Ended::Closed).await;
             for slot in slots {
-                // The store did not take its release, but this replica ends all the same.
+                // The store refused the plane's release, but this replica ends nevertheless.
                 if let Some(kept) = slot.take_awake() {
                     slot.fence.abandon();
                     kept.plane.end(Ended::Closed);
@@ -354,7 +359,7 @@ impl Planes {
     }
 
     /// Releases the fences of planes, many in one transaction, and ends the planes in memory. A
-    /// plane whose release the store refuses goes on. Returns how many were released.
+    /// plane whose release the store refuses continues. Returns the number of released planes.
     async fn release_many(
         &self,
         slots: Vec<(Arc<PlaneSlot>, OwnedMutexGuard<()>)>,
@@ -390,8 +395,8 @@ impl Planes {
         released
     }
 
-    /// Sends the releases of up to [`BULK_MAX`] planes in one transaction, again until each has its
-    /// final reply or the time is up.
+    /// Sends the releases of up to [`BULK_MAX`] planes in one transaction, and again until each has
+    /// a final reply or the time is over.
     async fn release_bulk(&self, mut releasing: Vec<Releasing>, ended: Ended) -> usize {
         let deadline = Instant::now() + FINAL_REPLY_PATIENCE;
         let mut backoff = Backoff::default();
@@ -432,7 +437,7 @@ impl Planes {
 struct Releasing {
     slot: Arc<PlaneSlot>,
     busy: OwnedMutexGuard<()>,
-    /// The transaction to be sent next.
+    /// The transaction that is sent next.
     sending: Sending,
 }
 
@@ -440,9 +445,9 @@ struct Releasing {
 enum ReleaseStep {
     /// Send this transaction.
     Send(Sending),
-    /// The fence is released, or another holder's.
+    /// The fence is released, or another replica holds it.
     Done,
-    /// The plane is not released: its tenure goes on.
+    /// The plane is not released: its tenure continues.
     CalledOff,
 }
 
@@ -470,10 +475,10 @@ fn next_release_step(slot: &PlaneSlot, actions: Vec<Action>) -> ReleaseStep {
     ReleaseStep::Done
 }
 
-/// Ends the plane in memory, if there is one; also one that a task left there when it panicked
-/// during a release.
+/// Ends the plane in memory, if there is one, even if a task that panicked during a release has
+/// left it there.
 pub(crate) fn end_in_memory(slot: &PlaneSlot, ended: Ended) {
-    // Out of the slot first, so that no call finds a plane that is ending.
+    // Removed from the slot first, so that no call finds a plane that is ending.
     if let Some(awake) = slot.take_awake() {
         awake.plane.end(ended);
     }
@@ -487,8 +492,8 @@ pub(crate) fn resume(slot: &PlaneSlot) {
     }
 }
 
-/// The releases of many planes as one transaction. Compares that planes share, such as that of the
-/// member key, stand in it once.
+/// Returns the releases of many planes as one transaction. Compares that planes share, such as that
+/// of the member key, occur in it once.
 fn bulk_txn(releasing: &[Releasing]) -> Txn {
     let mut txn = Txn::default();
     for releasing in releasing {

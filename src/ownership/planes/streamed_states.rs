@@ -1,6 +1,5 @@
-//! Plane states that predecessors have streamed ahead of a release, until the fence is taken. Owns
-//! the limits of their number, bytes and time. A state that the next acquire does not use is
-//! dropped.
+//! Plane states that the owners of planes have streamed here ahead of a release. Owns the limits of
+//! their number, bytes and time. A state that the next acquire does not use is dropped.
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -11,22 +10,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Streamed states kept at once. One more is refused, and its successor reads the store.
+/// Number of streamed states that are kept at once. A further one is refused, and the replica reads
+/// that plane from the store.
 const STATES_MAX: usize = 16;
-/// How long a state waits for its fence. Longer would hold memory for hand-offs that were called
-/// off.
+/// The time for which a state waits until its fence is acquired. A longer time would hold memory
+/// for hand-offs that were called off.
 const KEPT: Duration = Duration::from_secs(10);
 
 /// One streamed state.
 pub(crate) struct StreamedState {
-    /// The plane's last commit in it.
+    /// The revision of the plane's last commit in the state.
     pub(crate) head: Revision,
-    /// The plane's export; in the memory budget until nobody has it any more.
+    /// The plane's export. It counts against the memory budget until it is no longer used.
     pub(crate) export: Bytes,
     at: Instant,
 }
 
-/// The streamed states that wait for their fences, by plane.
+/// The streamed states that wait until their fences are acquired, by plane.
 pub(crate) struct StreamedStates {
     states: Mutex<HashMap<String, StreamedState>>,
     memory: Arc<Memory>,
@@ -61,17 +61,17 @@ impl StreamedStates {
         true
     }
 
-    /// The head of a plane's state, if there is one.
+    /// Returns the head of a plane's streamed state, if there is one.
     pub(crate) fn head(&self, plane: &str) -> Option<Revision> {
         self.states.lock().get(plane).map(|state| state.head)
     }
 
-    /// Takes a plane's state out.
+    /// Removes and returns a plane's streamed state.
     pub(crate) fn take(&self, plane: &str) -> Option<StreamedState> {
         self.states.lock().remove(plane)
     }
 
-    /// Drops states whose fence was not taken in time.
+    /// Drops states whose fence was not acquired in time.
     pub(crate) fn sweep(&self) {
         let now = Instant::now();
         self.states.lock().retain(|_, state| now < state.at + KEPT);

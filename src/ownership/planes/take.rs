@@ -1,5 +1,5 @@
-//! Taking a fence: tries to acquire it, as a loop that ends with a tenure or with a reason
-//! why not, and loading the plane under it. Every decision is the machine's or the view's.
+//! Acquiring a fence: a loop of attempts that ends with a tenure or with the reason for none, and
+//! loading the plane under that tenure. Every decision is the machine's or the view's.
 
 use crate::backoff::Backoff;
 use crate::membership::member_record::members_prefix;
@@ -16,46 +16,46 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long one wake tries to take a fence. Longer than a dead holder's eviction takes; a client
-/// waits no longer.
+/// The time for which one wake tries to acquire a fence. It is longer than a dead holder's eviction
+/// takes; a client waits no longer.
 const TAKE_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a holder may take to hand a plane over.
+/// The longest time that a holder may take to hand a plane over.
 const ASK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long this replica waits for a view that another one has seen already.
+/// The longest time that this replica waits for a view that another one has seen already.
 pub(crate) const VIEW_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a plane is taken for, which says who may take it.
+/// The purpose for which a plane is acquired, which decides who may acquire it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TakeFor {
-    /// To serve it: only the designated replica may.
+    /// To serve the plane: only the designated replica may acquire it.
     Serving,
-    /// To delete it: any replica may, if no living replica holds it.
+    /// To delete the plane: any replica may acquire it, if no living replica holds it.
     Deleting,
 }
 
-/// The outcome of one try to acquire the fence.
+/// The outcome of one attempt to acquire the fence.
 enum AcquireOutcome {
     Held(NewTenure),
     /// Read the fence again.
     Again,
-    /// The holder lives.
+    /// This living replica holds the fence: request it to hand over.
     Ask(Holder),
     NotTaken(NotTaken),
 }
 
-/// Why a fence was not taken.
+/// The reason why a fence was not acquired.
 #[derive(Debug)]
 pub(crate) enum TakeError {
-    /// A living replica holds it.
+    /// This living replica holds the fence.
     HeldBy(Holder),
-    /// Its fence says Deleted, at this revision.
+    /// The fence is Deleted, at this revision.
     AlreadyDeleted(Revision),
-    /// It was not taken for another reason.
+    /// The fence was not acquired for another reason.
     Failed(WakeError),
 }
 
 impl Planes {
-    /// Takes the fence of a plane and loads it. The caller holds the slot's `busy`.
+    /// Acquires the fence of a plane and loads the plane. The caller holds the slot's `busy`.
     pub(crate) async fn take_and_load(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
@@ -95,7 +95,7 @@ impl Planes {
         Ok(plane)
     }
 
-    /// Takes the fence of a plane.
+    /// Acquires the fence of a plane.
     pub(crate) async fn take(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,
@@ -141,11 +141,11 @@ impl Planes {
     /// Waits for `patience`, or until the view changes.
     async fn wait_for_view_change(&self, patience: Duration) {
         let mut views = self.ring().view_changes();
-        // Either way the caller checks everything again.
+        // The caller checks everything again, whichever of the two ends the wait.
         let _ = tokio::time::timeout(patience, views.changed()).await;
     }
 
-    /// Fails if another member is designated.
+    /// Returns an error if another member is designated.
     fn check_designated(&self, slot: &PlaneSlot) -> Result<(), TakeError> {
         let designated = self.designated(&slot.birth);
         match designated {
@@ -157,7 +157,8 @@ impl Planes {
         }
     }
 
-    /// Opens a tenure for a fence that names this life but has none, so that it can be handed over.
+    /// Opens a tenure for a fence that names this life but has none, so that the plane can be
+    /// handed over.
     pub(crate) async fn adopt(
         &self,
         slot: &PlaneSlot,
@@ -176,7 +177,7 @@ impl Planes {
         read.map_err(|error| Unavailable::FenceUnreadable(Arc::new(error)))
     }
 
-    /// One try to acquire the fence.
+    /// Makes one attempt to acquire the fence.
     async fn acquire(&self, slot: &PlaneSlot, fence: Option<Observed<Fence>>) -> AcquireOutcome {
         if let Some(head) = self.streamed_states().head(&slot.birth.id) {
             slot.fence.step(Event::StreamReceived {
@@ -200,7 +201,8 @@ impl Planes {
                     load,
                 } => {
                     if let Load::Kept { .. } = load {
-                        // The plane that was in memory is gone, so its guards must not answer.
+                        // The plane that was in memory has been dropped, so its guards must not
+                        // answer.
                         slot.fence.outdate_guards();
                     }
                     let guard = RingGuard::new(Arc::clone(&slot.fence), tenure);
@@ -251,7 +253,7 @@ impl Planes {
         }
     }
 
-    /// Rule 3: a living holder is asked to hand over; its fence is never taken.
+    /// Requests a living holder to hand the plane over. Its fence is never taken from it.
     async fn ask_holder(
         &self,
         slot: &PlaneSlot,
@@ -276,7 +278,7 @@ impl Planes {
                 self.ring().reach(number, VIEW_PATIENCE).await;
                 self.check_designated(slot)?;
                 // Both replicas think themselves designated, because one has not seen a changed pin
-                // yet. The holder goes on serving.
+                // yet. The holder continues to serve the plane.
                 let member = Some(Box::new(member.clone()));
                 Err(TakeError::Failed(WakeError::Moved(member)))
             }
@@ -332,7 +334,7 @@ impl Planes {
             guard: Arc::clone(&held.guard) as Arc<dyn CommitGuard>,
             acquired: held.acquired,
             log: self.options().log,
-            // The member keys stand among the root's objects.
+            // The member keys are among the root's objects.
             external: (birth.id == ROOT).then(members_prefix),
             import,
         });
@@ -346,6 +348,6 @@ impl Planes {
 enum HolderReply {
     /// Read the fence again at once.
     LookAgain,
-    /// It did not hand over, for now.
+    /// The holder did not hand the plane over for now, for this reason.
     Declined(Unavailable),
 }

@@ -1,4 +1,4 @@
-//! One replica that has the store to itself takes the same path and waits for nobody.
+//! One replica that has the store to itself runs the same code and waits for no other replica.
 
 use super::*;
 use polyplane_storage::{SledOptions, SledStore};
@@ -22,7 +22,7 @@ async fn a_sole_replica_serves_and_finds_everything_again() {
     let replica = town.join("solo").await;
     let began = Instant::now();
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
-    // Released by its predecessor: rule 1 waits for nobody.
+    // The predecessor released the fence, so rule 1 requires no wait.
     assert!(began.elapsed() < wait_of(replica.ring.options().terms));
     assert_eq!(replica.planes.stats().taken_after_wait, 0);
 }
@@ -41,7 +41,7 @@ async fn after_a_crash_an_embedded_store_makes_nobody_wait() {
     let birth = town.plane("a").await;
     town.write(&birth, "x", "1").await;
     let crashed = town.crash("solo");
-    // Nothing is said to the store: the fence stays Held by the dead incarnation.
+    // Nothing is sent to the store: the fence stays Held by the dead incarnation.
     crashed.planes.closing().cancel();
     store.close().await;
     drop((crashed, town, store));
@@ -81,7 +81,7 @@ async fn a_plane_that_sleeps_has_a_released_fence() {
     assert!(began.elapsed() < wait_of(replica.ring.options().terms));
 }
 
-/// PROTOCOL 17: what the fence says, holds; and adopting it waits (7).
+/// PROTOCOL 17: a fence in the store counts; and adopting it waits (7).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_of_unknown_outcome_is_adopted_with_the_wait() {
     let town = Town::new();
@@ -116,19 +116,20 @@ async fn a_commit_of_unknown_outcome_is_settled_by_a_write() {
             operations: vec![put("y", "2")],
             ..Write::default()
         });
-        // It had been done, or is proven not to be and sent again.
+        // The write was applied, or it was proven not to be and sent again.
         written.await.expect("an answer to an unknown outcome");
         for late in replica.store.apply_late().await {
             late.expect_err("the barrier stands before it");
         }
-        // The tenure goes on.
+        // The tenure continues.
         town.write(&birth, "z", "3").await;
         assert_eq!(town.read(&birth, "z").await.as_deref(), Some("3"));
     }
     assert_eq!(replica.planes.stats().taken, 1, "one tenure all the while");
 }
 
-/// PROTOCOL 10: a deleted plane never comes back, and its fence goes with its directory record.
+/// PROTOCOL 10: a deleted plane never comes back, and its fence is removed after its directory
+/// record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_plane_stays_deleted() {
     let town = Town::new();
@@ -169,7 +170,7 @@ async fn a_deleted_plane_stays_deleted() {
             .1
             .is_none()
     );
-    // An old directory does not bring it back.
+    // An old directory does not restore the plane.
     let woken = replica.planes.wake(&birth).await;
     assert!(matches!(woken, Err(WakeError::Deleted)), "{woken:?}");
     assert!(
@@ -182,7 +183,7 @@ async fn a_deleted_plane_stays_deleted() {
     );
 }
 
-/// The root's owner died between the removal of a plane's record and that of its fence.
+/// The root's owner died between the removal of a plane's record and the removal of its fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deleted_planes_fence_that_was_left_behind_goes() {
     let town = Town::new();
@@ -217,7 +218,7 @@ async fn a_deleted_planes_fence_that_was_left_behind_goes() {
     assert!(fence(&held).await.is_some());
 }
 
-/// What an operator is shown of fences: each as the store has it, page by page, at one revision.
+/// An operator can read all fences: each as the store has it, page by page, at one revision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_are_read_in_pages_of_one_revision() {
     let town = Town::new();
@@ -226,7 +227,7 @@ async fn fences_are_read_in_pages_of_one_revision() {
     for name in ["p1", "p2", "p3", "p4"] {
         births.push(town.plane(name).await);
     }
-    // The last one is never used.
+    // The last plane is never used.
     for birth in &births[..3] {
         town.write(birth, "x", "1").await;
     }
@@ -247,7 +248,7 @@ async fn fences_are_read_in_pages_of_one_revision() {
     let first = replica.planes.fences(b"", None, 2).await.expect("fine");
     assert!(first.more);
     let at = Some(first.revision);
-    // What happens between two pages is in none of them.
+    // A change between two pages is in none of them.
     town.write(&births[3], "x", "1").await;
     let behind = b"p2\0";
     let rest = replica.planes.fences(behind, at, 10).await.expect("fine");

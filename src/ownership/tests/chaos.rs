@@ -1,6 +1,6 @@
-//! Everything at once, by seeds: replicas that die, drain and come back, commits of unknown
-//! outcome, peers that do not answer. Checked is what clients were told: an acknowledged write is
-//! there (F5), a denied one never comes (F6), versions grow (W1).
+//! Random faults together, chosen by a seed: replicas die, drain and come back, commits have
+//! unknown outcomes, peers do not answer. The test checks the answers that clients got: an
+//! acknowledged write exists (F5), a refused one never appears (F6), versions grow (W1).
 
 use super::*;
 use polyplane_storage::CommitFault;
@@ -12,7 +12,7 @@ pub(super) struct ViewMember {
     denied: Vec<String>,
 }
 
-/// Writes names that are used once, until it is told to stop.
+/// Writes objects whose names are used once, until it is stopped.
 pub(super) async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>) -> ViewMember {
     let mut told = ViewMember::default();
     for n in 0.. {
@@ -31,7 +31,7 @@ pub(super) async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>)
             Err(SubmitError::Lost | SubmitError::Unavailable(_) | SubmitError::Withdrawn) => {
                 told.denied.push(name);
             }
-            // Nobody knows: nothing was told.
+            // The outcome is unknown, so nothing is claimed.
             Err(SubmitError::Deadline) => {}
             Err(error) => panic!("no answer to a write: {error:?}"),
         }
@@ -40,7 +40,7 @@ pub(super) async fn client(town: Arc<Town>, birth: Birth, stop: Arc<AtomicBool>)
     told
 }
 
-/// One misfortune.
+/// Causes one random fault.
 async fn befall(town: &Arc<Town>, dice: &mut Dice) {
     let names = ["a", "b", "c"];
     let name = names[usize::try_from(dice.roll(3)).expect("it is small")];
@@ -119,7 +119,7 @@ async fn run(seed: u64, misfortunes: u64) {
     }
 }
 
-/// What a client was told is so.
+/// Checks the answers that a client got against the plane.
 pub(super) async fn judge(town: &Town, birth: &Birth, told: &ViewMember, run: &str) {
     let versions = told.done.iter().map(|(_, version)| *version);
     assert!(versions.is_sorted_by(|a, b| a < b), "{run}: versions fell");

@@ -39,7 +39,8 @@ async fn a_machine_that_vanished_is_replaced_once_its_lease_ends() {
     until("b sees both", || members(&b) == ["a", "b"]).await;
     let birth = town.plane_of("a", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
-    // Nothing is refused, nothing answers. Of two, one complaint would be half: c has none.
+    // No connection is refused and no call answers. In a ring of two one complaint would be half of
+    // the members, so c is a member without such trouble.
     for (from, to) in [("a", "b"), ("b", "a")] {
         town.wires.cut.lock().push((id(from), id(to)));
     }
@@ -53,8 +54,8 @@ async fn a_machine_that_vanished_is_replaced_once_its_lease_ends() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
 }
 
-/// PROTOCOL 9 and F4: an owner that is cut off from the store commits nothing and answers nothing
-/// once another has taken its plane.
+/// PROTOCOL 9 and F4: an owner that cannot reach the store commits nothing and answers nothing once
+/// another replica has taken its plane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_without_the_store_answers_nothing() {
     let town = Town::new();
@@ -64,7 +65,7 @@ async fn an_owner_without_the_store_answers_nothing() {
     let birth = town.plane_of("a", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     let old = a.planes.awake(&birth.id).expect("it is awake");
-    // Its renewals and reads fail from now on; its process and its peers go on.
+    // Its renewals and reads fail from now on; its process and its connections to peers continue.
     let unavailable = polyplane_storage::ReadError::Unavailable("by plan".to_owned());
     a.store
         .plan()
@@ -88,7 +89,7 @@ async fn an_owner_without_the_store_answers_nothing() {
     a.ring.vanish();
 }
 
-/// PROTOCOL 17, from outside: the holder does not know that it holds.
+/// PROTOCOL 17, with two replicas: the holder does not know that it holds the fence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     let town = Town::new();
@@ -101,7 +102,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
         .commits_matching(puts, CommitFault::UnknownLate, 1);
     let planes = Arc::clone(&a.planes);
     let of_a = birth.clone();
-    // The acquire gets no reply; before a looks again, it gives up.
+    // The acquire gets no reply, and replica a gives up before it reads the fence again.
     let slot = planes.slot_of(&of_a).await.expect("it lives");
     let sighting = a.ring.judge(None);
     let actions = slot.fence.step(polyplane_fencing::Event::Acquire(sighting));
@@ -124,7 +125,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     town.write(&birth, "x", "1").await;
 }
 
-/// PROTOCOL 18: a time-out of one pair of four is not enough.
+/// PROTOCOL 18: a time-out between one pair of four members does not evict.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_complaint_of_many_evicts_nobody_and_half_of_them_do() {
     let town = Town::new();
@@ -172,7 +173,7 @@ async fn one_complaint_of_many_evicts_nobody_and_half_of_them_do() {
     assert_ne!(replicas[1].ring.holder(), first);
 }
 
-/// PROTOCOL 1 across owners: what the next owner wrote is not taken for what was sent here.
+/// PROTOCOL 1 across owners: a write of the next owner is not taken for one that this owner sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     let town = Town::new();
@@ -182,7 +183,7 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     let birth = town.plane_of("a", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     let old = a.planes.awake(&birth.id).expect("it is awake");
-    // From now on nothing that a sends is done, and nobody tells it so.
+    // From now on no commit of a is applied, and a gets no reply.
     a.store
         .plan()
         .commits_matching(|_| true, CommitFault::UnknownNotApplied, 1_000_000);
@@ -221,8 +222,9 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     a.ring.vanish();
 }
 
-/// A stranger that fills a listener, or a proxy in front of it, ends connections. That is not the
-/// proof that a refused one is: nobody is evicted by one neighbour's word, nor while it is short.
+/// Someone who fills a listener, or a proxy in front of it, makes connections end. Unlike a refused
+/// connection this does not prove that the peer is dead: one neighbour's complaint does not evict,
+/// and a short trouble evicts nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
     let town = Town::new();
@@ -234,12 +236,12 @@ async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
     for replica in &replicas {
         until("all see all", || members(replica) == names).await;
     }
-    // Shorter than a ping is patient: of two, one is enough to evict, but not yet.
+    // The trouble ends before a ping times out, so that nobody is evicted although all complain.
     let all_to_b = ["a", "c", "d", "e"].map(|from| (id(from), id("b")));
     town.wires.ending.lock().extend(all_to_b);
     sleep(Duration::from_millis(300)).await;
     town.wires.ending.lock().clear();
-    // Longer, for one neighbour alone.
+    // The trouble lasts longer, but for one neighbour only.
     town.wires.ending.lock().push((id("a"), id("b")));
     sleep(Duration::from_millis(2500)).await;
     for replica in &replicas {
@@ -247,7 +249,8 @@ async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
         assert_eq!(members(replica), names);
     }
     town.wires.ending.lock().clear();
-    // For all: it serves nobody, so it has to go, like one that stands still.
+    // The trouble lasts for all members: the replica serves nobody, so it is evicted like one that
+    // hangs.
     let all_to_b = ["a", "c", "d", "e"].map(|from| (id(from), id("b")));
     town.wires.ending.lock().extend(all_to_b);
     until("b is evicted", || replicas[1].ring.stats().lives_lost > 0).await;

@@ -1,14 +1,14 @@
-//! A replica that only the store does not reach: its peers tell it that its life is over, it
-//! forwards by what they say, and it joins again once the store speaks.
+//! A replica that alone cannot reach the store: its peers' views show that its life is over, it
+//! forwards requests by these views, and it joins again once the store answers.
 
 use super::*;
 use polyplane_plane::NotAnswerable;
 use polyplane_storage::{CommitFault, ReadError, ReadFault};
 
-/// Far more than a test lasts.
+/// More faults than a test can use up.
 const ALWAYS: usize = 1_000_000;
 
-/// From now on the store neither hears this replica nor tells it anything.
+/// Makes all communication between this replica and the store fail from now on.
 fn cut_off(replica: &Replica) {
     let plan = replica.store.plan();
     let unavailable = ReadError::Unavailable("cut off by plan".to_owned());
@@ -52,7 +52,7 @@ async fn whoever_is_cut_off_from_the_store_forwards_by_its_peers_view() {
     let owner = elsewhere().expect("it was known just now");
     assert_ne!(owner.id, id("a"));
     let owner = if owner.id == id("b") { &b } else { &c };
-    // It may have been the other one who told.
+    // It may have been the other peer that sent the view.
     until("the owner's view shows it", || members(owner) == ["b", "c"]).await;
     let plane = owner.planes.wake(&birth).await.expect("it takes the plane");
     let written = plane.submit(Write {
@@ -78,7 +78,7 @@ async fn whoever_is_cut_off_from_the_store_forwards_by_its_peers_view() {
     }
 }
 
-/// A view that moves on while a replica is cut off is heard of too.
+/// A view that changes while a replica is cut off reaches that replica too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_cut_off_follows_the_ring_by_a_peers_view() {
     let town = Town::new();
@@ -114,7 +114,7 @@ async fn a_store_that_is_away_for_all_ends_nobodys_life() {
     for replica in &all {
         cut_off(replica);
     }
-    // Longer than any of them waits before it asks.
+    // Longer than any of them waits before it polls its peers.
     sleep(Duration::from_secs(2)).await;
     assert!(lives.iter().all(|life| !life.is_cancelled()));
 }

@@ -1,5 +1,5 @@
 //! The bytes of every record that replicas keep in the store beside planes, and of every message
-//! they send each other.
+//! that they send each other.
 
 use anyhow::{Context as _, Result};
 use bytes::Bytes;
@@ -209,7 +209,8 @@ fn replies() -> Vec<PeerReply> {
     ]
 }
 
-/// A name for each, which is that of its variant and a number where one comes twice.
+/// Returns each value with a name: that of its variant, and a number if the variant occurs more
+/// than once.
 fn named<M: serde::Serialize>(all: &[M]) -> Vec<Written> {
     let mut written: Vec<Written> = Vec::new();
     for one in all {
@@ -235,7 +236,8 @@ fn frozen_messages_between_replicas() {
     records("peer-messages", &named(&messages()), read).expect("as they were");
     let read = |_: &str, bytes: &[u8]| {
         let reply: PeerReply = serde_json::from_slice(bytes)?;
-        // The file was written when the type `ViewMember` was named `Told`. That name is not sent.
+        // The file was written when the type `ViewMember` was named `Told`. Type names are not
+        // sent.
         Ok(format!("{reply:?}").replace("ViewMember {", "Told {"))
     };
     records("peer-replies", &named(&replies()), read).expect("as they were");

@@ -1,9 +1,9 @@
-//! Planned moves: nothing fails, nothing is lost.
+//! Planned moves of planes: no request fails, and no write is lost.
 
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// A client that writes one value after the other and notes what was acknowledged.
+/// A client that writes one value after the other and records the acknowledged ones.
 struct Writer {
     stop: Arc<AtomicBool>,
     written: Arc<AtomicU64>,
@@ -43,7 +43,7 @@ impl Writer {
         .await;
     }
 
-    /// Ends it, and checks that every write is there, in order.
+    /// Ends the client, and checks that every acknowledged write is there, in order.
     async fn check(self, town: &Town, birth: &Birth) -> usize {
         self.stop.store(true, Ordering::Release);
         let versions = self.task.await.expect("no write failed");
@@ -68,7 +68,7 @@ async fn a_plane_goes_to_the_newcomer_under_writes_and_comes_back() {
     let b = town.join("b").await;
     until("b has it", || b.planes.awake(&birth.id).is_some()).await;
     writer.more(20).await;
-    // The successor may be faster than the rest of the predecessor's farewell.
+    // The successor may have the plane before the predecessor has finished its part.
     until("a has let go", || a.planes.stats().hand_offs_done == 1).await;
     let there = PlaneLocation::There(b.ring.own_member().expect("it is in"));
     until("a knows where it is", || a.planes.location(&birth) == there).await;
@@ -145,7 +145,8 @@ async fn a_plane_is_deleted_from_a_replica_that_does_not_hold_it() {
     }
 }
 
-/// A wish of the user moves a plane that is awake and written to, there and back.
+/// A plane that is awake and being written to moves when its user pins it to another replica, and
+/// back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_in_use_goes_where_its_user_wants_it() {
     let town = Town::new();
@@ -180,7 +181,7 @@ async fn a_plane_in_use_goes_where_its_user_wants_it() {
     assert_eq!(b.planes.stats().taken_after_wait, 0);
 }
 
-/// PROTOCOL 19: replicas that are all Draining go on serving until the last is gone.
+/// PROTOCOL 19: replicas that are all Draining continue to serve until the last one has left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_one_lets_go_of_everything() {
     let town = Town::new();
@@ -189,12 +190,13 @@ async fn the_last_one_lets_go_of_everything() {
     town.write(&birth, "x", "1").await;
     assert!(a.planes.drain(Instant::now() + PATIENCE).await);
     assert_eq!(a.planes.stats().owned, 0);
-    // A Draining replica stays eligible while no Serving one is left.
+    // A Draining replica may take planes while no Serving one is left.
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
     a.planes.close().await;
 }
 
-/// The successor opens what was streamed: no read of the range, and watches go on from any version.
+/// The successor opens the plane from the stream: it does not read the range, and watches resume
+/// from any version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_in_use_is_streamed_to_its_successor() {
     let town = Town::new();
@@ -219,8 +221,8 @@ async fn a_plane_in_use_is_streamed_to_its_successor() {
     until("a has let go", || a.planes.stats().hand_offs_done == 1).await;
 }
 
-/// The root is streamed too, though member keys come and go past its owner's commits meanwhile, and
-/// a watch at the successor sees everything once and in order (W1).
+/// The root is streamed too, although other replicas write member keys past its owner's commits at
+/// the same time, and a watch at the successor gets everything once and in order (W1).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_root_is_streamed_between_comings_and_goings() {
     let town = Town::new();
@@ -232,7 +234,7 @@ async fn the_root_is_streamed_between_comings_and_goings() {
     let first = town.write(&root(), "x", "1").await.version;
     let guest = name_that(|name| owner_of_the_root(&["a", name]) == id("a"));
     let newcomer = name_that(|name| owner_of_the_root(&["a", name, &guest]) == id(name));
-    // Member keys are written past the root's commits.
+    // Member keys are written past the root's sequencer.
     let c = town.join(&guest).await;
     town.write(&root(), "y", "2").await;
     c.planes.close().await;
@@ -255,7 +257,7 @@ async fn the_root_is_streamed_between_comings_and_goings() {
     until("a has let go", || a.planes.stats().hand_offs_done == 1).await;
 }
 
-/// Who is to have the root in a ring of these.
+/// Returns the replica that is designated for the root in a ring of these members.
 fn owner_of_the_root(names: &[&str]) -> ReplicaId {
     let root: PlaneId = ROOT.parse().expect("a plane id");
     let view = View::new(ViewNumber::new(1), names.iter().map(|name| member(name)));
@@ -263,14 +265,14 @@ fn owner_of_the_root(names: &[&str]) -> ReplicaId {
     designated.expect("somebody is").id.clone()
 }
 
-/// A name of which this holds.
+/// Returns a name for which the condition holds.
 fn name_that(holds: impl Fn(&str) -> bool) -> String {
     let mut names = (0..1000).map(|n| format!("r-{n}"));
     names.find(|name| holds(name)).expect("one of a thousand")
 }
 
-/// The first so many names that a watch tells to have come or gone, in order; what only changed is
-/// left out.
+/// Returns the first `count` names that a watch reports as added or removed, in order, without mere
+/// changes.
 async fn told_by(watcher: &mut polyplane_plane::Watcher, count: usize) -> Vec<String> {
     let mut told = Vec::new();
     let mut last = Version::ZERO;
@@ -295,7 +297,7 @@ async fn told_by(watcher: &mut polyplane_plane::Watcher, count: usize) -> Vec<St
     told
 }
 
-/// PROTOCOL 6: what was streamed is used only at exactly the head that Released names.
+/// PROTOCOL 6: a streamed state is used only at exactly the head that Released names.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_from_before_a_further_write_is_thrown_away() {
     let town = Town::new();
@@ -321,7 +323,8 @@ async fn a_stream_from_before_a_further_write_is_thrown_away() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
-/// PROTOCOL 19: a successor that cannot be reached does not get the plane; the owner serves on.
+/// PROTOCOL 19: a successor that cannot be reached does not get the plane; the owner continues to
+/// serve it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hand_off_to_nowhere_is_called_off() {
     let town = Town::new();
@@ -340,7 +343,7 @@ async fn a_hand_off_to_nowhere_is_called_off() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
-/// Two replicas that drain at once let go of everything, and whoever comes next finds it.
+/// Two replicas that drain at once release everything, and the next replica finds it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_may_leave_at_once() {
     let town = Town::new();

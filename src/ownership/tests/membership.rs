@@ -1,4 +1,4 @@
-//! Joining, leaving, losing the member key.
+//! Joining, leaving, and losing the member key.
 
 use super::*;
 use crate::records::{FLOOR_KEY, Floor, encode_floor};
@@ -30,7 +30,7 @@ async fn of_two_incarnations_the_newer_lives() {
     let over = old.ring.over();
     let plane = old.planes.awake("p").expect("it is awake");
     let first = old.ring.holder().expect("it lives");
-    // The old process does not end: it is only late to learn.
+    // The old process does not end: it only learns of the newcomer late.
     old.store.plan().next_reads(ReadFault::Hang, 1000);
     let new = town.join("a").await;
     let second = new.ring.holder().expect("it lives");
@@ -44,7 +44,7 @@ async fn of_two_incarnations_the_newer_lives() {
         .await
         .expect("it answers");
     assert!(matches!(answer, Err(SubmitError::Lost)), "{answer:?}");
-    // A refused compare proves the loss (9).
+    // A refused compare proves the loss (PROTOCOL 9).
     tokio::time::timeout(PATIENCE, over.cancelled())
         .await
         .expect("the old life is over");
@@ -77,7 +77,7 @@ async fn a_replica_below_the_floor_does_not_join() {
     town.join_as(newer).await;
 }
 
-/// PROTOCOL 16: unsure is not lost.
+/// PROTOCOL 16: a replica whose read lease has run out keeps its planes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lapsed_read_lease_holds_answers_and_keeps_planes() {
     let town = Town::new();
@@ -109,7 +109,7 @@ async fn a_lapsed_read_lease_holds_answers_and_keeps_planes() {
         .expect("the next proof resumes it");
     let taken = replica.planes.stats().taken;
     assert_eq!(taken, 1, "the plane was kept");
-    // A commit that is acknowledged is a proof too (9).
+    // An acknowledged commit is a proof too (PROTOCOL 9).
     replica
         .store
         .plan()
@@ -123,7 +123,7 @@ async fn a_lapsed_read_lease_holds_answers_and_keeps_planes() {
     replica.store.plan().clear();
 }
 
-/// Who lost its member key has lost its planes and starts again as a newcomer.
+/// A replica that lost its member key has lost its planes and starts again as a newcomer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_member_key_ends_a_life_and_begins_another() {
     let town = Town::new();
@@ -153,7 +153,7 @@ async fn a_removed_member_key_ends_a_life_and_begins_another() {
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
-/// PROTOCOL 21: a read that was sent after this call.
+/// PROTOCOL 21: the returned revision is that of a read which was sent after the call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_member_read_knows_what_was_committed_before() {
     let town = Town::new();
@@ -165,7 +165,7 @@ async fn the_next_member_read_knows_what_was_committed_before() {
     assert!(seen.expect("it comes") >= created);
 }
 
-/// The check without a lock says what the machine says.
+/// The check without a lock returns the same as the machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn guard_and_machine_agree() {
     let town = Town::new();
@@ -187,7 +187,7 @@ async fn guard_and_machine_agree() {
         polyplane_fencing::Verdict::Moved
     );
     town.write(&birth, "x", "2").await;
-    // A later tenure is not the old guard's.
+    // The old guard does not answer for a later tenure.
     assert_eq!(guard.answerable(), Answerable::Lost);
     assert_eq!(
         guard.verdict(&replica.ring.read_lease()),
@@ -195,8 +195,8 @@ async fn guard_and_machine_agree() {
     );
 }
 
-/// PROTOCOL 14: the root's owner compacts, to what is older than the history to be kept; and it
-/// raises the floor once all members have reached a level for long enough.
+/// PROTOCOL 14: the root's owner compacts up to the history that must be kept, and raises the floor
+/// once all members have had a level for long enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_roots_owner_keeps_the_house() {
     let town = Town::new();
@@ -234,8 +234,8 @@ async fn the_roots_owner_keeps_the_house() {
     assert!(matches!(joined.err(), Some(JoinError::Floor { .. })));
 }
 
-/// The floor (DESIGN.md, Layers) names the layer of its level; planes are born with the older one
-/// and come to the newer one only once it has risen, which everybody is told.
+/// The floor (DESIGN.md, Layers) names the layer of its level. Planes are born with the older layer
+/// and step to the newer one only once the floor has risen, which every replica learns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_floor_says_which_layer_planes_have() {
     let town = Town::new();
@@ -274,7 +274,8 @@ async fn the_floor_says_which_layer_planes_have() {
     assert_eq!(new.planes.birth_layer(), LayerHash("layer of 2".to_owned()));
 }
 
-/// Whoever joins while the floor is being raised either is seen by who raises it or stays out.
+/// A replica that joins while the floor is being raised either is seen by the replica that raises
+/// it or is refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_member_never_stands_below_the_floor() {
     for round in 0..12_u64 {
@@ -307,9 +308,9 @@ async fn a_member_never_stands_below_the_floor() {
     }
 }
 
-/// A peer that owes the answer to a ping counts as silent, only at the replica that sent the ping,
-/// until it answers another ping or that replica pings it no more. So no request waits for ever
-/// for a peer that nobody pings.
+/// A peer that has not answered a ping for too long counts as silent, but only at the replica that
+/// sent the ping, until it answers another ping or that replica no longer pings it. So no request
+/// waits for ever for a peer that is not pinged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_is_silent_while_it_owes_an_answer() {
     let town = Town::new();
@@ -329,7 +330,7 @@ async fn a_peer_is_silent_while_it_owes_an_answer() {
     until("it answers again", || !a.ring.is_silent("e")).await;
     cut();
     until("it is silent again", || a.ring.is_silent("e")).await;
-    // These stand between the two by name, so that the one does not ask the other any more.
+    // These names sort between the two, so that the one no longer pings the other.
     let _between = [town.join("b").await, town.join("c").await];
     until("it is not asked", || !a.ring.is_silent("e")).await;
     assert_eq!(members(&a).len(), 7, "one complaint evicts nobody");

@@ -1,11 +1,11 @@
-//! A store that refuses or does not answer, and then nothing more happens to the plane but what its
-//! replica does by itself: it sleeps, moves, is deleted, and is wanted again.
+//! A store that refuses or does not reply, and after that nothing happens to the plane but what its
+//! replica does by itself: it falls asleep, moves, is deleted, and is requested again.
 
 use super::*;
 use polyplane_storage::{CommitFault, Rejection};
 use std::task::Poll;
 
-/// What a replica's store does with every commit.
+/// The fault with which a replica's store answers every commit.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
     Full,
@@ -15,7 +15,8 @@ enum Trouble {
 const BOTH: [Trouble; 2] = [Trouble::Full, Trouble::Silent];
 
 impl Trouble {
-    /// Every commit of planes meets the fault from now on; member keys go on, so the replica lives.
+    /// Makes every commit of planes meet the fault from now on. Member keys are exempt, so the
+    /// replica lives.
     fn begins(self, replica: &Replica) {
         let plan = replica.store.plan();
         let fault = match self {
@@ -33,7 +34,7 @@ impl Trouble {
     }
 }
 
-/// Three writes that do not get through, so that the plane is read-only or unsettled.
+/// Makes three writes that the store does not apply, so that the plane is read-only or unsettled.
 async fn three_refused_writes(plane: &Arc<Plane>) {
     for _ in 0..3 {
         let write = Write {
@@ -62,14 +63,14 @@ async fn a_plane_that_would_sleep_while_its_store_refuses_serves_on_and_writes_a
         three_refused_writes(&plane).await;
         let all = a.planes.slots();
         let (planes, deadline) = (Arc::clone(&a.planes), Duration::from_millis(300));
-        // What it waits for goes on behind a caller that has stopped waiting.
+        // The release continues even if its caller stops waiting.
         let sleeping = tokio::spawn(async move { planes.put_to_sleep(all).await });
         let _ = tokio::time::timeout(deadline, sleeping).await;
         if let Trouble::Full = store {
             assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
         }
         a.store.plan().clear();
-        // No request comes for a while; then one does.
+        // No request arrives for a while; then one does.
         sleep(Duration::from_millis(1500)).await;
         assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
         town.write(&birth, "x", "2").await;
@@ -90,7 +91,7 @@ async fn a_plane_moves_and_is_deleted_once_its_store_takes_writes_again() {
         store.begins(&a);
         three_refused_writes(&plane).await;
         let b = town.join("b").await;
-        // The hand-off is tried, and refused or not answered.
+        // The hand-off is attempted, and the store refuses it or does not reply.
         sleep(Duration::from_millis(700)).await;
         assert!(b.planes.awake(&birth.id).is_none());
         a.store.plan().clear();
@@ -121,7 +122,7 @@ async fn a_wake_that_fails_leaves_nothing_behind() {
     let (town, a, birth, _) = one_with_a_plane().await;
     a.planes.put_to_sleep(a.planes.slots()).await;
     let unreadable = polyplane_storage::ReadError::Corrupt("by plan".into());
-    // The fence is read and taken; the plane is not.
+    // The fence is read and acquired, but loading the plane fails.
     for reads in [1, 2, 3] {
         let plan = a.store.plan();
         plan.next_reads(polyplane_storage::ReadFault::Delay(Duration::ZERO), reads);
@@ -135,8 +136,8 @@ async fn a_wake_that_fails_leaves_nothing_behind() {
     }
 }
 
-/// A plane whose hand-off died with its last word under way: what is in memory was paused by a task
-/// that is gone, and has no tenure. A write and a watch wait for it.
+/// A plane whose hand-off task died after it had sent the release: the plane in memory is paused
+/// and has no tenure. A write and a watch wait for it.
 struct Orphan {
     town: Arc<Town>,
     a: Arc<Replica>,
@@ -150,7 +151,7 @@ async fn dead_hand_off() -> Orphan {
     let scope = polyplane_plane::WatchScope::Prefix(key("x").resource_prefix());
     let from = polyplane_plane::WatchFrom::After(plane.snapshot().version());
     let watcher = plane.watch(scope, from).await.expect("it waits for events");
-    // The write comes while the plane stands still, before its tenure ends.
+    // The write arrives while the plane is paused, before its tenure ends.
     let paused = plane.pause(Instant::now() + PATIENCE).await;
     paused.expect("nothing is in flight");
     let write = waiting_write(&plane).await;
@@ -177,7 +178,7 @@ fn slot_of(replica: &Replica, birth: &Birth) -> Arc<crate::planes::plane_slot::P
     slots.next().expect("the plane has a slot")
 }
 
-/// A write that a plane which moves cannot take yet.
+/// Returns a write that waits because the plane is paused.
 async fn waiting_write(
     plane: &Arc<Plane>,
 ) -> tokio::task::JoinHandle<Result<Committed, SubmitError>> {
@@ -208,7 +209,7 @@ async fn a_hand_off_that_finds_a_word_that_was_not_said_resumes_the_plane() {
         watcher: _watcher,
     } = dead_hand_off().await;
     let slot = slot_of(&a, &birth);
-    // Somebody began to take the word back, and died too.
+    // Another task began to call the release off, and died too.
     drop(slot.fence.step(polyplane_fencing::Event::CallOff));
     assert!(!slot.fence.holds(), "nothing is held until it is settled");
     let parted = a.planes.hand_off(&slot, None).await;
@@ -216,13 +217,13 @@ async fn a_hand_off_that_finds_a_word_that_was_not_said_resumes_the_plane() {
     assert!(kept && slot.fence.holds(), "{parted:?}");
     let written = write.await.expect("it does not panic");
     written.expect("what waited is written, without a further request");
-    // And nothing is left of it all: it sleeps and wakes like any other.
+    // Nothing of this remains: the plane falls asleep and wakes like any other.
     a.planes.put_to_sleep(a.planes.slots()).await;
     assert!(a.planes.awake(&birth.id).is_none(), "it sleeps");
     assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
 }
 
-/// What the next task is that finds the dead one's word.
+/// The next task that finds the unfinished release of the dead one.
 #[derive(Debug, Clone, Copy)]
 enum Finder {
     HandOff,
@@ -246,7 +247,7 @@ async fn whoever_drives_a_dead_tasks_word_on_ends_the_plane_in_memory() {
             }
             Finder::Delete => a.planes.delete(&birth).await.expect("it is deleted"),
         }
-        // A plane that is only dropped from the map lets them wait.
+        // If the plane were only dropped from the map, the write and the watch would wait for ever.
         let lost = write.await.expect("it does not panic");
         assert!(
             matches!(lost, Err(SubmitError::Lost)),

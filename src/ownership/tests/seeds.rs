@@ -1,25 +1,26 @@
-//! Bugs that are put in on purpose, and a checker of what clients saw that must tell each of them.
+//! Bugs that are put in on purpose, and a checker of what clients saw that must detect each of
+//! them.
 //!
-//! A scene is a run of a few replicas under one kind of misfortune; its seed picks objects, numbers
-//! and times. The same scene passes while all rules hold, so what is told of a run without a rule
-//! is that rule's work. The checker knows neither rules nor faults: it sees operations, lists and
-//! watches, as clients do.
+//! A scene is a run of a few replicas under one kind of fault; its seed chooses objects, numbers
+//! and times. The same scene passes while all rules hold, so a violation in a run without a rule is
+//! caused by the missing rule. The checker knows neither rules nor faults: it sees operations,
+//! lists and watches, as clients do.
 //!
-//! What is put in: rules of the protocol that are taken out (`ReplicaOptions::rules`, which exists
-//! in tests only), and a history that is told as empty to the replica that takes over.
+//! The bugs are rules of the protocol that are taken out (`ReplicaOptions::rules`, which exists in
+//! tests only), and a history that appears empty to the replica that takes over.
 //!
-//! Rules that no scene here shows, and why:
-//! * A commit or an acquire compares the own member key: without either no answer is wrong as long
-//!   as the fence is compared, the first sight of the loss is only later (PROTOCOL 9); the model
-//!   shows the second.
-//! * A takeover names the incarnation, an own fence is adopted: without them a plane is nobody's
-//!   for ever. Nothing wrong is said; `crashes` and the model look at that.
-//! * A tenure ends before Released is sent, and an unknown Released is settled by a write: the
-//!   driver has one place that ends a tenure and no way to go on after Released was sent. Taking
-//!   the tenure out of the answer opens the same hole (PROTOCOL 2, 3).
-//! * The margin, counting from sending, the wait before a release and after an adoption, the fence
-//!   compare of an acquire: they need clocks that differ or three steps within one read lease; the
-//!   model explores these.
+//! Rules whose absence no scene here detects, and the reasons:
+//! * That a commit or an acquire compares the replica's own member key: without either no answer is
+//!   wrong as long as the fence is compared, only the loss is noticed later (PROTOCOL 9). The model
+//!   detects the second one.
+//! * That a takeover names the incarnation, and that an own fence is adopted: without these rules
+//!   no replica can ever take the plane. No answer is wrong; `crashes` and the model check this.
+//! * That a tenure ends before Released is sent, and that an unknown Released is settled by a
+//!   write: the driver has one place that ends a tenure and cannot continue after Released was
+//!   sent. Taking the tenure's check out of the answer opens the same hole (PROTOCOL 2, 3).
+//! * The margin, counting from sending, the wait before a release and after an adoption, and the
+//!   fence compare of an acquire: their bugs need clocks that differ, or three steps within one
+//!   read lease. The model explores these.
 
 use super::tape::{Client, Receiving, Tape, Watching};
 use super::*;
@@ -32,46 +33,46 @@ use polyplane_tests::checker::{self, Allowed, Kind, Verdict};
 use polyplane_tests::history::{History, Outcome};
 use tokio_util::sync::CancellationToken;
 
-/// Runs of a scene with all rules that must be right.
+/// Number of runs of a scene with all rules, all of which must pass.
 const SEEDS: u64 = 3;
-/// Runs of a scene with a bug, of which one must be told.
+/// Number of runs of a scene with a bug, at least one of which must detect it.
 const SEEDS_MAX: u64 = 20;
 /// The objects of a run.
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// Faults that last as long as the run.
+/// More faults than a run can use up.
 const ALL: usize = 1_000_000;
 
-/// What is wrong with the replicas.
+/// The bug that the replicas have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bug {
-    /// They do not keep this rule.
+    /// They do not follow this rule.
     Without(Rule),
-    /// Who takes a plane over has no history of it.
+    /// A replica that takes a plane over gets an empty history of it.
     HistoryDropped,
 }
 
-/// What happens in a run.
+/// The events of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scene {
-    /// A commit of unknown outcome is applied long after its caller was told.
+    /// A commit of unknown outcome is applied long after its caller got an answer.
     LateCommit,
-    /// The owner loses the store and its member key; its process goes on answering.
+    /// The owner loses the store and its member key, but its process continues to answer.
     CutOff,
-    /// The reply to the owner's Released takes long; the successor does not wait for it.
+    /// The reply to the owner's Released is late; the successor does not wait for it.
     SlowRelease,
-    /// The successor was streamed a state before the owner's last writes. The plane sleeps, and
-    /// then the owner dies.
+    /// The successor got a streamed state from before the owner's last writes. The plane falls
+    /// asleep, and then the owner dies.
     OldStreamThenRelease,
-    /// The same, and the owner dies with the plane awake.
+    /// The successor got such a state too, but the owner dies with the plane awake.
     OldStreamThenCrash,
-    /// A watcher loses its connection, the owner writes and dies.
+    /// A watcher loses its connection; then the owner writes and dies.
     LateWatcher,
-    /// A second process of the same name joins while the first goes on, reads the store and cannot
-    /// write to it.
+    /// A second process of the same name joins while the first one continues to read the store but
+    /// cannot write to it.
     Namesake,
 }
 
-/// One run.
+/// One run of a scene.
 struct Run {
     town: Arc<Town>,
     tape: Arc<Tape>,
@@ -82,8 +83,8 @@ struct Run {
 }
 
 impl Run {
-    /// Replicas, the first of which makes the objects of a plane that is to be at `owner` among all
-    /// of `ring`, and a watcher.
+    /// Starts replicas, the first of which creates the objects of a plane that `owner` is
+    /// designated for among all of `ring`, and a watcher.
     async fn new(
         (seed, bug): (u64, Option<Bug>),
         joined: &[&str],
@@ -140,7 +141,7 @@ impl Run {
         OBJECTS[usize::try_from(at).expect("it is small")]
     }
 
-    /// At least one write, each to an object that the dice pick.
+    /// Makes at least one write, each to an object that the random numbers choose.
     async fn writes(&mut self, plane: &Arc<Plane>, more: u64) {
         for _ in 0..=self.dice.roll(more) {
             let name = self.object();
@@ -148,7 +149,7 @@ impl Run {
         }
     }
 
-    /// Writes to every object with pauses in which others read.
+    /// Writes to every object, with pauses in which others read.
     async fn slow_writes(&mut self, plane: &Arc<Plane>) {
         for _ in 0..=self.dice.roll(3) {
             for name in OBJECTS {
@@ -158,8 +159,8 @@ impl Run {
         }
     }
 
-    /// A handler that has the plane's map already and was slow so far: it never asks where the
-    /// plane is. Reads until it is told to stop.
+    /// Starts a handler that got the plane's map earlier and was slow since: it does not look up
+    /// where the plane is now. It reads until the returned token is cancelled.
     fn slow_reader(&self, plane: &Arc<Plane>) -> CancellationToken {
         let stop = CancellationToken::new();
         let (client, plane, stopped) = (self.tape.client(), Arc::clone(plane), stop.clone());
@@ -175,19 +176,19 @@ impl Run {
         stop
     }
 
-    /// A transaction with a write of a client in it.
+    /// Returns a filter for transactions that contain a write of a client.
     fn parts(&self) -> impl Fn(&Txn) -> bool + Send + Sync + 'static {
         let keys = OBJECTS.map(|name| external::object_key(&self.birth.id, &key(name)));
         move |txn| txn.ops.iter().any(|op| keys.contains(op.key()))
     }
 
-    /// A transaction that says Released.
+    /// Returns a filter for transactions that put Released.
     fn release(&self) -> impl Fn(&Txn) -> bool + Send + Sync + 'static {
         let fence = fence_key(&self.birth.id);
         move |txn| txn.ops.iter().any(|op| says_released(op, &fence))
     }
 
-    /// The store drops a member key, as at the end of its lease.
+    /// Removes a member key, as the store does at the end of its lease.
     async fn expire(&self, name: &str) {
         let ops = vec![Op::Delete {
             key: member_key(&id(name)),
@@ -197,7 +198,8 @@ impl Run {
         gone.expect("it is dropped");
     }
 
-    /// Writes and reads everything where the plane is now, waits for the watcher, and ends.
+    /// Writes and reads everything at the plane's present owner, waits for the watcher, and ends
+    /// the run.
     async fn end(self, receiving: Receiving) -> History {
         let mut newest = None;
         for name in OBJECTS {
@@ -214,7 +216,7 @@ impl Run {
                 assert!(Instant::now() < deadline, "no write gets through");
             }
         }
-        // A watcher that is told wrong things need not be waited for long.
+        // A watcher that gets wrong events need not be waited for long.
         let patience = match self.bug {
             Some(_) => Duration::from_millis(500),
             None => PATIENCE,
@@ -253,7 +255,7 @@ async fn late_commit(seeded: (u64, Option<Bug>)) -> History {
     let late = a.store.apply_late().await;
     assert_eq!(late.len(), 1, "the fault was met");
     run.writes(&plane, 2).await;
-    // Whoever has the plane next reads the store.
+    // The next replica that takes the plane reads the store.
     a.planes.put_to_sleep(a.planes.slots()).await;
     run.end(receiving).await
 }
@@ -263,7 +265,7 @@ async fn cut_off(seeded: (u64, Option<Bug>)) -> History {
     let (mut run, plane, receiving) = Run::new(seeded, both, ("a", both)).await;
     let watching = receiving.break_off().await;
     let reader = run.slow_reader(&plane);
-    // Its acknowledgement is a fresh proof.
+    // The acknowledgement of this write is a fresh proof.
     run.writes(&plane, 2).await;
     let a = run.town.replicas.lock().remove("a").expect("it runs");
     let unavailable = ReadError::Unavailable("by plan".to_owned());
@@ -319,7 +321,7 @@ async fn old_stream(seeded: (u64, Option<Bug>), sleeps: bool) -> History {
     let (mut run, plane, receiving) = Run::new(seeded, both, ("a", both)).await;
     let (a, b) = (run.replica("a"), run.replica("b"));
     run.writes(&plane, 3).await;
-    // A hand-off that is called off after its stream.
+    // This is a hand-off that is called off after its stream.
     let export = plane.export().await.expect("it is small");
     let state = PeerRequest {
         message: PeerMessage::State {
@@ -360,7 +362,7 @@ async fn namesake(seeded: (u64, Option<Bug>)) -> History {
     let watching = receiving.break_off().await;
     run.writes(&plane, 2).await;
     let reader = run.slow_reader(&plane);
-    // Else it would join again in its turn, once it knows.
+    // Otherwise the first process would join again once it learns of the loss.
     first
         .store
         .plan()
@@ -374,7 +376,7 @@ async fn namesake(seeded: (u64, Option<Bug>)) -> History {
     history
 }
 
-/// The watcher connects again, and the run ends.
+/// Connects the watcher again, and ends the run.
 async fn resume(run: Run, watching: Watching) -> History {
     let receiving = watching.go_on(&run.town, &run.birth);
     run.end(receiving).await
@@ -394,8 +396,8 @@ async fn verdict(scene: Scene, seed: u64, bug: Option<Bug>) -> Verdict {
     checker::check(&history, Allowed::default())
 }
 
-/// The scene is right with all rules, and each bug is told in one of a few runs by a fault of one
-/// of these kinds.
+/// Asserts that the scene passes with all rules, and that each bug is detected in at least one of a
+/// few runs by a fault of one of these kinds.
 async fn tells(scene: Scene, bugs: &[Bug], kinds: &[Kind]) {
     for seed in 1..=SEEDS {
         let verdict = verdict(scene, seed, None).await;
@@ -422,7 +424,7 @@ async fn tells(scene: Scene, bugs: &[Bug], kinds: &[Kind]) {
     }
 }
 
-/// PROTOCOL 1 and F3.
+/// Checks PROTOCOL 1 and F3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_commit_is_told() {
     let bugs = [
@@ -433,7 +435,7 @@ async fn a_late_commit_is_told() {
     tells(Scene::LateCommit, &bugs, &kinds).await;
 }
 
-/// F1 and F4.
+/// Checks F1 and F4.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_without_a_read_lease_is_told() {
     let bugs = [
@@ -443,14 +445,14 @@ async fn an_answer_without_a_read_lease_is_told() {
     tells(Scene::CutOff, &bugs, &[Kind::NotLinearizable]).await;
 }
 
-/// PROTOCOL 3.
+/// Checks PROTOCOL 3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_without_a_tenure_is_told() {
     let bugs = [Bug::Without(Rule::AnswerNeedsTenure)];
     tells(Scene::SlowRelease, &bugs, &[Kind::NotLinearizable]).await;
 }
 
-/// PROTOCOL 6.
+/// Checks PROTOCOL 6.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_streamed_state_of_another_time_is_told() {
     let kinds = [Kind::NotLinearizable, Kind::WrongCut, Kind::VersionFell];
@@ -460,7 +462,7 @@ async fn a_streamed_state_of_another_time_is_told() {
     tells(Scene::OldStreamThenCrash, &bugs, &kinds).await;
 }
 
-/// W1.
+/// Checks W1.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_history_is_told() {
     tells(
@@ -471,7 +473,7 @@ async fn a_dropped_history_is_told() {
     .await;
 }
 
-/// PROTOCOL 5b.
+/// Checks PROTOCOL 5b.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_of_an_earlier_life_is_told() {
     let bugs = [Bug::Without(Rule::ProofNamesIncarnation)];

@@ -1,7 +1,8 @@
-//! Clients whose every operation is recorded, in the words of the checker of histories.
+//! Clients whose every operation is recorded in the form that the checker of histories reads.
 //!
-//! Owns how an answer of a plane reads as an outcome. A client talks to the plane it is given: a
-//! request that was slow between routing and answering does just that, and must be told the truth.
+//! Owns how an answer of a plane becomes a recorded outcome. A client uses the plane that it is
+//! given, as a request does that was slow between routing and answering; its answer must be true
+//! nevertheless.
 
 use super::*;
 use polyplane_plane::{Claim, Ended, Next, ObjectRef, Prefix, Start, WatchFrom, WatchScope};
@@ -12,11 +13,11 @@ use polyplane_tests::history::{
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
-/// How long a read waits for the right to answer.
+/// The longest time that a read waits for the right to answer.
 const READ_PATIENCE: Duration = Duration::from_millis(30);
-/// How long a write waits for its outcome.
+/// The longest time that a write waits for its outcome.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
-/// "Not served here", as a server would say it.
+/// The status that a server returns if it does not serve the plane.
 const UNAVAILABLE: u16 = 503;
 
 /// One recorded run.
@@ -29,7 +30,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    /// An empty one, for one plane.
+    /// Creates an empty recording of one plane.
     pub(super) fn new(plane: &str) -> Arc<Self> {
         Arc::new(Self {
             began: Instant::now(),
@@ -40,7 +41,7 @@ impl Tape {
         })
     }
 
-    /// A further client.
+    /// Adds a client.
     pub(super) fn client(self: &Arc<Self>) -> Client {
         Client {
             tape: Arc::clone(self),
@@ -48,7 +49,7 @@ impl Tape {
         }
     }
 
-    /// Everything recorded so far.
+    /// Returns everything that was recorded so far.
     pub(super) fn history(&self) -> History {
         self.history.lock().clone()
     }
@@ -63,21 +64,21 @@ impl Tape {
     }
 }
 
-/// One client.
+/// A client whose operations are recorded.
 pub(super) struct Client {
     tape: Arc<Tape>,
     id: ClientId,
 }
 
 impl Client {
-    /// Makes an object that must not be there.
+    /// Creates an object that must not exist yet.
     pub(super) async fn create(&self, plane: &Arc<Plane>, name: &str) -> Outcome {
         let value = self.tape.value();
         let claims = vec![Claim::Absent(key(name))];
         self.put(plane, name, Verb::Create(value), claims).await
     }
 
-    /// Writes an object that is there.
+    /// Writes an object that exists.
     pub(super) async fn write(&self, plane: &Arc<Plane>, name: &str) -> Outcome {
         let value = self.tape.value();
         self.put(plane, name, Verb::Patch(value), Vec::new()).await
@@ -97,7 +98,7 @@ impl Client {
                 value,
             },
             Err(SubmitError::Deadline) => Outcome::Unknown(Failure::TimedOut),
-            // Each of these says that nothing was done, and nothing will be.
+            // Each of these errors says that nothing was applied, and nothing will be.
             Err(_) => Outcome::Failed(Failure::Status(UNAVAILABLE)),
         };
         self.record(name, verb, start, outcome.clone());
@@ -161,7 +162,7 @@ impl Client {
         outcome.ok()
     }
 
-    /// Begins to watch everything; nothing is received before [`Watching::go_on`].
+    /// Begins to watch everything. Nothing is received before [`Watching::go_on`].
     pub(super) async fn watch(self, plane: &Arc<Plane>) -> Watching {
         let first = self.list(plane).await.expect("the owner answers");
         let watch = Watch {
@@ -184,7 +185,7 @@ pub(super) struct Watching {
     watch: Watch,
 }
 
-/// A watch that is received.
+/// A watch whose events are being received.
 pub(super) struct Receiving {
     stop: CancellationToken,
     task: tokio::task::JoinHandle<Watching>,
@@ -192,13 +193,13 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    /// Breaks the connection off.
+    /// Breaks the connection.
     pub(super) async fn break_off(self) -> Watching {
         self.stop.cancel();
         self.task.await.expect("the watcher does not fail")
     }
 
-    /// Waits until a version was told; whether it was in time.
+    /// Waits until the watch has delivered a version. Returns whether it did in time.
     pub(super) async fn reaches(&self, version: Number, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         while self.reached.load(Ordering::Acquire) < version.0 {
@@ -212,7 +213,7 @@ impl Receiving {
 }
 
 impl Watching {
-    /// Connects, wherever the plane is, and again whenever a session ends.
+    /// Connects to the plane's present owner, and again whenever a session ends.
     pub(super) fn go_on(mut self, town: &Arc<Town>, birth: &Birth) -> Receiving {
         let stop = CancellationToken::new();
         let reached = Arc::new(AtomicU64::new(0));
@@ -286,7 +287,7 @@ impl Watching {
         self.watch.sessions.push(session);
     }
 
-    /// The run is over: what was told goes on record.
+    /// Ends the watch and records the events that it has delivered.
     pub(super) fn finish(self) {
         self.client.tape.history.lock().watches.push(self.watch);
     }
@@ -316,7 +317,7 @@ fn number(version: Version) -> Number {
     Number(version.raw())
 }
 
-/// What a published object holds.
+/// Returns the version and the value of a published object.
 fn content(object: &ObjectRef) -> (Number, Value) {
     let version = object.version().expect("it is published");
     let body: serde_json::Value = serde_json::from_slice(&object.body()).expect("JSON");

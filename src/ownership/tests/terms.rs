@@ -21,7 +21,7 @@ fn changeable(name: &str) -> ReplicaOptions {
     }
 }
 
-/// Replicas of a store whose floor lets terms change.
+/// Starts replicas of a store whose floor lets terms change.
 async fn ring(town: &Arc<Town>, names: &[&str]) -> Vec<Arc<Replica>> {
     let mut replicas = Vec::new();
     for name in names {
@@ -91,7 +91,7 @@ async fn what_no_ring_can_go_by_is_refused() {
     assert_eq!(stored(&town).await, before);
 }
 
-/// Whether a transaction is a member's word on a change, or the change's end.
+/// Returns whether a transaction is a member's confirmation of a change, or the end of the change.
 fn goes_on(txn: &Txn) -> bool {
     txn.ops.iter().any(|op| match op {
         Op::Put { key, value, .. } => {
@@ -102,8 +102,8 @@ fn goes_on(txn: &Txn) -> bool {
     })
 }
 
-/// Up and down, each with another misfortune in its middle: a join, the end of the replica that
-/// would finish it, the loss of every reply to what is sent about it.
+/// The terms become longer and shorter, each time with another fault in the middle: a join, the end
+/// of the replica that would finish the change, or the loss of every reply to its transactions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn terms_change_under_load_while_replicas_come_and_go() {
     let town = Town::new();
@@ -167,7 +167,7 @@ async fn a_change_waits_for_each_member_and_outwaits_the_dead() {
     };
     let (seen, begun) = stored(&town).await;
     assert_eq!(seen, changing);
-    // Meanwhile both are in force: answers by the shorter, waits by the longer.
+    // In the meantime both terms are in force: answers use the shorter, waits use the longer.
     until("b goes by both, unheard", || b.ring.terms() == changing).await;
     assert!(b.ring.stats().read_lease_margin <= Duration::from_millis(200));
     let again = a.ring.change_terms(wanted).await;
@@ -188,7 +188,7 @@ async fn a_change_waits_for_each_member_and_outwaits_the_dead() {
         "cut short"
     );
     assert_eq!(a.ring.terms_awaited(), []);
-    // Nothing more happens: a second wish for the same is no change.
+    // A second request for the same terms changes nothing.
     let done = stored(&town).await;
     let again = a.ring.change_terms(wanted).await;
     assert_eq!(again.expect("they are so"), Terms::settled(wanted));
@@ -197,7 +197,7 @@ async fn a_change_waits_for_each_member_and_outwaits_the_dead() {
     assert_eq!(stored(&town).await, done);
 }
 
-/// The read lease and the wait that replicas really count.
+/// Replicas use the read lease and the wait of the new terms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replicas_answer_and_wait_by_the_new_terms() {
     let town = Town::new();

@@ -10,9 +10,9 @@ use crate::key::Key;
 use crate::state::entry::ObjectRef;
 use crate::version::Version;
 
-/// Frames that one event keeps. A frame of a further view is built for each request.
+/// Number of frames that one event keeps. Frames of further views are built again for each request.
 const FRAMES_MAX: usize = 8;
-/// Bytes of an exported event beside its key and object.
+/// Estimated bytes that an event takes in an export beside its key and object.
 const EXPORTED_BYTES: usize = 64;
 
 /// One change of one object, shared by everyone who watches.
@@ -23,7 +23,7 @@ pub struct Event {
     previous: Option<ObjectRef>,
     current: Option<ObjectRef>,
     frames: Mutex<Vec<(u32, Bytes)>>,
-    /// The log that counts the bytes of its frames; unset before the event is in a log.
+    /// The log that counts the bytes of its frames; unset before the event is appended to a log.
     weighed_by: OnceLock<Arc<Frames>>,
 }
 
@@ -44,33 +44,33 @@ impl Event {
         })
     }
 
-    /// The version of the event; that of the new object if there is one.
+    /// Returns the version of the event; that of the new object if there is one.
     #[must_use]
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// The object's key.
+    /// Returns the object's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// What was there before; `None` if nothing was.
+    /// Returns the object before the event; `None` if there was none.
     #[must_use]
     pub fn previous(&self) -> Option<&ObjectRef> {
         self.previous.as_ref()
     }
 
-    /// What is there now; `None` if it was deleted.
+    /// Returns the object after the event; `None` if the event deleted it.
     #[must_use]
     pub fn current(&self) -> Option<&ObjectRef> {
         self.current.as_ref()
     }
 
-    /// The frame of this event in one view, built once for all watchers. `view` is the number that the
-    /// caller has given to a form of frames. A frame that was not requested for a while may be built
-    /// again.
+    /// Returns the frame of this event in one view, built once for all watchers. `view` is the
+    /// number that the caller has given to a form of frames. A frame may be dropped and built again
+    /// later.
     pub fn frame(self: &Arc<Self>, view: u32, build: impl FnOnce(&Self) -> Bytes) -> Bytes {
         if let Some((_, frame)) = self.frames.lock().iter().find(|(known, _)| *known == view) {
             return frame.clone();
@@ -85,21 +85,21 @@ impl Event {
         {
             weighed_by.add(frame.len());
             frames.push((view, frame.clone()));
-            // Others may go for it, and they are of events with locks of their own.
+            // Keeping this frame may drop frames of other events, which have locks of their own.
             drop(frames);
             weighed_by.kept(self, view);
         }
         frame
     }
 
-    /// Bytes that an export writes for it, about: what it replaced, for what it made is in the state
-    /// or is what a later event replaced.
+    /// Returns about how many bytes an export writes for the event: those of the replaced object.
+    /// The new object is in the exported state, or is the replaced object of a later event.
     pub(crate) fn history_len(&self) -> usize {
         let body = self.previous.as_ref();
         EXPORTED_BYTES + self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)
     }
 
-    /// It is in a log now, which weighs its frames.
+    /// Reports that the event was appended to the log that weighs its frames.
     pub(crate) fn weigh_frames(&self, frames: &Arc<Frames>) {
         self.weighed_by.get_or_init(|| Arc::clone(frames));
     }
@@ -114,7 +114,7 @@ impl Event {
         }
     }
 
-    /// Approximate bytes that a watcher is sent.
+    /// Returns about how many bytes of the event a watcher is sent.
     pub(crate) fn sent_len(&self) -> usize {
         let body = self.current.as_ref().or(self.previous.as_ref());
         self.key.as_bytes().len() + body.map_or(0, ObjectRef::body_len)

@@ -5,10 +5,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// One plane logs one cause at most this often. Thousands of watchers may expire in one second.
+/// Shortest time between two log lines about one cause in one plane. Without it thousands of
+/// watchers that expire in one second would write thousands of lines.
 const LOG_EVERY: Duration = Duration::from_secs(600);
 
-/// What removed the events after a version.
+/// The reason why the events after a version are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExpiredCause {
     /// The log dropped events for their age.
@@ -35,13 +36,14 @@ pub enum ExpiredCause {
     /// A page token was made longer ago than the log keeps events.
     #[error("the page token was made longer ago than the log of the control plane keeps events")]
     TokenAge,
-    /// The kind's definition has changed since. A client that resumes would not see what that changed.
+    /// The kind's definition has changed since that version. A client that resumed would miss the
+    /// effect of the change.
     #[error("the definition of the kind has changed since")]
     KindChanged,
 }
 
 impl ExpiredCause {
-    /// All of them, in the order of their numbers.
+    /// All causes, in the order of their numbers.
     pub(crate) const ALL: [Self; 9] = [
         Self::Age,
         Self::Bytes,
@@ -54,7 +56,7 @@ impl ExpiredCause {
         Self::KindChanged,
     ];
 
-    /// The name in metrics and logs.
+    /// Returns the cause's name in metrics and logs.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -71,12 +73,12 @@ impl ExpiredCause {
     }
 }
 
-/// When each cause was last logged.
+/// The time at which each cause was last logged.
 #[derive(Debug, Default)]
 pub(crate) struct Logged([Mutex<Option<Instant>>; ExpiredCause::ALL.len()]);
 
 impl Logged {
-    /// Whether a cause is to be logged now.
+    /// Returns whether a cause may be logged now.
     pub(crate) fn is_due(&self, cause: ExpiredCause, now: Instant) -> bool {
         let mut last = self.0[cause as usize].lock();
         let is_due = last.is_none_or(|last| now.saturating_duration_since(last) >= LOG_EVERY);

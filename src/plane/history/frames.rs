@@ -1,6 +1,6 @@
-//! The frames that the events of one log keep for the watchers to share. Owns their bound: what was
-//! built first goes first, and the newest frame stays however large it is, because all watchers of
-//! an event ask for its frame within moments of each other.
+//! The frames that the events of one log keep for the watchers to share. Owns their bound: the
+//! oldest frame is dropped first, and the newest one is kept however large it is, because all
+//! watchers of an event request its frame within moments of each other.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use crate::history::event::Event;
 use crate::memory::{Memory, Share};
 
-/// Bytes of a kept frame beside its own.
+/// Estimated bytes of memory that a kept frame takes beside its content.
 const FRAME_BYTES: usize = 96;
-/// Frames remembered at once. The memory of an event goes only when its frames are forgotten, so
-/// many frames of dropped events would keep much of it.
+/// Number of frames that a log remembers at once. A remembered frame keeps its event's memory
+/// allocated, so without this limit many frames of dropped events would hold much memory.
 const FRAMES_MAX: usize = 4096;
 
 /// The frames of one log, in the order in which they were built.
@@ -40,19 +40,19 @@ impl Frames {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Weighs a frame that is about to be kept.
+    /// Counts the bytes of a frame that is about to be kept.
     pub(crate) fn add(&self, len: usize) {
         self.bytes.fetch_add(len + FRAME_BYTES, Ordering::Relaxed);
         self.memory.add(Share::Logs, len + FRAME_BYTES);
     }
 
-    /// A frame is kept no more.
+    /// Subtracts the bytes of a frame that is no longer kept.
     pub(crate) fn subtract(&self, len: usize) {
         self.bytes.fetch_sub(len + FRAME_BYTES, Ordering::Relaxed);
         self.memory.subtract(Share::Logs, len + FRAME_BYTES);
     }
 
-    /// An event keeps a new frame; others go for it.
+    /// Records that an event keeps a new frame, and drops the oldest frames beyond the limits.
     pub(crate) fn kept(&self, event: &Arc<Event>, view: u32) {
         let mut built = self.built.lock();
         built.push_back((Arc::downgrade(event), view));
@@ -71,7 +71,7 @@ impl Frames {
         self.memory.shed_logs();
     }
 
-    /// Forgets the oldest frames if their events are gone: what is remembered of a frame keeps the
+    /// Forgets the oldest frames if their events are gone, because a remembered frame keeps the
     /// allocation of its event.
     pub(crate) fn forget_gone(&self) {
         let mut built = self.built.lock();
@@ -83,7 +83,7 @@ impl Frames {
         }
     }
 
-    /// Lets all frames go.
+    /// Drops all frames.
     pub(crate) fn clear(&self) {
         for (event, view) in std::mem::take(&mut *self.built.lock()) {
             if let Some(event) = event.upgrade() {

@@ -23,22 +23,22 @@ use crate::state::entry::{Entry, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
 use crate::yielding::YieldBudget;
 
-/// The store's history since a revision.
+/// The store's history after the revision `after`.
 struct Past {
     after: Revision,
     history: History,
-    /// The external objects as they were at `after`.
+    /// The external objects as they were at the revision `after`.
     external: Vec<KeyValue>,
 }
 
 impl Plane {
-    /// Reads what the store still knows of the time before the plane was opened into the log. A
-    /// store that does not answer is an error, and the next caller retries. Records that cannot be
-    /// decoded count as dropped.
+    /// Reads the events before the plane was opened, as far as the store still has them, into the
+    /// log. A store that does not answer is an error, and the next caller retries. Records that
+    /// cannot be decoded count as dropped.
     pub(crate) async fn load_history(&self) -> Result<(), ReadError> {
-        // Taken first: each step after it shows in the history.
+        // Read before the history: every layer step taken after this point shows in the history.
         let template_values = Arc::clone(&self.published().template_values);
-        // Nothing before the birth goes on, so nothing before it is read.
+        // The log needs no events from before the birth, so the read begins there.
         let born = self
             .birth()
             .revision(self.base())
@@ -106,9 +106,9 @@ impl Plane {
         Ok(past)
     }
 
-    /// The template values for the events of a history. The newest chain does not know what was before
-    /// its fold. The step records of that time do, and they are part of the history: each covers the
-    /// time since the one before it.
+    /// Returns the template values for the events of a history. The newest chain does not know the
+    /// states before its fold. The step records in the history do: each covers the time since the
+    /// record before it.
     async fn values_over_time(
         &self,
         newest: Arc<TemplateValues>,
@@ -130,7 +130,8 @@ impl Plane {
         Ok(values_over_time)
     }
 
-    /// The steps that an event of the store puts, with the version of its first change.
+    /// Returns the step record that an event of the store puts, with the version of its first
+    /// change.
     fn steps_of(&self, event: &StoreEvent) -> Result<Option<(Version, StepsRecord)>, RecordError> {
         let value = event.value.as_ref();
         let Some(value) = value.filter(|_| event.key == self.keys().steps()) else {
@@ -145,7 +146,7 @@ impl Plane {
         }
     }
 
-    /// The events of a history with the versions they had when they were first published.
+    /// Returns the events of a history with the versions they had when they were first published.
     async fn rebuild(
         &self,
         past: &Past,
@@ -199,8 +200,9 @@ impl Plane {
         Ok(rebuilt)
     }
 
-    /// If a part is the commit of a layer step: its version, and its changes that no watcher saw. The
-    /// part's other operations remove tombstones, which is no event.
+    /// Returns the version and the silent changes of a part if it is the commit of a layer step. (A
+    /// silent change made no event.) The part's other operations remove tombstones, which makes no
+    /// event either.
     fn layer_step_of(
         &self,
         part: &[StoreEvent],
@@ -250,7 +252,8 @@ impl Plane {
             rebuilt.external_step(self, version, key, record)?;
         }
         let Some(first) = first else {
-            // Part of the deletion of the plane's range, which no watcher saw.
+            // This delete is part of the deletion of the plane's whole range, which no watcher was
+            // sent.
             return Ok(());
         };
         for (at, (key, record, before)) in steps.into_iter().enumerate() {
@@ -281,7 +284,8 @@ impl Plane {
         Ok(())
     }
 
-    /// An entry as it was. Returns the published entry if that has not changed since, to share it.
+    /// Returns an entry as it was at these versions; the published entry itself, to share its
+    /// memory, if that has not changed since.
     fn entry_of(&self, key: &Key, versions: Versions, object: &crate::NewObject) -> Arc<Entry> {
         let stamp = Stamp::loaded(versions.version);
         let published = self.published();
@@ -298,11 +302,12 @@ impl Plane {
     }
 }
 
-/// A log in the making.
+/// A log that is being rebuilt from the store's history.
 struct Rebuilt {
     floor: Floor,
     events: Vec<Arc<Event>>,
-    /// The newest entry of each key so far; `None` if it was deleted.
+    /// The newest entry of each key up to the event that is being read; `None` if the entry was
+    /// deleted.
     newest: HashMap<Key, Option<Arc<Entry>>>,
     values_over_time: ValuesOverTime,
 }
@@ -347,7 +352,7 @@ impl Rebuilt {
         Ok(())
     }
 
-    /// A commit of a layer step: its events follow from the two layers.
+    /// Adds the events of a layer step's commit. They follow from the two layers.
     fn layer_step(&mut self, version: Version, silent: &[u8]) -> Result<(), RecordError> {
         let template_values = Arc::clone(self.values_over_time.of(version));
         let commit = template_values.chain().commit_at(version);
@@ -372,7 +377,8 @@ impl Rebuilt {
         Ok(())
     }
 
-    /// An external write. What it replaced is known from the events before it.
+    /// Adds the event of an external write. The object it replaced is known from the events before
+    /// it.
     fn external_step(
         &mut self,
         plane: &Plane,
@@ -407,7 +413,7 @@ impl Rebuilt {
         Ok(())
     }
 
-    /// The store has compacted what an event replaced: the log begins after it.
+    /// Begins the log after an event whose replaced object the store has compacted.
     fn forgotten(&mut self, version: Version) {
         self.events.clear();
         self.floor = Floor::new(version, ExpiredCause::Compacted);
@@ -430,7 +436,7 @@ impl Rebuilt {
     }
 }
 
-/// The versions of an object that was written past the sequencer.
+/// Returns the versions of an object that was written past the sequencer.
 pub(crate) fn external_versions(base: Base, item: &KeyValue) -> Versions {
     Versions {
         version: Version::new(base, item.modified, 0),
@@ -438,7 +444,7 @@ pub(crate) fn external_versions(base: Base, item: &KeyValue) -> Versions {
     }
 }
 
-/// Bytes of what an event put and of what stood there before.
+/// Returns the number of bytes of the value that an event put and of the value it replaced.
 fn bytes_of(event: &StoreEvent) -> usize {
     let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
     len(&event.value) + len(&event.previous)

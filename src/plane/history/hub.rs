@@ -14,7 +14,8 @@ use crate::history::expired_cause::ExpiredCause;
 use crate::history::watch::Ended;
 use crate::version::Version;
 
-/// Where the numbers of a resource's events begin: history found later goes before it.
+/// The number of the first event that is appended to a hub. It is not zero, because history that is
+/// read later is numbered backwards from it.
 const FIRST: u64 = 1 << 32;
 
 /// The events of one resource, and the watchers that wait for more.
@@ -29,24 +30,25 @@ struct HubState {
     /// The number of the oldest event.
     first: u64,
     events: VecDeque<Arc<Event>>,
-    /// `events` has everything after this.
+    /// The point from which on `events` is complete.
     floor: Floor,
-    /// The version at which the resource got its present definition. A watch from before it would mix
-    /// events of two definitions, so it is refused. An exact list is not: it shows one moment.
+    /// The version at which the resource got its present definition. A watch that resumes from
+    /// before it would mix events of two definitions, so it is refused. An exact list is not: it
+    /// shows one moment.
     defined: Version,
-    /// Bytes of all events that were ever appended.
+    /// Total bytes of all events that were ever appended.
     passed: u64,
-    /// Grows when all watches of the resource end because its kind has changed.
+    /// Increased when all watches of the resource end because its kind has changed.
     era: u64,
     ended: Option<Ended>,
 }
 
-/// Where a log begins.
+/// The beginning of a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floor {
     /// The log has every event after this version.
     pub(crate) version: Version,
-    /// Why it has none before.
+    /// The reason why it has no earlier events.
     pub(crate) cause: ExpiredCause,
 }
 
@@ -71,7 +73,7 @@ pub(crate) struct Cursor {
     pub(crate) passed: u64,
 }
 
-/// What a reader finds at its cursor.
+/// The result of reading at a cursor.
 #[derive(Debug)]
 pub(crate) enum CursorRead {
     Events {
@@ -102,7 +104,8 @@ impl Hub {
         &self.wake
     }
 
-    /// A cursor at the first event after a version, or why some of them are gone.
+    /// Returns a cursor at the first event after a version, or the reason why some of these events
+    /// are gone.
     pub(crate) fn cursor_after(&self, version: Version) -> Result<Cursor, ExpiredCause> {
         let state = self.state.read();
         state.floor.check(version)?;
@@ -115,7 +118,8 @@ impl Hub {
         })
     }
 
-    /// Events from a cursor on, up to about `bytes_max` of those that are `wanted`.
+    /// Returns the events from a cursor on, up to about `bytes_max` bytes of events that are
+    /// `wanted`.
     pub(crate) fn read(
         &self,
         cursor: Cursor,
@@ -156,7 +160,7 @@ impl Hub {
         }
     }
 
-    /// Events after a version, newest first, or why some of them are gone.
+    /// Returns the events after a version, newest first, or the reason why some of them are gone.
     pub(crate) fn undo_list(&self, version: Version) -> Result<Vec<Arc<Event>>, ExpiredCause> {
         let state = self.state.read();
         state.floor.check(version)?;
@@ -165,14 +169,15 @@ impl Hub {
         Ok(newest.cloned().collect())
     }
 
-    /// The version after which its events are whole and of one definition, and the events.
+    /// Returns the hub's events, and the version after which they are complete and of one
+    /// definition.
     pub(crate) fn contents(&self) -> (Version, Vec<Arc<Event>>) {
         let state = self.state.read();
         let floor = state.floor.version.max(state.defined);
         (floor, state.events.iter().cloned().collect())
     }
 
-    /// The version of the oldest event.
+    /// Returns the version of the oldest event.
     pub(crate) fn oldest(&self) -> Option<Version> {
         let state = self.state.read();
         state.events.front().map(|event| event.version())
@@ -184,7 +189,7 @@ impl Hub {
         state.events.push_back(event);
     }
 
-    /// Takes the oldest event out.
+    /// Removes and returns the oldest event.
     pub(crate) fn pop(&self, cause: ExpiredCause) -> Option<Arc<Event>> {
         let mut state = self.state.write();
         let event = state.events.pop_front()?;
@@ -198,7 +203,7 @@ impl Hub {
         Some(event)
     }
 
-    /// Whether nothing was dropped since the log began at this version.
+    /// Returns whether the hub's log begins at this version and has dropped no event since.
     pub(crate) fn whole_since(&self, version: Version) -> bool {
         self.state.read().floor.version <= version
     }
@@ -213,7 +218,7 @@ impl Hub {
         self.state.write().floor = floor;
     }
 
-    /// The resource gets another definition: its watches end.
+    /// Ends all watches, because the resource gets another definition at a version.
     pub(crate) fn new_era(&self, defined: Version) {
         let mut state = self.state.write();
         state.era += 1;
@@ -222,7 +227,8 @@ impl Hub {
         self.wake.notify_waiters();
     }
 
-    /// History that was read later shows that the resource got another definition at a version.
+    /// Records that the resource got another definition at a version, as history that was read
+    /// later shows.
     pub(crate) fn was_defined(&self, defined: Version) {
         let mut state = self.state.write();
         state.defined = state.defined.max(defined);

@@ -21,15 +21,16 @@ use crate::key::{Prefix, resource_len};
 use crate::memory::{Memory, Share, Sheds};
 use crate::version::Version;
 
-/// Frames may take one part in this many of a log's bytes. They can be built again, events cannot.
+/// The share of a log's bytes that frames may take is one in this many. Frames can be built again,
+/// dropped events cannot, so frames must not displace many events.
 const FRAMES_PART: usize = 4;
 
-/// How much of a log is kept.
+/// The bounds of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct LogBounds {
-    /// Events older than this go.
+    /// Events older than this are dropped.
     pub age_max: Duration,
-    /// Beyond this many bytes the oldest go.
+    /// The oldest events are dropped while the log has more bytes than this.
     pub bytes_max: usize,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct LogContents {
     pub(crate) floor: Version,
     /// The floor of each other resource.
     pub(crate) floors: BTreeMap<Arc<[u8]>, Version>,
-    /// In version order, with their ages.
+    /// The events in version order, with their ages.
     pub(crate) events: Vec<(Duration, Arc<Event>)>,
 }
 
@@ -82,19 +83,20 @@ pub(crate) struct Inner {
     ended: Option<Ended>,
 }
 
-/// An event in the order of the whole log.
+/// An event in the order in which all events of the log were appended.
 #[derive(Debug)]
 struct Ordered {
     came: Instant,
     hub: Arc<Hub>,
     pins: Pins,
-    /// What it added to the bytes that were replaced; none if it was read from history.
+    /// The bytes of the object that it replaced; zero if the event was read from history.
     replaced: usize,
 }
 
 impl Log {
-    /// A log that begins after `head`. Older versions are refused until the history is read. If they
-    /// still are afterwards, reading it has failed: hence the cause.
+    /// Creates a log that begins after `head`. Older versions are refused until the history is
+    /// read. A version that is still refused afterwards is refused because reading the history
+    /// failed; the cause says so.
     pub(crate) fn new(head: Version, bounds: LogBounds, memory: &Arc<Memory>) -> Self {
         let floor = Floor::new(head, ExpiredCause::Unreadable);
         Self::beginning(floor, head, bounds, memory)
@@ -124,7 +126,7 @@ impl Log {
         }
     }
 
-    /// The log that the former owner handed over, up to `head`.
+    /// Returns the log that the former owner handed over, up to `head`.
     pub(crate) fn restore(
         contents: LogContents,
         head: Version,
@@ -150,20 +152,20 @@ impl Log {
         log
     }
 
-    /// The content of the log, together with the root of the same moment.
+    /// Returns the content of the log, together with the root of the same moment.
     pub(crate) fn contents<R>(&self, root: impl FnOnce() -> R) -> (R, LogContents) {
         let now = Instant::now();
         let inner = self.inner.lock();
         let mut floors = BTreeMap::new();
         let mut events = Vec::with_capacity(inner.order.len());
         for (resource, hub) in &inner.hubs {
-            // An export has one floor per resource. So after a hand-off exact lists, too, are refused
-            // from before the last change of a definition.
+            // An export has one floor per resource. So after a hand-off, exact lists from before
+            // the last change of a definition are refused as well.
             let (floor, of_hub) = hub.contents();
             floors.insert(Arc::clone(resource), floor);
             events.extend(of_hub);
         }
-        // Versions rise in the order in which events were appended.
+        // Versions grow in the order in which events were appended.
         events.sort_by_key(|event| event.version());
         let ages = inner.order.iter();
         let ages = ages.map(|ordered| now.saturating_duration_since(ordered.came));
@@ -175,10 +177,11 @@ impl Log {
         (root(), contents)
     }
 
-    /// Appends the events of one part. `defined` names the resources whose definition they change.
-    /// `publish` runs under the same lock, so a reader with the lock sees the root and its events,
-    /// or neither. The root is published before watches end: a watch that begins without the lock, and
-    /// then finds an unchanged definition in the published root, is ended by any later change.
+    /// Appends the events of one part. `defined` names the resources whose definition these events
+    /// change. `publish` runs under the same lock, so a reader with the lock sees the root and its
+    /// events, or neither. The root is published before watches end: a watch that begins without
+    /// the lock, and then finds an unchanged definition in the published root, is ended by any
+    /// later change.
     pub(crate) fn append(
         &self,
         events: &[Arc<Event>],
@@ -209,19 +212,20 @@ impl Log {
         self.memory.shed_logs();
     }
 
-    /// The version of the oldest event that is kept.
+    /// Returns the version of the oldest event in the log.
     pub(crate) fn oldest(&self) -> Option<Version> {
         let inner = self.inner.lock();
         let oldest = inner.order.front()?;
         oldest.hub.oldest()
     }
 
-    /// Every event up to this version is in the hubs.
+    /// Returns the version up to which every event is in the hubs.
     pub(crate) fn appended(&self) -> Version {
         Version::from_raw(self.appended.load(Ordering::Acquire))
     }
 
-    /// As [`Self::appended`], after waiting for an append whose root is published already.
+    /// Returns the same version as [`Self::appended`], after waiting for an append whose root is
+    /// already published.
     pub(crate) fn appended_all(&self) -> Version {
         drop(self.inner.lock());
         self.appended()
@@ -243,8 +247,9 @@ impl Log {
         (root(), hub.undo_list(version))
     }
 
-    /// Adds events from before the plane was opened, oldest first. The log begins after `floor` then.
-    /// A resource that has dropped newer events meanwhile is left alone: it would have a gap.
+    /// Adds events from before the plane was opened, oldest first. The log then begins after
+    /// `floor`. A resource that has dropped newer events meanwhile is left alone: it would have a
+    /// gap.
     pub(crate) fn prepend(
         &self,
         events: Vec<Arc<Event>>,
@@ -275,12 +280,13 @@ impl Log {
         self.memory.shed_logs();
     }
 
-    /// Drops events that are too old. The owner of a periodic task calls it; a plane has no timer.
+    /// Drops events that are too old. A periodic task of the process calls this; a plane has no
+    /// timer of its own.
     pub(crate) fn sweep(&self, now: Instant) {
         self.inner.lock().trim(now, self.bounds);
     }
 
-    /// Ends all watches, now and to come.
+    /// Ends all open watches, and every watch that is opened later.
     pub(crate) fn end(&self, ended: Ended) {
         let mut inner = self.inner.lock();
         let ended = *inner.ended.get_or_insert(ended);
@@ -289,12 +295,13 @@ impl Log {
         }
     }
 
-    /// Bytes that were replaced since the log began.
+    /// Returns the total bytes of objects that were replaced since the log began.
     pub(crate) fn replaced(&self) -> u64 {
         self.inner.lock().replaced
     }
 
-    /// How many of them were of events that the log has dropped: always the oldest ones.
+    /// Returns how many bytes of [`Self::replaced`] belong to events that the log has dropped,
+    /// which are always the oldest ones.
     pub(crate) fn dropped(&self) -> u64 {
         self.inner.lock().dropped
     }
@@ -303,7 +310,8 @@ impl Log {
         self.inner.lock().bytes()
     }
 
-    /// Whether an expired version of this cause is due for a line in the process log.
+    /// Returns whether a request for an expired version of this cause may be written to the process
+    /// log now.
     pub(crate) fn logs(&self, cause: ExpiredCause) -> bool {
         self.logged.is_due(cause, Instant::now())
     }
@@ -324,7 +332,7 @@ impl Inner {
         hub
     }
 
-    /// Bytes of everything that is kept.
+    /// Returns the bytes of all events and frames in the log.
     fn bytes(&self) -> usize {
         self.pinned.bytes() + self.frames.bytes()
     }
@@ -408,7 +416,7 @@ impl Sheds for Mutex<Inner> {
 
     fn shed_to(&self, bytes_max: usize) {
         let mut inner = self.lock();
-        // Frames can be built again.
+        // Dropping frames first keeps more events: frames can be built again.
         inner.frames.clear();
         while inner.bytes() > bytes_max && !inner.order.is_empty() {
             inner.pop(ExpiredCause::Memory);
@@ -417,8 +425,8 @@ impl Sheds for Mutex<Inner> {
     }
 }
 
-/// What events that were read back pin. The newest event of each object holds a copy of the current
-/// object, which the map has as well.
+/// Returns the objects that each of these events, which were read from the store, pins in memory.
+/// The newest event of each object pins its new object too: a copy of the one in the map.
 fn pins_of<'a>(events: impl DoubleEndedIterator<Item = &'a Arc<Event>>) -> Vec<Pins> {
     let mut seen = HashSet::new();
     let pins = events.rev().map(|event| match seen.insert(event.key()) {

@@ -15,14 +15,14 @@ use crate::plane::{LOOK_EVERY, Plane};
 use crate::state::Snapshot;
 use crate::version::Version;
 
-/// How long reading the history is retried while the store is unavailable. After it the client gets
-/// an error that it may retry, not a 410: the events may still be there.
+/// Time for which reading the history is retried while the store is unavailable. After it the
+/// client gets an error that it may retry, not a 410: the events may still be there.
 const HISTORY_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest pause between two attempts.
+/// Longest pause between two attempts to read the history.
 const HISTORY_RETRY_MAX: Duration = Duration::from_secs(1);
 
 impl Plane {
-    /// The plane exactly as it was at a version, as far as the objects under `prefix` go.
+    /// Returns the objects under `prefix` exactly as they were at a version.
     ///
     /// # Errors
     /// See [`AtError`].
@@ -48,7 +48,8 @@ impl Plane {
         let later = later.map_err(|cause| AtError::Expired(self.report_expired(cause, version)))?;
         let mut root = (*newest).clone();
         for event in later {
-            // The newest chain may have folded steps that this version needs; the event has its own.
+            // The newest chain may have folded steps that this version needs; the chain at the
+            // event has not.
             let known = event.previous().or(event.current());
             root.template_values = known.map_or(root.template_values, |object| {
                 Arc::clone(object.template_values())
@@ -63,7 +64,8 @@ impl Plane {
         Ok(Snapshot::at(root, version))
     }
 
-    /// Begins a watch. One from before the plane was opened waits for its history.
+    /// Begins a watch. A watch that resumes from before the plane was opened waits until the
+    /// history is read.
     ///
     /// # Errors
     /// See [`WatchError`].
@@ -108,17 +110,18 @@ impl Plane {
         cause
     }
 
-    /// The version of the objects that the plane was born with.
+    /// Returns the version of the objects that the plane was born with.
     pub(crate) fn birth(&self) -> Version {
         self.published().template_values.birth()
     }
 
-    /// The newest version that a client can have from this plane, here or from an earlier owner. A
-    /// later version is in the future.
+    /// Returns the newest version that a client can have from this plane, here or from an earlier
+    /// owner. A later version is in the future.
     #[must_use]
     pub fn seen(&self) -> Version {
         let observed = match self.follow() {
-            // Others write too: a read of the own member key says nothing about their writes.
+            // Other replicas write to this plane too, and a read of this replica's member key says
+            // nothing about their writes.
             Some(follow) => follow.through(),
             None => self.guard().observed(),
         };
@@ -128,8 +131,9 @@ impl Plane {
             .max(Version::after(self.base(), observed))
     }
 
-    /// [`Self::seen`] for a client that names a version. A root is published an instant before its
-    /// events are in the log; a client that has just read it must not get "in the future".
+    /// Returns [`Self::seen`] for a client that names a version. A root is published an instant
+    /// before its events are in the log; a client that has just read that root must not get the
+    /// error for future versions.
     fn seen_for(&self, version: Version) -> Version {
         let seen = self.seen();
         if version <= seen {
@@ -139,7 +143,8 @@ impl Plane {
         self.seen()
     }
 
-    /// Waits until a version is no longer in the future; says whether it came before the deadline.
+    /// Waits until a version is no longer in the future, at most until the deadline. Returns
+    /// whether the wait succeeded.
     pub async fn reached(&self, version: Version, deadline: Instant) -> bool {
         loop {
             let changed = self.change();
@@ -152,21 +157,23 @@ impl Plane {
             if now >= deadline {
                 return false;
             }
-            // A member read notifies no waiter, so this polls.
+            // A member read notifies no waiter, so this loop polls.
             let _ = timeout_at(deadline.min(now + LOOK_EVERY), changed).await;
         }
     }
 
-    /// The version that a bookmark may name: the published head, the version of an earlier bookmark,
-    /// or the newest member read while no part is under way or unsettled. A part that is sent later
-    /// gets a newer revision than that read. Lists that begin afterwards carry no older version.
+    /// Returns the version that a bookmark may name: the published head, the version of an earlier
+    /// bookmark, or the newest member read while no part is under way or unsettled. A part that is
+    /// sent later gets a newer revision than that read. Lists that begin afterwards carry no older
+    /// version.
     pub(crate) fn bookmark_version(&self) -> Version {
-        // Before the tenure is checked: a member read under an open tenure is older than all that a
-        // later owner commits. In the other order it may be from after a hand-off.
+        // Read before the tenure is checked: a member read under an open tenure is older than every
+        // commit of a later owner. In the other order the read may be from after a hand-off.
         let observed = self.guard().observed();
         let sequencer = self.sequencer().lock();
         let version = match self.follow() {
-            // The store's watch shows every commit, another owner's too: nothing up to here is missing.
+            // The store's watch delivers every commit, also those of other replicas, so nothing up
+            // to this revision is missing.
             Some(follow) => Version::after(self.base(), follow.through()),
             None if sequencer.is_settled() && self.guard().answerable() != Answerable::Lost => {
                 Version::after(self.base(), observed)
@@ -180,8 +187,9 @@ impl Plane {
         version.max(Version::from_raw(bookmark))
     }
 
-    /// Reads the history unless that was done. Retries while the store is unavailable: the events may
-    /// still be there, so an outage must not look like an expired version.
+    /// Reads the history unless an earlier call has done so. Retries while the store is
+    /// unavailable: the events may still be there, so an outage must not look like an expired
+    /// version.
     async fn load_history_once(&self) -> Result<(), HistoryUnavailable> {
         let patience = Instant::now() + HISTORY_PATIENCE;
         let mut wait = LOOK_EVERY;
@@ -189,7 +197,7 @@ impl Plane {
             let loaded = self.history.get_or_try_init(|| self.load_history()).await;
             match loaded {
                 Ok(()) => return Ok(()),
-                // Already logged. Callers get what the log has.
+                // The failure was logged when it happened. Callers get the events that the log has.
                 Err(ReadError::Compacted { .. } | ReadError::Corrupt(_)) => return Ok(()),
                 Err(ReadError::Unavailable(_) | ReadError::Future { .. } | ReadError::Closed) => {}
             }

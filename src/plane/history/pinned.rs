@@ -1,33 +1,34 @@
-//! What the events of a log pin in memory, as the log weighs it.
+//! The memory that the events of a log pin, as the log weighs it.
 //!
-//! An event pins the object it replaced. The new object is in the plane's map, and once it is
-//! replaced there it is the replaced one of a later event, so it is not weighed twice. Parts that
-//! objects share are weighed once for the whole log, although the map may pin them too: the log
-//! must not hold more than it weighs.
+//! An event pins the object it replaced. The new object is in the plane's map, and when it is
+//! replaced there, a later event pins it, so it is not weighed twice. Parts that objects share are
+//! weighed once for the whole log, although the map may pin them too: the log must not hold more
+//! than it weighs.
 
 use std::collections::HashMap;
 
 use crate::history::event::Event;
 use crate::state::entry::ObjectRef;
 
-/// Bytes of an event and of its places in the log beside its objects.
+/// Estimated bytes of an event and of its positions in the log, beside its objects.
 const EVENT_BYTES: usize = 192;
 
-/// Which of its objects an event pins.
+/// The objects that an event pins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pins {
-    /// The one it replaced.
+    /// The object that the event replaced.
     Previous,
-    /// The new one too: it was read from history, and the plane's map has an equal one of its own.
+    /// The new object too: the event was read from history, and the plane's map has a copy of its
+    /// own.
     Both,
 }
 
-/// What the events of a log pin.
+/// The bytes that the events of a log pin.
 #[derive(Debug, Default)]
 pub(crate) struct PinnedBytes {
     bytes: usize,
-    /// How many objects of the log have a shared part, by its address. An address stands for one
-    /// part as long as an object of the log has it.
+    /// For each shared part, by its address, the number of objects of the log that have it. An
+    /// address identifies one part as long as an object of the log has that part.
     parts: HashMap<usize, usize>,
 }
 
@@ -36,7 +37,7 @@ impl PinnedBytes {
         self.bytes
     }
 
-    /// Weighs an event that comes into the log; returns by how much the log has grown.
+    /// Adds an event that is appended to the log. Returns by how many bytes the log has grown.
     pub(crate) fn add(&mut self, event: &Event, pins: Pins) -> usize {
         let mut weight = EVENT_BYTES + event.key().as_bytes().len();
         for object in pinned(event, pins) {
@@ -53,7 +54,7 @@ impl PinnedBytes {
         weight
     }
 
-    /// An event leaves the log.
+    /// Subtracts an event that is dropped from the log.
     pub(crate) fn subtract(&mut self, event: &Event, pins: Pins) {
         self.bytes -= EVENT_BYTES + event.key().as_bytes().len();
         for object in pinned(event, pins) {

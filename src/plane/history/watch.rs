@@ -14,30 +14,30 @@ use crate::key::{Key, Prefix};
 use crate::plane::Plane;
 use crate::version::Version;
 
-/// Approximate bytes of events that a watcher takes at once.
+/// Approximate bytes of events that a watcher gets in one read.
 const TAKE_BYTES_MAX: usize = 64 << 10;
 /// Longest time between two bookmarks of a watcher. Without them an idle watcher could not resume.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 
-/// What is watched.
+/// The objects that a watch covers.
 #[derive(Debug, Clone)]
 pub enum WatchScope {
-    /// A resource, or one namespace of it.
+    /// All objects of a resource, or of one namespace of it.
     Prefix(Prefix),
     /// One object.
     Object(Key),
 }
 
-/// Where a watch begins.
+/// The point at which a watch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WatchFrom {
-    /// With the next event.
+    /// The next event.
     Now,
-    /// With the first event after a version.
+    /// The first event after a version.
     After(Version),
 }
 
-/// Why a watch cannot begin.
+/// The reason why a watch cannot begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WatchError {
     /// The events after this version are not all in the log any more.
@@ -57,13 +57,13 @@ pub enum WatchError {
     Ended(Ended),
 }
 
-/// Why an exact version cannot be read.
+/// The reason why an exact version cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AtError {
     /// The events after this version are not all in the log any more.
     #[error("the version is older than the log: {0}")]
     Expired(ExpiredCause),
-    /// The store is unavailable, so it is not known whether it has them.
+    /// The store is unavailable, so it is not known whether it has the events after this version.
     #[error("the history of the control plane cannot be read for now")]
     Unavailable,
     /// The version is newer than any that this plane has sent.
@@ -74,7 +74,7 @@ pub enum AtError {
     },
 }
 
-/// Why watches end.
+/// The reason why watches end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// The plane goes to sleep or the server stops.
@@ -85,18 +85,18 @@ pub enum Ended {
     Moved,
     /// The plane is deleted.
     Deleted,
-    /// The kind was changed; a new watch sees its new form.
+    /// The kind was changed. A new watch shows the objects in their new form.
     KindChanged,
 }
 
-/// What a watcher sees next.
+/// The next item of a watch.
 #[derive(Debug)]
 pub enum Next {
-    /// Events in version order, at least one.
+    /// One or more events, in version order.
     Events(Vec<Arc<Event>>),
     /// The watcher has every event up to this version.
     Bookmark(Version),
-    /// The watcher fell behind the log: it is over.
+    /// The watcher fell behind the log. The watch is over.
     Lagged,
     /// The watch is over.
     Closed(Ended),
@@ -112,7 +112,7 @@ pub struct Watcher {
     /// The watcher has every event up to this version.
     sent_up_to: Version,
     /// Elapses when the next bookmark is due. Not reset by events: setting a timer costs more than
-    /// looking at one.
+    /// checking one.
     bookmark_due: Pin<Box<Sleep>>,
     /// [`Cursor::passed`] at the last bookmark.
     bookmark_passed: u64,
@@ -160,7 +160,7 @@ impl Watcher {
     /// Waits for the next events or bookmark. After `Lagged` or `Closed` the watch is over.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// Dropping the future loses no event.
     pub async fn next(&mut self) -> Next {
         let hub = Arc::clone(&self.hub);
         loop {
@@ -171,7 +171,7 @@ impl Watcher {
                 return next;
             }
             tokio::select! {
-                // The order does not matter: the loop checks both again.
+                // The loop checks both again, so the order does not matter.
                 biased;
                 () = woken => {}
                 () = self.bookmark_due.as_mut() => {}
@@ -179,9 +179,10 @@ impl Watcher {
         }
     }
 
-    /// A bookmark at the newest version that it may name now; `None` while events wait to be taken.
+    /// Returns a bookmark at the newest version that a bookmark may name now; `None` while events
+    /// are ready to be read.
     pub fn bookmark(&mut self) -> Option<Version> {
-        // Before the events are read: one that is appended in between is newer than this version.
+        // Read before the events: an event that is appended in between is newer than this version.
         let version = self.plane.bookmark_version();
         match self.read() {
             CursorRead::Events { events, cursor } if events.is_empty() => {
@@ -196,7 +197,7 @@ impl Watcher {
         }
     }
 
-    /// The watcher has every event up to this version.
+    /// Returns the version up to which the watcher has every event.
     #[must_use]
     pub fn sent_up_to(&self) -> Version {
         self.sent_up_to

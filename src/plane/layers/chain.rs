@@ -24,14 +24,14 @@ use crate::state::Resources;
 use crate::state::entry::Entry;
 use crate::version::Version;
 
-/// What a step does to a key.
+/// The kind of change that a step makes at a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeKind {
-    /// The new layer has it, the old one did not.
+    /// The new layer has an object at the key, the old one has none.
     Added,
-    /// Both have it, with other content.
+    /// Both layers have an object at the key, with different content.
     Changed,
-    /// The old layer had it.
+    /// The old layer has an object at the key, the new one has none.
     Removed,
 }
 
@@ -79,7 +79,8 @@ impl Difference {
                 }
                 (Some(old), Some(new)) => {
                     let template = new.as_template();
-                    // Its text is the same, but the uid that it names changes.
+                    // The template's text is the same in both layers, but the uid that it names
+                    // changes.
                     let names = template.is_some_and(|new| new.names_uid_of(&recreated));
                     if old.stamp() != new.stamp() || names {
                         change(ChangeKind::Changed);
@@ -112,7 +113,7 @@ impl Difference {
         &self.changes
     }
 
-    /// The positions of a key's changes: none, one, or two adjacent ones.
+    /// Returns the positions of a key's changes: none, one, or two adjacent ones.
     fn of_key(&self, key: &Key) -> std::ops::Range<usize> {
         let start = self.changes.partition_point(|change| change.key < *key);
         let same = |change: &&LayerChange| change.key == *key;
@@ -124,11 +125,11 @@ impl Difference {
 /// One commit of a step.
 #[derive(Debug)]
 pub(crate) struct StepCommit {
-    /// The position of its first change.
+    /// The position of the commit's first change.
     pub(crate) first: usize,
-    /// Number of changes it covers, which is the number of its version indexes.
+    /// Number of changes that the commit covers, which is also its number of version indexes.
     pub(crate) count: usize,
-    /// The version of its first change, once it is durable.
+    /// The version of the commit's first change, set once the commit is durable.
     version: OnceLock<Version>,
 }
 
@@ -145,7 +146,7 @@ impl StepCommit {
         self.version.get().copied()
     }
 
-    /// It is durable. A commit lands once.
+    /// Records that the commit is durable. A commit lands once.
     pub(crate) fn lands(&self, version: Version) {
         let known = self.version.get_or_init(|| version);
         debug_assert_eq!(*known, version, "a commit lands once");
@@ -162,9 +163,9 @@ pub(crate) struct LayerStep {
 
 /// The state of one change of a step.
 enum Progress {
-    /// No commit covers it.
+    /// No commit covers the change.
     Ahead,
-    /// A commit covers it: at this version, or under way.
+    /// A commit covers the change: at this version, or `None` while the commit is under way.
     Taken(Option<Version>),
 }
 
@@ -181,7 +182,8 @@ impl LayerStep {
         &self.difference
     }
 
-    /// When it began, RFC 3339: the creation time of what it adds.
+    /// Returns the time at which the step began, RFC 3339: the creation time of the objects it
+    /// adds.
     pub(crate) fn time(&self) -> &Str {
         &self.time
     }
@@ -194,7 +196,7 @@ impl LayerStep {
         self.commits.push(commit);
     }
 
-    /// How many of its changes are committed or under way.
+    /// Returns the number of the step's changes that are committed or under way.
     pub(crate) fn taken(&self) -> usize {
         self.commits
             .last()
@@ -221,7 +223,7 @@ impl LayerStep {
         }
     }
 
-    /// The changes of a key that are committed or under way, newest first.
+    /// Returns the changes of a key that are committed or under way, newest first.
     fn taken_of(
         &self,
         key: &Key,
@@ -239,17 +241,18 @@ impl LayerStep {
 
 /// The last change of a template by a step.
 pub(crate) struct LastChange {
-    /// `None` while it is under way.
+    /// The version of the change; `None` while its commit is under way.
     pub(crate) version: Option<Version>,
-    /// The number of the step, from one on. For a folded change, the last folded step.
+    /// The number of the step, counted from one. For a folded change, the number of the last folded
+    /// step.
     pub(crate) number: u32,
 }
 
 /// The step that added a template.
 pub(crate) struct Introduction<'a> {
-    /// `None` while it is under way.
+    /// The version of the addition; `None` while its commit is under way.
     pub(crate) version: Option<Version>,
-    /// The number of the step, from one on.
+    /// The number of the step, counted from one.
     pub(crate) number: u32,
     /// When the step began, RFC 3339.
     pub(crate) time: &'a Str,
@@ -275,7 +278,7 @@ impl Chain {
         })
     }
 
-    /// A chain that begins with folded steps.
+    /// Creates a chain that begins with folded steps.
     pub(crate) fn behind(birth: LayerHash, fold: Arc<Fold>, steps: Vec<LayerStep>) -> Arc<Self> {
         Arc::new(Self {
             birth,
@@ -285,7 +288,7 @@ impl Chain {
         })
     }
 
-    /// The same birth and fold with other steps.
+    /// Returns a chain with the same birth and fold and with other steps.
     pub(crate) fn with(&self, steps: Vec<LayerStep>) -> Arc<Self> {
         Arc::new(Self {
             steps,
@@ -293,8 +296,9 @@ impl Chain {
         })
     }
 
-    /// The same chain with the steps folded that were complete before `oldest`, the version of the
-    /// oldest event in memory (`None` if there is none). `None` if there is nothing to fold.
+    /// Returns the same chain with all steps folded that were complete before `oldest`, the version
+    /// of the oldest event in memory (`None` if there is no event). Returns `None` if there is
+    /// nothing to fold.
     pub(crate) fn folded(&self, oldest: Option<Version>, layers: &Layers) -> Option<Arc<Self>> {
         let is_past = |step: &&LayerStep| {
             let last = step.commits.last().and_then(|last| last.version());
@@ -309,17 +313,17 @@ impl Chain {
         Some(Self::behind(birth, Arc::new(fold), rest.to_vec()))
     }
 
-    /// Whether it has no steps that are not folded.
+    /// Returns whether the chain has no steps other than folded ones.
     pub(crate) fn has_no_steps(&self) -> bool {
         self.steps.is_empty()
     }
 
-    /// The layer of the plane's birth.
+    /// Returns the layer of the plane's birth.
     pub(crate) fn birth(&self) -> &LayerHash {
         &self.birth
     }
 
-    /// The layer that the steps start from.
+    /// Returns the layer from which the first step that is not folded starts.
     pub(crate) fn start(&self) -> &Arc<Layer> {
         &self.start
     }
@@ -328,23 +332,23 @@ impl Chain {
         self.fold.as_ref()
     }
 
-    /// The steps that are not folded.
+    /// Returns the steps that are not folded.
     pub(crate) fn steps(&self) -> &[LayerStep] {
         &self.steps
     }
 
-    /// The newest layer: that of the last step, complete or not.
+    /// Returns the newest layer: that of the last step, complete or not.
     pub(crate) fn newest(&self) -> &Arc<Layer> {
         let last = self.steps.last();
         last.map_or(&self.start, |step| step.difference.to())
     }
 
-    /// The last step, if it is not complete.
+    /// Returns the last step, if it is not complete.
     pub(crate) fn unfinished(&self) -> Option<&LayerStep> {
         self.steps.last().filter(|step| !step.is_whole())
     }
 
-    /// The templates after all steps, without the plane's own objects.
+    /// Returns the templates after all steps, without the plane's own objects.
     pub(crate) fn resources(&self) -> Resources {
         let Some(step) = self.unfinished() else {
             return self.newest().resources().clone();
@@ -363,7 +367,7 @@ impl Chain {
         resources
     }
 
-    /// The commit whose first change has this version.
+    /// Returns the commit whose first change has this version.
     pub(crate) fn commit_at(&self, version: Version) -> Option<(&LayerStep, &StepCommit)> {
         self.steps.iter().rev().find_map(|step| {
             let commits = step.commits.iter();
@@ -372,7 +376,7 @@ impl Chain {
         })
     }
 
-    /// The template the layers have for a key.
+    /// Returns the template that the layers have for a key.
     pub(crate) fn template(&self, key: &Key, until: Option<Version>) -> Option<&Arc<Entry>> {
         for step in self.steps.iter().rev() {
             match step.taken_of(key, until).next() {
@@ -386,14 +390,15 @@ impl Chain {
         self.start.resources().get(key)
     }
 
-    /// The last change of a key's template; `None` if it is as the plane was born with it.
+    /// Returns the last change of a key's template; `None` if it has not changed since the plane's
+    /// birth.
     pub(crate) fn last_change(&self, key: &Key, until: Option<Version>) -> Option<LastChange> {
         let changed = self.taken(key, until, |_| true);
         let changed = changed.map(|(_, number, version)| LastChange { version, number });
         changed.or_else(|| self.fold.as_ref()?.last_change(key))
     }
 
-    /// The step that added a key's template; `None` if the plane was born with it.
+    /// Returns the step that added a key's template; `None` if the plane was born with it.
     pub(crate) fn introduction(
         &self,
         key: &Key,
@@ -408,8 +413,8 @@ impl Chain {
         came.or_else(|| self.fold.as_ref()?.introduction(key))
     }
 
-    /// The number of the newest step, at most `until`, that adds a key, committed or not; zero if the
-    /// plane was born with it.
+    /// Returns the number of the newest step, at most `until`, that adds a key, committed or not;
+    /// zero if the plane was born with it.
     pub(crate) fn introducing_step(&self, key: &Key, until: u32) -> u32 {
         let steps = self.steps.iter().zip(self.steps_folded() + 1..=until);
         let brings = |step: &LayerStep| {
@@ -431,7 +436,8 @@ impl Chain {
         self.fold.as_ref().map_or(0, |fold| fold.steps())
     }
 
-    /// The newest committed change of a key whose kind counts, with its step and the step's number.
+    /// Returns the newest committed change of a key for which `counts` holds, with its step and the
+    /// step's number.
     fn taken(
         &self,
         key: &Key,

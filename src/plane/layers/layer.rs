@@ -21,22 +21,22 @@ use crate::state::entry::{Entry, NewObject};
 use crate::version::Stamp;
 use indexed::Indexed;
 
-/// One object of a layer, as it is handed to [`Layer::build`].
+/// One object of a layer, as the caller gives it to [`Layer::build`].
 #[derive(Debug, Clone)]
 pub struct LayerObject {
-    /// Its key.
+    /// The object's key.
     pub key: Key,
-    /// Its body with placeholders; `expires` and `flags` are not used.
+    /// The object's body with placeholders; `expires` and `flags` are not used.
     pub object: NewObject,
 }
 
-/// The content of a layer by name: SHA-256, in hexadecimal.
+/// The name of a layer's content: its SHA-256, in hexadecimal.
 #[derive(
     Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
 pub struct LayerHash(pub String);
 
-/// Why a layer cannot be built.
+/// The reason why a layer cannot be built.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayerError {
     /// Two objects have one key.
@@ -48,9 +48,9 @@ pub enum LayerError {
     /// `${UID:<key>}` names no object of the layer.
     #[error("{key} names the uid of {named}, which the layer does not have")]
     UnknownUid {
-        /// The object that names it.
+        /// The key of the object with the placeholder.
         key: Key,
-        /// The key it names.
+        /// The key in the placeholder.
         named: String,
     },
 }
@@ -65,7 +65,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// The layer without objects.
+    /// Returns the layer without objects.
     #[must_use]
     pub fn empty() -> Arc<Self> {
         Self::build(Vec::new()).expect("no object, nothing to refuse")
@@ -109,24 +109,24 @@ impl Layer {
         }))
     }
 
-    /// Its content's name.
+    /// Returns the name of the layer's content.
     #[must_use]
     pub fn hash(&self) -> &LayerHash {
         &self.hash
     }
 
-    /// The parameters that a plane's record must have a value for.
+    /// Returns the names of the parameters that a plane's record must have a value for.
     pub fn params(&self) -> impl Iterator<Item = &Str> {
         self.params.iter()
     }
 
-    /// How many objects it has.
+    /// Returns the number of objects in the layer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.resources.count()
     }
 
-    /// Whether it has none.
+    /// Returns whether the layer has no objects.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -136,12 +136,12 @@ impl Layer {
         &self.resources
     }
 
-    /// The index rows that planes share.
+    /// Returns the index rows that planes share.
     pub(crate) fn indexed(&self) -> &Indexed {
         &self.indexed
     }
 
-    /// The objects it was built of, in key order.
+    /// Returns the objects that the layer was built of, in key order.
     pub(crate) fn objects(&self) -> impl Iterator<Item = LayerObject> {
         self.resources.entries().filter_map(|entry| {
             let object = entry.as_template()?.source();
@@ -151,7 +151,8 @@ impl Layer {
     }
 }
 
-/// The stamp of a template: two layers with the same object have it under the same stamp.
+/// Returns the stamp of a template. Two layers that have the same object have it under the same
+/// stamp.
 fn stamp_of(object: &NewObject) -> Stamp {
     let mut context = digest::Context::new(&digest::SHA256);
     context.update(object.storage_version.as_bytes());
@@ -225,7 +226,7 @@ impl Template {
         })
     }
 
-    /// The object it was split from.
+    /// Returns the object that the template was split from.
     fn source(&self) -> NewObject {
         let mut body = Vec::with_capacity(self.len);
         let mut version_slot = 0;
@@ -255,7 +256,7 @@ impl Template {
         }
     }
 
-    /// The parameters that its body names.
+    /// Returns the names of the parameters in the template's body.
     pub(crate) fn param_names(&self) -> impl Iterator<Item = &Str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Param(name) => Some(name),
@@ -265,8 +266,9 @@ impl Template {
         })
     }
 
-    /// Its body without `resourceVersion`, filled with values that need no plane; none if it names
-    /// the uid of another object or a parameter that is not among `params`.
+    /// Returns the template's body without `resourceVersion`, filled with values that need no
+    /// plane; `None` if the body names the uid of another object or a parameter that is not in
+    /// `params`.
     fn sample(&self, uid: &str, time: &str, params: &[(&Str, &[u8])]) -> Option<Vec<u8>> {
         let mut body = Vec::with_capacity(self.len + 64);
         for (at, piece) in self.pieces.iter().enumerate() {
@@ -290,7 +292,8 @@ impl Template {
         &self.pieces
     }
 
-    /// Whether the piece at a place is text around the version, which is not the object's own.
+    /// Returns whether the piece at this position is the text around the version, which is not part
+    /// of the object itself.
     pub(crate) fn is_around_version(&self, at: usize) -> bool {
         let version = |near: Option<usize>| {
             near.and_then(|near| self.pieces.get(near)) == Some(&Piece::Version)
@@ -298,7 +301,7 @@ impl Template {
         version(at.checked_add(1)) || version(at.checked_sub(1))
     }
 
-    /// Whether its body names the uid of one of these other objects.
+    /// Returns whether the template's body names the uid of one of these other objects.
     pub(crate) fn names_uid_of(&self, keys: &[Key]) -> bool {
         let names = |piece: &Piece| matches!(piece, Piece::UidOf(key) if keys.contains(key));
         !keys.is_empty() && self.pieces.iter().any(names)
@@ -317,13 +320,13 @@ impl Template {
     }
 }
 
-/// The position of a slice in `text`, if it is of the same allocation.
+/// Returns the position of a slice in `text`, if both share one allocation.
 fn slice_offset(text: &Bytes, slice: &Bytes) -> Option<usize> {
     let offset = (slice.as_ptr() as usize).checked_sub(text.as_ptr() as usize)?;
     (!slice.is_empty() && offset + slice.len() <= text.len()).then_some(offset)
 }
 
-/// The first placeholder: its start, its end, and its meaning.
+/// Returns the first placeholder: its start, its end, and its meaning.
 fn placeholder(text: &[u8]) -> Option<(usize, usize, Piece)> {
     let mut from = 0;
     while let Some(found) = text[from..].windows(2).position(|pair| pair == b"${") {
@@ -340,7 +343,8 @@ fn placeholder(text: &[u8]) -> Option<(usize, usize, Piece)> {
     None
 }
 
-/// The meaning of a placeholder's name; `None` leaves the text as it is.
+/// Returns the meaning of a placeholder's name; `None` if it is not a placeholder, so that the text
+/// stays as it is.
 fn piece_named(name: &str) -> Option<Piece> {
     if let Some(key) = name.strip_prefix("UID:") {
         return Key::from_bytes(key.as_bytes()).map(Piece::UidOf);

@@ -1,8 +1,8 @@
 //! Layers in the store: written once under their content hash, and read by any binary that opens a
 //! plane born on them.
 //!
-//! A layer is a head record and as many chunks as its bytes need. The chunks are written first, so a
-//! layer with a head is whole. Writing it twice writes the same bytes.
+//! A layer is a head record and as many chunks as its bytes need. The chunks are written first, so
+//! a layer with a head is whole. Writing a layer twice writes the same bytes.
 
 use std::sync::Arc;
 
@@ -14,15 +14,16 @@ use crate::layers::layer::{Layer, LayerError, LayerHash, LayerObject};
 use crate::record::{EventHeader, Record, RecordError, decode, encode_object};
 use crate::version::Version;
 
-/// Bytes of one chunk. A layer exceeds what a store takes in one value.
+/// Bytes of one chunk. Without chunks a layer would exceed the size that a store accepts for one
+/// value.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The form of the head record.
+/// The number of the head record's form.
 const FORMAT: u8 = 1;
 
-/// Why a layer could not be written or read.
+/// The reason why a layer could not be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum LayerStoreError {
-    /// The store did not take it.
+    /// The store refused the write, or its outcome is unknown.
     #[error("cannot write the layer")]
     Commit(#[from] CommitError),
     /// The store did not answer.
@@ -42,7 +43,7 @@ pub enum LayerStoreError {
 /// Writes a layer to the store, unless it is there.
 ///
 /// # Errors
-/// What the store said; trying again is safe.
+/// Returns the store's error; trying again is safe.
 pub async fn save_layer(store: &Arc<dyn Store>, layer: &Layer) -> Result<(), LayerStoreError> {
     let head = head_key(layer.hash());
     if store.get(&head).await?.1.is_some() {
@@ -65,7 +66,7 @@ fn head_value(chunks: usize) -> Bytes {
     value.freeze()
 }
 
-/// How many chunks a head record says that there are.
+/// Returns the number of chunks that a head record names.
 fn chunks_of(mut head: Bytes) -> Result<usize, RecordError> {
     if head.len() != 5 {
         return Err(RecordError::Damaged);
@@ -161,7 +162,7 @@ fn part(bytes: &mut Bytes) -> Result<Bytes, RecordError> {
     Ok(bytes.split_to(len))
 }
 
-/// A layer's records for the test that freezes them.
+/// A layer's records, for the test that freezes their form.
 #[cfg(test)]
 pub(crate) mod frozen_layer {
     use anyhow::{Result, ensure};

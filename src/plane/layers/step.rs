@@ -30,21 +30,24 @@ use crate::version::{Stamp, Version};
 use crate::write::claim::SubmitError;
 use crate::write::sequencer::QueuedWrite;
 
-/// Changes that one commit covers at most: the version indexes of a transaction.
+/// Number of changes that one commit covers at most: the number of version indexes in a
+/// transaction.
 const CHANGES_MAX: usize = 255;
-/// Tombstones that one commit removes at most, so that it fits a transaction.
+/// Number of tombstones that one commit removes at most. With more, the commit would exceed the
+/// store's limit of operations in a transaction.
 const DROPS_MAX: usize = 100;
 
-/// What became of one commit of a step.
+/// The result of one commit of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stepped {
-    /// It is durable and published. Call [`Plane::ahead`] for the next one.
+    /// The commit is durable and published. Call [`Plane::ahead`] for the next one.
     Done,
-    /// Another write changed what it rested on: nothing was done. Call [`Plane::ahead`] again.
+    /// Another write changed something that the commit rested on, and nothing was applied. Call
+    /// [`Plane::ahead`] again.
     Again,
 }
 
-/// What lies between a plane and a layer, as one cut shows it.
+/// The changes between a plane and a layer, as one cut shows them.
 #[derive(Debug)]
 pub struct Ahead {
     cut: Snapshot,
@@ -52,7 +55,7 @@ pub struct Ahead {
     time: Str,
     /// The position of the first change that no commit covers.
     next: usize,
-    /// Whether earlier steps are folded.
+    /// True if the commit folds earlier steps.
     folds: bool,
     /// The template values after the step.
     after: Arc<TemplateValues>,
@@ -77,13 +80,13 @@ pub struct Shadowed {
 pub struct MissingParameter(pub Str);
 
 impl Plane {
-    /// The changes between this plane and a layer; `None` if the plane has the layer. An unfinished
-    /// step comes first, whatever its layer. `recreates` decides of an old and a new object whether the
-    /// step deletes the old one and creates the new one, rather than updating it. `now` is the
-    /// creation time, RFC 3339, of objects that the step adds.
+    /// Returns the changes between this plane and a layer; `None` if the plane has the layer. An
+    /// unfinished step comes first, whatever its layer. `recreates` decides for an old and a new
+    /// object whether the step deletes the old one and creates the new one, rather than updating
+    /// it. `now` is the creation time, RFC 3339, of objects that the step adds.
     ///
     /// # Errors
-    /// If the plane's record lacks a parameter of the layer.
+    /// Returns an error if the plane's record lacks a parameter of the layer.
     pub fn ahead(
         &self,
         to: &Arc<Layer>,
@@ -135,7 +138,7 @@ impl Plane {
         self.step_by(ahead, CHANGES_MAX, deadline).await
     }
 
-    /// [`Self::step`] with another limit of changes.
+    /// Works as [`Self::step`], with another limit of changes. For tests.
     pub(crate) async fn step_by(
         self: &Arc<Self>,
         ahead: &Ahead,
@@ -159,7 +162,7 @@ impl Plane {
         }
     }
 
-    /// The newest layer that the plane has, or is moving to.
+    /// Returns the newest layer that the plane has, or is moving to.
     #[must_use]
     pub fn layer_hash(&self) -> LayerHash {
         self.published()
@@ -170,7 +173,7 @@ impl Plane {
             .clone()
     }
 
-    /// Whether the plane has completed its step to a layer.
+    /// Returns whether the plane has completed its step to a layer.
     #[must_use]
     pub fn stands_on(&self, layer: &LayerHash) -> bool {
         let published = self.published();
@@ -178,7 +181,7 @@ impl Plane {
         chain.newest().hash() == layer && chain.unfinished().is_none()
     }
 
-    /// The layer's object at a key, as this plane would show it.
+    /// Returns the layer's object at a key, as this plane would show it.
     #[must_use]
     pub fn layer_object(&self, key: &Key) -> Option<ObjectRef> {
         let template_values = Arc::clone(&self.published().template_values);
@@ -213,24 +216,26 @@ impl Ahead {
         }
     }
 
-    /// The chain before the step, folded if that was requested.
+    /// Returns the chain before the step, folded if that was requested by [`Self::folding`].
     fn folded(&self, plane: &Plane) -> Arc<Chain> {
         let before = self.cut.root().template_values.chain();
-        // Only up to the oldest event of the log, which needs the chain to show layer objects. History
-        // that is read from the store later brings chains of its own.
+        // Only steps before the oldest event of the log are folded, because that event needs the
+        // chain to show layer objects. History that is read from the store later brings chains of
+        // its own.
         let fold = || before.folded(plane.log().oldest(), plane.layers());
         let begins = self.next == 0 && self.folds;
         let folded = begins.then(fold).flatten();
         folded.unwrap_or_else(|| Arc::clone(before))
     }
 
-    /// The cut that this was computed from. Act on it only once it is durable.
+    /// Returns the cut that the changes were computed from. Act on it only once it is durable.
     #[must_use]
     pub fn cut(&self) -> &Snapshot {
         &self.cut
     }
 
-    /// The keys of the old or the new layer at which the plane has its own object, or a tombstone.
+    /// Returns the keys of the old or the new layer at which the plane has its own object, or a
+    /// tombstone.
     pub fn shadowed(&self) -> impl Iterator<Item = Shadowed> {
         let (from, to) = (self.difference.from(), self.difference.to());
         let layers = [from, to]
@@ -270,7 +275,8 @@ impl Ahead {
         Some(ObjectRef::new(Arc::clone(entry), Arc::clone(&self.after)))
     }
 
-    /// The next commit, on top of the chain `onto`. Both changes of a recreated object are in one commit.
+    /// Returns the next commit, on top of the chain `onto`. Both changes of a recreated object are
+    /// in one commit.
     fn commit(&self, changes_max: usize, onto: &Chain) -> LayerCommit {
         let root = self.cut.root();
         let mut building = Building::default();
@@ -304,7 +310,7 @@ impl Ahead {
     }
 }
 
-/// A chain with one more commit, of its unfinished step or of a new one.
+/// Returns a chain with one more commit, of its unfinished step or of a new one.
 fn with_commit(
     chain: &Chain,
     difference: &Arc<Difference>,
@@ -332,14 +338,14 @@ struct Building {
 }
 
 impl Building {
-    /// Adds the changes of one key.
+    /// Adds the changes of one key to the commit.
     fn take(&mut self, group: &[LayerChange], root: &Root, difference: &Difference) {
         let key = &group[0].key;
         let state = root.resources.get(key);
         self.claims
             .push((key.clone(), state.map(|state| state.stamp())));
-        // The plane shows the change if it shows the template. A key that only the new layer has may be
-        // free.
+        // The plane shows the change if it shows the template. A key that only the new layer has
+        // shows it if the plane has nothing there.
         let follows = match state {
             Some(state) => state.as_template().is_some(),
             None => group[0].kind == ChangeKind::Added,
@@ -376,7 +382,7 @@ impl Building {
 /// One event of a step.
 #[derive(Debug)]
 struct Move {
-    /// The position of its change, counted from the commit's first.
+    /// The position of the event's change, counted from the commit's first change.
     offset: u8,
     key: Key,
     /// The template that is added; `None` if it is removed.
@@ -386,7 +392,7 @@ struct Move {
 /// A commit of a step in the queue.
 #[derive(Debug)]
 pub(crate) struct LayerCommit {
-    /// The chain before it: the commit claims that it is still the plane's.
+    /// The chain before the commit, which claims that it is still the plane's chain.
     before: Arc<Chain>,
     commit: Arc<StepCommit>,
     /// The plane's template values once the commit is done.
@@ -398,22 +404,22 @@ pub(crate) struct LayerCommit {
 }
 
 impl LayerCommit {
-    /// Number of its version indexes.
+    /// Returns the number of the commit's version indexes.
     pub(crate) fn changes(&self) -> usize {
         self.commit.count
     }
 
-    /// Tombstones that it removes.
+    /// Returns the keys of the tombstones that the commit removes.
     pub(crate) fn drops(&self) -> &[Key] {
         &self.drops
     }
 
-    /// The record that it writes.
+    /// Returns the record that the commit writes.
     pub(crate) fn record(&self) -> &StepsRecord {
         &self.record
     }
 
-    /// Whether everything is still as the caller of the step saw it.
+    /// Returns whether everything is still as the caller of the step saw it.
     pub(crate) fn holds(&self, root: &Root) -> bool {
         let same = |(key, stamp): &(Key, Option<Stamp>)| {
             root.resources.get(key).map(|entry| entry.stamp()) == *stamp
@@ -421,7 +427,7 @@ impl LayerCommit {
         Arc::ptr_eq(root.template_values.chain(), &self.before) && self.claims.iter().all(same)
     }
 
-    /// Applies it to a root.
+    /// Applies the commit to a root.
     pub(crate) fn apply(&self, root: &mut Root, context: &Context) {
         for Move { key, entry, .. } in &self.moves {
             match entry {
@@ -432,8 +438,8 @@ impl LayerCommit {
         root.template_values = Arc::clone(&self.template_values);
     }
 
-    /// Called when it is durable, with the version of its first change: applies it to the published root
-    /// and returns its events.
+    /// Applies the durable commit, whose first change has this version, to the published root and
+    /// returns its events.
     pub(crate) fn land(
         &self,
         root: &mut Root,

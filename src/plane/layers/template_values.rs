@@ -40,7 +40,7 @@ struct Fixed {
     cache: Arc<RenderCache>,
 }
 
-/// What [`TemplateValues`] are made of.
+/// The inputs that [`TemplateValues`] are made of.
 pub(crate) struct TemplateInputs<'a> {
     pub(crate) birth: Version,
     pub(crate) birth_time: Str,
@@ -72,7 +72,7 @@ impl TemplateValues {
         })
     }
 
-    /// The values of the same plane with another chain of steps.
+    /// Returns the values of the same plane with another chain of steps.
     pub(crate) fn with(&self, chain: Arc<Chain>) -> Arc<Self> {
         Arc::new(Self {
             fixed: Arc::clone(&self.fixed),
@@ -81,7 +81,7 @@ impl TemplateValues {
         })
     }
 
-    /// The values of the same plane as they were at a version.
+    /// Returns the values of the same plane as they were at a version.
     pub(crate) fn until(self: &Arc<Self>, version: Version) -> Arc<Self> {
         if self.chain.has_no_steps() || self.until.is_some_and(|until| until <= version) {
             return Arc::clone(self);
@@ -101,7 +101,7 @@ impl TemplateValues {
         self.fixed.birth
     }
 
-    /// The value of a parameter, escaped.
+    /// Returns the value of a parameter, escaped for a JSON string.
     pub(crate) fn param(&self, name: &str) -> Option<&[u8]> {
         self.fixed.params.get(name).map(Vec::as_slice)
     }
@@ -110,17 +110,17 @@ impl TemplateValues {
         self.fixed.params.contains_key(name)
     }
 
-    /// Whether both belong to the same opened plane.
+    /// Returns whether both belong to the same opened plane.
     pub(crate) fn of_same_plane(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.fixed, &other.fixed)
     }
 
-    /// The template that the layers have for a key at this moment.
+    /// Returns the template that the layers have for a key at this moment.
     pub(crate) fn template(&self, key: &Key) -> Option<&Arc<Entry>> {
         self.chain.template(key, self.until)
     }
 
-    /// The version of a key's template; `None` while the commit that gave it is under way.
+    /// Returns the version of a key's template; `None` while the commit that gave it is under way.
     pub(crate) fn version(&self, key: &Key) -> Option<Version> {
         match self.chain.last_change(key, self.until) {
             None => Some(self.fixed.birth),
@@ -128,7 +128,7 @@ impl TemplateValues {
         }
     }
 
-    /// The version at which a key got a template; `None` while that commit is under way.
+    /// Returns the version at which a key got a template; `None` while that commit is under way.
     pub(crate) fn created(&self, key: &Key) -> Option<Version> {
         match self.chain.introduction(key, self.until) {
             None => Some(self.fixed.birth),
@@ -136,8 +136,8 @@ impl TemplateValues {
         }
     }
 
-    /// The body of a template in this plane, from the cache if it is there. It lacks `resourceVersion`
-    /// while the commit that gave the version is under way.
+    /// Returns the body of a template in this plane, from the cache if it is there. It lacks
+    /// `resourceVersion` while the commit that gave the version is under way.
     pub(crate) fn render(&self, entry: &Arc<Entry>, template: &Template) -> Bytes {
         let Some(version) = self.version(entry.key()) else {
             return self.write(entry.key(), template, None);
@@ -155,7 +155,7 @@ impl TemplateValues {
         body
     }
 
-    /// The body of a template in this plane, with the given version.
+    /// Returns the body of a template in this plane, with the given version.
     pub(crate) fn render_at(&self, key: &Key, template: &Template, version: Version) -> Bytes {
         self.write(key, template, Some(version))
     }
@@ -183,20 +183,20 @@ impl TemplateValues {
         body.freeze()
     }
 
-    /// When this plane got a template, RFC 3339.
+    /// Returns the time at which this plane got a template, RFC 3339.
     fn time(&self, key: &Key) -> &str {
         let came = self.chain.introduction(key, self.until);
         came.map_or(&self.fixed.birth_time, |came| came.time)
     }
 
-    /// The uid of a template in this plane.
+    /// Returns the uid of a template in this plane.
     fn uid(&self, key: &Key) -> Str {
         let came = self.chain.introduction(key, self.until);
         self.uid_of(key, came.map_or(0, |came| came.number))
     }
 
-    /// The uid of a template as another template (`namer`) refers to it: that in the layer of the
-    /// namer, even if the step to that layer has not added `key` yet.
+    /// Returns the uid of a template as another template, `namer`, refers to it: the uid in the
+    /// layer of the namer, even if the step to that layer has not added `key` yet.
     fn uid_in(&self, key: &Key, namer: &Key) -> Str {
         let changed = self.chain.last_change(namer, self.until);
         let brought = changed.map_or(0, |changed| {
@@ -205,13 +205,14 @@ impl TemplateValues {
         self.uid_of(key, brought)
     }
 
-    /// A uid in the form of version 4 that cannot be guessed from the object's name. It differs between
-    /// planes of the same name, and between objects of the same key that different steps added.
+    /// Returns a uid in the form of version 4 that cannot be guessed from the object's name. It
+    /// differs between planes of the same name, and between objects of the same key that different
+    /// steps added.
     fn uid_of(&self, key: &Key, number: u32) -> Str {
         let mut context = hmac::Context::with_key(&self.fixed.seed);
         context.update(key.as_bytes());
         if number > 0 {
-            // No other key gives this text: none has a zero byte followed by "step".
+            // No other key gives this text, because no key has a zero byte followed by "step".
             context.update(b"\0step\0");
             context.update(&number.to_be_bytes());
         }
@@ -233,7 +234,7 @@ impl TemplateValues {
     }
 }
 
-/// The seed of the uids of one plane's templates.
+/// Returns the seed of the uids of one plane's templates.
 #[must_use]
 pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
     let key = hmac::Key::new(hmac::HMAC_SHA256, store_secret);
@@ -246,11 +247,11 @@ pub fn uid_seed(store_secret: &[u8], plane: &str, birth: Version) -> [u8; 32] {
     seed
 }
 
-/// The template values of a plane over a stretch of time. The newest ones do not know what was before
-/// their fold; there are others for that time.
+/// The template values of a plane over a stretch of time. The newest values do not know the time
+/// before their fold, for which there are older ones.
 #[derive(Debug)]
 pub(crate) struct ValuesOverTime {
-    /// In order, each with the last version that it is valid for.
+    /// Older values in order, each with the last version that they are valid for.
     past: Vec<(Version, Arc<TemplateValues>)>,
     newest: Arc<TemplateValues>,
 }
@@ -263,12 +264,12 @@ impl ValuesOverTime {
         }
     }
 
-    /// Adds the chain that is valid after the ones added before, up to a version.
+    /// Adds a chain that is valid up to the version `until`, and after the chains added before.
     pub(crate) fn push(&mut self, until: Version, chain: Arc<Chain>) {
         self.past.push((until, self.newest.with(chain)));
     }
 
-    /// The values at an event.
+    /// Returns the values that are valid at an event.
     pub(crate) fn of(&self, event: Version) -> &Arc<TemplateValues> {
         let at = self.past.partition_point(|(until, _)| *until < event);
         let past = self
@@ -278,7 +279,7 @@ impl ValuesOverTime {
         past.unwrap_or(&self.newest)
     }
 
-    /// The values directly before an event, and with it.
+    /// Returns the values that are valid directly before an event, and those with it.
     pub(crate) fn around(&self, event: Version) -> (Arc<TemplateValues>, Arc<TemplateValues>) {
         let template_values = self.of(event);
         (
@@ -288,7 +289,7 @@ impl ValuesOverTime {
     }
 }
 
-/// Text as the inside of a JSON string, escaped as Go does it for HTML.
+/// Escapes a text for the inside of a JSON string, as Go does for HTML.
 fn escaped(text: &str) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len() + 16);
     for c in text.chars() {
@@ -318,7 +319,7 @@ pub(crate) struct RenderKey {
     pub(crate) version: Version,
 }
 
-/// Rendered templates of all planes of a store, bounded in bytes, oldest out first.
+/// Rendered templates of all planes of a store, bounded in bytes; the oldest is dropped first.
 #[derive(Debug)]
 pub(crate) struct RenderCache {
     inner: Mutex<Rendered>,

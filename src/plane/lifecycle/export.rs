@@ -1,11 +1,11 @@
 //! The export of a plane: what its owner streams to the successor in a hand-off.
 //!
-//! It has a header with the layer steps, the plane's own objects in the form of the store, the keys of
-//! layer objects that were deleted, and the newest events, and ends with a digest. An event refers to
-//! objects of the state or of an earlier event instead of repeating them. [`crate::lifecycle::import`]
-//! reads it.
+//! An export begins with a header that has the layer steps. Then come the plane's own objects in
+//! the form of the store, the keys of layer objects that were deleted, and the newest events. It
+//! ends with a digest. An event refers to objects of the state or of an earlier event instead of
+//! repeating them. [`crate::lifecycle::import`] reads an export.
 //!
-//! Invariant: everything in it is published, and all of one moment.
+//! Invariant: everything in an export is published, and all of it is of one moment.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,11 +29,13 @@ use crate::version::{Stamp, Version};
 use crate::yielding::{YIELD_BYTES, YieldBudget};
 
 pub(crate) const MAGIC: &[u8; 4] = b"pexp";
-/// The form without folded steps, the only one that programs below level `FOLDS_LEVEL` read.
+/// The number of the form without folded steps, the only form that programs below level
+/// `FOLDS_LEVEL` read.
 pub(crate) const FORMAT: u16 = 2;
-/// The form with folded steps, and with the chains of events from before they were folded.
+/// The number of the form with folded steps. It also has the chains of events from before the fold.
 pub(crate) const FOLDED: u16 = 3;
-/// Bytes of own objects beyond which a plane is not exported: the successor loads it from the store.
+/// Bytes of own objects beyond which a plane is not exported, because an export holds the state in
+/// memory a second time. The successor then loads the plane from the store.
 const STATE_BYTES_MAX: u64 = 64 << 20;
 /// Approximate bytes of events in an export. Older events are left out.
 const HISTORY_BYTES_MAX: usize = 4 << 20;
@@ -41,28 +43,29 @@ const HISTORY_BYTES_MAX: usize = 4 << 20;
 pub(crate) const NOTHING: u8 = 0;
 pub(crate) const OF_LAYER: u8 = 1;
 pub(crate) const INLINE: u8 = 2;
-/// The new object of an event is the one in the state; the replaced object is the one that the event
-/// before it of the same key made.
+/// A mark instead of an object in an event. For the new object it means the one in the state; for
+/// the replaced object, the one that the previous event of the same key made.
 pub(crate) const KNOWN: u8 = 3;
 
-/// What a successor opens the plane with, see [`crate::Import`].
+/// The state that a successor opens the plane with, see [`crate::Import`].
 #[derive(Debug, Clone)]
 pub struct Export {
-    /// The newest revision in it: what Released must name for this to be used.
+    /// The newest revision in the export. The successor uses the export only if Released names this
+    /// revision.
     pub head: Revision,
-    /// State and history.
+    /// The exported state and history.
     pub bytes: Bytes,
 }
 
-/// Why a plane is not exported. The successor then loads it from the store.
+/// The reason why a plane is not exported. The successor then loads it from the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// It is too large to be held twice.
+    /// The plane is too large to be held in memory twice.
     #[error("the control plane has {bytes} bytes, {bytes_max} are exported at most")]
     TooLarge {
-        /// Bytes of its own objects.
+        /// Bytes of the plane's own objects.
         bytes: u64,
-        /// The limit.
+        /// The limit, in bytes.
         bytes_max: u64,
     },
     /// Exports of other planes have filled their share of the memory budget.
@@ -71,13 +74,14 @@ pub enum ExportError {
 }
 
 impl Plane {
-    /// The published state with the newest events. Released names this state only if the plane is
-    /// paused; compare [`Export::head`]. Copies up to about 70 MB, and yields to other tasks meanwhile.
+    /// Returns the published state with the newest events. Only while the plane is paused is this
+    /// certainly the state that Released will name; compare [`Export::head`]. Copies up to about 70
+    /// MB, and yields to other tasks while it does.
     ///
     /// # Errors
     /// See [`ExportError`].
     pub async fn export(&self) -> Result<Export, ExportError> {
-        // Before the state is read: what is published in between is newer.
+        // Read before the state, so the state has everything up to this revision.
         let through = self.follow().map_or(Revision(0), |follow| follow.through());
         let (root, mut contents) = self.log().contents(|| self.published());
         let bytes = root.resources.weight().bytes;
@@ -107,7 +111,7 @@ impl Plane {
         out.version(self.birth());
         out.version(root.head);
         out.0.put_u64(through.0);
-        // All of it is published, so every commit has its version.
+        // All commits of the chain are published, so each has its version.
         StepsRecord::of(chain, Vec::new()).write(&mut out.0);
         if let Some(fold) = chain.fold() {
             write_past_chains(fold, &contents, &mut out);
@@ -124,8 +128,8 @@ impl Plane {
     }
 }
 
-/// The chains for events from before the fold, which does not know that time. There are such events
-/// only if they were read from the store's history.
+/// Writes the chains for events from before the fold, because the fold does not know that time.
+/// There are such events only if they were read from the store's history.
 fn write_past_chains(fold: &Fold, contents: &LogContents, out: &mut Writer) {
     let mut chains: Vec<(Version, &Arc<Chain>)> = Vec::new();
     for (_, event) in &contents.events {
@@ -203,7 +207,7 @@ async fn write_state(root: &Root, out: &mut Writer, yield_budget: &mut YieldBudg
     }
 }
 
-/// The digest that closes an export.
+/// Returns the digest that closes an export.
 pub(crate) async fn digest_of(bytes: &[u8], yield_budget: &mut YieldBudget) -> digest::Digest {
     let mut context = digest::Context::new(&digest::SHA256);
     for slice in bytes.chunks(YIELD_BYTES) {
@@ -231,7 +235,7 @@ impl Writer {
         self.0.put_slice(text);
     }
 
-    /// An own object with its versions.
+    /// Writes one of the plane's own objects with its versions.
     fn object(&mut self, object: &ObjectRef) {
         let (versions, object) = object.source().expect("what is published is durable");
         self.version(versions.version);
@@ -246,7 +250,8 @@ impl Writer {
         self.0.put_slice(&record);
     }
 
-    /// One side of an event. `known` is the state of the key that the reader has already.
+    /// Writes one side of an event. `known` is the stamp of the key's object that the reader has
+    /// already.
     fn side(&mut self, object: Option<&ObjectRef>, known: Option<Stamp>) {
         match object {
             None => self.0.put_u8(NOTHING),

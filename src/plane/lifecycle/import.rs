@@ -30,13 +30,13 @@ const DIGEST_LEN: usize = 32;
 /// An [`crate::Export`] at its successor.
 #[derive(Debug, Clone)]
 pub struct Import {
-    /// The head that Released named. An export with another head is not used.
+    /// The head that Released named. The plane does not use an export with another head.
     pub head: Revision,
-    /// The export as it was streamed.
+    /// The bytes of the export as the former owner streamed them.
     pub bytes: Bytes,
 }
 
-/// Why an import is not used.
+/// The reason why an import is not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
     /// A form that this program does not know.
@@ -48,12 +48,12 @@ pub enum ImportError {
     /// A layer that the export names cannot be read from the store.
     #[error("a layer of the export cannot be read from the store")]
     Layers,
-    /// It is of another plane, or of another time of this one.
+    /// The export is of another plane, or of another time of this one.
     #[error("the export is of another state: its {0} differs")]
     Other(&'static str),
 }
 
-/// Reads an import.
+/// Reads the plane's state from an export.
 pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loaded, ImportError> {
     let Opening { params, context } = opening;
     let mut yield_budget = YieldBudget::default();
@@ -104,7 +104,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     Ok(Loaded {
         root,
         expiries,
-        // The store's history has what happened before the floor.
+        // Events before the floor are read from the store's history.
         opened: Opened {
             revision: contents.floor.revision(base),
             head: contents.floor,
@@ -116,7 +116,8 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     })
 }
 
-/// The form and the content of an export that is whole and of a form that this program reads.
+/// Returns the form and the content of an export that is whole and of a form that this program
+/// reads.
 async fn open(bytes: &Bytes, yield_budget: &mut YieldBudget) -> Result<(u16, Reader), ImportError> {
     if !bytes.starts_with(MAGIC) {
         return Err(ImportError::Form);
@@ -188,7 +189,7 @@ impl Reader {
         steps.ok_or(ImportError::Damaged)
     }
 
-    /// The template values for the events that follow.
+    /// Returns the template values for the events that follow.
     async fn values_over_time(
         &mut self,
         form: u16,

@@ -1,5 +1,5 @@
-//! Opening a plane: its state from the store, or from an export of its former owner. Its history is
-//! read only when a client needs an older version.
+//! Opening a plane: reading its state from the store, or from an export of its former owner. The
+//! history is read only when a client needs an older version.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use crate::version::{Base, Stamp, Version};
 use crate::write::follow::Follow;
 use crate::yielding::YieldBudget;
 
-/// Why a plane cannot be opened.
+/// The reason why a plane cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The store did not answer.
     #[error("cannot read the control plane's range")]
     Read(#[from] ReadError),
-    /// A record in its range cannot be decoded.
+    /// A record in the plane's range cannot be decoded.
     #[error("cannot decode the record at {key}")]
     Record {
-        /// The key in the store.
+        /// The record's key in the store.
         key: String,
-        /// What is wrong with its value.
+        /// The error in the record's value.
         #[source]
         source: RecordError,
     },
@@ -48,28 +48,30 @@ pub enum OpenError {
     Parameter(#[from] MissingParameter),
 }
 
-/// A plane's state in the making.
+/// A plane's state after loading, before the plane exists.
 pub(crate) struct Loaded {
     pub(crate) root: Root,
     pub(crate) expiries: BTreeSet<(u64, Key)>,
     pub(crate) opened: Opened,
-    /// The newest revision that is in the root, or a later one at which it was read.
+    /// The newest revision that the root includes. It may be the later revision at which the root
+    /// was read.
     pub(crate) revision: Revision,
-    /// The root has all external writes up to here.
+    /// The revision up to which the root has all external writes.
     pub(crate) followed_from: Revision,
     pub(crate) log: Log,
     pub(crate) imported: bool,
 }
 
 impl Plane {
-    /// Opens a plane from the export in `params`, if there is one and it fits in every way, else from
-    /// the store. The fence must be held.
+    /// Opens a plane from the export in `params`, if there is one and it matches in every way, else
+    /// from the store. The caller must hold the fence.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing was changed.
+    /// See [`OpenError`]. Nothing was changed.
     pub async fn open(mut params: PlaneParams) -> Result<Arc<Self>, OpenError> {
         let derive = Derive(params.derivation.clone());
-        // What an object defines is derived once all of them are there.
+        // Some objects define something beside themselves. That is derived once all objects are
+        // loaded.
         let mut context = Context {
             derive: Derive::default(),
             indexes: params.indexes.clone().into(),
@@ -110,20 +112,20 @@ impl Plane {
     }
 }
 
-/// A plane on its way into memory.
+/// A plane that is being opened.
 pub(crate) struct Opening<'a> {
     pub(crate) params: &'a PlaneParams,
     pub(crate) context: &'a Context,
 }
 
 impl Opening<'_> {
-    /// The version of the plane's birth.
+    /// Returns the version of the plane's birth.
     pub(crate) fn birth(&self) -> Version {
         self.params.record.birth.unwrap_or(self.params.born)
     }
 
-    /// The plane after its layer steps, without its own objects. With a fold, the layers before it are
-    /// not needed, not even that of the birth.
+    /// Returns the plane after its layer steps, without its own objects. If the steps begin with a
+    /// fold, the layers before the fold are not needed, not even that of the birth.
     pub(crate) async fn stepped(
         &self,
         steps: &StepsRecord,
@@ -142,17 +144,17 @@ impl Opening<'_> {
         }))
     }
 
-    /// The root of the map that `stepped` returns.
+    /// Returns the root that [`Self::stepped`] yields.
     async fn root(&self, steps: &StepsRecord) -> Result<Root, OpenError> {
         Ok(Root::of_layers(self.stepped(steps).await?, self.context))
     }
 }
 
-/// A plane's state, as far as it was read.
+/// A plane's state as far as it was read from the store.
 struct Loading<'a> {
     opening: &'a Opening<'a>,
     keys: &'a KeySpace,
-    /// Made of the steps, or of the layer of the birth if there are none.
+    /// The root: made of the steps, or of the layer of the birth if there are none.
     root: Option<Root>,
     expiries: BTreeSet<(u64, Key)>,
     newest: Revision,
@@ -179,7 +181,8 @@ impl Loading<'_> {
             }
             (StoredKey::Steps, _) => return Err(record(RecordError::Damaged)),
         };
-        // Its key sorts before all objects, so there is no step record.
+        // The key of the step record sorts before all objects, so at the first object it is known
+        // that there is none.
         let root = match &mut self.root {
             Some(root) => root,
             none => none.insert(self.opening.root(&StepsRecord::default()).await?),
@@ -243,7 +246,8 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
     };
     let read_at = read_at.unwrap_or_default();
     if params.external.is_some() {
-        // An external delete leaves no record, so the state is as new as the read, not as its records.
+        // An external delete leaves no record, so the state's revision is that of the read, not the
+        // newest one of its records.
         newest = read_at;
     }
     if newest > Revision(0) {

@@ -1,4 +1,4 @@
-//! What a plane is opened with, and its record in the directory.
+//! The parameters that a plane is opened with, and its record in the directory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,48 +20,51 @@ use crate::write::committer::Committer;
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PlaneRecord {
-    /// Its id, never used again.
+    /// The plane's id, never used again.
     pub id: String,
-    /// What is added to the store's revisions.
+    /// The number that is added to the store's revisions to make versions.
     #[serde(default)]
     pub base: u64,
-    /// The version of its birth where it is not that of the record's first put: after a move.
+    /// The version of the plane's birth, where it differs from that of the record's first put:
+    /// after a move to another store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub birth: Option<Version>,
-    /// The layer it was born with. The steps since are recorded in the plane's own range.
+    /// The hash of the layer that the plane was born with. Later steps are recorded in the plane's
+    /// own range.
     pub layer: LayerHash,
     /// The values of the placeholders of the layer: serving CA, client CA certificate, addresses.
     #[serde(default)]
     pub params: BTreeMap<String, String>,
 }
 
-/// What a plane is opened with.
+/// The parameters that a plane is opened with.
 pub struct PlaneParams {
-    /// Its directory record.
+    /// The plane's directory record.
     pub record: PlaneRecord,
     /// The version of the record's first put, in the plane's own base.
     pub born: Version,
     /// The time of the record's first put, RFC 3339.
     pub born_at: String,
-    /// The layer that the record names, and those of the steps since.
+    /// The cache of layers, which has or loads the layer that the record names and those of later
+    /// steps.
     pub layers: Arc<Layers>,
     /// Seed of the uids of layer objects, see [`crate::uid_seed`].
     pub uid_seed: [u8; 32],
-    /// Indexes that claims test, by [`crate::IndexId`].
+    /// The indexes that claims test, in the order of [`crate::IndexId`].
     pub indexes: Vec<Arc<dyn Index>>,
-    /// Derives what objects define; `None` if they define nothing.
+    /// Derives what the plane's objects define; `None` if objects define nothing.
     pub derivation: Option<Arc<dyn Derivation>>,
     /// The committer of the plane's store.
     pub committer: Arc<Committer>,
-    /// The fence's holder.
+    /// The holder of the plane's fence.
     pub guard: Arc<dyn CommitGuard>,
     /// The revision at which the fence was acquired.
     pub acquired: Revision,
-    /// How much of the log is kept.
+    /// The bounds of the log.
     pub log: LogBounds,
     /// Objects that other replicas write past the sequencer, see [`crate::external`]: one namespace of one
     /// resource. No operation of a [`crate::Write`] may name a key of it.
     pub external: Option<Prefix>,
-    /// The export of the former owner, if the fence was taken from its Released.
+    /// The export of the former owner, if the fence was taken from a Released record.
     pub import: Option<Import>,
 }

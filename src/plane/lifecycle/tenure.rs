@@ -1,7 +1,7 @@
 //! The end of a plane in this process, and the pause before it: hand-off, sleep, loss, deletion.
 //!
-//! Invariant: every caller of a write gets a true answer. `Lost` means that nothing of it was done, and
-//! nothing will be.
+//! Invariant: every caller of a write gets a true answer. `Lost` means that nothing of the write
+//! was applied, and nothing will be.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::plane::Plane;
 use crate::write::claim::SubmitError;
 use crate::write::settle::answer_all;
 
-/// Why a plane is not paused.
+/// The reason why a plane is not paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PauseError {
-    /// A commit is not settled yet. The pause is called off.
+    /// A commit was not settled before the deadline. The pause is called off.
     #[error("a write is still under way")]
     Deadline,
     /// The plane has ended.
@@ -25,16 +25,16 @@ pub enum PauseError {
 }
 
 impl Plane {
-    /// The revision of the newest published commit, external writes included. Released names it if the
-    /// plane is paused.
+    /// Returns the revision of the newest published commit, external writes included. Released
+    /// names it if the plane is paused.
     #[must_use]
     pub fn head(&self) -> Revision {
         self.published().head.revision(self.base())
     }
 
-    /// Stops sending to the store, and waits until everything that was sent is settled. Queued and new
-    /// writes wait for [`Self::resume`]. Reads continue. Returns the head, which does not move until
-    /// then.
+    /// Stops sending to the store, and waits until every part that was sent is settled. Queued and
+    /// new writes wait for [`Self::resume`]. Reads continue. Returns the head, which does not
+    /// change before the resume.
     ///
     /// # Errors
     /// See [`PauseError`].
@@ -67,15 +67,15 @@ impl Plane {
         Ok(self.head())
     }
 
-    /// Ends a pause: the writes that have waited are sent, and new ones accepted. Does nothing if the
+    /// Ends a pause: sends the writes that have waited, and accepts new ones. Does nothing if the
     /// plane is not paused.
     pub fn resume(self: &Arc<Self>) {
         self.guard().resume();
         self.go_on();
     }
 
-    /// Resumes what waits for permission of the fence's machine. Call it after every step of the
-    /// machine that may have granted something; calling it too often does no harm.
+    /// Resumes everything that waits for permission of the fence's machine. Call this after every
+    /// step of the machine that may have granted a permission; an unnecessary call does no harm.
     pub fn go_on(self: &Arc<Self>) {
         let wakeup = self.sequencer().lock().go_on();
         self.resume_following();
@@ -84,10 +84,10 @@ impl Plane {
         self.wait_for_store();
     }
 
-    /// Ends the plane at once, without waiting for the store. Writes that were not sent get `Lost`;
-    /// those under way get what the store answers, or `Deadline` if it does not. Watches end after the
-    /// last published event. The caller ends the guard first, so that nothing more is sent. A second
-    /// call does nothing.
+    /// Ends the plane at once, without waiting for the store. Writes that were not sent get `Lost`.
+    /// Writes under way get the result of the store's reply, or `Deadline` if the store does not
+    /// reply. Watches end after the last published event. The caller ends the guard first, so that
+    /// nothing more is sent. A second call does nothing.
     pub fn end(self: &Arc<Self>, ended: Ended) {
         let unsent = self.sequencer().lock().end(ended, || self.published());
         answer_all(unsent, &SubmitError::Lost);
@@ -98,7 +98,8 @@ impl Plane {
         self.changed();
     }
 
-    /// Whether external writes must wait as well, because the head was returned by [`Self::pause`].
+    /// Returns whether external writes must wait as well, because [`Self::pause`] has returned the
+    /// head.
     pub(crate) fn is_held(&self) -> bool {
         self.guard().stands_still()
     }

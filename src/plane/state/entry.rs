@@ -20,56 +20,56 @@ use crate::version::{Stamp, Version};
 
 /// The text before the digits of a version in a body.
 const VERSION_HEAD: &[u8] = b"\"resourceVersion\":\"";
-/// The text after them.
+/// The text after the digits of a version in a body.
 const VERSION_TAIL: &[u8] = b"\",";
-/// Rough bytes of an entry beside its key and body: its head and its place in the tree.
+/// Estimated bytes of an entry beside its key and body: its head and its position in the tree.
 const ENTRY_BYTES: usize = 160;
 
-/// An object as its kind's code hands it over: canonical JSON without TypeMeta and without
+/// An object as the code of its kind creates it: canonical JSON without TypeMeta and without
 /// `metadata.resourceVersion`.
 #[derive(Debug, Clone)]
 pub struct NewObject {
     /// The canonical bytes, `{"metadata":{…`.
     pub body: Bytes,
-    /// Where `"resourceVersion":"…",` goes: before the quote of the member of `metadata` that
-    /// follows it. There always is one.
+    /// The offset at which `"resourceVersion":"…",` is inserted: before the quote of the member of
+    /// `metadata` that follows it. There always is such a member.
     pub version_slot: usize,
     /// The position of the value of `metadata.labels` in `body`, braces included.
     pub labels: Option<Range<usize>>,
-    /// The API version the body is written in, `v1` say.
+    /// The API version that the body is written in, for example `v1`.
     pub storage_version: Str,
-    /// When the object expires, in seconds since 1970.
+    /// The time at which the object expires, in seconds since 1970.
     pub expires: Option<u64>,
-    /// What claims need to know of it.
+    /// The facts about the object that claims test.
     pub flags: Flags,
 }
 
-/// What claims need to know of an object, readable without decoding it.
+/// Facts about an object that claims test, readable without decoding the object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flags(pub(crate) u8);
 
 impl Flags {
-    /// Nothing.
+    /// No flag.
     pub const NONE: Self = Self(0);
-    /// The object is on its way out and takes in nothing new: a namespace that terminates.
+    /// The object is being deleted and accepts nothing new: a namespace that terminates.
     pub const TERMINATING: Self = Self(1);
     /// The object has a deletion timestamp and waits for its finalizers.
     pub const DELETING: Self = Self(2);
 
-    /// Both.
+    /// Returns the flags of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` are set.
+    /// Returns whether all flags of `other` are set.
     #[must_use]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// One state of one object. Immutable; what is written again is a new entry.
+/// One state of one object. It is immutable: writing the object again makes a new entry.
 #[derive(Debug)]
 pub struct Entry {
     key: Key,
@@ -102,7 +102,8 @@ enum Body {
         bytes: Bytes,
         labels: Span,
     },
-    /// Large parts are shared with other objects. The labels are copied, to be one slice.
+    /// A body whose large parts are shared with other objects. The labels are copied, to be one
+    /// slice.
     Shared {
         rope: Rope,
         labels: Box<[u8]>,
@@ -138,7 +139,7 @@ struct InFlight {
     durable: OnceLock<Arc<Entry>>,
 }
 
-/// A range of a body; empty means that there is none.
+/// A range of a body; an empty range means that the body has no such part.
 #[derive(Debug, Clone, Copy, Default)]
 struct Span {
     start: u32,
@@ -189,7 +190,7 @@ impl Entry {
         Self::with(key, stamp, state)
     }
 
-    /// A durable object with its version spliced in and its large parts shared.
+    /// Creates the entry of a durable object: splices its version in and shares its large parts.
     pub(crate) fn own(
         key: Key,
         stamp: Stamp,
@@ -229,7 +230,7 @@ impl Entry {
         Self::with(key, stamp, state)
     }
 
-    /// The durable entry of a write under way, made once.
+    /// Returns the durable entry of a write under way, made at the first call.
     pub(crate) fn settle(self: &Arc<Self>, versions: Versions, interner: &Interner) -> Arc<Self> {
         let State::InFlight(in_flight) = &self.state else {
             return Arc::clone(self);
@@ -245,7 +246,7 @@ impl Entry {
         }))
     }
 
-    /// The object of a write under way.
+    /// Returns the object of a write under way; `None` once the entry is durable.
     pub(crate) fn object(&self) -> Option<&NewObject> {
         match &self.state {
             State::InFlight(in_flight) => Some(&in_flight.object),
@@ -260,19 +261,19 @@ impl Entry {
         }
     }
 
-    /// The key.
+    /// Returns the object's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// Which state of the key this is.
+    /// Returns the stamp that identifies this state of the key.
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
 
-    /// What claims need to know of it.
+    /// Returns the facts about the object that claims test.
     #[must_use]
     pub fn flags(&self) -> Flags {
         match &self.state {
@@ -282,7 +283,7 @@ impl Entry {
         }
     }
 
-    /// When it expires, in seconds since 1970.
+    /// Returns the time at which the object expires, in seconds since 1970.
     #[must_use]
     pub fn expires(&self) -> Option<u64> {
         match &self.state {
@@ -292,7 +293,7 @@ impl Entry {
         }
     }
 
-    /// The value of `metadata.labels` as JSON; `{}` if there are none.
+    /// Returns the value of `metadata.labels` as JSON; `{}` if there are none.
     pub(crate) fn labels(&self) -> &[u8] {
         let labels = match &self.state {
             State::Own(own) => own.body.labels(),
@@ -349,25 +350,26 @@ impl ObjectRef {
         }
     }
 
-    /// What made it an object of its plane, at its moment.
+    /// Returns the values that made the entry an object of its plane, at its moment.
     pub(crate) fn template_values(&self) -> &Arc<TemplateValues> {
         &self.template_values
     }
 
-    /// The key.
+    /// Returns the object's key.
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.entry.key
     }
 
-    /// Which state of the key this is, for [`crate::Claim::At`].
+    /// Returns the stamp that identifies this state of the key, for [`crate::Claim::At`].
     #[must_use]
     pub fn stamp(&self) -> Stamp {
         self.entry.stamp
     }
 
-    /// The version. `None` while the write that made it is not durable; after
-    /// [`crate::Plane::settled`] returned [`crate::Settled::Durable`] for the cut there is one.
+    /// Returns the object's version; `None` while the write that made it is not durable. Once
+    /// [`crate::Plane::settled`] has returned [`crate::Settled::Durable`] for the cut, there is a
+    /// version.
     #[must_use]
     pub fn version(&self) -> Option<Version> {
         match &self.durable().state {
@@ -377,7 +379,8 @@ impl ObjectRef {
         }
     }
 
-    /// The version of the first write since the key was last absent; `None` while in flight.
+    /// Returns the version of the first write since the key was last absent; `None` while that
+    /// write is under way.
     #[must_use]
     pub fn created(&self) -> Option<Version> {
         match &self.durable().state {
@@ -387,8 +390,8 @@ impl ObjectRef {
         }
     }
 
-    /// The canonical bytes without TypeMeta, `resourceVersion` included. Cheap. While in flight
-    /// they are without `resourceVersion`.
+    /// Returns the canonical bytes without TypeMeta. They include `resourceVersion`, unless the
+    /// write is under way. Cheap.
     #[must_use]
     pub fn body(&self) -> Bytes {
         match &self.durable().state {
@@ -398,7 +401,7 @@ impl ObjectRef {
         }
     }
 
-    /// Appends [`Self::body`] to a buffer: one copy, whatever it is made of.
+    /// Appends [`Self::body`] to a buffer. This copies once, whatever parts the body is made of.
     pub fn append_to(&self, out: &mut impl BufMut) {
         match &self.durable().state {
             State::Own(Own {
@@ -409,7 +412,7 @@ impl ObjectRef {
         }
     }
 
-    /// The bytes with another version in the place of their own, as a DELETED event carries them.
+    /// Returns the body with another version in place of its own, as a DELETED event carries it.
     #[must_use]
     pub fn body_at(&self, version: Version) -> Bytes {
         match &self.durable().state {
@@ -437,13 +440,13 @@ impl ObjectRef {
         }
     }
 
-    /// The value of `metadata.labels` as JSON; `{}` if there are none.
+    /// Returns the value of `metadata.labels` as JSON; `{}` if there are none.
     #[must_use]
     pub fn labels_json(&self) -> &[u8] {
         self.entry.labels()
     }
 
-    /// The API version the bytes are written in.
+    /// Returns the API version the body is written in.
     #[must_use]
     pub fn storage_version(&self) -> &Str {
         match &self.entry.state {
@@ -453,25 +456,25 @@ impl ObjectRef {
         }
     }
 
-    /// What claims need to know of it.
+    /// Returns the facts about the object that claims test.
     #[must_use]
     pub fn flags(&self) -> Flags {
         self.entry.flags()
     }
 
-    /// When it expires, in seconds since 1970.
+    /// Returns the time at which the object expires, in seconds since 1970.
     #[must_use]
     pub fn expires(&self) -> Option<u64> {
         self.entry.expires()
     }
 
-    /// Whether it is a layer's object that this plane never wrote.
+    /// Returns whether this is a layer's object that this plane never wrote.
     #[must_use]
     pub fn is_template(&self) -> bool {
         matches!(self.entry.state, State::Template(_))
     }
 
-    /// Whether both are the same state of the same object of the same plane.
+    /// Returns whether both are the same state of the same object of the same plane.
     #[must_use]
     pub fn same(&self, other: &Self) -> bool {
         self.entry.stamp == other.entry.stamp
@@ -480,7 +483,8 @@ impl ObjectRef {
             && self.template_values.of_same_plane(&other.template_values)
     }
 
-    /// Bytes of memory that go with this state alone: not what is shared by content.
+    /// Returns the bytes of memory that this state alone uses, without parts that are shared by
+    /// content.
     #[must_use]
     pub fn unshared_len(&self) -> usize {
         match &self.durable().state {
@@ -494,7 +498,8 @@ impl ObjectRef {
         }
     }
 
-    /// Bytes that the last holder of it keeps in memory, apart from shared parts.
+    /// Returns the bytes that the last reference to this state keeps in memory, apart from shared
+    /// parts.
     pub(crate) fn pinned_len(&self) -> usize {
         match self.is_template() {
             true => 0,
@@ -502,7 +507,7 @@ impl ObjectRef {
         }
     }
 
-    /// The address and length of each part that it shares with others by content.
+    /// Returns the address and length of each part that this state shares with others by content.
     pub(crate) fn shared_parts(&self) -> impl Iterator<Item = (usize, usize)> {
         let rope = match &self.durable().state {
             State::Own(Own {
@@ -514,7 +519,7 @@ impl ObjectRef {
         rope.into_iter().flat_map(Rope::shared_parts)
     }
 
-    /// Bytes of its body, of a template about.
+    /// Returns the bytes of the object's body; an estimate for a template.
     #[must_use]
     pub fn body_len(&self) -> usize {
         self.durable().body_len()
@@ -524,7 +529,8 @@ impl ObjectRef {
         &self.entry
     }
 
-    /// The object as it was written, with its versions; `None` of a template, and while in flight.
+    /// Returns the object as it was written, with its versions; `None` for a template, and while
+    /// the write is under way.
     pub(crate) fn source(&self) -> Option<(Versions, NewObject)> {
         let State::Own(own) = &self.durable().state else {
             return None;
@@ -538,7 +544,8 @@ impl ObjectRef {
         let body = body.freeze();
         let object = NewObject {
             version_slot,
-            // The same bytes at another place are the same labels.
+            // The labels are found again by their bytes: equal bytes at another position in the
+            // metadata are equal labels.
             labels: find(&body, own.body.labels()),
             storage_version: own.storage_version.clone(),
             expires: (own.expires != 0).then_some(own.expires),
@@ -560,7 +567,7 @@ impl ObjectRef {
     }
 }
 
-/// The position of a part in a body; `None` if it is empty.
+/// Returns the position of a part in a body; `None` if it is empty.
 fn find(body: &[u8], part: &[u8]) -> Option<Range<usize>> {
     if part.is_empty() {
         return None;
@@ -569,7 +576,7 @@ fn find(body: &[u8], part: &[u8]) -> Option<Range<usize>> {
     Some(at..at + part.len())
 }
 
-/// A body with a version in its slot, and the position of the digits.
+/// Returns a body with a version in its slot, and the position of the digits.
 fn splice(body: &[u8], slot: usize, version: Version) -> (Bytes, Range<usize>) {
     let digits = version.to_string();
     let grown = VERSION_HEAD.len() + digits.len() + VERSION_TAIL.len();

@@ -1,7 +1,8 @@
 //! Derived indexes: what claims test besides keys, such as whether a port is free or a quota has room.
 //!
-//! A kind registers an index when the plane is opened. Its rows are computed from the objects' bytes,
-//! at load and at each write. They are kept in persistent maps in the root, and go with it.
+//! A kind registers an index when the plane is opened. Its rows are computed from the objects'
+//! bytes, at load and at each write. They are kept in persistent maps in the root, and are dropped
+//! with it.
 
 use std::sync::Arc;
 
@@ -10,35 +11,37 @@ use bytes::Bytes;
 use crate::key::{Key, Prefix};
 use crate::state::tree::{Item, Tree, Weight};
 
-/// Which of the plane's indexes: its place in the list the plane was opened with.
+/// The number of an index: its position in the list that the plane was opened with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct IndexId(pub usize);
 
-/// What one object adds under one value.
+/// The row that one object adds under one value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IndexRow {
     /// The value: a port, an address, a name, a quota's bucket.
     pub value: Bytes,
-    /// How much of it the object takes; 1 where only the owner matters.
+    /// The amount of the value that the object takes; 1 where only the owner matters.
     pub amount: i64,
 }
 
-/// Computes the rows of objects. Must be a pure function of key and body that does not panic on
-/// anything: it runs inside the sequencer. Planes that show the same layer share the rows of its
-/// templates as far as these do not depend on uids, times and the plane's record.
+/// Computes the rows of objects. Must be a pure function of key and body that never panics: it runs
+/// inside the sequencer. Planes that show the same layer share the rows of its templates as far as
+/// these do not depend on uids, times and the plane's record.
 pub trait Index: Send + Sync + 'static {
-    /// Whether objects of a resource can have rows at all; keeps others from being looked at.
+    /// Returns whether objects of a resource can have rows at all. If not, the plane never computes
+    /// their rows.
     fn covers(&self, resource: &Prefix) -> bool;
 
-    /// The rows of one object. The body may lack `resourceVersion`.
+    /// Returns the rows of one object. The body may lack `resourceVersion`.
     fn rows(&self, key: &Key, body: &[u8]) -> Vec<IndexRow>;
 }
 
-/// All that is known under one value.
+/// All facts about one value.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
     value: Arc<[u8]>,
-    /// The only holder; `None` once there were several, even if one is left.
+    /// The only holder of the value; `None` once it has had several at one time, even if only one
+    /// is left.
     pub(crate) owner: Option<Key>,
     pub(crate) holders: u32,
     pub(crate) amount: i64,

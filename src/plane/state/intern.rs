@@ -1,7 +1,8 @@
 //! Large parts of bodies, shared by content: the schema of a repeated CRD, the data of a repeated
 //! config map, and the copy of either inside an annotation.
 //!
-//! A part is shared from its second sight on, so that an object like no other stays in one piece.
+//! A part is shared when it is seen for the second time, so that an object like no other stays in
+//! one piece.
 //!
 //! Knows the outline of canonical JSON, metadata first, and nothing of its meaning.
 
@@ -15,13 +16,16 @@ use parking_lot::Mutex;
 
 use crate::memory::{Memory, Share};
 
-/// Parts smaller than this are not shared: the table's entry would cost as much as is saved.
+/// Parts smaller than this are not shared: an entry of the table would cost as much as sharing
+/// saves.
 pub(crate) const PART_BYTES_MIN: usize = 1 << 10;
-/// Hashes of parts seen once that are remembered. Beyond it the older half is forgotten.
+/// Number of hashes that are remembered of parts seen once. Beyond this number the older half is
+/// forgotten, which bounds the memory for parts that never repeat.
 const ONCE_MAX: usize = 1 << 16;
-/// Bytes of an entry of the table: its part's counts, the reference, the hash, room to grow.
+/// Estimated bytes of an entry of the table: the part's counts, the reference, the hash, and room
+/// to grow.
 const PLACE_BYTES: usize = 128;
-/// Entries of the table before it is first swept.
+/// Number of entries at which the table is swept for the first time.
 const SWEEP_FIRST: usize = 1 << 10;
 
 /// The parts that bodies share.
@@ -37,9 +41,9 @@ struct Table {
     parts: HashMap<u64, Vec<Weak<Part>>>,
     /// Hashes of parts seen once, the newer and the older half.
     once: [HashSet<u64>; 2],
-    /// Parts that are gone are swept out when the table has grown to this.
+    /// Number of entries at which unused parts are swept out of the table.
     sweep_at: usize,
-    /// Parts that found the table full since it was swept.
+    /// Number of parts that were not added since the last sweep because the table was full.
     refused: usize,
     /// Bytes that are counted in the memory budget.
     counted_bytes: usize,
@@ -58,8 +62,8 @@ enum Slice {
     Shared(Arc<Part>),
 }
 
-/// A part that bodies share. The bytes are an allocation of their own: the table's weak reference
-/// keeps what it points at from being freed, and that must not be the bytes.
+/// A part that bodies share. The bytes have an allocation of their own, because the table's weak
+/// reference keeps this struct's memory from being freed, and the bytes must not be part of that.
 #[derive(Debug)]
 struct Part(Box<[u8]>);
 
@@ -71,7 +75,7 @@ impl Interner {
         })
     }
 
-    /// The body with its large parts shared; `None` if it has none.
+    /// Returns the body with its large parts shared; `None` if it has no large parts.
     pub(crate) fn rope(&self, body: &[u8]) -> Option<Rope> {
         if body.len() < PART_BYTES_MIN {
             return None;
@@ -126,8 +130,9 @@ impl Interner {
 }
 
 impl Table {
-    /// Whether one more part may be added to at most `parts_max`. Unused parts are removed when the
-    /// table has doubled. A full table is swept after a number of refusals, not at each.
+    /// Returns whether one more part may be added to at most `parts_max`. Removes unused parts when
+    /// the table has doubled. A full table is swept only after a number of refusals, because a
+    /// sweep at each would be slow.
     fn has_room(&mut self, parts_max: usize) -> bool {
         let places = self.parts.len();
         if places >= parts_max {
@@ -165,7 +170,7 @@ impl Rope {
         self.len
     }
 
-    /// Bytes that are this rope's alone.
+    /// Returns the number of bytes that only this rope has.
     pub(crate) fn own_len(&self) -> usize {
         let own = |slice: &Slice| match slice {
             Slice::Own(bytes) => bytes.len(),
@@ -174,7 +179,7 @@ impl Rope {
         self.slices.iter().map(own).sum()
     }
 
-    /// The address and length of each shared part.
+    /// Returns the address and length of each shared part.
     pub(crate) fn shared_parts(&self) -> impl Iterator<Item = (usize, usize)> {
         self.slices.iter().filter_map(|slice| match slice {
             Slice::Shared(part) => Some((Arc::as_ptr(part) as usize, part.0.len())),
@@ -182,7 +187,7 @@ impl Rope {
         })
     }
 
-    /// The body in one piece.
+    /// Returns the body in one piece.
     pub(crate) fn whole(&self) -> Bytes {
         let mut out = BytesMut::with_capacity(self.len);
         self.append_to(&mut out);
@@ -199,7 +204,8 @@ impl Rope {
     }
 }
 
-/// What of a body is worth sharing: its members but metadata, and strings inside metadata.
+/// Returns the parts of a body that are worth sharing: its members other than metadata, and strings
+/// inside metadata.
 fn large_parts(body: &[u8]) -> Vec<Range<usize>> {
     let mut spans = Vec::new();
     let mut keep = |span: Range<usize>| {
@@ -237,7 +243,7 @@ fn large_parts(body: &[u8]) -> Vec<Range<usize>> {
     spans
 }
 
-/// Behind the quote that closes the string that opens at `start`.
+/// Returns the offset behind the quote that closes the string that opens at `start`.
 fn string_end(body: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < body.len() {

@@ -1,13 +1,14 @@
-//! What objects of a plane define beside themselves: an overlay of rows that each root carries, as
-//! it carries its indexes.
+//! The definitions that follow from objects of a plane: an overlay of rows that each root carries,
+//! as it carries its indexes.
 //!
 //! A custom resource definition, for one, defines a kind. The embedder knows what a row means: it
 //! passes a [`Derivation`] to [`crate::Plane::open`]. Each root has the rows of its own objects,
-//! whether they came by an accepted write, a published or replayed commit, a load, an import or a
-//! layer. A root of the past has the rows of the newest one.
+//! whether they were added by an accepted write, a published or replayed commit, a load, an import
+//! or a layer. A root of the past has the rows of the newest one.
 //!
-//! Invariant: a row is a pure function of one object's header, so an overlay is a pure function of the
-//! objects in its root: deriving it from scratch gives the overlay that was carried along.
+//! Invariant: a row is a pure function of one object's header, so an overlay is a pure function of
+//! the objects in its root. Deriving it again from all objects gives the same overlay that the root
+//! carries.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -28,7 +29,7 @@ use crate::version::Version;
 pub struct ContentId([u8; 16]);
 
 impl ContentId {
-    /// The id of content that is made of parts. Where a part ends counts.
+    /// Returns the id of content that consists of parts. The boundaries of the parts count.
     pub fn of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut context = digest::Context::new(&digest::SHA256);
         for part in parts {
@@ -40,72 +41,75 @@ impl ContentId {
         Self(id)
     }
 
-    /// Its bytes.
+    /// Returns the id's bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// What a derivation sees of an object: nothing that needs the body to be parsed, so that a plane
-/// wakes without reading bodies.
+/// The part of an object that a derivation gets: only what is known without parsing the body, so
+/// that a plane wakes without reading bodies.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The object's key.
     pub key: &'a Key,
     /// `metadata.labels` as JSON; `{}` if there are none.
     pub labels: &'a [u8],
-    /// What claims need to know of it.
+    /// The facts about the object that claims test.
     pub flags: Flags,
-    /// What the code of the object's kind has put into the header of the record for the derivation.
-    /// Always empty today: records have no place for it. It gets one with a format that is written
-    /// once every replica of the store reads it; [`crate::NewObject`] then carries it from prepare,
-    /// where the tree is at hand, and records in today's format are rewritten before.
+    /// Data that the code of the object's kind puts into the header of the record for the
+    /// derivation. It is always empty today, because the form of records has no room for it. A
+    /// later form will have, once every replica of the store reads it; [`crate::NewObject`] will
+    /// then carry the data from the preparation, where the parsed object is at hand, and records in
+    /// today's form will be rewritten first.
     pub extra: &'a [u8],
 }
 
-/// What one object defines.
+/// The definition that follows from one object.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// The resource it is about; watches of it end when its view changes.
+    /// The resource that the row defines. Watches of the resource end when its view changes.
     pub resource: Prefix,
-    /// What readers of the resource see. Writes claim it, see [`crate::Claim::View`].
+    /// The id of what readers of the resource see. Writes claim it, see [`crate::Claim::View`].
     pub view: ContentId,
-    /// Everything in the row.
+    /// The id of everything in the row.
     pub id: ContentId,
-    /// What the embedder makes of it.
+    /// The embedder's own form of the definition.
     pub content: Arc<dyn Any + Send + Sync>,
 }
 
 /// Derives rows from objects. One for all planes of a process.
 pub trait Derivation: Send + Sync + 'static {
-    /// Whether objects of the key's resource can define anything; keeps others from being looked at.
+    /// Returns whether objects of the key's resource can define anything. If not, the plane never
+    /// derives their rows.
     fn covers(&self, key: &Key) -> bool;
 
-    /// What an object defines, if anything. A pure function of the source. Runs inside the
-    /// sequencer: it is quick, takes no lock for long and does not panic on anything.
+    /// Returns the definition that follows from an object, if it defines anything. Must be a pure
+    /// function of the source. It runs inside the sequencer, so it must be quick, hold no lock for
+    /// long and never panic.
     fn row(&self, source: &Source<'_>) -> Option<Row>;
 
-    /// Where planes that define the same share it.
+    /// Returns the table through which planes with the same definitions share them.
     fn overlays(&self) -> &ByContent<Overlay>;
 }
 
-/// The rows of all objects of a root. Shared by all planes that define the same.
+/// The rows of all objects of a root. Shared by all planes with the same definitions.
 #[derive(Debug)]
 pub struct Overlay {
     id: ContentId,
-    /// Ordered by resource, then by the key of the object: the first row of a resource counts.
+    /// Ordered by resource, then by the key of the object: only the first row of a resource counts.
     rows: Vec<(Key, Row)>,
 }
 
 impl Overlay {
-    /// Identifies all of it.
+    /// Returns the id of the whole content.
     #[must_use]
     pub fn id(&self) -> ContentId {
         self.id
     }
 
-    /// The row of a resource.
+    /// Returns the row of a resource.
     #[must_use]
     pub fn row(&self, resource: &Prefix) -> Option<&Row> {
         let before = |(_, row): &(Key, Row)| row.resource < *resource;
@@ -114,7 +118,7 @@ impl Overlay {
         (row.resource == *resource).then_some(row)
     }
 
-    /// The rows that count, in order of their resources.
+    /// Returns the rows that count, in order of their resources.
     pub fn rows(&self) -> impl Iterator<Item = &Row> {
         let mut last: Option<&Prefix> = None;
         self.rows.iter().filter_map(move |(_, row)| {
@@ -140,18 +144,18 @@ impl Overlay {
     }
 }
 
-/// What is alive of one sort of content, by its id. Holds nothing alive itself.
+/// The living contents of one type, by their ids. Keeps none of them alive itself.
 #[derive(Debug)]
 pub struct ByContent<T>(Mutex<Alive<T>>);
 
 #[derive(Debug)]
 struct Alive<T> {
     known: HashMap<ContentId, Weak<T>>,
-    /// The number of entries in `known` at which dead ones are dropped.
+    /// The number of entries in `known` at which entries of dead contents are removed.
     sweep_at: usize,
 }
 
-/// Never swept below so many.
+/// Number of entries below which dead ones are not removed.
 const SWEEP_MIN: usize = 64;
 
 impl<T> Default for ByContent<T> {
@@ -164,12 +168,12 @@ impl<T> Default for ByContent<T> {
 }
 
 impl<T> ByContent<T> {
-    /// The content of this id: the one that is alive, else what `make` makes.
+    /// Returns the content with this id: the living one if there is one, else the result of `make`.
     pub fn share(&self, id: ContentId, make: impl FnOnce() -> T) -> Arc<T> {
         if let Some(known) = self.0.lock().known.get(&id).and_then(Weak::upgrade) {
             return known;
         }
-        // Not under the lock. If another task was faster, its content is used.
+        // Made outside the lock. If another task was faster, its content is used.
         let made = Arc::new(make());
         let mut alive = self.0.lock();
         if let Some(known) = alive.known.get(&id).and_then(Weak::upgrade) {
@@ -183,13 +187,13 @@ impl<T> ByContent<T> {
         made
     }
 
-    /// How many are known, some of which may be dead.
+    /// Returns the number of known contents, some of which may be dead.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.lock().known.len()
     }
 
-    /// Whether nothing is known.
+    /// Returns whether no content is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -201,7 +205,7 @@ impl<T> ByContent<T> {
 pub(crate) struct Derive(pub(crate) Option<Arc<dyn Derivation>>);
 
 impl Derive {
-    /// The overlay of a root in which an object was put or removed.
+    /// Returns the overlay of a root in which one object was put or removed.
     pub(crate) fn next(
         &self,
         overlay: Option<&Arc<Overlay>>,
@@ -223,7 +227,7 @@ impl Derive {
         Overlay::of(rows, derivation.overlays())
     }
 
-    /// The overlay of a root, from all that is in it.
+    /// Derives the overlay of a root from all its objects.
     pub(crate) fn anew(&self, resources: &Resources) -> Option<Arc<Overlay>> {
         let derivation = self.0.as_ref()?;
         let covered = resources.of_resources(|first| derivation.covers(first));
@@ -234,7 +238,8 @@ impl Derive {
         Overlay::of(rows.collect(), derivation.overlays())
     }
 
-    /// The resources whose definition these events change, and at which version.
+    /// Returns the resources whose definitions these events change, each with the version of the
+    /// change.
     pub(crate) fn defined(&self, events: &[Arc<Event>]) -> Vec<(Prefix, Version)> {
         if self.0.is_none() {
             return Vec::new();
@@ -275,7 +280,7 @@ fn row_of(derivation: &Arc<dyn Derivation>, entry: &Entry) -> Option<Row> {
     })
 }
 
-/// Whether two rows are the same in all that can be seen.
+/// Returns whether two rows are equal in everything that can be seen.
 fn same(left: Option<&Row>, right: Option<&Row>) -> bool {
     match (left, right) {
         (None, None) => true,

@@ -1,32 +1,35 @@
-//! A persistent B+ tree. A clone shares all nodes. A change copies the nodes on its path, and changes
-//! in place those that no other tree shares. Each subtree knows how many items and bytes it has.
+//! A persistent B+ tree. A clone shares all nodes. A change copies the nodes on its path, but
+//! changes nodes that no other tree shares in place. Each subtree knows how many items and bytes it
+//! has.
 //!
 //! Knows nothing of objects; an item has a key and a weight.
 
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::sync::Arc;
 
-/// Items of a leaf and children of an inner node, at most.
+/// Most items of a leaf, and most children of an inner node. Wider nodes make each copy of a path
+/// larger.
 const WIDTH_MAX: usize = 32;
-/// Below this a node is merged with a neighbour.
+/// Width below which a node is merged with a neighbour. Without merging, deletes would leave a deep
+/// tree of thin nodes.
 const WIDTH_MIN: usize = 8;
 
-/// What a [`Tree`] holds.
+/// An item of a [`Tree`].
 pub(crate) trait Item: Clone {
-    /// What items are ordered by.
+    /// Returns the key by which items are ordered.
     fn sort_key(&self) -> &Arc<[u8]>;
-    /// What it adds to the counts of the nodes above.
+    /// Returns the weight that the item adds to the nodes above it.
     fn weight(&self) -> Weight;
 }
 
-/// How much hangs under a node.
+/// The number of items and of bytes under a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
 }
 
-/// The tree.
+/// A persistent sorted map of items.
 #[derive(Debug)]
 pub(crate) struct Tree<T> {
     root: Arc<Node<T>>,
@@ -39,8 +42,8 @@ enum Node<T> {
     Inner(Vec<Child<T>>),
 }
 
-/// A subtree. `low` is not above any key in it and above every key of the subtrees before it; that
-/// of a node's first child is never looked at.
+/// A subtree. `low` is not above any key in the subtree and above every key of the subtrees before
+/// it. The `low` of a node's first child is never read.
 #[derive(Debug)]
 struct Child<T> {
     low: Arc<[u8]>,
@@ -88,7 +91,7 @@ impl<T> Default for Tree<T> {
 }
 
 impl<T: Item> Tree<T> {
-    /// Items and bytes of the whole tree.
+    /// Returns the number of items and bytes of the whole tree.
     pub(crate) fn weight(&self) -> Weight {
         self.weight
     }
@@ -97,7 +100,7 @@ impl<T: Item> Tree<T> {
         self.weight.count == 0
     }
 
-    /// Whether both are the same tree, by identity.
+    /// Returns whether both trees have the same root node.
     #[cfg(test)]
     pub(crate) fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.root, &other.root)
@@ -118,7 +121,7 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// Puts an item; returns the one that had its key.
+    /// Inserts an item. Returns the item that had its key before.
     pub(crate) fn insert(&mut self, item: T) -> Option<T> {
         let added = item.weight();
         let Inserted { old, split } = insert(&mut self.root, item);
@@ -137,7 +140,8 @@ impl<T: Item> Tree<T> {
         old
     }
 
-    /// Changes the item with a key in its place; its key must stay. `None` if there is no such item.
+    /// Changes the item with a key in place, without changing its key. Returns `None` if there is
+    /// no such item.
     pub(crate) fn modify<R>(&mut self, key: &[u8], change: impl FnOnce(&mut T) -> R) -> Option<R> {
         // Looking first keeps an absent key from copying a path.
         self.get(key)?;
@@ -163,7 +167,7 @@ impl<T: Item> Tree<T> {
         Some(old)
     }
 
-    /// The weight of all items before a key.
+    /// Returns the weight of all items before a key.
     pub(crate) fn weight_before(&self, key: &[u8]) -> Weight {
         let mut node = &*self.root;
         let mut total = Weight::default();
@@ -186,7 +190,7 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// The weight of all items under a prefix.
+    /// Returns the weight of all items under a prefix.
     pub(crate) fn weight_of(&self, prefix: &[u8]) -> Weight {
         let end = polyplane_storage::prefix_end(prefix);
         let below = if end.is_empty() {
@@ -197,7 +201,7 @@ impl<T: Item> Tree<T> {
         below - self.weight_before(prefix)
     }
 
-    /// Items in order, from the first whose key is not below `start`.
+    /// Returns the items in order, from the first whose key is not below `start`.
     pub(crate) fn iter_from(&self, start: &[u8]) -> Iter<'_, T> {
         let mut path = Vec::new();
         let mut node = &*self.root;
@@ -219,7 +223,7 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// All items in order.
+    /// Returns all items in order.
     pub(crate) fn iter(&self) -> Iter<'_, T> {
         self.iter_from(&[])
     }
@@ -326,7 +330,8 @@ fn insert_in_leaf<T: Item>(items: &mut Vec<T>, item: T) -> Inserted<T> {
         }
         Err(at) => at,
     };
-    // One more at a time: a leaf of a rarely written plane has no room to spare.
+    // Grows by one item at a time at first: a leaf of a plane that is rarely written must not
+    // reserve unused room.
     items.reserve_exact(if items.len() < WIDTH_MIN { 1 } else { 4 });
     items.insert(at, item);
     if items.len() <= WIDTH_MAX {
@@ -346,8 +351,8 @@ fn insert_in_leaf<T: Item>(items: &mut Vec<T>, item: T) -> Inserted<T> {
     Inserted { old: None, split }
 }
 
-/// Where a node that is too wide is cut: at its end if it grows there, as in a sorted load, else in
-/// the middle.
+/// Returns the position at which a node that is too wide is split: at its end if it grows there, as
+/// in a sorted load, else in the middle.
 fn split_point(len: usize, grown_at: usize) -> usize {
     if grown_at + 1 == len {
         len - 1
@@ -356,7 +361,7 @@ fn split_point(len: usize, grown_at: usize) -> usize {
     }
 }
 
-/// Changes an item that is there.
+/// Changes the item with a key that the tree has.
 fn modify<T: Item, R>(
     node: &mut Arc<Node<T>>,
     key: &[u8],
@@ -383,7 +388,7 @@ fn modify<T: Item, R>(
     }
 }
 
-/// Removes a key that is there.
+/// Removes the item with a key that the tree has.
 fn remove<T: Item>(node: &mut Arc<Node<T>>, key: &[u8]) -> T {
     match Arc::make_mut(node) {
         Node::Leaf(items) => {
@@ -404,7 +409,8 @@ fn remove<T: Item>(node: &mut Arc<Node<T>>, key: &[u8]) -> T {
     }
 }
 
-/// Joins a thin child with a neighbour, or evens the two out if one node cannot hold both.
+/// Joins a thin child with a neighbour, or distributes their items evenly if one node cannot hold
+/// all.
 fn merge<T: Item>(children: &mut Vec<Child<T>>, thin: usize) {
     let left = if thin == 0 { 0 } else { thin - 1 };
     let right = children.remove(left + 1);
@@ -421,7 +427,8 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, thin: usize) {
             })
         }
         (Node::Inner(items), Node::Inner(mut more)) => {
-            // The first child of the right node gets a bound that is looked at now.
+            // The first child of the right node is no longer a first child, so its bound is read
+            // from now on.
             more[0].low = right.low;
             items.append(&mut more);
             even_out(items).map(|moved| Child {

@@ -1,4 +1,5 @@
-//! Writes past the sequencer: one order for everybody, whatever comes first.
+//! External writes, which go past the sequencer: every observer sees one order, whatever arrives
+//! first.
 
 use std::time::Duration;
 
@@ -19,7 +20,8 @@ fn following() -> Test {
     seeing(Arc::default())
 }
 
-/// Follows, with member reads that the test makes up.
+/// Returns a plane's test set-up that follows external keys, with member reads that the test makes
+/// up.
 fn seeing(observed: Arc<Mutex<u64>>) -> Test {
     Test {
         external: Some(leases()),
@@ -28,7 +30,8 @@ fn seeing(observed: Arc<Mutex<u64>>) -> Test {
     }
 }
 
-/// A change as another replica makes it: past the plane, past the faults of its owner.
+/// Writes as another replica does: not through the plane, and without the faults of the owner's
+/// store.
 async fn external(site: &Site, name: &str, value: Option<&str>) -> Revision {
     let key = external::object_key("a", &lease(name));
     let op = match value {
@@ -46,7 +49,7 @@ async fn external(site: &Site, name: &str, value: Option<&str>) -> Revision {
     site.inner.commit(txn).await.expect("it is taken").revision
 }
 
-/// Everything of two resources after a version, merged by version.
+/// Reads all events of two resources after a version, merged by version.
 struct Both {
     maps: Watcher,
     leases: Watcher,
@@ -63,7 +66,7 @@ impl Both {
         }
     }
 
-    /// Takes everything up to a version; each watcher's versions rise strictly.
+    /// Reads everything up to a version, and asserts that each watcher's versions grow strictly.
     async fn until(&mut self, version: Version) {
         for watcher in [&mut self.maps, &mut self.leases] {
             let mut last = Version::ZERO;
@@ -116,7 +119,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     prop::collection::vec(act, 1..60)
 }
 
-/// Does the acts; what the plane writes runs beside.
+/// Does the acts. The plane's own writes run concurrently.
 async fn act(site: &Site, plane: &Arc<Plane>, observed: &Mutex<u64>, acts: &[Act]) {
     let mut own: Vec<tokio::task::JoinHandle<()>> = Vec::new();
     for act in acts {
@@ -145,13 +148,13 @@ async fn act(site: &Site, plane: &Arc<Plane>, observed: &Mutex<u64>, acts: &[Act
                 for own in own.drain(..) {
                     own.await.expect("no panic");
                 }
-                // The watch misses two changes, and the store forgets them.
+                // The watch misses two changes, and the store compacts them.
                 site.store.cut_watches();
                 external(site, "m-0", Some("9")).await;
                 external(site, "m-1", None).await;
                 let newest = site.inner.revision().await.expect("it answers");
                 site.inner.compact(newest).await.expect("it answers");
-                // What is forgotten is minutes old: member reads are newer.
+                // Compacted revisions are minutes old, so member reads are newer.
                 *observed.lock() = newest.0;
             }
             Act::Yield => tokio::time::sleep(Duration::from_millis(1)).await,
@@ -165,9 +168,9 @@ async fn act(site: &Site, plane: &Arc<Plane>, observed: &Mutex<u64>, acts: &[Act
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// External writes and own commits interleave, commits are answered late or not at all, the
-    /// watch is cut: every watcher sees each event once in order, and a fresh load with the store's
-    /// history tells the same.
+    /// External writes and own commits interleave, commits are answered late or not at all, and the
+    /// watch is cut. Every watcher still sees each event once and in order, and a plane that is
+    /// loaded again, with the store's history, has the same events.
     #[test]
     fn external_writes_and_own_ones_are_one_history(acts in acts()) {
         run_paused(async {
@@ -193,7 +196,7 @@ proptest! {
                 let past = again.at(born, &leases()).await.expect("inside");
                 prop_assert_eq!(past.count(&leases()), 0);
             }
-            // What was told adds up to what is there.
+            // The events that were delivered add up to the objects that exist.
             let added: BTreeMap<&str, &str> = live.told.iter().fold(BTreeMap::new(), |mut all, (_, told)| {
                 let mut parts = told.splitn(3, ' ');
                 let (_, key, rest) = (parts.next(), parts.next(), parts.next());
@@ -210,7 +213,7 @@ proptest! {
         })?;
     }
 
-    /// A root that is handed over between external writes goes on where it was.
+    /// A root plane that is handed over between external writes continues where it was.
     #[test]
     fn a_hand_over_loses_no_external_write(first in acts(), between in acts(), then in acts()) {
         run_paused(async {

@@ -1,10 +1,10 @@
-//! Writers that race while the store misbehaves at random: every answer is the truth.
+//! Writers race while the store misbehaves at random: every answer must be true.
 
 use polyplane_storage::{Rejection, SledOptions, SledStore};
 
 use super::*;
 
-/// What one write was told.
+/// The answer to one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Told {
     Done(Version),
@@ -19,7 +19,7 @@ fn faults() -> impl Strategy<Value = Vec<Option<CommitFault>>> {
     prop::collection::vec(fault, 60)
 }
 
-/// One of several writers of a few keys; each write carries a value of its own.
+/// Runs one of several writers of a few keys. Each write carries a value of its own.
 async fn write_values(plane: Arc<Plane>, writer: usize, rounds: usize) -> Vec<(String, Told)> {
     let mut told = Vec::new();
     for round in 0..rounds {
@@ -61,7 +61,8 @@ proptest! {
             let plane = site.open("a").await;
             let scope = WatchScope::Prefix(configmaps());
             let mut watcher = plane.watch(scope, WatchFrom::Now).await.expect("fine");
-            // Each transaction of the plane takes the next fault; the fence is always answered.
+            // Each transaction of the plane gets the next fault; puts of the fence are always
+            // answered.
             let plan = Mutex::new(plan.into_iter());
             let faulty = site.store.plan();
             for fault in std::iter::from_fn(|| plan.lock().next()) {
@@ -145,7 +146,7 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
     site.store.close().await;
 }
 
-/// Everything up to the end of a list's version, as text.
+/// Reads all events up to the version of a list, as text.
 async fn take_all(watcher: &mut Watcher, head: Version) -> Vec<String> {
     let events = events_until(watcher, head).await;
     events.iter().map(|event| tell(event)).collect()

@@ -36,7 +36,7 @@ fn steps() -> StepsRecord {
     }
 }
 
-/// A steps record whose first steps are folded.
+/// Returns a steps record whose first steps are folded.
 fn folded_steps() -> StepsRecord {
     let mark = |commit, offset| CommitOffset { commit, offset };
     let row = |changed, came| FoldRow { changed, came };
@@ -66,7 +66,7 @@ fn folded_steps() -> StepsRecord {
     }
 }
 
-/// What the store holds under a plane's keys.
+/// Returns the values that the store holds under a plane's keys.
 fn values() -> Vec<Written> {
     let plain = object("plain", "label", "value");
     let mut rich = object("rich", "label", "value");
@@ -102,8 +102,8 @@ fn values() -> Vec<Written> {
     ]
 }
 
-/// The file has values as Rust prints them. Names in the code that have changed since it was written,
-/// with the names in the file.
+/// The frozen file has values as Rust prints them. Each pair is a name that has changed in the code
+/// since, and its name in the file.
 const RENAMED: [(&str, &str); 4] = [
     ("header: EventHeader", "place: Place"),
     ("External(", "Foreign("),
@@ -161,8 +161,8 @@ fn frozen_folded_steps_read_back_whole() {
     assert_eq!(read, Some(folded_steps()));
 }
 
-/// What a plane's owner sends to its successor. Another form would have every plane of a rolling
-/// upgrade loaded from the store.
+/// The form of what a plane's owner sends to its successor. If it changed, a rolling upgrade would
+/// load every plane from the store.
 #[tokio::test(start_paused = true)]
 async fn frozen_hand_off() {
     let site = Site::new();
@@ -187,7 +187,8 @@ async fn frozen_hand_off() {
     records("plane-export", &written, read).expect("as it was");
 }
 
-/// A plane that has folded a step, and whose log was read back from before that.
+/// Returns the export of a plane that has folded a step and whose log was read back from before
+/// that fold.
 async fn folded_export() -> Bytes {
     let site = Site::new();
     let of = |value: &str| {

@@ -1,4 +1,4 @@
-//! Pause, hand-off and end: the successor is equal, and everybody is told the truth.
+//! Pause, hand-off and end: the successor is equal, and every caller gets a true answer.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -13,7 +13,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(5)
 }
 
-/// Pauses a plane and opens it anew with what it hands over.
+/// Pauses a plane and opens it again from its own export.
 async fn hand_over(site: &Site, plane: &Arc<Plane>, log: LogBounds) -> Arc<Plane> {
     let head = plane.pause(soon()).await.expect("nothing hangs");
     let export = plane.export().await.expect("it is small");
@@ -34,7 +34,7 @@ async fn hand_over(site: &Site, plane: &Arc<Plane>, log: LogBounds) -> Arc<Plane
     successor
 }
 
-/// Whatever a watch resumed after `from` is told, or that it cannot be.
+/// Returns the events that a watch resumed after `from` delivers, or `None` if it cannot resume.
 async fn rest(plane: &Arc<Plane>, from: Version, until: Version) -> Option<Vec<String>> {
     let scope = WatchScope::Prefix(configmaps());
     let mut watcher = plane.watch(scope, WatchFrom::After(from)).await.ok()?;
@@ -45,9 +45,9 @@ async fn rest(plane: &Arc<Plane>, from: Version, until: Version) -> Option<Vec<S
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The successor has the same objects, versions and previous versions, and a watch resumed
-    /// anywhere is told the same; also when handed over twice, and when older history has to come
-    /// from the store.
+    /// The successor has the same objects, versions and previous versions, and a watch that resumes
+    /// anywhere gets the same events; also after two hand-offs, and when older history has to be
+    /// read from the store.
     #[test]
     fn what_is_handed_over_is_the_plane(
         first in changes(),
@@ -113,7 +113,7 @@ async fn a_successor_goes_on_writing_with_rising_versions() {
     assert_eq!(lost.expect_err("it has moved"), SubmitError::Lost);
 }
 
-/// Whatever shares the worker thread with a large export runs all the while, renewals of leases
+/// Other tasks on the worker thread of a large export run while it is made, renewals of leases
 /// included.
 #[tokio::test]
 async fn an_export_lets_other_tasks_run() {
@@ -137,7 +137,7 @@ async fn an_export_lets_other_tasks_run() {
     let export = plane.export().await.expect("it is small enough");
     other.abort();
     let turns = turns.load(Ordering::Relaxed);
-    // Each object is a slice when it is copied, and at least one when the digest reads it.
+    // Each object counts once when it is copied, and at least once when the digest reads it.
     assert!(export.bytes.len() >= objects * bytes / 2);
     assert!(turns >= 2 * objects, "others ran {turns} times");
 }
@@ -173,7 +173,7 @@ async fn what_does_not_fit_is_not_used() {
         head: other.head,
         bytes: other.bytes,
     });
-    // The right one of an earlier time: a write has come after it.
+    // An undamaged export of an earlier time: a write has come after it.
     damaged.push(Import {
         head: plane.head(),
         bytes: bytes.clone(),
@@ -241,7 +241,7 @@ async fn what_the_former_owner_had_dropped_is_gone_by_the_hand_over() {
     let old = plane.watch(scope(), from).await;
     let gone = WatchError::Expired(ExpiredCause::Bytes);
     assert_eq!(old.expect_err("dropped here"), gone);
-    // The next owner has room for more, and does not know what the first had dropped, or why.
+    // The next owner has a larger log. It does not know which events the first one dropped, or why.
     for _ in ["first", "second"] {
         let next = hand_over(&site, &plane, LogBounds::default()).await;
         let gone = ExpiredCause::HandedOver;
@@ -349,7 +349,7 @@ async fn an_end_during_an_unknown_outcome_waits_for_no_store() {
     let plane = site.open("a").await;
     let plan = site.store.plan();
     plan.next_commit(CommitFault::UnknownLate);
-    // No barrier ever gets through.
+    // No barrier ever succeeds.
     let fence = |txn: &polyplane_storage::Txn| txn.ops.iter().any(|op| op.key() == "f/a");
     plan.commits_matching(fence, CommitFault::UnknownNotApplied, 1000);
     let sent = {
@@ -371,7 +371,7 @@ async fn an_end_during_an_unknown_outcome_waits_for_no_store() {
 
 #[tokio::test]
 async fn a_change_is_not_lost_between_a_handed_over_state_and_the_store() {
-    // An import of a plane that had loaded no history asks the store for what is older.
+    // An import of a plane that had loaded no history reads older events from the store.
     let site = Site::new();
     let plane = site.open("a").await;
     let born = plane.snapshot().version();
@@ -389,7 +389,7 @@ async fn a_change_is_not_lost_between_a_handed_over_state_and_the_store() {
     assert_eq!(events_until(&mut watcher, until).await.len(), 3);
 }
 
-/// How often another task of the same thread ran while `work` was done.
+/// Counts how many times another task of the same thread ran while `work` was done.
 async fn turns_of_others<T>(work: impl Future<Output = T>) -> (T, usize) {
     let turns = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&turns);
@@ -408,7 +408,8 @@ async fn turns_of_others<T>(work: impl Future<Output = T>) -> (T, usize) {
 async fn others_run_while_a_large_plane_wakes() {
     const OBJECTS: usize = 120;
     const OBJECT_BYTES: usize = 100 << 10;
-    // Each stretch is a quarter of a mebibyte; half as many leave room for where pages end.
+    // The export yields after each quarter of a mebibyte. Half as many yields are required, because
+    // the pages of the state do not end exactly there.
     const TURNS_MIN: usize = OBJECTS * OBJECT_BYTES / (512 << 10);
     let site = Site::new();
     let plane = site.open("a").await;

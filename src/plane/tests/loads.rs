@@ -1,4 +1,4 @@
-//! Opening, layers, and leaving nothing behind.
+//! Opening, layers, and cleaning up.
 
 use polyplane_storage::{CommitError, Op, RangeRequest, ReadError, ReadFault};
 
@@ -193,7 +193,7 @@ async fn history_begins_where_the_store_still_knows_it() {
     );
     let from = WatchFrom::After(versions[2]);
     let from = match plane.watch(scope(), from).await {
-        // The floor is the end of that revision.
+        // The log begins at the end of that revision.
         Err(WatchError::Expired(_)) => WatchFrom::After(versions[2].end_of_revision()),
         Ok(_) => from,
         Err(error) => panic!("{error}"),
@@ -205,7 +205,8 @@ async fn history_begins_where_the_store_still_knows_it() {
     assert_eq!(value(events[0].previous().expect("it was there")), "2");
 }
 
-/// What the store does not tell may still be there: nobody is told that it is gone.
+/// Events that the store cannot return for now may still be there, so no client gets the error that
+/// they are gone.
 #[tokio::test(start_paused = true)]
 async fn a_history_that_cannot_be_read_for_now_is_not_called_gone() {
     let site = Site::new();
@@ -233,7 +234,7 @@ async fn a_history_that_cannot_be_read_for_now_is_not_called_gone() {
     assert_eq!(events.len(), 1);
     let cut = plane.at(first, &configmaps()).await.expect("it is read");
     assert_eq!(value(&cut.get(&configmap("m")).expect("there")), "1");
-    // One whose plane ends meanwhile goes on at the next owner.
+    // A watch whose plane ends in the meantime can resume at the next owner.
     let plane = site.open("a").await;
     fails(1000);
     let (watch, ()) = tokio::join!(plane.watch(scope(), from), async {
@@ -244,7 +245,8 @@ async fn a_history_that_cannot_be_read_for_now_is_not_called_gone() {
     assert_eq!(watch.expect_err("it is over"), ended);
 }
 
-/// The objects are sound, a record of the past is not: the past is gone, and it is said why.
+/// The objects can be decoded, a record of the history cannot: the history is refused, with that
+/// cause.
 #[tokio::test]
 async fn a_history_that_cannot_be_understood_is_called_unreadable() {
     let site = Site::new();

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::testing::object;
 use crate::*;
 
-/// What a store does with a commit: as it should, not known which, or late.
+/// What a store does with a commit: it applies it, leaves the outcome unknown, or is late.
 fn fault() -> impl Strategy<Value = Option<CommitFault>> {
     prop_oneof![
         6 => Just(None),
@@ -40,7 +40,7 @@ fn fault() -> impl Strategy<Value = Option<CommitFault>> {
 
 /// A store with its committer.
 struct Site {
-    /// Without faults.
+    /// The same store without the faults.
     inner: Arc<dyn Store>,
     store: Arc<FaultyStore>,
     committer: Arc<Committer>,
@@ -67,12 +67,12 @@ impl Site {
         Arc::clone(&self.layers)
     }
 
-    /// Opens a plane, as the fence's new holder.
+    /// Opens a plane as a new holder of the fence.
     async fn open(&self, id: &str) -> Arc<Plane> {
         self.open_with(id, Test::default()).await
     }
 
-    /// Opens a plane whose birth layer nobody has any more.
+    /// Opens a plane whose birth layer this process does not have.
     async fn open_left(&self, id: &str, birth: &LayerHash) -> Arc<Plane> {
         let params = self.params(id, birth.clone(), Test::default()).await;
         Plane::open(params).await.expect("the store answers")
@@ -127,13 +127,13 @@ struct Test {
     derivation: Option<Arc<dyn Derivation>>,
 }
 
-/// What happens at an awkward moment.
+/// Events that a test makes happen at an awkward moment.
 #[derive(Default)]
 struct Hooks {
-    /// The member key is gone: every barrier is refused.
+    /// The member key is lost: every barrier is refused.
     member_lost: AtomicBool,
-    /// What member reads have seen once somebody has looked whether the plane may answer; 0 for
-    /// nothing new.
+    /// The revision that member reads return after the next check of whether the plane may answer;
+    /// 0 for no new one.
     observed_after_answerable: AtomicU64,
 }
 
@@ -152,7 +152,7 @@ impl Default for Test {
     }
 }
 
-/// A sole holder whose member reads the test makes up.
+/// A guard as [`SoleHolder`], with member reads that the test makes up.
 struct TestGuard {
     inner: Arc<SoleHolder>,
     observed: Arc<Mutex<u64>>,
@@ -252,7 +252,7 @@ impl CommitGuard for TestGuard {
     }
 }
 
-/// The value of the label, with the value of the data as the amount.
+/// An index whose value is the object's label, with the number in its data as the amount.
 struct ByLabel;
 
 impl Index for ByLabel {
@@ -322,13 +322,13 @@ fn claimed(operation: Operation, claim: Claim) -> Write {
     }
 }
 
-/// The value that an object carries.
+/// Returns the value that an object carries.
 fn value(object: &ObjectRef) -> String {
     let body: serde_json::Value = serde_json::from_slice(&object.body()).expect("JSON");
     body["data"]["k"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Everything of a cut as text, versions included.
+/// Returns everything in a cut as text, versions included.
 fn dump(cut: &Snapshot) -> Vec<String> {
     cut.resources()
         .flat_map(|prefix| cut.range(prefix, Start::First).collect::<Vec<_>>())
@@ -339,7 +339,7 @@ fn dump(cut: &Snapshot) -> Vec<String> {
         .collect()
 }
 
-/// An event as text.
+/// Returns an event as text.
 fn tell(event: &Event) -> String {
     let body = |object: Option<&ObjectRef>| {
         object.map(|object| String::from_utf8(object.body().to_vec()).expect("text"))
@@ -353,10 +353,10 @@ fn tell(event: &Event) -> String {
     )
 }
 
-/// Takes events until everything up to a version was told.
+/// Reads events until all up to a version were delivered.
 async fn events_until(watcher: &mut Watcher, version: Version) -> Vec<Arc<Event>> {
     let mut all = Vec::new();
-    // A bookmark may be beyond it, as after a move of the plane.
+    // A bookmark may be beyond the version, as after a move of the plane.
     while watcher.bookmark() < Some(version) {
         match watcher.next().await {
             Next::Events(events) => all.extend(events),
@@ -367,7 +367,7 @@ async fn events_until(watcher: &mut Watcher, version: Version) -> Vec<Arc<Event>
     all
 }
 
-/// Ends a plane once everything that is queued is done.
+/// Ends a plane once all queued writes are done.
 async fn close(plane: &Arc<Plane>, ended: Ended) {
     while plane.stats().queued > 0 {
         tokio::task::yield_now().await;
@@ -377,7 +377,7 @@ async fn close(plane: &Arc<Plane>, ended: Ended) {
     plane.end(ended);
 }
 
-/// Runs a case of a property; one that waits for what never comes fails.
+/// Runs a case of a property. A case that waits for something that never happens fails.
 fn run(future: impl Future<Output = Result<(), TestCaseError>>) -> Result<(), TestCaseError> {
     run_on(
         &mut Builder::new_current_thread(),

@@ -1,4 +1,4 @@
-//! What callers are told when the store refuses, fails, or says nothing.
+//! The answers to callers when the store refuses, fails, or does not reply.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 
-/// How often a write is sent that is never answered.
+/// Number of times that a write that never gets a reply is sent.
 const SENT_MAX: usize = 4;
 
 fn of_plane(id: &'static str) -> impl Fn(&Txn) -> bool + Send + Sync + 'static {
@@ -169,7 +169,7 @@ async fn a_cut_stands_once_what_it_saw_is_durable() {
     let done = first.await.expect("no panic").expect("fine");
     assert_eq!(seen.version(), Some(done.version));
     assert_eq!(seen.body(), done.objects[0].object.body());
-    // A later withdrawal does not touch what stood before it.
+    // A later withdrawal does not affect cuts from before it.
     plan.next_commit(CommitFault::Reject(Rejection::TooLarge("by plan".into())));
     let refused = plane.submit(write(vec![put("n", "1")])).await;
     assert!(matches!(refused, Err(SubmitError::Refused(_))));
@@ -199,7 +199,7 @@ async fn a_full_disk_refuses_writes_serves_reads_and_heals() {
         "1"
     );
     site.store.plan().free();
-    // No write follows; the plane finds out by itself.
+    // No write follows: the plane finds out by itself that the store accepts writes again.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(plane.read_only(), None);
     let done = plane.submit(write(vec![put("m", "3")])).await;
@@ -248,7 +248,7 @@ async fn a_read_only_plane_that_is_paused_and_resumed_still_heals() {
         let plane = site.open("a").await;
         let plan = site.store.plan();
         if unanswered {
-            // The first probe gets no reply, though it is done.
+            // The first probe is applied but gets no reply.
             plan.commits_matching(puts_fence, CommitFault::UnknownApplied, 1);
         }
         let full = || CommitFault::Reject(Rejection::NoSpace("by plan".into()));
@@ -282,7 +282,8 @@ async fn who_has_lost_the_fence_writes_nothing_and_others_go_on() {
         .await
         .expect("fine");
     let new = site.open("a").await;
-    // The two planes share a transaction: the first write keeps the only slot busy meanwhile.
+    // The two planes share a transaction, because an earlier write keeps the only slot busy until
+    // both have queued theirs.
     let (_, lost, fine) = tokio::join!(
         other.submit(write(vec![put("busy", "1")])),
         old.submit(write(vec![put("m", "old")])),
@@ -417,7 +418,7 @@ async fn what_another_wrote_while_the_history_was_read_is_not_taken_for_ones_own
         2,
     );
     let lost = async {
-        // Between the two reads that settle it, the next owner takes the fence and writes.
+        // Between the two reads that settle the outcome, the next owner takes the fence and writes.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let taken = SoleHolder::take(Arc::clone(&site.inner), "f/a", "another").await;
         taken.expect("it is taken");

@@ -1,4 +1,5 @@
-//! What objects define beside themselves: carried by every root, equal to what is derived anew.
+//! Definitions that follow from objects: each root carries them, equal to those derived again from
+//! its objects.
 
 use polyplane_storage::Rejection;
 
@@ -69,7 +70,7 @@ fn view(plane: &Plane) -> Option<ContentId> {
     plane.overlay()?.row(&widgets()).map(|row| row.view)
 }
 
-/// The rows of an overlay as text.
+/// Returns the rows of an overlay as text.
 fn rows(overlay: Option<&Arc<Overlay>>) -> Vec<String> {
     let text = |row: &Row| {
         let text = row.content.downcast_ref::<String>().expect("a text");
@@ -78,7 +79,8 @@ fn rows(overlay: Option<&Arc<Overlay>>) -> Vec<String> {
     overlay.map_or(Vec::new(), |overlay| overlay.rows().map(text).collect())
 }
 
-/// The carried overlay of a cut, which is the one derived anew from all that is in it.
+/// Returns the overlay that a cut carries, after a check that deriving it again from the objects
+/// gives the same.
 fn checked(cut: &Snapshot, derivation: &Arc<dyn Derivation>) -> Result<Vec<String>, TestCaseError> {
     let derive = Derive(Some(Arc::clone(derivation)));
     let anew = derive.anew(&cut.root().resources);
@@ -134,8 +136,8 @@ fn name_of(key: u8) -> String {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever the store does, and after a load, a replay of an unknown outcome and a hand-off: the
-    /// accepted and the published root carry just what their objects define.
+    /// Whatever faults the store has, and after a load, a replay of an unknown outcome and a
+    /// hand-off, the accepted and the published root carry exactly the overlay of their objects.
     #[test]
     fn the_carried_overlay_is_the_one_derived_anew(events in events()) {
         run_paused(async {
@@ -193,7 +195,8 @@ async fn a_refused_definition_leaves_nothing_behind() {
     let plane = site.open_with("a", with(&derivation())).await;
     let full = CommitFault::Reject(Rejection::TooLarge("by plan".into()));
     site.store.plan().next_commit(full);
-    // In one transaction with it, and behind it: a key stands once in a transaction.
+    // One widget is in the transaction of the definition, the other behind it: a transaction has
+    // each key once.
     let behind = write(vec![define("1.b"), widget("v", "1")]);
     let define = plane.submit(write(vec![define("1.a")]));
     let (definition, under, behind) = tokio::join!(
@@ -230,7 +233,7 @@ async fn a_write_under_a_replaced_definition_is_refused_as_a_claim() {
         resource: resource.clone(),
         view,
     };
-    // What is accepted before it counts, published or not.
+    // The accepted definition counts, whether or not it is published.
     let (replaced, under) = tokio::join!(
         plane.submit(write(vec![define("2.a")])),
         plane.submit(claimed(widget("w", "1"), claim(old)))
@@ -245,7 +248,7 @@ async fn a_write_under_a_replaced_definition_is_refused_as_a_claim() {
     assert_eq!(plane.submit(gone).await.expect_err("it is there"), failed);
 }
 
-/// The versions of: the definition, a widget, a change of no view, another widget.
+/// Returns the versions of: the definition, a widget, a change of no view, another widget.
 async fn history(plane: &Arc<Plane>) -> [Version; 4] {
     let mut versions = [Version::ZERO; 4];
     let operations = [
@@ -261,7 +264,7 @@ async fn history(plane: &Arc<Plane>) -> [Version; 4] {
     versions
 }
 
-/// Checks that a watch of widgets goes on from the definition and not from before it.
+/// Checks that a watch of widgets resumes from the definition and not from before it.
 async fn goes_on_from(plane: &Arc<Plane>, before: Version, versions: [Version; 4]) {
     let [defined, first, label, second] = versions;
     let scope = || WatchScope::Prefix(widgets());
@@ -299,7 +302,7 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     let scope = || WatchScope::Prefix(widgets());
     let mut open = plane.watch(scope(), WatchFrom::Now).await.expect("fine");
     let mut maps = watch_from(&plane, WatchFrom::Now).await;
-    // The same view: nothing ends.
+    // The view stays the same, so no watch ends.
     plane
         .submit(write(vec![define("1.b")]))
         .await
@@ -314,12 +317,13 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     let all = events_until(&mut maps, versions[3]).await;
     assert_eq!(all.len(), 3, "other resources go on");
     goes_on_from(&plane, before, versions).await;
-    // Lists of then are still told.
+    // Lists of the older version are still answered.
     let then = plane.at(told, &widgets()).await.expect("inside the log");
     assert_eq!(then.count(&widgets()), 1);
     assert_eq!(rows(then.overlay()), rows(plane.overlay().as_ref()));
 
-    // A successor after a crash reads it out of the history, one after a hand-off is told.
+    // A successor after a crash reads the definition from the history; one after a hand-off gets it
+    // in the export.
     let crashed = site.open_with("a", with(&derivation)).await;
     goes_on_from(&crashed, before, versions).await;
     let successor = hand_over(&site, &crashed, with(&derivation)).await;
@@ -328,7 +332,7 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     let successor = hand_over(&site, &fresh, with(&derivation)).await;
     goes_on_from(&successor, before, versions).await;
 
-    // What nobody defines any more is defined anew by whoever comes next.
+    // A resource whose definition was deleted can be defined again by another object.
     let done = successor.submit(write(vec![delete("widgets")])).await;
     let gone = done.expect("fine").version;
     let done = successor.submit(write(vec![define("2.a")])).await;

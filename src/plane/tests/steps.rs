@@ -1,5 +1,5 @@
-//! Layer steps: the plane in memory, after a crash and after a hand-off is one and the same, and
-//! watchers are told each change once.
+//! Layer steps: the plane in memory, after a crash and after a hand-off is the same, and watchers
+//! get each change once.
 
 mod folded;
 mod racing;
@@ -15,7 +15,8 @@ fn secret(name: &str) -> Key {
     Key::new("", "secrets", Some("ns"), name)
 }
 
-/// One of the objects that layers have here: two resources, so that logs are several.
+/// Returns the key of one of the objects that layers have in these tests. There are two resources,
+/// so that a plane has several logs.
 fn key_of(at: usize) -> Key {
     let name = format!("t-{at:04}");
     if at.is_multiple_of(3) {
@@ -25,7 +26,7 @@ fn key_of(at: usize) -> Key {
     }
 }
 
-/// A template with everything that is filled.
+/// Returns a template with every kind of placeholder.
 fn template(at: usize, value: &str) -> LayerObject {
     let key = key_of(at);
     let name = key.name();
@@ -34,7 +35,7 @@ fn template(at: usize, value: &str) -> LayerObject {
     LayerObject { key, object }
 }
 
-/// A layer of the values given; a value of 9 names the uid of the first object.
+/// Returns a layer with these values. A value of 9 names the uid of the first object.
 fn layer_of(values: &[Option<u8>]) -> Arc<Layer> {
     let objects = values.iter().enumerate().filter_map(|(at, value)| {
         let text = match value.as_ref()? {
@@ -46,7 +47,7 @@ fn layer_of(values: &[Option<u8>]) -> Arc<Layer> {
     Layer::build(objects.collect()).expect("a fine layer")
 }
 
-/// Whether an object is another one in the new layer: so it is for odd values.
+/// Returns whether the step recreates the object: so it is for odd values.
 fn recreates(old: &ObjectRef, new: &ObjectRef) -> bool {
     let odd = |object: &ObjectRef| {
         value(object)
@@ -56,7 +57,7 @@ fn recreates(old: &ObjectRef, new: &ObjectRef) -> bool {
     value(old) != value(new) && odd(old) && odd(new)
 }
 
-/// What becomes of the steps before the one that begins.
+/// The treatment of the earlier steps when a new step begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Before {
     Stays,
@@ -72,7 +73,7 @@ impl Before {
     }
 }
 
-/// Takes at most so many commits on the way to a layer; whether it is there.
+/// Does at most `commits` commits on the way to a layer. Returns whether the plane has reached it.
 async fn steps(plane: &Arc<Plane>, to: &Arc<Layer>, commits: usize, changes_max: usize) -> bool {
     steps_after(Before::Stays, plane, to, commits, changes_max).await
 }
@@ -101,7 +102,8 @@ fn resources() -> [Prefix; 2] {
     [configmaps(), Prefix::resource("", "secrets")]
 }
 
-/// What watchers of both resources are told after a version, in the order of the versions.
+/// Returns the events that watchers of both resources get after a version, in the order of the
+/// versions.
 async fn told_after(plane: &Arc<Plane>, from: Version) -> Option<Vec<Arc<Event>>> {
     let head = plane.snapshot().version();
     let mut all = Vec::new();
@@ -114,7 +116,7 @@ async fn told_after(plane: &Arc<Plane>, from: Version) -> Option<Vec<Arc<Event>>
     Some(all)
 }
 
-/// The first event that two histories have different.
+/// Returns the first event in which two histories differ.
 fn first_difference(
     a: &[Arc<Event>],
     b: &[Arc<Event>],
@@ -139,7 +141,7 @@ fn state(cut: &Snapshot) -> State {
     objects.map(of).collect()
 }
 
-/// The state that a watcher has who knows `state` and is told events.
+/// Returns the state of a watcher that knew `state` and then gets these events.
 fn follow(mut state: State, events: &[Arc<Event>]) -> Result<State, TestCaseError> {
     let mut last = Version::ZERO;
     for event in events {
@@ -160,7 +162,7 @@ fn follow(mut state: State, events: &[Arc<Event>]) -> Result<State, TestCaseErro
     Ok(state)
 }
 
-/// Hands a plane over to itself, as a replica that knows no layer yet.
+/// Hands a plane over to a replica that knows no layer yet.
 async fn hand_over(site: &Site, plane: &Arc<Plane>, birth: &Arc<Layer>) -> (Site, Arc<Plane>) {
     let head = plane.pause(soon()).await.expect("nothing hangs");
     let bytes = plane.export().await.expect("it is small").bytes;
@@ -176,7 +178,7 @@ async fn hand_over(site: &Site, plane: &Arc<Plane>, birth: &Arc<Layer>) -> (Site
     (next, successor)
 }
 
-/// What a crashed plane is to the next process.
+/// Opens a crashed plane as the next process does.
 async fn reopen(site: &Site, birth: &Arc<Layer>) -> (Site, Arc<Plane>) {
     let next = Site::over(Arc::clone(&site.inner));
     let test = Test {
@@ -232,9 +234,9 @@ async fn act(plane: &Arc<Plane>, act: &Act) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Through steps of any size, own writes, crashes and hand-offs: what watchers are told leads
-    /// from each state to the next, whoever opens the plane finds the same objects with the same
-    /// versions, and the whole history can be told again.
+    /// Through steps of any size, own writes, crashes and hand-offs: the events that watchers get
+    /// lead from each state to the next, every opening of the plane finds the same objects with the
+    /// same versions, and the whole history can be read again.
     #[test]
     fn a_stepped_plane_is_the_same_to_everybody(layers in layers(), acts in acts()) {
         run(async {
@@ -354,7 +356,7 @@ async fn what_is_unshadowed_follows_and_what_is_the_planes_own_stays() {
     );
     assert_ne!(uid(&before, 4), uid(&after, 4), "it is another one");
     let events = told_after(&plane, before.version()).await.expect("inside");
-    // Changed, removed, gone and come, come.
+    // One changed, one removed, one removed and added, and one added: five events.
     assert_eq!(events.len(), 5);
     let come = after.get(&key_of(5)).expect("there");
     assert_eq!(come.created(), come.version());
@@ -403,7 +405,7 @@ async fn many_differences_take_several_commits_and_a_crash_between_them_goes_on(
         ..Test::default()
     };
     let mut plane = site.open_with("a", test).await;
-    // More deletes than one transaction could drop tombstones of.
+    // There are more deletes than one transaction may remove tombstones.
     for at in 0..150 {
         act(&plane, &Act::Delete(at)).await;
     }
@@ -438,12 +440,12 @@ async fn many_differences_take_several_commits_and_a_crash_between_them_goes_on(
     );
 }
 
-/// What a template says is the same whether or not the object that it names has come yet.
+/// A template has the same text whether or not the object that it names has been added yet.
 #[tokio::test]
 async fn a_template_may_name_one_that_a_later_commit_brings() {
     let site = Site::new();
     let old = layer_of(&[None; 8]);
-    // The last names the first, which is a secret and comes after all config maps.
+    // The last object names the first, which is a secret and sorts behind all config maps.
     let new = layer_of(&[Some(0), None, None, None, None, None, None, Some(9)]);
     let test = Test {
         layer: Arc::clone(&old),

@@ -1,4 +1,4 @@
-//! Watches: no gap, no repeat, whatever version one resumes from.
+//! Watches: no gap and no repeat, whatever version they resume from.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ fn name_of(key: u8) -> String {
     }
 }
 
-/// Does the changes, each list one write, as far as they make sense.
+/// Applies the changes that are possible, each list as one write.
 pub(super) async fn apply(
     plane: &Arc<Plane>,
     lists: &[Vec<Change>],
@@ -68,8 +68,9 @@ pub(super) async fn apply(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// Undo equals kept roots, a watch resumed anywhere tells exactly the rest, and after a restart
-    /// the state, the history and every old version are what they were.
+    /// Undoing events gives the same as the roots that the test has kept, a watch that resumes
+    /// anywhere gets exactly the later events, and after a restart the state, the history and every
+    /// old version are the same.
     #[test]
     fn history_is_exact_before_and_after_a_restart(lists in changes()) {
         run(async {
@@ -199,7 +200,7 @@ async fn versions_outside_the_log_are_expired_or_in_the_future() {
         old.expect_err("gone"),
         AtError::Expired(ExpiredCause::Bytes)
     );
-    // Another resource had no event: whoever watches it has missed nothing.
+    // Another resource had no event, so its watchers have missed nothing.
     let other = WatchScope::Prefix(Prefix::resource("", "secrets"));
     plane
         .watch(other, WatchFrom::After(before))
@@ -395,8 +396,8 @@ async fn a_bookmark_names_no_member_read_that_came_after_the_tenure_was_looked_a
     let plane = site.open_with("a", test).await;
     let seen = plane.bookmark_version();
     assert_eq!(seen, Version::after(Base(0), Revision(100)));
-    // Between the look at the tenure and what follows it, the plane is released, another writes to
-    // it, and a member read of this replica comes back.
+    // Between the check of the tenure and the next step, the plane is released, another replica
+    // writes to it, and a member read of this replica returns.
     let later = std::sync::atomic::Ordering::Relaxed;
     hooks.observed_after_answerable.store(5000, later);
     assert_eq!(plane.bookmark_version(), seen);

@@ -1,4 +1,4 @@
-//! What a log weighs is what it holds: replaced bodies and frames included.
+//! A log weighs what it keeps in memory: replaced bodies and frames included.
 
 use super::watches::watch_from;
 use super::*;
@@ -6,12 +6,12 @@ use crate::history::expired_cause::ExpiredCause;
 
 const MIB: usize = 1 << 20;
 
-/// An object with a value of this length that no other has.
+/// Returns a put of an object with a value of this length that no other object has.
 fn large(name: &str, round: usize, len: usize) -> Operation {
     put(name, &format!("{round}{}", "v".repeat(len)))
 }
 
-/// All events that the log still has, found by trying the versions from the oldest on.
+/// Returns all events that the log still has. Finds them by trying the versions from the oldest on.
 async fn events_kept(plane: &Arc<Plane>, versions: &[Version]) -> Vec<Arc<Event>> {
     let scope = || WatchScope::Prefix(configmaps());
     for version in versions {
@@ -86,7 +86,7 @@ async fn frames_are_within_the_bound_and_the_newest_is_kept() {
                 let build = |_: &Event| Bytes::from(vec![b'f'; 10_000]);
                 frames.push(event.frame(view, build));
             }
-            // Whoever comes next shares the frame that was just built.
+            // The next watcher shares the frame that was just built.
             let shared = event.frame(2, |_| panic!("it was just built"));
             assert_eq!(shared.as_ptr(), frames[frames.len() - 1].as_ptr());
         }
@@ -107,8 +107,8 @@ async fn frames_are_within_the_bound_and_the_newest_is_kept() {
     assert!(frames.iter().all(Bytes::is_unique));
 }
 
-/// What repeats in a chain of writes weighs once: a large object whose status changes often keeps
-/// its history.
+/// Parts that repeat in a chain of writes are counted once: a large object whose status changes
+/// often keeps its history.
 #[tokio::test]
 async fn shared_parts_of_replaced_bodies_weigh_once() {
     let site = Site::new();
@@ -133,7 +133,8 @@ async fn shared_parts_of_replaced_bodies_weigh_once() {
     assert!(events.len() >= 47, "{}", events.len());
 }
 
-/// The largest log gives first, and whoever is behind there is told so.
+/// The largest log drops events first, and a watcher that falls behind because of it gets that
+/// cause.
 #[tokio::test]
 async fn all_logs_together_are_within_their_share() {
     let memory = Memory::with_limits(|_| MIB);
@@ -167,7 +168,7 @@ async fn all_logs_together_are_within_their_share() {
     close(&large_one, Ended::Closed).await;
     close(&small, Ended::Closed).await;
     drop((small, large_one));
-    // Tasks of the commits may hold a plane for a moment longer.
+    // The tasks of the commits may keep references to a plane for a moment longer.
     while memory.used(Share::Logs) > 0 {
         tokio::task::yield_now().await;
     }

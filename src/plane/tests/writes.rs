@@ -1,4 +1,4 @@
-//! Order, claims and transactions.
+//! Tests of the order of writes, of claims and of transactions.
 
 use super::*;
 
@@ -346,7 +346,7 @@ async fn a_plane_with_little_to_say_is_not_held_up_by_one_with_much() {
             .submit(write(vec![put("m", &round.to_string())]))
             .await;
         let revision = done.expect("fine").version.revision(Base(0));
-        // One transaction may be under way; the next has room for it.
+        // One transaction may be under way; all other writes fit into the next one.
         assert!(revision.0 <= before.0 + 2, "{revision:?} after {before:?}");
     }
     for task in tasks {
@@ -365,7 +365,7 @@ async fn what_repeats_in_many_planes_is_in_memory_once() {
             .await;
         let object = &done.expect("fine").objects[0].object;
         assert!(object.body_len() > large.len());
-        // What was seen once stays in one piece.
+        // A part that was seen once stays in one piece.
         assert_eq!(object.unshared_len() < 512, at > 0);
         let mut copy = Vec::new();
         object.append_to(&mut copy);

@@ -13,17 +13,17 @@ use crate::state::index::IndexId;
 use crate::state::overlay::ContentId;
 use crate::version::{Stamp, Version};
 
-/// One change of one object, and one event.
+/// One change of one object, which makes one event.
 #[derive(Debug, Clone)]
 pub enum Operation {
-    /// Creates or replaces.
+    /// Creates or replaces an object.
     Put {
         /// The object's key.
         key: Key,
         /// Its new state.
         object: NewObject,
     },
-    /// Removes. Implies the claim that the object is there.
+    /// Removes an object. Implies the claim that the object exists.
     Delete {
         /// The object's key.
         key: Key,
@@ -31,7 +31,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// The key it changes.
+    /// Returns the key that the operation changes.
     #[must_use]
     pub fn key(&self) -> &Key {
         match self {
@@ -43,79 +43,80 @@ impl Operation {
 /// A fact that a write rests on.
 #[derive(Debug, Clone)]
 pub enum Claim {
-    /// There is no such object.
+    /// No object has this key.
     Absent(Key),
     /// The object is in exactly this state.
     At(Key, Stamp),
-    /// The object, a namespace say, is there and not on its way out.
+    /// The object, for example a namespace, exists and is not being deleted.
     Active(Key),
     /// The scope has no objects.
     Empty(Scope),
     /// No object but `owner` holds this value.
     Free {
-        /// The index.
+        /// The index that is tested.
         index: IndexId,
-        /// The value.
+        /// The value that must be free.
         value: Bytes,
-        /// The object that will hold it.
+        /// The object that will hold the value.
         owner: Key,
     },
-    /// What is taken of this value and `add` stay within `max`.
+    /// The amount that objects take of this value, and `add`, are together at most `max`.
     Room {
-        /// The index.
+        /// The index that is tested.
         index: IndexId,
-        /// The value.
+        /// The value whose amount is tested.
         value: Bytes,
-        /// What the write adds.
+        /// The amount that the write adds.
         add: i64,
-        /// What may be taken in all.
+        /// The amount that all objects together may take.
         max: i64,
     },
     /// An object defines the resource with just this view; `None` claims that none does.
     View {
-        /// The resource.
+        /// The resource that is defined.
         resource: Prefix,
-        /// What its readers see.
+        /// The id of what readers of the resource see.
         view: Option<ContentId>,
     },
 }
 
-/// Where [`Claim::Empty`] looks.
+/// The keys that [`Claim::Empty`] tests.
 #[derive(Debug, Clone)]
 pub enum Scope {
-    /// Under one prefix.
+    /// The keys under one prefix.
     Prefix(Prefix),
-    /// In one namespace, whatever the resource.
+    /// The keys in one namespace, of all resources.
     Namespace(Str),
 }
 
-/// Operations that are done together or not at all, in one transaction, in this order.
+/// Operations that are applied together or not at all, in one transaction, in this order.
 #[derive(Debug, Clone, Default)]
 pub struct Write {
-    /// What is done; no key twice, at most [`Write::OPERATIONS_MAX`].
+    /// The operations: no key twice, and at most [`Write::OPERATIONS_MAX`].
     pub operations: Vec<Operation>,
-    /// What must hold.
+    /// The facts that must hold when the operations are applied.
     pub claims: Vec<Claim>,
-    /// Until when the caller waits for the answer.
+    /// The time until which the caller waits for the answer.
     pub deadline: Option<Instant>,
 }
 
 impl Write {
-    /// Operations of one write, at most: what fits one transaction beside a head record.
+    /// Number of operations in one write at most: as many as fit into one transaction beside a head
+    /// record.
     pub const OPERATIONS_MAX: usize = polyplane_storage::TXN_OPS_MAX - 1;
 }
 
 /// The acknowledgement of a write: it is durable and published.
 #[derive(Debug, Clone)]
 pub struct Committed {
-    /// One per operation: the new object, or the one that was deleted.
+    /// For each operation, the new object, or the one that was deleted.
     pub objects: Vec<Written>,
     /// The version of the last event.
     pub version: Version,
 }
 
 impl Committed {
-    /// The version of the first operation's event.
+    /// Returns the version of the first operation's event.
     #[must_use]
     pub fn version_of_first(&self) -> Version {
         self.objects
@@ -124,10 +125,10 @@ impl Committed {
     }
 }
 
-/// What one operation did.
+/// The result of one operation.
 #[derive(Debug, Clone)]
 pub struct Written {
-    /// The new object, or of a delete the one that was there.
+    /// The new object; for a delete, the object that was removed.
     pub object: ObjectRef,
     /// The version of the event.
     pub version: Version,
@@ -138,43 +139,45 @@ pub struct Written {
 pub enum Broken {
     /// The claim with this index.
     Claim(usize),
-    /// The operation with this index deletes what is not there.
+    /// The operation with this index deletes an object that does not exist.
     Operation(usize),
 }
 
-/// Why a write was not acknowledged.
+/// The reason why a write was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// Nothing was done: prepare again from the accepted state.
+    /// Nothing was applied: prepare again from the accepted state.
     #[error("a claim does not hold: {0:?}")]
     ClaimFailed(Broken),
-    /// Nothing was done: the accepted state it was prepared against was withdrawn. Prepare again.
+    /// Nothing was applied: the accepted state that the write was prepared against was withdrawn.
+    /// Prepare again.
     #[error("the state it was prepared against was withdrawn")]
     Withdrawn,
-    /// Nothing was done, and nothing will be.
+    /// Nothing was applied, and nothing will be: the store refused the write.
     #[error("the store refused the write")]
     Refused(#[source] polyplane_storage::Rejection),
-    /// Nothing was done: the plane takes no writes until the store does again.
+    /// Nothing was applied: the plane accepts no writes until the store does again.
     #[error("the store takes no writes: {0}")]
     ReadOnly(String),
-    /// Nothing was done: larger than the store takes.
+    /// Nothing was applied: the write is larger than the store accepts.
     #[error("the write has {bytes} bytes, the store takes {bytes_max}")]
     TooLarge {
-        /// Bytes of the largest value, or of all.
+        /// Bytes of the largest value, or of the whole write.
         bytes: usize,
-        /// The store's limit.
+        /// The store's limit in bytes.
         bytes_max: usize,
     },
-    /// Nothing was done: more operations than one transaction takes, or a key twice.
+    /// Nothing was applied: there are more operations than one transaction accepts, or a key occurs
+    /// twice.
     #[error("malformed write: {0}")]
     Malformed(&'static str),
-    /// Nothing was done here: the plane is no longer this replica's.
+    /// Nothing was applied here: this replica no longer holds the plane.
     #[error("this replica does not hold the control plane any more")]
     Lost,
-    /// The caller's deadline passed. The write may have been done or may still be.
+    /// The caller's deadline passed. The write may have been applied, or may still be.
     #[error("the deadline passed before the outcome was known")]
     Deadline,
-    /// The outcome was unknown and has been settled: nothing was done.
+    /// The store gave no final reply, and it has since been proven that nothing was applied.
     #[error("the store did not answer and the write was not done: {0}")]
     Unavailable(String),
 }

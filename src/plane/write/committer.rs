@@ -33,9 +33,10 @@ const TXN_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a write beyond which it gets a transaction of its own, so that small writes of other planes
 /// do not wait for it.
 const ALONE_BYTES: usize = 256 << 10;
-/// Version indexes of one transaction.
+/// Number of version indexes in one transaction.
 const INDEXES_MAX: usize = Version::END as usize;
-/// Bytes that a plane may commit per turn while other planes wait. What it does not use is saved up.
+/// Bytes that a plane may commit per round while other planes wait. Bytes that it does not use are
+/// added to its next round. Without this limit a busy plane would delay the others.
 const TURN_BYTES: usize = 64 << 10;
 
 /// Commits the writes of all planes of one store.
@@ -52,18 +53,18 @@ pub struct Committer {
 
 #[derive(Default)]
 struct Ready {
-    /// Planes with queued writes and none under way, in turn.
+    /// Planes with queued writes and none under way, in the order in which they are served.
     planes: VecDeque<Arc<Plane>>,
     workers: usize,
 }
 
-/// One plane's operations inside one transaction.
+/// The operations of one plane in one transaction.
 pub(crate) struct CommitPart {
     pub(crate) plane: Arc<Plane>,
     pub(crate) writes: Vec<QueuedWrite>,
-    /// What it is sent under: the plane's fence and the replica's member key.
+    /// The compares that its permit requires: of the plane's fence and of the replica's member key.
     compares: Vec<Compare>,
-    /// The index of its first event.
+    /// The index of the part's first event.
     pub(crate) index: u8,
 }
 
@@ -76,13 +77,13 @@ struct Batch {
 }
 
 impl Committer {
-    /// The committer of a store. There must be only one.
+    /// Returns the committer of a store. A process must have only one for each store.
     #[must_use]
     pub fn new(store: Arc<dyn Store>) -> Arc<Self> {
         Self::with_memory(store, Arc::default())
     }
 
-    /// The committer of a store, with the memory budget of its planes.
+    /// Returns the committer of a store, with the memory budget of its planes.
     #[must_use]
     pub fn with_memory(store: Arc<dyn Store>, memory: Arc<Memory>) -> Arc<Self> {
         Arc::new(Self {
@@ -97,13 +98,13 @@ impl Committer {
         })
     }
 
-    /// The store.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    /// Figures about all commits so far.
+    /// Returns metrics of all commits so far.
     #[must_use]
     pub fn collect(&self) -> Vec<MetricFamily> {
         self.metrics.collect()
@@ -133,14 +134,14 @@ impl Committer {
         &self.rendered
     }
 
-    /// A plane has queued writes and none under way.
+    /// Reports that a plane has queued writes and none under way.
     pub(crate) fn ready(self: &Arc<Self>, plane: Arc<Plane>) {
         let mut ready = self.ready.lock();
         ready.planes.push_back(plane);
         if ready.workers < self.limits.transactions_max.max(1) {
             ready.workers += 1;
             let committer = Arc::clone(self);
-            // Ends by itself as soon as nothing is queued.
+            // The worker ends by itself as soon as nothing is queued.
             tokio::spawn(async move { committer.work().await });
         }
     }
@@ -160,15 +161,15 @@ impl Committer {
         }
     }
 
-    /// The parts of the next transaction; `None` gives the worker's slot back. Planes that have no
-    /// tenure any more go to `lost`.
+    /// Returns the parts of the next transaction; `None` means that nothing is queued and the
+    /// worker's slot was released. Planes whose tenure has ended are added to `lost`.
     fn next_parts(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
         let mut parts: Vec<CommitPart> = Vec::new();
-        // Planes in a row that had nothing that fits.
+        // Number of planes in a row without a write that fits.
         let mut passed_over = 0;
         while passed_over <= ready.planes.len() {
             let Some(plane) = ready.planes.pop_front() else {
@@ -190,7 +191,8 @@ impl Committer {
                 }
                 NextPart::Later => {
                     ready.planes.push_back(plane);
-                    // While the transaction is empty, shares grow each round until one write fits.
+                    // While the transaction is empty, the planes' shares grow each round until one
+                    // write fits.
                     passed_over = if parts.is_empty() { 0 } else { passed_over + 1 };
                 }
                 NextPart::Part(writes, compares) => {
@@ -259,8 +261,9 @@ impl Committer {
     }
 }
 
-/// Aborts the process if a worker panics. The callers of its parts could not be answered truthfully,
-/// and their planes would never commit again. What was acknowledged is durable.
+/// Aborts the process if a worker panics. The callers of its parts could not be answered
+/// truthfully, and their planes would never commit again. Acknowledged writes are durable, so none
+/// is lost.
 struct EndWithPanic;
 
 impl Drop for EndWithPanic {
@@ -273,8 +276,8 @@ impl Drop for EndWithPanic {
     }
 }
 
-/// Some compares did not hold: the planes that need them are lost, the parts of the others are sent
-/// again.
+/// Handles a refused transaction: the planes whose compares failed are lost, and the parts of the
+/// others are sent again.
 fn refuse(
     parts: Vec<CommitPart>,
     parts_of_compare: &[Vec<usize>],
@@ -330,7 +333,7 @@ fn build(parts: Vec<CommitPart>) -> Batch {
 }
 
 fn add_compare(batch: &mut Batch, compare: Compare, part: usize) {
-    // All planes share the compare of the member key, which comes early: the search is short.
+    // All planes share the compare of the member key, which comes early, so the search is short.
     match batch
         .txn
         .compares
@@ -385,7 +388,8 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
                 let object = entry.object().expect("what is queued is under way");
                 ops.push(put(key, encode_object(header, object)));
             }
-            // Only a tombstone hides a layer's object.
+            // A deleted layer object needs a tombstone: removing the key would show the layer's
+            // object again.
             QueuedChange::Delete(object)
                 if published.template_values.template(object).is_some() =>
             {
@@ -413,11 +417,11 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     }
 }
 
-/// Removes everything a plane has in the store, in pieces. Each piece tests `compares`. The plane must
-/// not be served any more.
+/// Removes everything that a plane has in the store, in pieces, each of which tests `compares`. The
+/// plane must not be served any more.
 ///
 /// # Errors
-/// What the store said. A further call continues where this one stopped.
+/// Returns the store's error. A further call continues where this one stopped.
 pub async fn delete_range(
     store: &Arc<dyn Store>,
     plane: &str,
@@ -443,7 +447,7 @@ pub async fn delete_range(
     }
 }
 
-/// Why a plane's range could not be removed.
+/// The reason why a plane's range could not be removed.
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
     /// The range could not be read.

@@ -1,10 +1,10 @@
-//! External records: keys in a plane's range that other replicas write, past its sequencer. The ring's
-//! member keys are such records, which the root plane shows as objects.
+//! External records: keys in a plane's range that other replicas write, without its sequencer. The
+//! ring's member keys are such records; the root plane shows them as objects.
 //!
-//! Each key has one writer, which gives every change a transaction of its own. The plane's owner
+//! Each key has one writer, which makes every change in a transaction of its own. The plane's owner
 //! reads the changes from the store's watch and publishes them in revision order.
 //!
-//! Invariant: nothing here knows what the objects mean.
+//! Invariant: this module does not know what the objects mean.
 
 use std::sync::Arc;
 
@@ -17,29 +17,30 @@ use crate::record::{self, KeySpace, Record, RecordError, encode_external};
 use crate::state::entry::{Entry, NewObject, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
 
-/// The store key of one object.
+/// Returns the store key of one object.
 #[must_use]
 pub fn object_key(plane: &str, key: &Key) -> Bytes {
     KeySpace::new(plane).object(key)
 }
 
-/// The common beginning of the store keys of a plane's objects under a prefix. No other key has it.
+/// Returns the common beginning of the store keys of a plane's objects under a prefix. No other key
+/// has it.
 #[must_use]
 pub fn object_prefix(plane: &str, prefix: &Prefix) -> Bytes {
     KeySpace::new(plane).prefix(prefix)
 }
 
-/// The value of an external put. It must be the first operation of its transaction and the only put;
-/// deletes may follow it.
+/// Returns the value of an external put. It must be the first operation of its transaction and the
+/// only put; deletes may follow it.
 #[must_use]
 pub fn encode(object: &NewObject) -> Bytes {
     encode_external(object)
 }
 
-/// Reads a value back.
+/// Decodes the value of an external put.
 ///
 /// # Errors
-/// It is no object, damaged, or of a newer program.
+/// Returns an error if the value is not an object's, is damaged, or was written by a newer program.
 pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
     match record::decode(value)? {
         Record::External(object) | Record::Object { object, .. } => Ok(object),
@@ -50,10 +51,11 @@ pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
 }
 
 /// Reads an object of a plane without the plane, and the version of its first put. `modified` is
-/// the revision of the value. `None` for the tombstone of a layer object.
+/// the revision of the value. Returns `None` for the tombstone of a layer object.
 ///
 /// # Errors
-/// It is no record of an object, damaged, or of a newer program.
+/// Returns an error if the value is not an object's record, is damaged, or was written by a newer
+/// program.
 pub fn read(
     base: Base,
     modified: Revision,
@@ -71,8 +73,8 @@ pub fn read(
 }
 
 impl Plane {
-    /// Makes an object that is kept outside the plane look like one of it: first put at the revision
-    /// `created`, last at `modified`.
+    /// Returns an object that is kept outside the plane in the form of the plane's own objects:
+    /// first put at the revision `created`, last put at `modified`.
     #[must_use]
     pub fn unstored_object(
         &self,

@@ -1,12 +1,12 @@
-//! Publication of external writes: a plane reads the keys that others write from the store's watch,
-//! and publishes them and its own commits in revision order.
+//! Publication of external writes: a plane reads the keys that other replicas write from the
+//! store's watch, and publishes them and its own commits in revision order.
 //!
-//! Each commit of the plane also puts a marker key within the watched range. A durable part waits until
-//! the watch has delivered everything before its revision, and what the watch delivers after a marker
-//! waits for the marker's part. A marker that this replica has not put is a newer owner's: nothing
-//! after it is published.
+//! Each commit of the plane also puts a marker key within the watched range. A durable part waits
+//! until the watch has delivered everything before its revision, and events that the watch delivers
+//! after a marker wait for the marker's part. A marker that this replica has not put was put by a
+//! newer owner: nothing after it is published.
 //!
-//! Invariant: what is published is always everything up to one revision.
+//! Invariant: the published state always has everything up to one revision.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,47 +31,50 @@ use crate::state::entry::{Entry, NewObject, Versions};
 use crate::version::{Stamp, Version};
 use crate::write::committer::CommitPart;
 
-/// Pause between two attempts to watch or read, at first and at most.
+/// Pause between two attempts to watch or read, at first. It doubles up to `RETRY_MAX`, so that a
+/// failing store is not flooded.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 /// Interval of progress requests to the watch. Without them the bookmarks of idle watchers would fall
 /// behind the store's compaction.
 const ASK_EVERY: Duration = Duration::from_secs(30);
-/// Revisions that may wait for a part to become durable. Beyond it the watch is not read.
+/// Number of revisions that may wait for a part to become durable. At this number reading the watch
+/// stops, so that the queue cannot grow without bound.
 const WAITING_MAX: usize = 4096;
 
-/// The external keys of one plane, and how far they are published.
+/// The external keys of one plane, and the revision up to which they are published.
 pub(crate) struct Follow {
     prefix: Prefix,
-    /// The beginning of the store keys of the prefix.
+    /// The common beginning of the store keys of the external objects.
     stored: Bytes,
-    /// A store key directly before all of them: inside the watched range, outside the objects'.
+    /// The marker's store key, directly before all external objects: inside the watched range, but
+    /// not an object's key.
     marker: Bytes,
     state: Mutex<Waiting>,
-    /// Everything up to this revision is published.
+    /// The revision up to which everything is published.
     through: AtomicU64,
     room: Notify,
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// What the watch has delivered and is not published.
+/// Changes that the watch has delivered and that are not published yet.
 pub(crate) struct Waiting {
-    /// In revision order.
+    /// The revisions in order.
     queue: VecDeque<FollowedRevision>,
-    /// A durable part that is not published.
+    /// A durable part that is not published yet.
     durable: Option<(CommitPart, Revision)>,
-    /// The watch has delivered everything up to here.
+    /// The revision up to which the watch has delivered everything.
     read_through: Revision,
 }
 
-/// One revision of the watch.
+/// The changes of one revision of the watch.
 struct FollowedRevision {
     revision: Revision,
     content: RevisionContent,
 }
 
 enum RevisionContent {
-    /// An own commit, known by its marker.
+    /// A commit of this plane, recognised by its marker.
     Own,
     External(Vec<ExternalChange>),
 }
@@ -81,7 +84,7 @@ struct ExternalChange {
     version: Version,
     key: Key,
     object: Option<NewObject>,
-    /// The version of the first put where the watch has missed it.
+    /// The version of the first put, known from a read because the watch has missed that put.
     created: Option<Version>,
 }
 
@@ -113,12 +116,12 @@ impl Follow {
         &self.marker
     }
 
-    /// Whether a store key is one of those that are followed.
+    /// Returns whether a store key is one of the followed keys.
     pub(crate) fn follows(&self, stored: &[u8]) -> bool {
         stored.starts_with(&self.stored)
     }
 
-    /// Everything up to this revision is published.
+    /// Returns the revision up to which everything is published.
     pub(crate) fn through(&self) -> Revision {
         Revision(self.through.load(Ordering::Acquire))
     }
@@ -133,7 +136,7 @@ impl Follow {
         state.durable.take()
     }
 
-    /// Waits for a publication that began before the pause.
+    /// Waits for a publication that began before the pause to finish.
     pub(crate) fn wait_for_publisher(&self) {
         drop(self.state.lock());
     }
@@ -152,7 +155,7 @@ impl Drop for Follow {
 }
 
 impl Plane {
-    /// Begins to follow, from what was loaded.
+    /// Begins to follow the external keys, from the state that was loaded.
     pub(crate) fn start_following(self: &Arc<Self>) {
         let Some(follow) = self.follow() else {
             return;
@@ -171,19 +174,19 @@ impl Plane {
             known: known.collect(),
             read_through: follow.through(),
         };
-        // Ends with the plane's tenure or the plane.
+        // The task ends with the plane's tenure, or when the plane is dropped.
         let task = tokio::spawn(follower.run());
         *follow.task.lock() = Some(task.abort_handle());
     }
 
-    /// A part of this plane is durable: publishes it once the watch has delivered everything before it.
+    /// Publishes a durable part of this plane once the watch has delivered everything before it.
     pub(crate) fn durable(self: &Arc<Self>, follow: &Follow, part: CommitPart, revision: Revision) {
         let mut state = follow.state.lock();
         state.durable = Some((part, revision));
         self.advance(follow, &mut state);
     }
 
-    /// Publishes what may be published after a pause.
+    /// Publishes, after a pause, everything that may be published.
     pub(crate) fn resume_following(self: &Arc<Self>) {
         if let Some(follow) = self.follow() {
             self.advance(follow, &mut follow.state.lock());
@@ -235,8 +238,8 @@ impl Plane {
         if self.published().head < Version::new(self.base(), revision, 0) {
             Arc::clone(self).publish_part(part, revision);
         } else {
-            // Only a newer owner's commits can have hidden the marker of this one. The tenure is
-            // over already, or about to be; the write is done.
+            // Only a newer owner's commits can have hidden the marker of this one. The tenure has
+            // ended or is about to end; the write is durable.
             tracing::error!(plane = self.id(), "a commit was overtaken");
             self.acknowledge(part, revision);
         }
@@ -302,7 +305,7 @@ struct Follower {
     store: Arc<dyn Store>,
     follow: Weak<Follow>,
     bounds: (Bytes, Bytes),
-    /// The external objects that were delivered, with the revisions of their puts.
+    /// The external objects that the watch has delivered, with the revisions of their puts.
     known: BTreeMap<Key, Revision>,
     read_through: Revision,
 }
@@ -337,7 +340,7 @@ impl Follower {
         }
     }
 
-    /// Reads a watch to its end; `None` if the plane is gone.
+    /// Reads a watch to its end. Returns `None` if the plane was dropped.
     async fn read(&mut self, mut watch: polyplane_storage::StoreWatch) -> Option<WatchEnd> {
         let mut ask_at = Instant::now() + ASK_EVERY;
         loop {
@@ -345,7 +348,7 @@ impl Follower {
                 Ok(Ok(batch)) => batch,
                 Ok(Err(end)) => return Some(end),
                 Err(_) => {
-                    // So that the bookmarks of idle watchers stay ahead of compaction.
+                    // Progress keeps the bookmarks of idle watchers ahead of compaction.
                     let asked = self.store.request_progress().await;
                     tracing::trace!(?asked, "requested progress of the watch on external keys");
                     ask_at = Instant::now() + ASK_EVERY;
@@ -358,7 +361,8 @@ impl Follower {
         }
     }
 
-    /// Queues what the watch delivered, once there is room for it.
+    /// Queues revisions that the watch has delivered, once there is room for them. Returns `None`
+    /// if the plane was dropped.
     async fn hand_over(&self, followed: Vec<FollowedRevision>) -> Option<()> {
         loop {
             let plane = self.plane.upgrade()?;
@@ -396,7 +400,7 @@ impl Follower {
             let object = match object {
                 Some(Record::External(object)) => Some(object),
                 None => None,
-                // The plane's own write, from before these keys were followed.
+                // The plane itself wrote this key before it began to follow external keys.
                 Some(_) => continue,
             };
             match &object {
@@ -420,7 +424,7 @@ impl Follower {
         Some(followed)
     }
 
-    /// The followed keys, the marker among them, at one revision.
+    /// Returns the external keys and the marker, at one revision.
     async fn read_keys(&self) -> Result<(Revision, Vec<KeyValue>), ReadError> {
         let (start, end) = self.bounds.clone();
         let mut request = Some(RangeRequest::between(start, end));
@@ -435,9 +439,9 @@ impl Follower {
         Ok((read_at.unwrap_or_default(), items))
     }
 
-    /// After the store has compacted what the watch missed: reads the keys and queues the difference.
-    /// The revisions of deletes are not known, only that each had one of its own: they get the earliest
-    /// revisions that nothing else has.
+    /// Reads the external keys and queues the difference, because the store has compacted changes
+    /// that the watch missed. The revisions of missed deletes are unknown, except that each delete
+    /// had a revision of its own: they get the earliest revisions that no other change has.
     async fn reread(&mut self) -> Option<Result<(), ReadError>> {
         let (read_at, items) = match self.read_keys().await {
             Ok(read) => read,

@@ -1,4 +1,5 @@
-//! One queue for each key that several writers want: its head may prepare and submit a write.
+//! Key queues: one queue for each key that several writers want. The head of a queue may prepare
+//! and submit its write.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ pub(crate) struct KeyQueues {
 impl KeyQueues {
     /// Waits until the caller is at the head of the key's queue.
     pub(crate) async fn enter(key_queues: &Arc<Self>, key: &Key) -> KeyQueueGuard {
-        // Made before the wait: a caller that gives up drops it, and the queue goes with its last caller.
+        // Made before the wait: a caller that gives up drops the guard, and the last caller removes
+        // the queue.
         let mut guard = KeyQueueGuard {
             held: None,
             key_queues: Arc::clone(key_queues),
@@ -34,7 +36,8 @@ impl KeyQueues {
     }
 }
 
-/// Says that its owner is at the head of a key's queue. Prepare and submit while it exists.
+/// Proof that the caller is at the head of a key's queue. The caller prepares and submits its write
+/// while it holds the guard.
 #[derive(Debug)]
 pub struct KeyQueueGuard {
     held: Option<OwnedMutexGuard<()>>,
@@ -46,7 +49,7 @@ impl Drop for KeyQueueGuard {
     fn drop(&mut self) {
         let mut waiting = self.key_queues.waiting.lock();
         self.held = None;
-        // Each caller that waits holds a reference to the queue.
+        // Each waiting caller holds a reference to the queue.
         if waiting
             .get(&self.key)
             .is_some_and(|place| Arc::strong_count(place) == 1)

@@ -1,7 +1,8 @@
-//! Finds out when a store that refuses writes takes them again, for all its planes in this process.
+//! Finds out when a store that refuses writes accepts them again, for all its planes in this
+//! process.
 //!
-//! One read-only plane puts its fence, with backoff. Once the store takes that, all planes resume. A
-//! plane has no timer of its own, and recovery does not wait for a client's next write.
+//! One read-only plane puts its fence, with backoff. Once the store accepts that put, all planes
+//! resume. A plane has no timer of its own, and recovery does not wait for a client's next write.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Weak};
@@ -13,7 +14,8 @@ use tokio::time::sleep;
 use crate::guard::{BarrierError, Intake};
 use crate::plane::Plane;
 
-/// How long the first probe waits after a refusal, and how long the wait between two becomes.
+/// Wait before the first probe after a refusal. It doubles up to `WAIT_MAX`, so that a store
+/// without room is not flooded.
 const WAIT_FIRST: Duration = Duration::from_millis(100);
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -25,22 +27,23 @@ pub(crate) struct Prober {
 
 #[derive(Default)]
 struct Waiting {
-    /// In the order of their turns.
+    /// The planes in the order in which they probe.
     planes: VecDeque<Weak<Plane>>,
-    /// Their addresses. A weak pointer keeps its allocation, so no other plane gets the same one.
+    /// The addresses of these planes. A weak pointer keeps its allocation, so no other plane gets
+    /// the same address.
     known: HashSet<usize>,
     probing: bool,
 }
 
 impl Waiting {
-    /// Adds a plane at the end, unless it waits already.
+    /// Adds a plane at the end, unless it is in the list already.
     fn add(&mut self, plane: Weak<Plane>) {
         if self.known.insert(plane.as_ptr().addr()) {
             self.planes.push_back(plane);
         }
     }
 
-    /// Takes the plane out whose turn it is.
+    /// Removes and returns the plane that probes next.
     fn take(&mut self) -> Option<Weak<Plane>> {
         let plane = self.planes.pop_front()?;
         self.known.remove(&plane.as_ptr().addr());
@@ -49,15 +52,15 @@ impl Waiting {
 }
 
 impl Prober {
-    /// Has a read-only plane probed until it takes writes again, or has ended. Adding a plane twice
-    /// does no harm.
+    /// Probes for a read-only plane until it accepts writes again or has ended. Adding a plane
+    /// twice does no harm.
     pub(crate) fn add(self: &Arc<Self>, plane: &Arc<Plane>) {
         let mut waiting = self.waiting.lock();
         waiting.add(Arc::downgrade(plane));
         if !waiting.probing {
             waiting.probing = true;
             let prober = Arc::clone(self);
-            // Ends by itself as soon as no plane is read-only.
+            // The task ends by itself as soon as no plane is read-only.
             tokio::spawn(async move { prober.probe().await });
         }
     }
@@ -75,7 +78,8 @@ impl Prober {
                     tracing::info!("the store takes writes again");
                     plane.go_on();
                     self.release_all();
-                    // What is left has a probe of its own to settle, and the store answers.
+                    // The remaining planes have unsettled probes of their own, and the store
+                    // answers again.
                     wait = WAIT_FIRST;
                 }
                 Err(BarrierError::Lost) => {}
@@ -86,7 +90,7 @@ impl Prober {
         }
     }
 
-    /// The next plane that waits for the store, in turn. Without one the task ends.
+    /// Returns the plane that probes next; `None` ends the task.
     fn next(&self) -> Option<Arc<Plane>> {
         let mut waiting = self.waiting.lock();
         for _ in 0..waiting.planes.len() {
@@ -105,7 +109,8 @@ impl Prober {
         None
     }
 
-    /// The store has taken a probe: every plane goes on that has nothing to settle first.
+    /// Resumes every plane that has no unsettled probe of its own, because the store has accepted a
+    /// probe.
     fn release_all(&self) {
         let planes: Vec<Arc<Plane>> = {
             let waiting = self.waiting.lock();
@@ -118,7 +123,8 @@ impl Prober {
     }
 }
 
-/// Whether a plane still waits for the store. One that is about to part may turn out not to.
+/// Returns whether a plane still waits for the store. A plane that is being released counts,
+/// because its release may be called off.
 fn waits(plane: &Plane) -> bool {
     match plane.guard().intake() {
         Intake::ReadOnly | Intake::Wait => true,

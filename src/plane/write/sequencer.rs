@@ -1,9 +1,9 @@
 //! The sequencer of one plane: it checks claims, orders writes, and tracks them until they settle.
 //!
-//! All of it runs under one lock that is never held across a wait. The *accepted* state includes
-//! writes under way, the *published* one does not. A *part* is the longest prefix of the queue in which
-//! no key repeats; at most one part is under way. The fence's machine decides, through the guard,
-//! whether writes are accepted and whether a part may be sent.
+//! All of this runs under one lock that is never held across a wait. The *accepted* state includes
+//! writes under way, the *published* one does not. A *part* is the longest prefix of the queue in
+//! which no key repeats; at most one part is under way. The fence's machine decides, through the
+//! guard, whether writes are accepted and whether a part may be sent.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,31 +22,31 @@ use crate::state::{Context, Cut, Root};
 use crate::version::Version;
 use crate::write::claim::{Broken, Claim, Committed, SubmitError};
 
-/// Withdrawals that are remembered, to tell whether a cut from before them still holds. A cut that is
-/// older than all of them counts as withdrawn, and its answer is computed again.
+/// Number of withdrawals that are remembered, to tell whether a cut from before them still holds. A
+/// cut that is older than all of them counts as withdrawn, and its answer is computed again.
 const WITHDRAWALS_KEPT: usize = 64;
-/// Writes in one plane's queue. Further writes wait without a position.
+/// Number of writes in one plane's queue. Further writes wait outside the queue, in no order.
 const QUEUE_MAX: usize = 10_000;
-/// Bytes of durable entries that the accepted state may hold as a second copy beside the published
-/// ones. Beyond it the accepted state is rebuilt from the published one.
+/// Bytes of durable entries that the accepted state may hold beside the copies in the published
+/// state. Beyond this limit the accepted state is rebuilt from the published one.
 const LANDED_BYTES_MAX: usize = 256 << 10;
-/// Times that a write is sent again after it got no answer and was proven not done. More would hide a
-/// dead store from the client.
+/// Number of times that a write is sent again after the store did not reply to it and it was proven
+/// not to be applied. More would hide a dead store from the client.
 const UNANSWERED_MAX: u32 = 3;
 
-/// One operation as it waits.
+/// One operation in the queue.
 #[derive(Debug)]
 pub(crate) struct QueuedOperation {
     pub(crate) change: QueuedChange,
-    /// The key's entry when the operation was accepted. It is published before this is sent, because a
-    /// key is in a part once and one part is under way.
+    /// The entry that the key had when the operation was accepted. It is published before the
+    /// operation is sent, because a key occurs once in a part and only one part is under way.
     pub(crate) previous: Option<Arc<Entry>>,
 }
 
-/// What an operation does.
+/// The change that an operation makes.
 #[derive(Debug)]
 pub(crate) enum QueuedChange {
-    /// The entry under way.
+    /// Puts this entry.
     Put(Arc<Entry>),
     Delete(Key),
 }
@@ -85,7 +85,7 @@ pub(crate) struct QueuedWrite {
     pub(crate) bytes: usize,
     pub(crate) reply: Reply,
     position: u64,
-    /// Times that it was sent, got no answer, and was proven not done.
+    /// Number of times that the write was sent without a reply and was proven not to be applied.
     unanswered: u32,
 }
 
@@ -108,7 +108,7 @@ impl QueuedWrite {
         }
     }
 
-    /// Applies an accepted write to an accepted state that is rebuilt.
+    /// Applies a write that was accepted before to an accepted state that is being rebuilt.
     fn apply_again(&self, root: &mut Root, context: &Context) {
         if let Some(commit) = &self.layers {
             commit.apply(root, context);
@@ -118,34 +118,34 @@ impl QueuedWrite {
         }
     }
 
-    /// Version indexes of its own.
+    /// Returns the number of version indexes that the write needs.
     pub(crate) fn indexes(&self) -> usize {
         let layers = self.layers.as_ref().map_or(0, |commit| commit.changes());
         self.operations.len() + layers
     }
 
-    /// Operations in the store, the head record aside.
+    /// Returns the number of operations of the write in the store, without the head record.
     pub(crate) fn ops(&self) -> usize {
         let layers = self.layers.as_ref();
         self.operations.len() + layers.map_or(0, |commit| 1 + commit.drops().len())
     }
 
     pub(crate) fn answer(self, answer: Result<Committed, SubmitError>) {
-        // An error says that the caller has stopped waiting.
+        // An error means that the caller has stopped waiting.
         let _ = self.reply.send(answer);
     }
 }
 
-/// Why a write did not get into the queue.
+/// The reason why a write was not added to the queue.
 #[derive(Debug)]
 pub(crate) enum NotAccepted {
-    /// An answer for the caller.
+    /// The answer to return to the caller.
     Answer(SubmitError),
-    /// Try again when something about the plane has changed.
+    /// The plane does not accept writes now: try again when something about the plane has changed.
     Wait(QueuedWrite),
 }
 
-/// Whether the caller must wake the committer, because this plane has work for it.
+/// The answer to whether the caller must wake the committer, because this plane has work for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Wakeup {
@@ -153,35 +153,36 @@ pub(crate) enum Wakeup {
     None,
 }
 
-/// How much of a transaction is left for a part.
+/// The room in a transaction that is left for a part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     pub(crate) ops: usize,
-    /// Version indexes.
+    /// Number of version indexes left.
     pub(crate) indexes: usize,
     pub(crate) bytes: usize,
-    /// Writes larger than this travel in a transaction of their own.
+    /// Bytes beyond which a write gets a transaction of its own.
     pub(crate) alone_bytes: usize,
-    /// Nothing is in the transaction yet.
+    /// True if the transaction has no parts yet.
     pub(crate) fresh: bool,
-    /// Bytes that this turn adds to the plane's share; `None` if no other plane waits.
+    /// Bytes that this round adds to the plane's share; `None` if no other plane waits.
     pub(crate) share: Option<usize>,
 }
 
-/// What a plane gives to a transaction.
+/// The answer of a plane that is offered room in a transaction.
 #[derive(Debug)]
 pub(crate) enum NextPart {
-    /// These writes, to be sent under these compares.
+    /// These writes, to be sent with these compares.
     Part(Vec<QueuedWrite>, Vec<Compare>),
-    /// It has work that does not fit into this transaction.
+    /// The plane has writes, but none that fits into this transaction.
     Later,
-    /// It has no work, or must not send it now. The code that permits it again wakes the committer.
+    /// The plane has no writes, or must not send now. The code that permits it again wakes the
+    /// committer.
     Nothing,
-    /// Its tenure has ended.
+    /// The plane's tenure has ended.
     Lost,
 }
 
-/// Whether the writes that a cut shows are settled.
+/// The answer to whether the writes that a cut shows are settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CutStatus {
     Durable,
@@ -189,26 +190,26 @@ pub(crate) enum CutStatus {
     Withdrawn,
 }
 
-/// The state under the lock.
+/// The sequencer's state, which is under one lock.
 #[derive(Debug)]
 pub(crate) struct Sequencer {
     accepted: Root,
     /// The overlay of `accepted`, for readers without the lock.
     overlay: Arc<ArcSwapOption<Overlay>>,
-    /// Bytes of durable entries in `accepted` that are copies of published ones.
+    /// Bytes of durable entries in `accepted` that are also in the published state.
     landed_bytes: usize,
     queue: VecDeque<QueuedWrite>,
     under_way: bool,
-    /// The plane is in the committer's list.
+    /// True if the plane is in the committer's list.
     listed: bool,
     share: usize,
-    /// The plane has ended here.
+    /// The reason why the plane has ended here, if it has.
     ended: Option<Ended>,
     /// The store's reason for refusing the last refused part.
     refusal: String,
-    /// The last write that was accepted.
+    /// The position of the last accepted write.
     position: u64,
-    /// Everything up to this write is settled.
+    /// The position up to which all writes are settled.
     durable: u64,
     generation: u64,
     /// The value of `durable` at each of the last withdrawals.
@@ -235,7 +236,7 @@ impl Sequencer {
         }
     }
 
-    /// The newest accepted state, and which writes it has in it.
+    /// Returns the newest accepted state, and its position among the writes.
     pub(crate) fn accepted(&self) -> (Root, Cut) {
         let cut = Cut {
             position: self.position,
@@ -244,12 +245,13 @@ impl Sequencer {
         (self.accepted.clone(), cut)
     }
 
-    /// The overlay of the newest accepted state, now and later.
+    /// Returns the cell that holds the overlay of the newest accepted state, also after later
+    /// changes.
     pub(crate) fn overlay(&self) -> Arc<ArcSwapOption<Overlay>> {
         Arc::clone(&self.overlay)
     }
 
-    /// Called after each change of `accepted`.
+    /// Publishes the overlay of `accepted`. Called after each change of it.
     fn publish_overlay(&self) {
         let address = |overlay: Option<&Arc<Overlay>>| overlay.map(Arc::as_ptr);
         let shown = self.overlay.load();
@@ -258,7 +260,7 @@ impl Sequencer {
         }
     }
 
-    /// Checks the claims and queues a write, unless `intake` forbids it.
+    /// Checks the claims and queues a write, unless `intake` forbids that.
     pub(crate) fn accept(
         &mut self,
         mut write: QueuedWrite,
@@ -305,7 +307,8 @@ impl Sequencer {
         Ok(self.wakeup())
     }
 
-    /// Removes the next part from the queue, as much as fits, if `permit` allows it to be sent.
+    /// Removes the next part, as many writes as fit, from the queue, if `permit` allows it to be
+    /// sent.
     pub(crate) fn take(&mut self, budget: Budget, permit: impl FnOnce() -> SendPermit) -> NextPart {
         let Some(first) = self.queue.front() else {
             return self.nothing();
@@ -348,11 +351,11 @@ impl Sequencer {
         NextPart::Nothing
     }
 
-    /// How many writes from the front of the queue make the next part.
+    /// Returns the number of writes at the front of the queue that make the next part.
     fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
         let mut keys: HashSet<&Key> = HashSet::new();
         let mut bytes = 0;
-        // Leaves room for the head record.
+        // One operation is left for the head record.
         let mut ops = 1;
         let mut indexes = 0;
         let mut alone = alone;
@@ -377,10 +380,10 @@ impl Sequencer {
         self.queue.len()
     }
 
-    /// A part is durable and published.
+    /// Records that a part is durable and published.
     ///
-    /// The accepted state keeps the entries that were under way: each refers to its durable form, and
-    /// replacing them would copy a path of the tree for each.
+    /// The accepted state keeps the part's entries from before it was durable. Each refers to its
+    /// durable form, and replacing them would copy a path of the tree for each.
     pub(crate) fn landed(
         &mut self,
         last: u64,
@@ -395,7 +398,7 @@ impl Sequencer {
             self.share = 0;
         }
         if self.queue.is_empty() || self.landed_bytes > LANDED_BYTES_MAX {
-            // The accepted state is the published one plus the queue.
+            // Nothing else is under way, so the accepted state is the published one plus the queue.
             self.reset_to(published);
             for write in &self.queue {
                 write.apply_again(&mut self.accepted, context);
@@ -413,8 +416,8 @@ impl Sequencer {
         self.landed_bytes = 0;
     }
 
-    /// Puts a part back that was not done, never will be, and is not at fault. It is sent again
-    /// unchanged, unless the plane has ended.
+    /// Puts a part back into the queue that was not applied and never will be, through no fault of
+    /// its own. It is sent again unchanged, unless the plane has ended.
     pub(crate) fn requeue(&mut self, part: Vec<QueuedWrite>) -> Result<Wakeup, Vec<QueuedWrite>> {
         self.under_way = false;
         if self.ended.is_some() {
@@ -426,8 +429,8 @@ impl Sequencer {
         Ok(self.wakeup())
     }
 
-    /// Gives up a part: the accepted state falls back to the published one. Returns the writes that were
-    /// queued behind it, which rest on it and must be prepared again.
+    /// Gives up the part under way and sets the accepted state back to the published one. Returns
+    /// the writes that were queued behind the part. They rest on it and must be prepared again.
     pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<QueuedWrite> {
         self.under_way = false;
         self.reset_to(published);
@@ -447,7 +450,7 @@ impl Sequencer {
         reason.clone_into(&mut self.refusal);
     }
 
-    /// The store's reason for refusing the last refused part.
+    /// Returns the store's reason for refusing the last refused part.
     pub(crate) fn refusal(&self) -> &str {
         &self.refusal
     }
@@ -471,12 +474,12 @@ impl Sequencer {
         }
     }
 
-    /// The queue may be sent again, after a pause or a permit that had to wait.
+    /// Wakes the queue, because it may be sent again after a pause or a permit that had to wait.
     pub(crate) fn go_on(&mut self) -> Wakeup {
         self.wakeup()
     }
 
-    /// External writes were published: adds them to the accepted state.
+    /// Adds published external writes to the accepted state.
     pub(crate) fn apply_external(
         &mut self,
         changes: &[(Key, Option<Arc<Entry>>)],
@@ -509,12 +512,12 @@ impl Sequencer {
         unsent
     }
 
-    /// Why the plane has ended here, if it has.
+    /// Returns why the plane has ended here, if it has.
     pub(crate) fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
-    /// No part is with the committer or the store, or unsettled.
+    /// Returns whether no part is with the committer or the store, or unsettled.
     pub(crate) fn is_settled(&self) -> bool {
         !self.under_way
     }
@@ -532,7 +535,8 @@ impl Sequencer {
     }
 }
 
-/// Counts one more time that a part got no answer and was not done. Returns whether it may be sent again.
+/// Counts one more time that a part got no reply and was not applied. Returns whether it may be
+/// sent again.
 pub(crate) fn may_resend(part: &mut [QueuedWrite]) -> bool {
     for write in &mut *part {
         write.unanswered += 1;
@@ -540,7 +544,7 @@ pub(crate) fn may_resend(part: &mut [QueuedWrite]) -> bool {
     part.iter().all(|write| write.unanswered <= UNANSWERED_MAX)
 }
 
-/// The position of the last write of a part.
+/// Returns the position of the last write of a part.
 pub(crate) fn last_position(part: &[QueuedWrite]) -> u64 {
     part.last().map_or(0, |write| write.position)
 }

@@ -1,9 +1,10 @@
-//! What happens to a part after the store has answered, or has failed to.
+//! The handling of a part after the store has replied, or has failed to.
 //!
 //! Nothing is acknowledged before it is durable. An unknown outcome is settled by a write, never by
-//! a read: the fence is put again, after which no older transaction can be applied, and the store's
-//! history then shows whether the part was. A part is sent again only after this proof that it was not
-//! done and never will be. So an election of the store's leader is only a delay for clients.
+//! a read: the plane puts its fence again, after which no older transaction can be applied, and
+//! then reads in the store's history whether the part was. A part is sent again only after this
+//! proof that it was not applied and never will be. So an election of the store's leader is only a
+//! delay for clients.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,15 +22,16 @@ use crate::write::claim::{Committed, SubmitError, Written};
 use crate::write::committer::{CommitPart, encode};
 use crate::write::sequencer::{QueuedChange, QueuedWrite, last_position, may_resend};
 
-/// Pause between two attempts to settle, at first and at most.
+/// Pause between two attempts to settle, at first. It doubles up to `RETRY_MAX`, so that a failing
+/// store is not flooded.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(1);
 
-/// What became of a part that the store did not answer.
+/// The result of settling a part that the store did not reply to.
 enum PartOutcome {
     Done(Revision),
     NotDone,
-    /// The plane ended before the store could be asked.
+    /// The plane ended before the store could be read.
     Unknowable,
 }
 
@@ -42,7 +44,7 @@ struct Landing {
 }
 
 impl Plane {
-    /// A part is durable: publishes it, in revision order if the plane follows external writes.
+    /// Publishes a durable part, in revision order if the plane follows external writes.
     pub(crate) fn land(self: Arc<Self>, part: CommitPart, revision: Revision) {
         match self.follow() {
             Some(follow) => self.durable(follow, part, revision),
@@ -50,7 +52,7 @@ impl Plane {
         }
     }
 
-    /// Publishes a durable part, shows it to watchers, answers its callers.
+    /// Publishes a durable part, notifies watchers, and answers the part's callers.
     pub(crate) fn publish_part(self: Arc<Self>, part: CommitPart, revision: Revision) {
         debug_assert!(self.follows_published(&part));
         let landing = self.compute_landing(&part, revision);
@@ -62,7 +64,8 @@ impl Plane {
             .append(&landing.events, &defined, published.head, || {
                 self.publish(landing.root);
             });
-        // After publication: a release that waits for this part exports the published state.
+        // Called after the publication: a release that waits for this part exports the published
+        // state.
         self.guard().landed(revision);
         let last = last_position(&part.writes);
         let context = self.context();
@@ -88,7 +91,8 @@ impl Plane {
         }
     }
 
-    /// The store refused a part for good. Enough refusals in a row make the plane read-only.
+    /// Handles a part that the store refused for good. Enough refusals in a row make the plane
+    /// read-only.
     pub(crate) fn reject(self: Arc<Self>, part: CommitPart, rejection: &Rejection) {
         self.guard().not_done(NotDone::Rejected);
         let plane = Arc::clone(&self);
@@ -96,8 +100,8 @@ impl Plane {
         self.wait_for_store();
     }
 
-    /// Answers the callers of a part that was not done and never will be. If the plane was lost
-    /// meanwhile they get `Lost`, so that they try the new owner.
+    /// Answers the callers of a part that was not applied and never will be. If the plane was lost
+    /// in the meantime they get `Lost`, so that they try the new owner.
     pub(crate) fn withdraw(self: Arc<Self>, part: CommitPart, rejection: &Rejection) {
         let (behind, ended) = {
             let mut sequencer = self.sequencer().lock();
@@ -114,15 +118,15 @@ impl Plane {
         self.changed();
     }
 
-    /// Registers a read-only plane to be resumed when its store takes writes again.
+    /// Registers a read-only plane to be resumed when its store accepts writes again.
     pub(crate) fn wait_for_store(self: &Arc<Self>) {
         if self.guard().intake() == Intake::ReadOnly {
             self.committer.prober().add(self);
         }
     }
 
-    /// Sends a part again, unchanged, that was not done and never will be: another plane's compare
-    /// failed, or its unknown outcome was settled.
+    /// Sends a part again, unchanged, that was not applied and never will be: a compare of another
+    /// plane failed, or the part's unknown outcome was settled.
     pub(crate) fn requeue(self: Arc<Self>, part: CommitPart) {
         let again = self.sequencer().lock().requeue(part.writes);
         self.changed();
@@ -132,7 +136,8 @@ impl Plane {
         }
     }
 
-    /// Another replica holds the fence: nothing of the part was done, and nothing will be.
+    /// Ends the plane because another replica holds the fence: nothing of the part was applied, and
+    /// nothing will be.
     pub(crate) fn lose(self: Arc<Self>, part: CommitPart) {
         answer_all(part.writes, &SubmitError::Lost);
         self.end_lost();
@@ -159,7 +164,8 @@ impl Plane {
                 let behind = {
                     let mut sequencer = self.sequencer().lock();
                     let behind = sequencer.withdraw(&self.published());
-                    // Under the lock: nothing is accepted on top of what was just withdrawn.
+                    // Called under the lock, so that no write is accepted on top of what was just
+                    // withdrawn.
                     self.guard().never_done();
                     behind
                 };
@@ -187,7 +193,8 @@ impl Plane {
         let mut wait = RETRY_FIRST;
         let fence = loop {
             let barrier = tokio::select! {
-                // The reply first: a final one gives callers a better answer than the end.
+                // The reply is polled first: a final reply gives callers a better answer than the
+                // plane's end does.
                 biased;
                 barrier = self.guard().barrier() => barrier,
                 () = self.ended_long_ago() => return (FenceStatus::Lost, PartOutcome::Unknowable),
@@ -225,13 +232,14 @@ impl Plane {
         }
     }
 
-    /// Waits until the plane has ended, and then for [`RETRY_MAX`], in which a healthy store answers.
+    /// Waits until the plane has ended, and then for [`RETRY_MAX`], within which a healthy store
+    /// replies.
     async fn ended_long_ago(&self) {
         self.until_ended().await;
         tokio::time::sleep(RETRY_MAX).await;
     }
 
-    /// Whether a part that can no longer be applied is in the store's history.
+    /// Returns whether a part that can no longer be applied is in the store's history.
     async fn landed(
         &self,
         part: &CommitPart,
@@ -239,8 +247,8 @@ impl Plane {
     ) -> Result<PartOutcome, ReadError> {
         let (start, end) = self.keys().bounds();
         let history = self.store().history(start, end, self.sent_after()).await?;
-        // After the history was read. The next owner takes the fence before its first write, so if the
-        // history has a write of it, this read finds the revision before that.
+        // Read after the history: the next owner takes the fence before its first write. So if the
+        // history has such a write, this read finds the revision before it.
         let before = match fence {
             FenceStatus::Held => None,
             FenceStatus::Lost => self.guard().superseded().await?,
@@ -266,8 +274,8 @@ impl Plane {
         }
     }
 
-    /// Whether these events are exactly the operations of a part, in order, byte for byte. A delete of
-    /// an absent key leaves no event.
+    /// Returns whether these events are exactly the operations of a part, in order, with equal
+    /// bytes. A delete of an absent key makes no event.
     fn is_part(&self, part: &CommitPart, events: &[StoreEvent]) -> bool {
         let mut ops = Vec::new();
         encode(part, &mut ops);
@@ -287,7 +295,7 @@ impl Plane {
         events.peek().is_none()
     }
 
-    /// Whether the published entry of each key of a part is the one that the part replaces.
+    /// Returns whether the published entry of each key of a part is the one that the part replaces.
     fn follows_published(&self, part: &CommitPart) -> bool {
         let published = self.published();
         let mut operations = part.writes.iter().flat_map(|write| &write.operations);
@@ -375,7 +383,7 @@ impl Plane {
         }
     }
 
-    /// The plane has lost its fence, or cannot go on under it.
+    /// Ends a plane that has lost its fence, or cannot continue under it.
     pub(crate) fn end_lost(self: &Arc<Self>) {
         self.guard().lost();
         self.end(Ended::Lost);

@@ -1,6 +1,6 @@
-//! Which representation of an answer the client gets, and which one its body has.
+//! The choice of the representation of an answer, and of the syntax of a request body.
 //!
-//! Owns media types and their parameters for resource requests; HTTP headers arrive here as text.
+//! Owns media types and their parameters for resource requests. HTTP headers are passed in as text.
 //! The choice follows upstream: clauses by quality, then by how specific they are, then in the
 //! order written; the first that the server can serve wins.
 
@@ -9,46 +9,46 @@ use crate::verbs::patch::PATCH_TYPES;
 use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
 
-/// How values are written.
+/// The syntax in which values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// One line of JSON; whoever writes it out indents it for people.
+    /// JSON on one line; the code that writes the response indents it if a person reads it.
     Json,
-    /// YAML.
+    /// YAML text.
     Yaml,
 }
 
-/// What of an object is shown.
+/// The part of an object that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Shape {
-    /// All of it.
+    /// The whole object.
     Whole,
-    /// A table, in the version of `meta.k8s.io` named.
+    /// A table, in this version of `meta.k8s.io`.
     Table(MetaVersion),
-    /// The metadata alone.
+    /// Only the metadata.
     Metadata(MetaVersion, Number),
 }
 
-/// Whether a client asked for the metadata of one object or of a list.
+/// The choice whether a client has requested the metadata of one object or of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Number {
-    /// Of one: `PartialObjectMetadata`.
+    /// One object: `PartialObjectMetadata`.
     One,
-    /// Of a list: `PartialObjectMetadataList`.
+    /// A list: `PartialObjectMetadataList`.
     Many,
 }
 
-/// Versions of `meta.k8s.io` that tables and partial objects come in.
+/// The versions of `meta.k8s.io` that tables and partial objects come in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MetaVersion {
-    /// `v1`
+    /// The version `v1`.
     V1,
-    /// `v1beta1`
+    /// The version `v1beta1`.
     V1Beta1,
 }
 
 impl MetaVersion {
-    /// `meta.k8s.io/v1` or its predecessor.
+    /// Returns the `apiVersion`: `meta.k8s.io/v1` or its predecessor.
     pub const fn api_version(self) -> &'static str {
         match self {
             Self::V1 => "meta.k8s.io/v1",
@@ -60,14 +60,14 @@ impl MetaVersion {
 /// The negotiated representation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Representation {
-    /// How it is written.
+    /// The syntax.
     pub encoding: Encoding,
-    /// What is shown.
+    /// The part of an object that is shown.
     pub shape: Shape,
 }
 
 impl Representation {
-    /// The Content-Type of an answer.
+    /// Returns the Content-Type of an answer.
     pub const fn content_type(self) -> &'static str {
         match self.encoding {
             Encoding::Json => "application/json",
@@ -76,12 +76,12 @@ impl Representation {
     }
 }
 
-/// Which conversions an endpoint offers.
+/// The conversions that an endpoint offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Conversions {
     /// Tables and partial objects.
     Offered,
-    /// None: the answer is no stored object.
+    /// None, because the answer is not a stored object.
     None,
 }
 
@@ -134,7 +134,7 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
 /// Chooses the representation of the answer to `request`.
 ///
 /// # Errors
-/// 406 naming what is served.
+/// Returns 406, which names the media types that are served.
 pub fn output(
     request: &ResourceRequest,
     conversions: Conversions,
@@ -166,10 +166,10 @@ pub fn output(
     ]))
 }
 
-/// As [`output`] for a watch, whose frames are always JSON.
+/// Chooses the representation of a watch, as [`output`] does. Frames are always JSON.
 ///
 /// # Errors
-/// 406 naming what is served.
+/// Returns 406, which names the media types that are served.
 pub fn stream(request: &ResourceRequest) -> Result<Representation, ApiError> {
     let chosen = output(request, Conversions::Offered)?;
     match chosen.encoding {
@@ -210,9 +210,9 @@ fn shape(parameters: &[(&str, &str)], conversions: Conversions) -> Option<Shape>
     }
 }
 
-/// Media types in which an object can be had.
+/// The media types in which an object can be requested.
 pub const PRODUCED: [&str; 3] = ["application/json", "application/yaml", proto::MEDIA_TYPE];
-/// Media types that the path of a collection names, for it serves watches too.
+/// The media types that the path of a collection names. It serves watches too.
 const PRODUCED_BY_LISTS: [&str; 5] = [
     "application/json",
     "application/yaml",
@@ -221,11 +221,11 @@ const PRODUCED_BY_LISTS: [&str; 5] = [
     "application/vnd.kubernetes.protobuf;stream=watch",
 ];
 
-/// Compares the media types of a request with those of its path as plain text, before anything
-/// is negotiated: upstream's router does so, and therefore takes no `application/*`.
+/// Compares the media types of a request with those of its path as plain text, before anything is
+/// negotiated. Upstream's router does so too, and therefore does not accept `application/*`.
 ///
 /// # Errors
-/// 415 for a patch of an unknown type, 406 if nothing accepted is produced.
+/// Returns 415 for a patch of an unknown type, 406 if nothing accepted is produced.
 pub fn routed(request: &ResourceRequest) -> Result<(), ApiError> {
     if request.verb == Verb::Patch {
         let media = request.content_type.as_deref().unwrap_or("");
@@ -246,7 +246,8 @@ pub fn routed(request: &ResourceRequest) -> Result<(), ApiError> {
     }
 }
 
-/// Whether an Accept header names a media type of `produced`, or `*/*`. True for an empty header.
+/// Returns whether an Accept header names a media type of `produced`, or `*/*`. True for an empty
+/// header.
 pub fn produced_among(accept: &str, produced: &[&str]) -> bool {
     accept.is_empty()
         || accept.split(',').any(|range| {
@@ -258,21 +259,21 @@ pub fn produced_among(accept: &str, produced: &[&str]) -> bool {
 /// The syntax of a request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodySyntax {
-    /// JSON.
+    /// JSON text.
     Json,
-    /// YAML.
+    /// YAML text.
     Yaml,
-    /// Kubernetes' protobuf.
+    /// Kubernetes' protobuf format.
     Protobuf,
 }
 
-/// Media types of bodies that built-in kinds take.
+/// The media types of bodies that built-in kinds accept.
 const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", proto::MEDIA_TYPE];
 
-/// Tells the syntax of a body from its media type.
+/// Returns the syntax of a body from its media type.
 ///
 /// # Errors
-/// 415 naming what is understood.
+/// Returns 415, which names the media types that are understood.
 pub fn input(request: &ResourceRequest) -> Result<BodySyntax, ApiError> {
     let text = request.content_type.as_deref().unwrap_or("");
     let media = text.split(';').next().unwrap_or("").trim();

@@ -1,7 +1,7 @@
-//! From stored bytes to the representation a client asked for.
+//! The conversion of stored bytes into the representation that a client has requested.
 //!
 //! The whole object in JSON is the stored body behind a constant prefix, without a copy. Every
-//! other shape is made from it on the way out.
+//! other shape is made from it for the answer.
 
 use crate::answer::AnswerBody;
 use crate::answer::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
@@ -17,22 +17,22 @@ use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, yaml};
 use polyplane_plane::{ObjectRef, Version};
 
-/// What a table row carries of its object.
+/// The part of its object that a table row includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RowObject {
-    /// Nothing.
+    /// No part.
     None,
     /// The metadata.
     Metadata,
-    /// All of it.
+    /// The whole object.
     Whole,
 }
 
 impl RowObject {
-    /// Reads the parameter that says how much of its object a row has.
+    /// Reads the parameter that says which part of its object a row includes.
     ///
     /// # Errors
-    /// 400 for an unknown value.
+    /// Returns 400 for an unknown value.
     pub fn parse(call: &Call<'_>) -> Result<Self, ApiError> {
         match INCLUDE_OBJECT.read(&call.request.query) {
             "" | "Metadata" => Ok(Self::Metadata),
@@ -49,7 +49,7 @@ impl RowObject {
     }
 }
 
-/// An object on its way out: as it is stored, or a tree that is not stored.
+/// An object to be sent: a stored one, or a tree that is not stored.
 pub enum Shown<'a> {
     /// A stored object.
     Stored(&'a ObjectRef),
@@ -60,10 +60,10 @@ pub enum Shown<'a> {
 }
 
 impl Shown<'_> {
-    /// The tree that columns look at.
+    /// Returns the object as a tree in the version that columns are computed from.
     ///
     /// # Errors
-    /// 500 if stored bytes are damaged.
+    /// Returns 500 if stored bytes are damaged.
     pub fn tree(&self, call: &Call<'_>) -> Result<Value, ApiError> {
         match self {
             Self::Stored(object) => conversion::tree(call, object, Wanted::Prepared),
@@ -76,7 +76,7 @@ impl Shown<'_> {
         }
     }
 
-    /// The body in the version of the request, without kind and apiVersion.
+    /// Returns the body in the version of the request, without kind and apiVersion.
     fn body(&self, call: &Call<'_>) -> Result<Bytes, ApiError> {
         let object = match self {
             Self::Stored(object) | Self::At(object, _) => object,
@@ -98,7 +98,7 @@ impl Shown<'_> {
     }
 }
 
-/// The body of a tree of the request's version.
+/// Returns the body of a tree of the request's version.
 fn encoded(call: &Call<'_>, tree: &Value) -> Bytes {
     call.row.schemas.to_vec(call.row.definition, tree).into()
 }
@@ -106,7 +106,7 @@ fn encoded(call: &Call<'_>, tree: &Value) -> Bytes {
 /// Writes one object.
 ///
 /// # Errors
-/// 500 if stored bytes are damaged, 400 for a bad table option.
+/// Returns 500 if stored bytes are damaged, 400 for a bad table option.
 pub fn object(
     call: &Call<'_>,
     wish: Representation,
@@ -136,7 +136,7 @@ pub fn object(
     Ok(encode(wish.encoding, slices))
 }
 
-/// A kind as upstream names the type it works with: `*apps.Deployment`.
+/// Returns a kind in the form in which upstream names its Go type: `*apps.Deployment`.
 pub fn go_type(row: &Resource, kind: &str) -> String {
     let package = row.storage.group.split('.').next().unwrap_or("");
     format!(
@@ -145,17 +145,17 @@ pub fn go_type(row: &Resource, kind: &str) -> String {
     )
 }
 
-/// Writes a value that is no stored object, such as a Status.
+/// Returns a value that is not a stored object, such as a Status, in an encoding.
 pub fn value(encoding: Encoding, json: Vec<u8>) -> AnswerBody {
     encode(encoding, vec![json.into()])
 }
 
-/// `{"kind":…,"apiVersion":…,` and the body behind its brace.
+/// Returns `{"kind":…,"apiVersion":…,` and the body behind its brace.
 pub fn whole(row: &Resource, body: Bytes) -> Vec<Bytes> {
     vec![row.prefix.clone(), body.slice(1..)]
 }
 
-/// The metadata alone, as an object of its own.
+/// Returns only the metadata, as an object of its own.
 pub fn partial(version: MetaVersion, body: &Bytes) -> Vec<Bytes> {
     let head: &'static [u8] = match version {
         MetaVersion::V1 => {
@@ -170,7 +170,7 @@ pub fn partial(version: MetaVersion, body: &Bytes) -> Vec<Bytes> {
     vec![Bytes::from_static(head), metadata, Bytes::from_static(b"}")]
 }
 
-/// Turns compact JSON into the wished encoding, with the line end that upstream writes.
+/// Turns compact JSON into the requested encoding, with the line end that upstream writes.
 pub fn encode(encoding: Encoding, mut compact: Vec<Bytes>) -> AnswerBody {
     match encoding {
         Encoding::Json => {
@@ -179,7 +179,7 @@ pub fn encode(encoding: Encoding, mut compact: Vec<Bytes>) -> AnswerBody {
         }
         Encoding::Yaml => {
             let mut out = Vec::new();
-            // What was just written as JSON can be read.
+            // This JSON was written just before, so reading it cannot fail.
             if let Ok(tree) = tree_of(&compact.concat()) {
                 yaml::write(&tree, &mut out);
             }
@@ -188,7 +188,7 @@ pub fn encode(encoding: Encoding, mut compact: Vec<Bytes>) -> AnswerBody {
     }
 }
 
-/// A flat object of strings; empty values are left out.
+/// Returns a flat JSON object of strings; empty values are left out.
 pub fn json_object(members: &[(&str, &str)]) -> String {
     let mut out = Vec::from(b"{");
     for (key, value) in members.iter().filter(|(_, value)| !value.is_empty()) {
@@ -203,12 +203,12 @@ pub fn json_object(members: &[(&str, &str)]) -> String {
     String::from_utf8(out).expect("strings were written as UTF-8")
 }
 
-/// Whether a table names its columns.
+/// The choice whether a table names its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Columns {
-    /// It does.
+    /// It names them.
     Shown,
-    /// The client has them already.
+    /// It does not, because the client has them already.
     Known,
 }
 
@@ -222,7 +222,7 @@ pub struct TableWriter<'a> {
 }
 
 impl<'a> TableWriter<'a> {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(call: &'a Call<'a>, version: MetaVersion, include: RowObject) -> Self {
         Self {
             call,
@@ -233,7 +233,7 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// Rows that go on behind others which were taken.
+    /// Creates the rows that follow others which were taken by [`Self::take`].
     pub fn go_on(call: &'a Call<'a>, version: MetaVersion, include: RowObject) -> Self {
         Self {
             rows: 1,
@@ -241,7 +241,7 @@ impl<'a> TableWriter<'a> {
         }
     }
 
-    /// Writes what stands before the rows; `metadata` is the JSON of the list's metadata.
+    /// Writes the text before the rows; `metadata` is the JSON of the list's metadata.
     pub fn begin(&mut self, metadata: &[u8], columns: Columns) {
         self.rows = 0;
         let api = self.version.api_version();
@@ -266,7 +266,7 @@ impl<'a> TableWriter<'a> {
     /// Writes one row. `body` is the object in the version of the request.
     ///
     /// # Errors
-    /// 500 if stored bytes are damaged.
+    /// Returns 500 if stored bytes are damaged.
     pub fn row(&mut self, shown: &Shown<'_>, body: &Bytes) -> Result<(), ApiError> {
         if self.rows > 0 {
             self.out.push(b',');
@@ -294,7 +294,7 @@ impl<'a> TableWriter<'a> {
         Ok(())
     }
 
-    /// Writes a row without an object's cells: the place of a bookmark.
+    /// Writes a row without an object's cells, which stands for a bookmark.
     pub fn bookmark_row(&mut self, metadata: &str) {
         let api = self.version.api_version();
         let nothing = self.call.row.schemas.get(self.call.row.definition).zero();
@@ -316,18 +316,18 @@ impl<'a> TableWriter<'a> {
             .extend_from_slice(format!("{{\"cells\":{cells},\"object\":{object}}}").as_bytes());
     }
 
-    /// The bytes written so far, leaving none; rows go on behind them.
+    /// Removes and returns the bytes written so far. Further rows follow them.
     pub fn take(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.out)
     }
 
-    /// Ends the table.
+    /// Ends the table and returns its last bytes.
     pub fn finish(mut self) -> Vec<u8> {
         self.out.extend_from_slice(b"]}");
         self.out
     }
 
-    /// How many bytes wait to be taken.
+    /// Returns the number of bytes that [`Self::take`] would return.
     pub fn pending(&self) -> usize {
         self.out.len()
     }
@@ -347,10 +347,10 @@ fn write_column(column: &crate::kinds::table::Column, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("\"priority\":{}}}", column.priority).as_bytes());
 }
 
-/// The body of a stored object in the version of the request.
+/// Returns the body of a stored object in the version of the request.
 ///
 /// # Errors
-/// 500 if it is damaged.
+/// Returns 500 if it is damaged.
 pub fn served_body(call: &Call<'_>, shown: &Shown<'_>) -> Result<Bytes, ApiError> {
     shown.body(call)
 }

@@ -1,4 +1,4 @@
-//! Frames: the events of a watch in the form that a client asked for.
+//! Frames: the events of a watch in the form that a client has requested.
 
 use crate::answer::negotiate::{MetaVersion, Shape};
 use crate::answer::representation;
@@ -15,14 +15,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
     pub(crate) shape: Shape,
-    /// What the rows of a table show of their object.
+    /// The part of its object that a table row includes.
     pub(crate) include: RowObject,
-    /// [`Resource::number`] of the kind.
+    /// The kind's [`Resource::number`].
     pub(crate) number: u32,
 }
 
 impl Form {
-    /// A number for this form and type of event; tables have none, for they show ages.
+    /// Returns a number for this form and type of event; `None` for tables, which cannot be shared
+    /// because they show ages.
     fn view(self, kind: Kind) -> Option<u32> {
         let shape = match self.shape {
             Shape::Whole => 0,
@@ -38,7 +39,7 @@ impl Form {
     }
 }
 
-/// The type of an event to one watcher.
+/// The type of an event as one watcher sees it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Added = 0,
@@ -56,7 +57,8 @@ impl Kind {
     }
 }
 
-/// What an event is to a watcher of a selection; nothing if it does not concern it.
+/// Returns the type of an event for a watcher of a selection; `None` if the event does not concern
+/// it.
 pub(crate) fn kind_for(selection: &Selection, row: &Resource, event: &Event) -> Option<Kind> {
     let selected =
         |object: Option<&ObjectRef>| object.is_some_and(|object| selection.matches(row, object));
@@ -75,7 +77,7 @@ pub(crate) fn kind_for(selection: &Selection, row: &Resource, event: &Event) -> 
     }
 }
 
-/// The frame of an event, built once for all watchers of one form.
+/// Returns the frame of an event, built once for all watchers of one form.
 pub(crate) fn event_frame(
     call: &Call<'_>,
     form: Form,
@@ -100,7 +102,8 @@ pub(crate) fn event_frame(
     failure.map_or(Ok(frame), Err)
 }
 
-/// The frame of an event: a deletion shows what was there, with the version of the event.
+/// Builds the frame of an event. A deletion shows the previous object with the version of the
+/// event.
 fn build(
     call: &Call<'_>,
     form: Form,

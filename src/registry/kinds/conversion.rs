@@ -1,8 +1,8 @@
-//! Conversion of objects between the versions of their kind.
+//! The conversion of objects between the versions of their kind.
 //!
-//! A record says which version its bytes are in; that need not be the one its kind is stored in
-//! today. Every reader of stored bytes goes through this module, which returns them unchanged where
-//! both versions are the same.
+//! A record says which version its bytes are in. That need not be the version that its kind is
+//! stored in today. Every reader of stored bytes uses this module, which returns them unchanged
+//! where both versions are the same.
 //!
 //! Built-in kinds convert in place, by the strategies of their versions and with the storage version
 //! in the middle. A custom kind may have a [`Converter`], which may have to call a webhook.
@@ -16,15 +16,16 @@ use polyplane_auth::Verdict;
 use polyplane_plane::ObjectRef;
 use std::fmt::Debug;
 
-/// Objects that go to a converter at once, at most.
+/// Number of objects in one call of a converter at most. Without a limit a long list would become
+/// one huge request to a webhook.
 const BATCH_MAX: usize = 500;
 
-/// Turns objects of a kind from one version into another.
+/// Converts objects of a kind from one version into another.
 pub trait Converter: Debug + Send + Sync {
-    /// The objects in the version `to`, in order.
+    /// Returns the objects in the version `to`, in order.
     ///
     /// # Errors
-    /// Why one of them, and so none, can be converted.
+    /// Returns an error if one of the objects cannot be converted; then none is.
     fn convert<'a>(
         &'a self,
         objects: Vec<Value>,
@@ -36,13 +37,13 @@ pub trait Converter: Debug + Send + Sync {
 /// The version in which objects of a kind are prepared and validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreparedIn {
-    /// The one that they are stored in: built-in kinds.
+    /// The version that objects are stored in, for built-in kinds.
     Storage,
-    /// The one of the request: custom kinds.
+    /// The version of the request, for custom kinds.
     Request,
 }
 
-/// A version of a kind. Its group matters: one kind may be served in two.
+/// A version of a kind, with its group, because one kind may be served in two groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindVersion<'a> {
     version: &'a str,
@@ -50,7 +51,7 @@ pub struct KindVersion<'a> {
 }
 
 impl<'a> KindVersion<'a> {
-    /// The one of a row.
+    /// Returns the version that a row serves.
     pub fn served(row: &'a Resource) -> Self {
         Self {
             version: &row.version,
@@ -58,7 +59,7 @@ impl<'a> KindVersion<'a> {
         }
     }
 
-    /// The one that objects of a row are stored in today.
+    /// Returns the version that objects of a row are stored in today.
     pub fn storage(row: &'a Resource) -> Self {
         Self {
             version: &row.storage.version,
@@ -66,7 +67,7 @@ impl<'a> KindVersion<'a> {
         }
     }
 
-    /// The one that objects of a row are prepared in.
+    /// Returns the version that objects of a row are prepared in.
     pub fn prepared(row: &'a Resource) -> Self {
         match row.strategy.prepared_in() {
             PreparedIn::Storage => Self::storage(row),
@@ -74,7 +75,7 @@ impl<'a> KindVersion<'a> {
         }
     }
 
-    /// The one that the bytes of an object are in.
+    /// Returns the version that the bytes of an object are in.
     pub fn of(row: &'a Resource, object: &'a ObjectRef) -> Self {
         Self {
             version: object.storage_version(),
@@ -82,19 +83,19 @@ impl<'a> KindVersion<'a> {
         }
     }
 
-    /// The version's name.
+    /// Returns the version's name.
     pub fn version(self) -> &'a str {
         self.version
     }
 }
 
-/// True if what is stored is not what would be stored today: a write that changes nothing else
-/// stores it again.
+/// Returns true if the stored bytes differ from those that would be stored today. Even a write that
+/// changes nothing else then stores the object again.
 pub fn is_stale(row: &Resource, object: &ObjectRef) -> bool {
     KindVersion::of(row, object) != KindVersion::storage(row)
 }
 
-/// True if bytes of one version are those of the other.
+/// Returns true if an object has the same bytes in both versions.
 pub fn is_same(row: &Resource, from: KindVersion<'_>, to: KindVersion<'_>) -> bool {
     let known = |form| form == KindVersion::served(row) || form == KindVersion::storage(row);
     from == to || (!row.converts() && known(from) && known(to))
@@ -103,7 +104,7 @@ pub fn is_same(row: &Resource, from: KindVersion<'_>, to: KindVersion<'_>) -> bo
 /// Converts an object without a call to a webhook.
 ///
 /// # Errors
-/// 500 if one of the versions is not known here, or only a webhook can convert.
+/// Returns 500 if one of the versions is not known here, or if only a webhook can convert.
 pub fn in_place(
     kinds: &Kinds,
     row: &Resource,
@@ -137,11 +138,12 @@ pub fn in_place(
     Ok(target.strategy.to_served(&target.version, stored))
 }
 
-/// The tree of a stored object, whatever its kind, in the version that the kind is stored in today.
+/// Returns the tree of a stored object, whatever its kind, in the version that the kind is stored
+/// in today.
 ///
 /// # Errors
-/// 500 if its bytes are damaged, or are in a version that is not known or that only a webhook can
-/// convert.
+/// Returns 500 if its bytes are damaged, or are in a version that is not known or that only a
+/// webhook can convert.
 pub fn stored_tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError> {
     let tree = tree_of(&object.body())?;
     let key = object.key();
@@ -154,7 +156,7 @@ pub fn stored_tree(kinds: &Kinds, object: &ObjectRef) -> Result<Value, ApiError>
     }
 }
 
-/// The row of the same kind in another version.
+/// Returns the row of the same kind in another version.
 fn row_of<'a>(
     kinds: &'a Kinds,
     row: &'a Resource,
@@ -183,9 +185,9 @@ pub(crate) fn only(converted: Vec<Value>) -> Result<Value, ApiError> {
 /// The version that an object is converted to before it is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wanted {
-    /// The version of the request.
+    /// The version of the request, in which the object is shown.
     Served,
-    /// The version that it is prepared in, which columns and selectors look at.
+    /// The version that objects are prepared in, from which columns and selectors are computed.
     Prepared,
 }
 
@@ -198,11 +200,11 @@ impl Wanted {
     }
 }
 
-/// Converts objects by a webhook ahead of time, so that they can be shown without a wait.
-/// Does nothing for kinds without a [`Converter`].
+/// Converts objects by a webhook ahead of time, so that they can be shown without waiting. Does
+/// nothing for kinds without a [`Converter`].
 ///
 /// # Errors
-/// Why one of them cannot be converted: 500.
+/// Returns 500 if one of the objects cannot be converted.
 pub async fn ahead<'o>(
     call: &Call<'_>,
     objects: impl Iterator<Item = &'o ObjectRef>,
@@ -223,14 +225,14 @@ pub async fn ahead<'o>(
     Ok(())
 }
 
-/// Objects that come next in a long answer and have to be converted ahead of it.
+/// The next objects of a long answer, which have to be converted before they can be written.
 pub struct Upcoming {
     objects: Vec<ObjectRef>,
-    /// The last of them, if there may be more.
+    /// The key of the last one, if there may be more.
     until: Option<Vec<u8>>,
 }
 
-/// The next objects, up to a number of bytes; `None` if the kind has no [`Converter`].
+/// Returns the next objects, up to a number of bytes; `None` if the kind has no [`Converter`].
 pub fn upcoming(
     row: &Resource,
     objects: impl Iterator<Item = ObjectRef>,
@@ -257,8 +259,8 @@ pub fn upcoming(
 }
 
 impl Upcoming {
-    /// Converts them. Returns the key of the last one, if there may be more: what is behind it has
-    /// not been converted.
+    /// Converts the objects. Returns the key of the last one, if there may be more: objects behind
+    /// it are not converted yet.
     ///
     /// # Errors
     /// See [`ahead`].
@@ -268,7 +270,8 @@ impl Upcoming {
     }
 }
 
-/// Converts objects in as few batches as they have versions, within bounds.
+/// Converts objects in one batch for each version that they are stored in, or more if a batch would
+/// be too large.
 async fn convert_all(
     call: &Call<'_>,
     converter: &dyn Converter,
@@ -307,7 +310,7 @@ async fn convert_all(
     Ok(())
 }
 
-/// The error for a client whose object could not be converted.
+/// Returns the error for a client whose object could not be converted.
 pub(crate) fn failed(
     row: &Resource,
     from: KindVersion<'_>,
@@ -320,10 +323,11 @@ pub(crate) fn failed(
     ))
 }
 
-/// The tree of a stored object as it is wanted.
+/// Returns the tree of a stored object in the wanted version.
 ///
 /// # Errors
-/// 500 if its bytes are damaged, or if it needs a webhook and [`ahead`] has not converted it.
+/// Returns 500 if its bytes are damaged, or if it needs a webhook and [`ahead`] has not converted
+/// it.
 pub fn tree(call: &Call<'_>, object: &ObjectRef, wanted: Wanted) -> Result<Value, ApiError> {
     let forms = (KindVersion::of(call.row, object), wanted.form(call.row));
     if call.row.strategy.converter().is_some() {

@@ -4,14 +4,14 @@ use std::hash::{Hash, Hasher};
 
 use aws_lc_rs::digest;
 
-/// The name of some content: equal only if the content is. Documents are shared between planes by
-/// it, so it must withstand a tenant who looks for two contents of one name; hence SHA-256. It is
-/// of this process: never stored and never sent.
+/// The identity of some content: equal identities mean equal content. Planes share documents by it,
+/// so a tenant must not be able to find two contents with one identity; hence SHA-256. It is valid
+/// within this process: never stored and never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DocumentId([u8; 32]);
 
 impl DocumentId {
-    /// The name of what `content` shows to a hasher.
+    /// Returns the identity of a value, from what it feeds to a hasher.
     pub fn of(content: &impl Hash) -> Self {
         let mut hasher = Sha256(digest::Context::new(&digest::SHA256));
         content.hash(&mut hasher);

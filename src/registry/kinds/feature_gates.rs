@@ -1,37 +1,38 @@
-//! Feature gates, and the fields of features that are off.
+//! Feature gates, and the fields of features that are disabled.
 //!
-//! Both are generated from upstream. The fields were found by asking upstream's strategies: a
-//! write drops them unless the object used one of them before. [`GatedFields`] holds those of one
-//! stored kind as a tree, so that an object without them costs a few lookups.
+//! Both are generated from upstream. The generator found the fields by running upstream's
+//! strategies: a write drops these fields unless the object used one of them before.
+//! [`GatedFields`] holds the fields of one stored kind as a tree, so that an object without them
+//! costs only a few lookups.
 
 use polyplane_apimachinery::{Map, Str, Value};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// A binding takes back the node that the scheduler had in mind.
+/// The gate with which a binding removes the nominated node of the pod.
 pub const BINDING_CLEARS_NOMINATION: &str = "ClearingNominatedNodeNameAfterBinding";
-/// A binding passes its labels on to the pod.
+/// The gate with which a binding copies its labels to the pod.
 pub const BINDING_COPIES_LABELS: &str = "PodTopologyLabelsAdmission";
 
-/// The gates that verbs look at. A table of kinds is refused if upstream has no such gate.
+/// The gates that verbs test. A table of kinds is refused if upstream lacks one of them.
 pub(crate) const GATES_IN_CODE: [&str; 2] = [BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS];
 
-/// Why the generated data could not be read.
+/// The reason why the generated data could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum FeatureError {
-    /// The text has another shape.
+    /// The text does not have the form of the generated data.
     #[error("the data of feature gates cannot be read")]
     Json(#[source] serde_json::Error),
-    /// A gate is named that upstream does not know.
+    /// The data names a gate that upstream does not know.
     #[error("{by} names the feature gate {gate:?}, which is unknown")]
     Unknown {
-        /// The gate.
+        /// The name of the gate.
         gate: String,
-        /// What names it.
+        /// The part of the data that names it.
         by: String,
     },
-    /// A kind has more gated sets of fields than `Sets` can tell apart.
+    /// A kind has more gated sets of fields than `Sets` has bits.
     #[error("{resource} has more than {SETS_MAX} gated sets of fields")]
     TooMany {
         /// The kind's storage group and resource.
@@ -39,11 +40,11 @@ pub enum FeatureError {
     },
 }
 
-/// The gates of upstream at its defaults, and the fields behind those that are off.
+/// The gates with upstream's defaults, and the fields behind those that are off.
 #[derive(Debug, Default)]
 pub struct Features {
     gates: BTreeMap<Str, bool>,
-    /// By storage group and resource, joined by a slash.
+    /// The fields by storage group and resource, joined by a slash.
     fields: HashMap<Str, Arc<GatedFields>>,
 }
 
@@ -77,7 +78,7 @@ impl Features {
     /// Reads the generated files.
     ///
     /// # Errors
-    /// [`FeatureError`] if the data is not sound.
+    /// Returns a [`FeatureError`] if the data is inconsistent.
     pub fn parse(gates: &[u8], fields: &[u8]) -> Result<Self, FeatureError> {
         let gates: Vec<GateRow> = serde_json::from_slice(gates).map_err(FeatureError::Json)?;
         let rows: Vec<GatedRow> = serde_json::from_slice(fields).map_err(FeatureError::Json)?;
@@ -105,10 +106,10 @@ impl Features {
         Ok(features)
     }
 
-    /// Whether a gate is on. `by` is what asks, for the error.
+    /// Returns whether a gate is on. `by` names the caller for the error.
     ///
     /// # Errors
-    /// [`FeatureError::Unknown`] if upstream has no such gate.
+    /// Returns [`FeatureError::Unknown`] if upstream has no such gate.
     pub fn known(&self, gate: &str, by: &str) -> Result<bool, FeatureError> {
         let known = self.gates.get(gate).copied();
         known.ok_or_else(|| FeatureError::Unknown {
@@ -117,26 +118,27 @@ impl Features {
         })
     }
 
-    /// Whether a gate is on that was found [`known`](Self::known) when the tables were built.
+    /// Returns whether a gate is on. Its existence was checked by [`known`](Self::known) when the
+    /// tables were built.
     pub fn enabled(&self, gate: &str) -> bool {
         self.gates.get(gate).copied().unwrap_or(false)
     }
 
-    /// The fields of a stored kind that belong to features which are off.
+    /// Returns the fields of a stored kind that belong to features which are off.
     pub fn gated(&self, group: &str, resource: &str) -> Option<&Arc<GatedFields>> {
         self.fields.get(format!("{group}/{resource}").as_str())
     }
 
-    /// The stored kinds that have such fields, as `group/resource`.
+    /// Returns the stored kinds that have such fields, as `group/resource`.
     pub fn gated_kinds(&self) -> impl Iterator<Item = &str> {
         self.fields.keys().map(|name| &**name)
     }
 }
 
-/// Sets of fields that [`Sets`] has bits for.
+/// Number of sets of fields that [`Sets`] has bits for.
 const SETS_MAX: u32 = u64::BITS;
 
-/// Some of the sets of fields, a bit for each.
+/// A selection of the sets of fields, with one bit for each set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sets(u64);
 
@@ -151,32 +153,32 @@ impl Sets {
 }
 
 /// The fields of one kind that a write drops unless the object used them before. Fields come in
-/// sets: any of a set in the old object keeps all of it.
+/// sets: if the old object has any field of a set, all of the set is kept.
 #[derive(Debug, Default)]
 pub struct GatedFields {
     sets: u32,
-    /// Sets of which a change counts in `metadata.generation` although it is dropped.
+    /// The sets of which a change increases `metadata.generation` although it is dropped.
     counted: Sets,
     dropped: Node,
     uses: Node,
 }
 
-/// What is known of the values at one path.
+/// The gated fields at one path and below it.
 #[derive(Debug, Default)]
 struct Node {
     members: Vec<(Str, Node)>,
-    /// The items of a list, or the values of a map.
+    /// The node of the items of a list, or of the values of a map.
     each: Option<Box<Node>>,
     marks: Vec<Mark>,
-    /// The object goes if it lost its last member.
+    /// True if the object at the path is removed once it has lost its last member.
     goes_empty: bool,
 }
 
-/// A field of a set.
+/// A mark that the path belongs to a set.
 #[derive(Debug)]
 struct Mark {
     set: u32,
-    /// What has to be there below this path; empty if the path itself is meant.
+    /// The path below this one at which there must be a value; empty if this path itself is meant.
     when: Vec<PathSegment>,
 }
 
@@ -186,7 +188,7 @@ enum PathSegment {
     Each,
 }
 
-/// Reads `containers[].env{}.name`.
+/// Parses a path such as `containers[].env{}.name`.
 fn segments(path: &str) -> Vec<PathSegment> {
     let mut segments = Vec::new();
     for part in path.split('.').filter(|part| !part.is_empty()) {
@@ -222,8 +224,8 @@ impl GatedFields {
         }
     }
 
-    /// Drops from `tree` what is off and `old` has not used; true if `metadata.generation` counts
-    /// that as a change.
+    /// Drops from `tree` the fields that are off and that `old` has not used. Returns whether
+    /// `metadata.generation` counts that as a change.
     pub fn drop_unused(&self, tree: &mut Value, old: Option<&Value>) -> bool {
         let mut used = Sets::default();
         if let Some(old) = old {
@@ -276,8 +278,8 @@ impl Node {
         }
     }
 
-    /// Drops what is marked below a value, notes the sets that lost something, and says whether
-    /// the value itself goes.
+    /// Drops the marked fields below a value, and records the sets that lost something. Returns
+    /// whether the value itself must be removed.
     fn drop_in(&self, value: &mut Value, used: Sets, lost: &mut Sets) -> bool {
         let goes = |mark: &&Mark| !used.has(mark.set) && has(value, &mark.when);
         if let Some(mark) = self.marks.iter().find(goes) {
@@ -307,7 +309,7 @@ impl Node {
     }
 }
 
-/// True if there is something at a path below `value`.
+/// Returns true if there is a value at a path below `value`.
 fn has(value: &Value, path: &[PathSegment]) -> bool {
     match path.split_first() {
         None => !value.is_null(),
@@ -322,7 +324,7 @@ fn has(value: &Value, path: &[PathSegment]) -> bool {
     }
 }
 
-/// True for a value that upstream's structures tell from an absent one.
+/// Returns true for a value that upstream's structures distinguish from an absent one.
 fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,

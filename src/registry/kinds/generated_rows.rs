@@ -1,5 +1,5 @@
-//! The shape of the generated rows, as they are read; [`KindTable`](super::table::KindTable) is made of
-//! them.
+//! The form of the generated rows as they are read. [`KindTable`](super::table::KindTable) is built
+//! from them.
 
 use super::table::{Column, Rules, Scope, StorageRow, Subresource};
 use polyplane_apimachinery::Str;

@@ -1,7 +1,7 @@
 //! The table of kinds: one row per resource, looked up by group, version and resource.
 //!
 //! Owns the typed form of the generated rows and the [`Strategy`] each row points to. Knows no
-//! single kind: the rows are data and the strategies are handed in by `batteries`.
+//! single kind: the rows are data, and `batteries` passes in the strategies.
 //!
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
@@ -21,15 +21,15 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of the next kind.
+/// The number that the next kind gets.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
 
-/// Whether objects of a kind live in a namespace.
+/// The choice whether objects of a kind live in a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// In a namespace.
+    /// They live in a namespace.
     Namespaced,
-    /// Beside the namespaces.
+    /// They are cluster-scoped.
     Cluster,
 }
 
@@ -49,27 +49,27 @@ pub struct GroupVersion {
     pub version: Str,
     /// Indexes into [`KindTable::resources`], in discovery order.
     pub resources: Vec<usize>,
-    /// Names all that documents say of it.
+    /// The identity of everything that documents say about the version.
     pub content: DocumentId,
 }
 
 /// A subresource of a resource.
 #[derive(Debug, Clone, Hash, Deserialize)]
 pub struct Subresource {
-    /// The last segment of its path.
+    /// The last segment of the subresource's path.
     pub name: Str,
-    /// Group of the payload.
+    /// The API group of the payload.
     #[serde(default)]
     pub group: Str,
-    /// Version of the payload.
+    /// The version of the payload.
     #[serde(default)]
     pub version: Str,
-    /// Kind of the payload.
+    /// The kind of the payload.
     pub kind: Str,
-    /// Verbs, sorted.
+    /// The verbs, sorted.
     #[serde(default)]
     pub verbs: Vec<Str>,
-    /// Schema name of the payload; empty where upstream publishes none.
+    /// Schema name of the payload; empty if upstream publishes none.
     #[serde(default)]
     pub definition: Str,
 }
@@ -77,7 +77,7 @@ pub struct Subresource {
 /// A column of the kind's table.
 #[derive(Debug, Clone, Hash, Deserialize)]
 pub struct Column {
-    /// Heading.
+    /// The heading.
     pub name: Str,
     /// OpenAPI type of the cells.
     #[serde(rename = "type")]
@@ -85,133 +85,137 @@ pub struct Column {
     /// OpenAPI format; `name` marks the column that identifies a row.
     #[serde(default)]
     pub format: Str,
-    /// 0 is always shown, greater values only in wide output.
+    /// The priority: 0 is always shown, greater values only in wide output.
     #[serde(default)]
     pub priority: i64,
 }
 
-/// Group, resource and version under which objects of a kind are stored.
+/// The group, resource and version under which objects of a kind are stored.
 #[derive(Debug, Clone, Hash, Deserialize)]
 pub struct StorageRow {
-    /// Group part of the key.
+    /// The group part of the key.
     #[serde(default)]
     pub group: Str,
-    /// Resource part of the key.
+    /// The resource part of the key.
     pub resource: Str,
-    /// Version in which the body is written.
+    /// The version in which the body is written.
     pub version: Str,
-    /// What upstream calls the resource in the keys of its store, which some texts show.
+    /// The prefix that upstream uses for the resource in the keys of its store, which some texts
+    /// show.
     #[serde(default, rename = "etcdPrefix")]
     pub upstream_prefix: Str,
 }
 
-/// What upstream's strategy object answers for a kind.
+/// The answers of upstream's strategy object for a kind.
 #[derive(Debug, Clone, Default, Hash, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Rules {
-    /// A PUT to an absent name creates.
+    /// True if a PUT to an absent name creates the object.
     pub create_on_update: bool,
-    /// A PUT without resourceVersion overwrites.
+    /// True if a PUT without resourceVersion overwrites.
     pub unconditional_update: bool,
-    /// The kind has a status that only its subresource writes.
+    /// True if the kind has a status that only its subresource writes.
     pub has_status: bool,
-    /// A create sets `metadata.generation` to 1.
+    /// True if a create sets `metadata.generation` to 1.
     pub generation: bool,
-    /// What happens to dependents where the client does not say: Background, Orphan, Unsupported…
+    /// The default treatment of dependents if the client does not choose one: Background, Orphan,
+    /// Unsupported…
     #[serde(rename = "defaultGCPolicy")]
     pub default_gc_policy: Str,
-    /// Deletion has a grace period.
+    /// True if deletion has a grace period.
     pub graceful_delete: bool,
-    /// A deletion answers with the object instead of a Status.
+    /// True if a deletion answers with the object instead of a Status.
     #[serde(rename = "returnDeletedObject")]
     pub returns_deleted: bool,
-    /// Upstream checks the kind by declarations too, on which way equal complaints merge.
+    /// True if upstream checks the kind by declarations too, because equal complaints are then
+    /// merged.
     pub declarative_validation: bool,
 }
 
 /// One served resource: a row of the generated data with its schema and behaviour.
 #[derive(Clone, Debug)]
 pub struct Resource {
-    /// Tells it apart from every other kind that this process has had.
+    /// A number that no other kind in this process has had.
     pub number: u32,
-    /// Group; empty for core.
+    /// The API group; empty for core.
     pub group: Str,
     /// Version.
     pub version: Str,
-    /// Plural name, the path segment.
+    /// The plural name, which is the path segment.
     pub name: Str,
     /// Singular name.
     pub singular: Str,
-    /// Kind.
+    /// The kind.
     pub kind: Str,
-    /// Kind of its lists.
+    /// The kind of its lists.
     pub list_kind: Str,
-    /// Namespaced or not.
+    /// The scope of its objects.
     pub scope: Scope,
     /// kubectl's short names.
     pub short_names: Vec<Str>,
     /// Categories such as `all`.
     pub categories: Vec<Str>,
-    /// Verbs as discovery names them.
+    /// The verbs as discovery names them.
     pub verbs: Vec<Str>,
-    /// Hash that discovery publishes.
+    /// The hash that discovery publishes.
     pub storage_version_hash: Str,
-    /// What `definition` and `stored_definition` stand in, so that whoever holds a kind has all of it.
+    /// The schemas that `definition` and `stored_definition` belong to, so that a reference to a
+    /// kind keeps all of it.
     pub schemas: Arc<Schemas>,
     /// Schema of an object.
     pub definition: DefId,
-    /// Where and how it is stored.
+    /// The place and version in which its objects are stored.
     pub storage: StorageRow,
-    /// Its objects are not among those of the plane: an [`ExternalObjects`](crate::ExternalObjects)
-    /// reads them.
+    /// True if its objects are not among those of the plane: an
+    /// [`ExternalObjects`](crate::ExternalObjects) reads them.
     pub external: bool,
-    /// Schema of the stored form; differs from `definition` where the versions differ in shape.
+    /// The schema of the stored form; it differs from `definition` if the versions differ in shape.
     pub stored_definition: DefId,
     /// Subresources.
     pub subresources: Vec<Subresource>,
     /// Table columns.
     pub columns: Vec<Column>,
-    /// Upstream's strategy facts.
+    /// The answers of upstream's strategy object.
     pub rules: Rules,
-    /// Which features are on.
+    /// The feature gates.
     pub features: Arc<Features>,
-    /// Fields of the stored form that belong to features which are off.
+    /// The fields of the stored form that belong to features which are off.
     pub gated_fields: Option<Arc<GatedFields>>,
     /// Paths that field selectors may name.
     pub selectable_fields: Vec<Str>,
-    /// What names look like.
+    /// The rule for names of new objects.
     pub name_rule: NameRule,
-    /// What an object of the plane has defined it as; nothing for a kind of the base.
+    /// The id of the view that an object of the plane has defined; `None` for a kind of the base.
     pub view: Option<ContentId>,
-    /// Behaviour that data cannot say.
+    /// The behaviour that data cannot express.
     pub strategy: Arc<dyn Strategy>,
-    /// `{"kind":"Pod","apiVersion":"v1",`: what stands before a stored body in an answer.
+    /// The text before a stored body in an answer: `{"kind":"Pod","apiVersion":"v1",`.
     pub prefix: Bytes,
-    /// `group/version`, or the version alone for core.
+    /// The API version: `group/version`, or the version alone for core.
     pub api_version: Str,
-    /// `deployments.apps`: how errors name the resource.
+    /// The name of the resource in errors: `deployments.apps`.
     pub qualified: Str,
-    /// First bytes of every key of this resource, with the closing `/`.
+    /// The first bytes of every key of this resource, with the closing `/`.
     pub key_prefix: Bytes,
 }
 
 impl Resource {
-    /// True if discovery lists `verb`.
+    /// Returns true if discovery lists `verb`.
     pub fn allows(&self, verb: &str) -> bool {
         self.verbs.iter().any(|known| known == verb)
     }
 
-    /// The subresource `name`.
+    /// Returns the subresource `name`.
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|row| row.name == name)
     }
 
-    /// True if objects of this row are stored in another shape than they are served.
+    /// Returns true if objects of this row are stored in another shape than they are served.
     pub fn converts(&self) -> bool {
         self.definition != self.stored_definition
     }
 
-    /// Schema of the version that objects are prepared and validated in.
+    /// Returns the schema of the version that objects are prepared and validated in.
     pub fn prepared_definition(&self) -> DefId {
         match self.strategy.prepared_in() {
             PreparedIn::Storage => self.stored_definition,
@@ -219,44 +223,44 @@ impl Resource {
         }
     }
 
-    /// True if the items of a list carry kind and apiVersion: kinds that upstream would serve as
-    /// custom resources.
+    /// Returns true if the items of a list carry kind and apiVersion, which is so for kinds that
+    /// upstream would serve as custom resources.
     pub fn items_name_kind(&self) -> bool {
         self.group.ends_with("polyplane.dev")
     }
 
-    /// True if a deletion answers with the object instead of a Status.
+    /// Returns true if a deletion answers with the object instead of a Status.
     pub fn returns_deleted(&self) -> bool {
         self.rules.returns_deleted || self.strategy.returns_deleted()
     }
 
-    /// What all objects of the kind stand under.
+    /// Returns the prefix of the keys of all objects of the kind.
     pub fn stored_prefix(&self) -> Prefix {
         Prefix::resource(&self.storage.group, &self.storage.resource)
     }
 
-    /// True if the objects exist only for the length of a request (reviews, bindings).
+    /// Returns true if the objects exist only during a request (reviews, bindings).
     pub fn is_virtual(&self) -> bool {
         !self.allows("get") && !self.allows("list")
     }
 }
 
-/// Why rows could not become a table. Rows are compiled in or checked when a kind is added, so
-/// this is a defect of the data, not of a request.
+/// The reason why rows could not become a table. Rows are compiled in or checked when a kind is
+/// added, so this is a defect of the data, not of a request.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The text is not of the rows' shape.
+    /// The text does not have the form of the rows.
     #[error("the rows of kinds cannot be read")]
     Rows(#[source] serde_json::Error),
-    /// A row names a schema that is not there.
+    /// A row names a schema that does not exist.
     #[error("{resource} names the unknown schema {definition}")]
     Definition {
         /// The resource.
         resource: String,
-        /// The schema it names.
+        /// The schema that it names.
         definition: String,
     },
-    /// The data and the feature gates do not fit.
+    /// The data does not match the feature gates.
     #[error(transparent)]
     Feature(#[from] FeatureError),
     /// No battery names a strategy for a generated row.
@@ -264,20 +268,21 @@ pub enum TableError {
         "{resource} of {group:?}, {version} has no strategy; name the kind in the battery of its group"
     )]
     Strategy {
-        /// The group.
+        /// The row's API group.
         group: String,
-        /// The version.
+        /// The row's version.
         version: String,
-        /// The resource.
+        /// The row's resource.
         resource: String,
     },
 }
 
-/// The behaviour of the resource of a group and version; `None` if none is named. There is no
-/// default: a kind that a new release of upstream adds would be served without its validation.
+/// Returns the behaviour of the resource of a group and version; `None` if no battery names one.
+/// There is no default, because a kind that a new release of upstream adds would then be served
+/// without its validation.
 pub type StrategyOf = dyn Fn(&str, &str, &str) -> Option<Arc<dyn Strategy>>;
 
-/// Every kind a plane serves.
+/// Every kind that a plane serves.
 #[derive(Debug)]
 pub struct KindTable {
     groups: Vec<Group>,
@@ -291,11 +296,11 @@ pub struct KindTable {
 }
 
 impl KindTable {
-    /// Builds a table of `rows` (the generated `rows.json` and any with the same shape), in order.
-    /// `strategy_of` gives the behaviour of each row.
+    /// Builds a table of `rows` (the generated `rows.json` and others of the same form), in order.
+    /// `strategy_of` returns the behaviour of each row.
     ///
     /// # Errors
-    /// [`TableError`] if the data is not sound.
+    /// Returns a [`TableError`] if the data is inconsistent.
     pub fn build(
         rows: &[&[u8]],
         schemas: Arc<Schemas>,
@@ -462,44 +467,44 @@ impl KindTable {
         }
     }
 
-    /// Names all that documents say of all kinds.
+    /// Returns the identity of everything that documents say about all kinds.
     pub fn content(&self) -> DocumentId {
         self.content
     }
 
-    /// The groups in discovery order; the core group is the one with an empty name.
+    /// Returns the groups in discovery order; the core group is the one with an empty name.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// All rows.
+    /// Returns all rows.
     pub fn resources(&self) -> &[Arc<Resource>] {
         &self.resources
     }
 
-    /// The schemas the rows point into.
+    /// Returns the schemas that the rows refer to.
     pub fn schemas(&self) -> &Arc<Schemas> {
         &self.schemas
     }
 
-    /// Grows whenever the set of kinds changes.
+    /// Returns the table's generation, which is greater for each changed set of kinds.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The row of a group, version and plural name.
+    /// Returns the row of a group, version and plural name.
     pub fn resolve(&self, group: &str, version: &str, resource: &str) -> Option<&Arc<Resource>> {
         let key = (Str::from(group), Str::from(version), Str::from(resource));
         self.by_name.get(&key).map(|at| &self.resources[*at])
     }
 
-    /// The row whose served form is the stored one, of a storage group and resource.
+    /// Returns the row whose served form is the stored one, of a storage group and resource.
     pub fn stored(&self, group: &str, resource: &str) -> Option<&Arc<Resource>> {
         let key = (Str::from(group), Str::from(resource));
         self.by_storage.get(&key).map(|at| &self.resources[*at])
     }
 
-    /// The rows that own storage in the plane, each stored resource once.
+    /// Returns the rows that own storage in the plane, each stored resource once.
     pub fn stored_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter().enumerate().filter_map(|(at, row)| {
             let key = (row.storage.group.clone(), row.storage.resource.clone());
@@ -508,27 +513,27 @@ impl KindTable {
         })
     }
 
-    /// Whether a group has a resource in any version.
+    /// Returns whether a group has a resource in any version.
     pub fn serves(&self, group: &str, resource: &str) -> bool {
-        // Most custom kinds are of a group of their own.
+        // Most custom kinds have a group of their own, so the group is searched first.
         self.group(group).is_some_and(|group| {
             let mut rows = group.versions.iter().flat_map(|version| &version.resources);
             rows.any(|at| self.resources[*at].name == resource)
         })
     }
 
-    /// The versions of a group, most preferred first.
+    /// Returns the versions of a group, most preferred first.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
 }
 
-/// The [`Resource::number`] of another kind.
+/// Returns a [`Resource::number`] for another kind.
 pub fn next_number() -> u32 {
     NUMBERS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// `group/version`, or the version alone for the core group.
+/// Returns `group/version`, or the version alone for the core group.
 pub fn api_version(group: &str, version: &str) -> Str {
     if group.is_empty() {
         version.into()

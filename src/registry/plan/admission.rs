@@ -1,6 +1,6 @@
-//! Admission: plug-ins that may change or refuse a write, and what it takes of the quota.
+//! Admission: plug-ins that may change or refuse a write, and the quota that the write uses.
 //!
-//! An ordered chain for every plane of a process. Empty, it costs nothing.
+//! All planes of a process share one ordered chain of plug-ins. An empty chain costs nothing.
 
 use super::call_outs::{CallOuts, Interrupted};
 use super::fields::Managed;
@@ -20,28 +20,28 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Claim, Snapshot};
 use std::fmt::Debug;
 
-/// What a write does, as admission counts it.
+/// The operation of a write, as admission distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Makes an object, or posts to a subresource.
+    /// Creates an object, or posts to a subresource.
     Create,
-    /// Changes one.
+    /// Changes an object.
     Update,
-    /// Removes one.
+    /// Removes an object.
     Delete,
 }
 
-/// What the client said beside the object.
+/// The options that the client has sent beside the object.
 #[derive(Clone, Copy, Debug)]
 pub enum Options<'a> {
-    /// Of a create, update or patch.
+    /// The options of a create, update or patch.
     Write(&'a WriteOptions),
-    /// Of a deletion.
+    /// The options of a deletion.
     Delete(&'a DeleteOptions),
 }
 
 impl Options<'_> {
-    /// Stored or not.
+    /// Returns whether the write is stored.
     pub fn persistence(self) -> Persistence {
         match self {
             Self::Write(options) => options.persistence,
@@ -50,11 +50,11 @@ impl Options<'_> {
     }
 }
 
-/// What admission may know of a write beside the new object.
+/// The facts about a write that admission may use beside the new object.
 pub struct Attributes<'a> {
-    /// The request: who asks, for which resource and subresource. Takes warnings.
+    /// The request: its user, resource and subresource. A plug-in adds warnings to it.
     pub call: &'a Call<'a>,
-    /// What is done.
+    /// The operation of the write.
     pub operation: Operation,
     /// The kind of the objects.
     pub subject: Expected<'a>,
@@ -65,35 +65,37 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// The present object, in the same version.
     pub old: Option<&'a Value>,
-    /// What the client said beside it.
+    /// The options that the client has sent.
     pub options: Options<'a>,
-    /// The state that the write is prepared against. It may not be durable yet: a plug-in must ask
+    /// The state that the write is prepared against. It may not be durable yet: a plug-in must call
     /// webhooks through [`CallOuts`], because those calls wait until the state is durable.
     pub cut: &'a Snapshot,
 }
 
-/// Whether a plug-in has changed an object.
+/// The answer to whether a plug-in has changed an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutated {
-    /// It has.
+    /// It has changed the object.
     Changed,
     /// It has not.
     Unchanged,
 }
 
-/// One plug-in of the chain. Its object is absent where one is deleted.
+/// One plug-in of the chain. The object is `None` if the write deletes it.
 ///
-/// Neither side waits or does I/O; both may be called any number of times for one request, each time
-/// with the newest state. A plug-in that needs a webhook's reply takes it from [`CallOuts::ask`].
+/// Neither method waits or does I/O. The registry may call both any number of times for one
+/// request, each time with the newest state. A plug-in that needs a webhook's reply requests it by
+/// [`CallOuts::ask`].
 #[async_trait]
 pub trait Admission: Debug + Send + Sync {
-    /// Its name in messages.
+    /// Returns the plug-in's name for messages.
     fn name(&self) -> &'static str;
 
-    /// May change the object. What it makes is defaulted and validated like what a client sends.
+    /// May change the object. The result is defaulted and validated like an object that a client
+    /// sends.
     ///
     /// # Errors
-    /// The refusal, or a question that has to be answered first.
+    /// Returns the refusal, or requests a reply that is needed first.
     fn mutate(
         &self,
         what: &Attributes<'_>,
@@ -104,11 +106,11 @@ pub trait Admission: Debug + Send + Sync {
         Ok(Mutated::Unchanged)
     }
 
-    /// May refuse the object, which is as it will be stored. Returns facts that the write is to rest
-    /// on, such as room in a quota.
+    /// May refuse the object, which is passed as it will be stored. Returns facts that the write
+    /// must rest on, such as room in a quota.
     ///
     /// # Errors
-    /// As [`Self::mutate`].
+    /// See [`Self::mutate`].
     fn validate(
         &self,
         what: &Attributes<'_>,
@@ -119,11 +121,12 @@ pub trait Admission: Debug + Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Calls the plug-in's webhook. The state that `question` was made from is durable. Meanwhile the
-    /// request holds no key queue, no seat and no state; the call ends at its deadline.
+    /// Calls the plug-in's webhook. The state that `question` was made from is durable. During the
+    /// call the request holds no key queue, no seat and no state; the call ends at the request's
+    /// deadline.
     ///
     /// # Errors
-    /// Becomes the answer to the question: the plug-in decides what a failure means.
+    /// An error becomes the reply to the question: the plug-in decides what a failure means.
     async fn call(&self, question: &Bytes) -> Result<Bytes, ApiError> {
         let _ = question;
         let why = format!("admission plug-in {:?} has no webhook to call", self.name());
@@ -131,7 +134,8 @@ pub trait Admission: Debug + Send + Sync {
     }
 }
 
-/// What admission lets through, with the facts it rests on. In the version of the request.
+/// An object that mutating admission has let through, in the version of the request, with the facts
+/// it rests on.
 pub(super) struct Admitted {
     tree: Value,
     claims: Vec<Claim>,
@@ -143,7 +147,7 @@ impl Admitted {
     }
 }
 
-/// Has the chain change the new object, and applies defaults again if it has.
+/// Lets the chain change the new object, and applies defaults again if it has changed.
 pub(super) fn mutate<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &C,
@@ -224,7 +228,7 @@ fn refuse(
     Ok(())
 }
 
-/// Treats what the chain has made like what a client sends.
+/// Defaults an object that the chain has changed, like one that a client sends.
 fn default_again<C: ObjectChange>(
     run: &Run<'_>,
     change: &C,
@@ -250,7 +254,7 @@ impl Allowed {
     }
 }
 
-/// Asks the chain whether the object may be stored, and what that takes of the quota.
+/// Runs the validating side of the chain on the object, including the quota that the write uses.
 pub(super) fn validate<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &C,
@@ -296,7 +300,7 @@ fn validate_by_chain<C: ObjectChange>(
     )
 }
 
-/// An object that may be deleted for all that the mutating side of the chain says.
+/// An object whose deletion the mutating side of the chain has let through.
 pub(super) struct AdmittedDeletion(Present);
 
 impl AdmittedDeletion {
@@ -305,7 +309,7 @@ impl AdmittedDeletion {
     }
 }
 
-/// Has the mutating side of the chain look at a deletion, of which it can change nothing.
+/// Runs the mutating side of the chain on a deletion, in which it can change nothing.
 pub(super) fn mutate_deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &D,
@@ -319,7 +323,7 @@ pub(super) fn mutate_deletion<D: ObjectDeletion>(
     Ok(AdmittedDeletion(present))
 }
 
-/// Asks the chain whether the object may be deleted.
+/// Runs the validating side of the chain on a deletion.
 pub(super) fn validate_deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &D,

@@ -15,7 +15,7 @@ use polyplane_auth::{Attributes, Decision};
 use polyplane_plane::Snapshot;
 use std::sync::Arc;
 
-/// Why a run of a plan ended early.
+/// The reason why a run of a plan ended early.
 pub enum Interrupted {
     /// The request fails with this error, once the state that the run read is durable.
     Failed(ApiError),
@@ -31,12 +31,12 @@ impl From<ApiError> for Interrupted {
     }
 }
 
-/// A call to a webhook, converter or authorizer: the receiver and what is sent.
+/// A call to a webhook, converter or authorizer: the receiver and the request.
 #[derive(Clone)]
 pub(crate) enum CallOut {
-    /// To the other side of an admission plug-in.
+    /// To the webhook behind an admission plug-in.
     Admission {
-        /// Its place in the chain.
+        /// The plug-in's position in the chain.
         plugin: usize,
         sent: Bytes,
     },
@@ -84,18 +84,19 @@ impl PartialEq for CallOut {
 /// The reply to a [`CallOut`].
 #[derive(Clone)]
 pub(crate) enum Reply {
-    /// Of the webhook behind an admission plug-in.
+    /// The reply of the webhook behind an admission plug-in.
     Said(Bytes),
-    /// Of a converter.
+    /// The reply of a converter.
     Converted(Value),
-    /// Of an authorizer.
+    /// The reply of an authorizer.
     Decided(Decision),
 }
 
-/// Replies that are kept although the last run did not need them, at most. Without them a write that
-/// other writes beat again and again would repeat calls that it has already made.
+/// Number of replies that are kept although the last run did not need them. Without them a write
+/// that fails again and again because other writes come first would repeat calls that it has
+/// already made.
 const UNASKED_MAX: usize = 32;
-/// Bytes of those calls and replies, at most.
+/// Bytes of those calls and replies at most, so that they cannot fill the memory.
 const UNASKED_BYTES_MAX: usize = 1 << 20;
 
 /// A call with its reply.
@@ -104,7 +105,7 @@ pub(crate) type RepliedCallOut = (CallOut, Result<Reply, ApiError>);
 struct Known {
     question: CallOut,
     answer: Result<Reply, ApiError>,
-    /// The present run has needed it.
+    /// True if the present run has needed the reply.
     asked: bool,
 }
 
@@ -124,7 +125,7 @@ impl Known {
     }
 }
 
-/// All replies that a plan has received, kept from run to run.
+/// All replies that a plan has received, kept from one run to the next.
 #[derive(Default)]
 pub(crate) struct CallOutMemo {
     known: Vec<Known>,
@@ -132,7 +133,7 @@ pub(crate) struct CallOutMemo {
 }
 
 impl CallOutMemo {
-    /// The replies as a run over `cut` sees them.
+    /// Returns the replies as a run over `cut` sees them.
     pub(super) fn begin<'r>(
         &'r mut self,
         authority: &'r Authority,
@@ -148,17 +149,17 @@ impl CallOutMemo {
         }
     }
 
-    /// Whether there are replies that the last run did not need.
+    /// Returns whether there are replies that the last run did not need.
     pub(crate) fn has_unasked(&self) -> bool {
         self.known.iter().any(|known| !known.asked)
     }
 
-    /// The calls without a reply that the last run needs.
+    /// Returns the calls that the last run needs and that have no reply.
     pub(crate) fn take_open(&mut self) -> Vec<CallOut> {
         std::mem::take(&mut self.open)
     }
 
-    /// Keeps replies. Of those that the last run did not need, the oldest are dropped.
+    /// Keeps replies. Of the replies that the last run did not need, it drops the oldest.
     pub(crate) fn keep(&mut self, answers: Vec<RepliedCallOut>) {
         let (mut count, mut bytes) = (0, 0);
         let mut newest_first = std::mem::take(&mut self.known);
@@ -181,7 +182,7 @@ impl CallOutMemo {
     }
 }
 
-/// The answers of others, as one stage of one run sees them.
+/// The replies of webhooks, converters and authorizers, as one stage of one run sees them.
 pub struct CallOuts<'r> {
     memo: &'r mut CallOutMemo,
     plugin: usize,
@@ -190,7 +191,7 @@ pub struct CallOuts<'r> {
 }
 
 impl CallOuts<'_> {
-    /// The answers for one plug-in of the chain.
+    /// Returns the replies for one plug-in of the chain.
     pub(super) fn of(&mut self, plugin: usize) -> CallOuts<'_> {
         CallOuts {
             memo: self.memo,
@@ -200,19 +201,20 @@ impl CallOuts<'_> {
         }
     }
 
-    /// The answer of [`Admission::call`] to these bytes.
+    /// Returns the reply of [`Admission::call`] to these bytes.
     ///
     /// # Errors
-    /// [`Interrupted::NeedsReplies`] if the call has not been made yet. Return it: the plan runs again
-    /// with the reply.
+    /// Returns [`Interrupted::NeedsReplies`] if the call has not been made yet. The caller must
+    /// pass that on: the plan then runs again with the reply.
     pub fn ask(&mut self, sent: Bytes) -> Result<Result<Bytes, ApiError>, Interrupted> {
         self.ask_all(vec![sent]).map(|mut all| all.remove(0))
     }
 
-    /// As [`Self::ask`], with several calls that are made side by side. Returns one reply for each.
+    /// Works as [`Self::ask`], with several calls that are made concurrently. Returns one reply for
+    /// each.
     ///
     /// # Errors
-    /// As [`Self::ask`].
+    /// See [`Self::ask`].
     pub fn ask_all(
         &mut self,
         sent: Vec<Bytes>,
@@ -233,7 +235,7 @@ impl CallOuts<'_> {
         }
     }
 
-    /// An object as its kind's converter has turned it.
+    /// Returns an object as its kind's converter has converted it.
     pub(super) fn convert(
         &mut self,
         converter: Arc<dyn Converter>,
@@ -254,13 +256,14 @@ impl CallOuts<'_> {
         }
     }
 
-    /// Authorizes what a write needs beside the request itself, such as the right to give others a
-    /// role. Authorizers that read objects decide by the state that this run sees, the one that the
-    /// write is prepared against. A decision that must still hold when the write is sequenced needs a
-    /// claim.
+    /// Authorizes an access that a write needs beside the request itself, such as the right to
+    /// grant a role. Authorizers that read objects decide by the state that this run sees, the one
+    /// that the write is prepared against. A decision that must still hold when the write is
+    /// sequenced needs a claim.
     ///
     /// # Errors
-    /// As [`Self::ask`], if an authorizer has to call a webhook; 500 if that call failed.
+    /// Returns what [`Self::ask`] returns, if an authorizer has to call a webhook; 500 if that call
+    /// failed.
     pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
         let mut authorizer_run = AuthorizerRun::new(self.authority, Some(self.cut), attributes);
         loop {
@@ -282,7 +285,7 @@ impl CallOuts<'_> {
         }
     }
 
-    /// The answer to a question; one that is not known is to be asked.
+    /// Returns the reply to a call. If there is none yet, records that the call is needed.
     fn look_up(&mut self, question: CallOut) -> Option<Result<Reply, ApiError>> {
         let mut known = self.memo.known.iter_mut();
         if let Some(known) = known.find(|known| known.question == question) {
@@ -300,7 +303,7 @@ fn mixed_up() -> ApiError {
     ApiError::internal("an answer to another question")
 }
 
-/// Asks all questions side by side.
+/// Makes all calls concurrently and returns them with their replies.
 pub(crate) async fn call_out(services: &Services, questions: Vec<CallOut>) -> Vec<RepliedCallOut> {
     let asked = questions.into_iter().map(|question| async move {
         let answer = match &question {

@@ -1,14 +1,14 @@
-//! Field management: who owns which field of an object.
+//! Field management: the ownership of an object's fields.
 //!
-//! After defaults and merge, before mutating admission, in the version of the request: what
-//! admission adds belongs to nobody.
+//! After defaults and merge, before mutating admission, in the version of the request: fields that
+//! admission adds have no owner.
 
 use super::call_outs::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
 use polyplane_apimachinery::Value;
 
-/// What the client wants to have, with its fields' owners, in the version of the request.
+/// The object that the client wants, with the owners of its fields, in the version of the request.
 pub(super) struct Managed(Value);
 
 impl Managed {
@@ -18,7 +18,7 @@ impl Managed {
 }
 
 /// Brings `metadata.managedFields` up to date. Field owners are not tracked yet, so an object keeps
-/// what the client says.
+/// what the client has sent.
 pub(super) fn manage(
     run: &mut Run<'_>,
     defaulted: Defaulted,

@@ -1,4 +1,5 @@
-//! From a tree to what a plane stores, and the checks every create and update shares.
+//! The conversion of a tree into the form that a plane stores, and the checks that every create and
+//! update shares.
 
 use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
@@ -19,11 +20,12 @@ use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapsh
 pub const STALE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// Turns a canonical tree in the stored version into what a plane stores. `now` is in seconds since
-/// 1970.
+/// Converts a canonical tree in the stored version into the form that a plane stores. `now` is in
+/// seconds since 1970.
 ///
 /// # Panics
-/// If the tree has no metadata; every tree here went through the schema, which requires it.
+/// Panics if the tree has no metadata. Every tree here was checked by the schema, which requires
+/// it.
 pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
     let encoded = row.schemas.encode_stored(row.stored_definition, tree);
     let slot = encoded
@@ -49,10 +51,11 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
     }
 }
 
-/// The operation that stores a tree of the version that objects are prepared in.
+/// Returns the operation that stores a tree, which is given in the version that objects are
+/// prepared in.
 ///
 /// # Errors
-/// 500 if it cannot be converted, or a question that has to be answered first.
+/// Returns 500 if the tree cannot be converted, or requests a reply that is needed first.
 pub fn put(
     run: &mut Run<'_>,
     row: &Resource,
@@ -76,7 +79,7 @@ pub fn put(
     Ok(Operation::Put { key, object })
 }
 
-/// The refusal of a new object whose name is taken.
+/// Returns the refusal of a new object whose name is taken.
 pub fn exists(call: &Call<'_>, tree: &Value, present: &ObjectRef) -> ApiError {
     let what = Qualified::new(&call.row.group, &call.row.name);
     let name = present.key().name();
@@ -91,10 +94,10 @@ pub fn exists(call: &Call<'_>, tree: &Value, present: &ObjectRef) -> ApiError {
     error
 }
 
-/// Adds the objects that come and go with another one.
+/// Adds the objects that are created and removed together with another one.
 ///
 /// # Errors
-/// 500 if a companion is of a kind this plane does not serve.
+/// Returns 500 if a companion is of a kind this plane does not serve.
 pub fn add_companions(
     run: &mut Run<'_>,
     companions: Vec<Companion>,
@@ -139,10 +142,10 @@ fn fill_new(run: &Run<'_>, tree: &mut Value, namespace: &str, name: &str) {
     metadata::fill_system_fields(tree, run.call.environment.uid(), &now);
 }
 
-/// Checks that the namespace takes in new objects and claims that it stays so.
+/// Checks that the namespace accepts new objects, and claims that this stays so.
 ///
 /// # Errors
-/// 404 if it is not there, 403 if it is on its way out.
+/// Returns 404 if the namespace does not exist, 403 if it is being deleted.
 pub fn admit_namespace(
     call: &Call<'_>,
     cut: &Snapshot,
@@ -173,20 +176,20 @@ pub fn admit_namespace(
     Ok(vec![Claim::Active(key)])
 }
 
-/// What the client said about the version it replaces.
+/// The meaning of the version that an object names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VersionPrecondition {
-    /// The object names a version, or need not.
+    /// The object names the version it replaces, or may name none.
     AsGiven,
-    /// The object was made from the present one (a patch), so no version means any.
+    /// The object was made from the present one by a patch, so naming no version means any version.
     Any,
 }
 
 /// Compares the version that the client names with the present one.
 ///
 /// # Errors
-/// 409 if it is another, 422 if there has to be one. [`Interrupted::VersionUnsettled`] means that the present version
-/// has to be known first.
+/// Returns 409 if it is another one, 422 if the client must name one.
+/// [`Interrupted::VersionUnsettled`] means that the present version is not known yet.
 pub fn check_version(
     call: &Call<'_>,
     existing: &ObjectRef,
@@ -217,7 +220,8 @@ pub fn check_version(
     }
 }
 
-/// True if a change takes away what kept a deleted object alive.
+/// Returns true if a change removes the last finalizer or other reason that kept a deleted object
+/// alive.
 pub fn goes_with_last_finalizer(row: &Resource, tree: &Value, old: &Value) -> bool {
     !row.strategy.awaits(tree)
         && tree.items_at(&["metadata", "finalizers"]).is_empty()
@@ -228,13 +232,13 @@ pub fn goes_with_last_finalizer(row: &Resource, tree: &Value, old: &Value) -> bo
             == 0
 }
 
-/// True if an object without its version equals the present one.
+/// Returns true if an object without its version equals the present one.
 pub fn is_same(tree: &Value, mut present: Value) -> bool {
     present.remove(&["metadata", "resourceVersion"]);
     *tree == present
 }
 
-/// Gives a tree the version of an object, if that is known.
+/// Sets the version of an object in a tree, if that version is known.
 pub fn set_version(tree: &mut Value, object: &ObjectRef) {
     if let Some(version) = object.version() {
         tree.set(&["metadata", "resourceVersion"], version.to_string());

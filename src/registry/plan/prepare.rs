@@ -1,8 +1,9 @@
-//! What the server does to a tree before it is stored, and the checks it has to pass: the part of
-//! a write that the oracle can be asked about, free of planes and requests.
+//! The server's changes to a tree before it is stored, and the checks that the tree must pass: the
+//! part of a write that can be compared with the oracle, without planes and requests.
 //!
-//! First the rules of the kind's row (status belongs to its subresource, fields of features that
-//! are off go, generation counts), then the kind's strategy, then the canonical form.
+//! First the rules of the kind's row are applied (status belongs to its subresource, fields of
+//! features that are off are dropped, generation is counted), then the kind's strategy, then the
+//! canonical form.
 
 use crate::kinds::table::Resource;
 use crate::metadata;
@@ -54,14 +55,14 @@ pub fn update(row: &Resource, context: &Context<'_>, tree: &mut Value, old: &Val
     metadata::keep_system_fields(tree, old);
 }
 
-/// Drops the fields of features that are off, unless `old` used them; true if that counts as a
-/// change in `metadata.generation`.
+/// Drops the fields of features that are off, unless `old` used them. Returns whether that counts
+/// as a change in `metadata.generation`.
 fn drop_gated(row: &Resource, tree: &mut Value, old: Option<&Value>) -> bool {
     let fields = row.gated_fields.as_ref();
     fields.is_some_and(|fields| fields.drop_unused(tree, old))
 }
 
-/// True if the change is one that `metadata.generation` counts.
+/// Returns true if `metadata.generation` counts the change.
 fn counts(row: &Resource, tree: &Value, old: &Value) -> bool {
     if let Some(answer) = row.strategy.counts_generation(tree, old) {
         return answer;
@@ -86,7 +87,7 @@ fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
 /// Brings a tree that strategies have changed back into the one canonical form.
 ///
 /// # Errors
-/// 500 if a strategy made something the schema does not allow.
+/// Returns 500 if a strategy produced something that the schema does not allow.
 pub fn canonical(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
     match row
         .schemas
@@ -128,15 +129,15 @@ pub fn validate_update(
     with_declared(row, errors, tree, Some(old))
 }
 
-/// Writes out the values that the kind refuses, and adds what the declarations of the schema have
-/// to say where the kind has not said it.
+/// Completes the complaints of the kind: fills in the refused values, and adds the complaints of
+/// the schema's declarations that the kind has not made.
 fn with_declared(
     row: &Resource,
     mut errors: Vec<FieldError>,
     tree: &Value,
     old: Option<&Value>,
 ) -> Vec<FieldError> {
-    // First, because the rest compares messages.
+    // Done first, because the rest compares messages.
     for error in &mut errors {
         row.schemas.show(&mut error.bad);
     }
@@ -148,7 +149,8 @@ fn with_declared(
     let mut declared = row
         .schemas
         .validate(row.prepared_definition(), tree, old, &enabled);
-    // Upstream drops what a kind says if a declaration says the same, and declarations come last.
+    // Upstream drops a complaint of the kind if a declaration makes the same one, and declarations
+    // come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
     let (doubled, mut errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| {
         let covered = error.covered && declared.iter().any(|other| says_the_same(error, other));
@@ -162,8 +164,8 @@ fn with_declared(
     errors
 }
 
-/// True if a kind has said what a declaration says: of the same field and sort. That a field may
-/// not change is another matter than what is wrong with its value.
+/// Returns true if a kind's complaint and a declaration's are about the same field and of the same
+/// type. A complaint that a field may not change does not equal one about its value.
 fn says_the_same(known: &FieldError, declared: &FieldError) -> bool {
     const IMMUTABLE: &str = "field is immutable";
     let alike = known.kind == declared.kind && known.field == declared.field;

@@ -1,4 +1,5 @@
-//! One run of a plan ([`Run`]), and what is kept from one run to the next ([`PlanState`]).
+//! One run of a plan ([`Run`]), and the state that is kept from one run to the next
+//! ([`PlanState`]).
 
 use super::call_outs::{CallOut, CallOutMemo, CallOuts, Interrupted, RepliedCallOut};
 use crate::authority;
@@ -12,7 +13,8 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
 use polyplane_plane::Snapshot;
 
-/// Names that are generated for one object before the client gets 409. Upstream has the same limit.
+/// Number of names that are generated for one object before the client gets 409. Upstream has the
+/// same limit.
 const GENERATED_NAMES_MAX: u32 = 8;
 
 /// One run of a plan over one cut. All of it happens at one moment.
@@ -21,14 +23,14 @@ pub struct Run<'r> {
     pub call: &'r Call<'r>,
     /// The state that the plan reads.
     pub cut: &'r Snapshot,
-    /// Replies of webhooks, converters and authorizers, and the calls that are still to be made.
+    /// Replies of webhooks, converters and authorizers, and the calls that have to be made.
     pub call_outs: CallOuts<'r>,
-    /// Seconds since 1970.
+    /// The time of the run, in seconds since 1970.
     pub now: i64,
     new: &'r mut NewObject,
 }
 
-/// What a plan keeps from one run to the next.
+/// The state that a plan keeps from one run to the next.
 #[derive(Default)]
 pub(crate) struct PlanState {
     memo: CallOutMemo,
@@ -39,11 +41,12 @@ pub(crate) struct PlanState {
     now: i64,
 }
 
-/// What the server draws for a new object. Drawn once, so that admission sees the same object again.
+/// The values that the server draws for a new object. They are drawn once, so that admission sees
+/// the same object again.
 #[derive(Default)]
 struct NewObject {
     uid: Option<Str>,
-    /// What a name was generated from, and the name.
+    /// The prefix that the name was generated from, and the name.
     name: Option<(Str, Str)>,
     redrawn: u32,
 }
@@ -61,18 +64,18 @@ impl PlanState {
         }
     }
 
-    /// Whether calls have been made.
+    /// Returns whether calls have been made.
     pub(crate) fn has_asked(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Whether the last run needs other calls than an earlier one, because the objects have changed
-    /// meanwhile.
+    /// Returns whether the last run needs other calls than an earlier one, because the objects have
+    /// changed in the meantime.
     pub(crate) fn is_overtaken(&self) -> bool {
         self.memo.has_unasked()
     }
 
-    /// The calls that the last run needs and that have no reply.
+    /// Returns the calls that the last run needs and that have no reply.
     pub(crate) fn take_open(&mut self) -> Vec<CallOut> {
         self.since = Some(self.now);
         self.memo.take_open()
@@ -85,10 +88,10 @@ impl PlanState {
 }
 
 impl<'r> Run<'r> {
-    /// Fails unless all accesses that the request was granted are allowed in the state of this run.
+    /// Checks that all accesses that the request was granted are allowed in the state of this run.
     ///
     /// # Errors
-    /// 403, or a question that has to be answered first.
+    /// Returns 403, or requests a reply that is needed first.
     pub(super) fn check_granted(&mut self) -> Result<(), Interrupted> {
         for access in self.call.request.granted.accesses() {
             let attributes = access.attributes();
@@ -98,7 +101,8 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// What the strategy of `row` may know when an object is written through `subresource`.
+    /// Returns the facts that the strategy of `row` may use when an object is written through
+    /// `subresource`.
     pub fn context<'s>(&'s self, row: &'s Resource, subresource: &'s str) -> Context<'s> {
         Context {
             now: self.now,
@@ -114,7 +118,7 @@ impl<'r> Run<'r> {
     /// Converts an object of a kind from one version to another. Built-in kinds need no call.
     ///
     /// # Errors
-    /// 500 if it cannot be converted, or a question that has to be answered first.
+    /// Returns 500 if it cannot be converted, or requests a reply that is needed first.
     pub(crate) fn convert(
         &mut self,
         row: &Resource,
@@ -129,7 +133,8 @@ impl<'r> Run<'r> {
             let kinds = self.call.tenant.kinds();
             return Ok(conversion::in_place(&kinds, row, object, forms)?);
         };
-        // An object has the same content before and after it is durable and has a version.
+        // The version is left out of the call: an object gets one only when it is durable, and must
+        // make the same call before and after that.
         let version = object.remove(&["metadata", "resourceVersion"]);
         let names = (from.version(), to.version());
         let known = match converter.convert(vec![object.clone()], names.0, names.1) {
@@ -147,7 +152,7 @@ impl<'r> Run<'r> {
         Ok(converted)
     }
 
-    /// The uid of the new object.
+    /// Returns the uid of the new object.
     pub(super) fn uid(&mut self) -> Str {
         let environment = self.call.environment;
         self.new
@@ -156,7 +161,7 @@ impl<'r> Run<'r> {
             .clone()
     }
 
-    /// The name that a new object gets, if it has only the beginning of one.
+    /// Returns the name that a new object gets, if the client has given only the prefix of one.
     pub(super) fn missing_name(&mut self, row: &Resource, tree: &Value) -> Option<Str> {
         let meta = &tree["metadata"];
         let base = meta.str_at(&["generateName"]);
@@ -164,7 +169,7 @@ impl<'r> Run<'r> {
         missing.then(|| self.generated_name(row, base))
     }
 
-    /// A name that begins with `base` and is free, unless too many are not.
+    /// Returns a name that begins with `base`. It is free, unless too many drawn names were taken.
     fn generated_name(&mut self, row: &Resource, base: &str) -> Str {
         let taken = |name: &str| {
             let key = crate::request::call::key_of(row, self.call.namespace(), name);

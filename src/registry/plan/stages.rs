@@ -1,4 +1,4 @@
-//! The stages of a plan that need no calls: defaults, prepare, validate, and what is stored.
+//! The stages of a plan that need no calls: defaults, prepare, validate, and the stored bytes.
 
 use super::admission::{Admitted, AdmittedDeletion, Allowed};
 use super::call_outs::Interrupted;
@@ -20,22 +20,22 @@ use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_plane::{Claim, ObjectRef, Operation, Write};
 
-/// What the client wants to have, in the version of the request: decoded, or merged into the
+/// The object that the client wants, in the version of the request: decoded, or merged into the
 /// present object.
 pub struct Decoded(Value);
 
 impl Decoded {
-    /// Of a tree that has been decoded by the schema of its kind.
+    /// Creates it from a tree that has been decoded by the schema of its kind.
     pub fn new(tree: Value) -> Self {
         Self(tree)
     }
 
-    /// Goes on without applying defaults, for verbs whose subject has none.
+    /// Passes the object on without applying defaults, for verbs whose subject has none.
     pub fn without_defaults(self) -> Defaulted {
         Defaulted(self.0)
     }
 
-    /// The tree.
+    /// Returns the tree.
     pub fn tree_mut(&mut self) -> &mut Value {
         &mut self.0
     }
@@ -45,7 +45,7 @@ impl Decoded {
 pub struct Defaulted(Value);
 
 impl Defaulted {
-    /// The tree.
+    /// Returns the tree.
     pub fn tree(&self) -> &Value {
         &self.0
     }
@@ -54,7 +54,7 @@ impl Defaulted {
         self.0
     }
 
-    /// Makes it a new object: takes out what only a stored object has.
+    /// Makes this a new object: removes the members that only a stored object has.
     pub fn as_new(mut self) -> Self {
         metadata::wipe_system_fields(&mut self.0);
         drop(self.0.remove(&["metadata", "resourceVersion"]));
@@ -65,16 +65,16 @@ impl Defaulted {
 /// The name in the path of a request.
 #[derive(Clone, Copy)]
 pub enum PathName<'a> {
-    /// There is none: the object is created.
+    /// The path has no name: the object is created.
     Absent,
     /// The object has to have this name.
     Given(&'a str),
 }
 
-/// Applies the defaults of the request's version and checks the object against the path.
+/// Applies the defaults of the request's version, and checks the object against the path.
 ///
 /// # Errors
-/// 400 if they contradict each other.
+/// Returns 400 if they contradict each other.
 pub fn default(
     call: &Call<'_>,
     decoded: Decoded,
@@ -104,15 +104,15 @@ pub fn default(
     Ok(Defaulted(tree))
 }
 
-/// What a write changes.
+/// The object that a write changes.
 pub enum Target {
-    /// An object that is not there yet.
+    /// An object that does not exist yet.
     New,
-    /// One that is.
+    /// An object that exists.
     Present(Present),
 }
 
-/// An object that is there.
+/// An object that exists, as one run has read it.
 pub struct Present {
     object: ObjectRef,
     tree: Value,
@@ -122,41 +122,42 @@ impl Present {
     /// Reads an object of the cut.
     ///
     /// # Errors
-    /// 500 if its bytes are damaged or cannot be converted, or a question that has to be answered
-    /// first.
+    /// Returns 500 if its bytes are damaged or cannot be converted, or requests a reply that is
+    /// needed first.
     pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
         let forms = (KindVersion::of(row, &object), KindVersion::prepared(row));
         let tree = run.convert(row, tree_of(&object.body())?, forms)?;
         Ok(Self { object, tree })
     }
 
-    /// The object.
+    /// Returns the object.
     pub fn object(&self) -> &ObjectRef {
         &self.object
     }
 
-    /// Its tree in the version that it is prepared in; with `resourceVersion`, if it has one.
+    /// Returns the object's tree in the version that objects are prepared in, with
+    /// `resourceVersion`, if it has one.
     pub fn tree(&self) -> &Value {
         &self.tree
     }
 }
 
-/// Whose rules prepare and validate an object.
+/// The rules that prepare and validate an object.
 #[derive(Clone, Copy)]
 pub enum Rules<'a> {
-    /// The kind's, for writes through this subresource; empty for the object itself.
+    /// The rules of the kind, for writes through this subresource; empty for the object itself.
     OfKind(&'a str),
-    /// None: the verb has made the object as it is to be stored.
+    /// None: the verb has made the object exactly as it is to be stored.
     OfVerb,
 }
 
-/// What a write does to its object.
+/// The effect of a write on its object.
 pub enum ObjectFate {
-    /// This is stored.
+    /// This tree is stored.
     Stored(Value),
-    /// It is removed.
+    /// The object is removed.
     Removed,
-    /// It stays as it is.
+    /// The object stays as it is.
     Unchanged,
 }
 
@@ -166,12 +167,12 @@ pub(super) struct Prepared(Planned);
 /// A write that breaks no rule of its kind.
 pub(super) struct Valid(Planned);
 
-/// What a write does to its object, and what goes with it.
+/// The effect of a write on its object, with the facts and further writes that belong to it.
 pub(super) struct Planned {
     pub(super) target: Target,
     pub(super) next: ObjectFate,
     pub(super) persistence: Persistence,
-    /// The object goes once a change takes away the last thing that it waits for.
+    /// True if the object is removed once a change takes away the last reason that keeps it.
     goes_with_last_finalizer: bool,
     allocation: Allocation,
     pub(super) claims: Vec<Claim>,
@@ -183,7 +184,7 @@ impl Valid {
     }
 }
 
-/// Turns the admitted subject into the object, and sets what the server decides.
+/// Turns the admitted subject into the object, and sets the fields that the server decides.
 pub(super) fn prepare<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &mut C,
@@ -301,7 +302,7 @@ fn check(
     Ok(())
 }
 
-/// Says what becomes of an object that may be deleted.
+/// Decides what happens to an object that may be deleted.
 pub(super) fn mark<D: ObjectDeletion>(
     run: &Run<'_>,
     deletion: &mut D,
@@ -319,7 +320,7 @@ pub(super) fn mark<D: ObjectDeletion>(
     }))
 }
 
-/// Makes the bytes that are stored, and the claims they rest on.
+/// Creates the bytes to be stored, and the claims they rest on.
 pub(super) fn store(
     run: &mut Run<'_>,
     row: &Resource,
@@ -406,8 +407,8 @@ impl Storing<'_, '_> {
         Ok(PlannedWrite::Commit(self.write(put)?))
     }
 
-    /// Removes an object whose change takes away what kept it. The client gets the changed object
-    /// with the version it had.
+    /// Removes an object whose change takes away the last reason that kept it. The client gets the
+    /// changed object with the version that it had.
     fn remove_last(
         mut self,
         present: &Present,
@@ -424,7 +425,7 @@ impl Storing<'_, '_> {
         Ok(PlannedWrite::CommitAs(self.remove(present)?, tree))
     }
 
-    /// Removes an object and what goes with it.
+    /// Removes an object, and the objects that are removed with it.
     fn remove(mut self, present: &Present) -> Result<Write, Interrupted> {
         let key = present.object.key().clone();
         self.claims
@@ -442,7 +443,7 @@ impl Storing<'_, '_> {
         self.write(Operation::Delete { key })
     }
 
-    /// The write that does this, and what was allocated with it.
+    /// Returns the write with this operation and everything that was allocated with it.
     fn write(self, operation: Operation) -> Result<Write, Interrupted> {
         let mut write = Write {
             operations: vec![operation],

@@ -1,7 +1,7 @@
-//! From the bytes of a request body to a canonical tree.
+//! The conversion of the bytes of a request body into a canonical tree.
 //!
-//! Owns the order in which a body is found wanting: syntax, then the kind it names, then the
-//! types of its members, then members that are unknown or given twice. Texts are upstream's.
+//! Owns the order in which the errors of a body are found: syntax, then the kind it names, then the
+//! types of its members, then members that are unknown or repeated. The texts are upstream's.
 
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::table::{Resource, api_version};
@@ -17,20 +17,20 @@ use polyplane_apimachinery::{Str, Value, yaml};
 /// The kind a body is expected to have.
 #[derive(Debug, Clone, Copy)]
 pub struct Expected<'a> {
-    /// Group.
+    /// The API group.
     pub group: &'a str,
     /// Version.
     pub version: &'a str,
     /// Kind.
     pub kind: &'a str,
-    /// What `definition` stands in.
+    /// The schemas that `definition` belongs to.
     pub schemas: &'a Schemas,
     /// Schema.
     pub definition: DefId,
 }
 
 impl<'a> Expected<'a> {
-    /// The kind of a row.
+    /// Returns the kind of a row.
     pub fn of(row: &'a Resource) -> Self {
         Self {
             group: &row.group,
@@ -42,8 +42,8 @@ impl<'a> Expected<'a> {
     }
 }
 
-/// Where upstream keeps what it knows about the kinds of a group, as errors of released binaries
-/// name it. One built from modules names the place where any such registry is made instead.
+/// Returns the place of upstream's registry of a group's kinds, as errors of released binaries name
+/// it. A binary built from modules names the place where any such registry is made instead.
 fn scheme(group: &str) -> &'static str {
     match group {
         "apiextensions.k8s.io" => "pkg/apiserver/apiserver.go:56",
@@ -52,9 +52,10 @@ fn scheme(group: &str) -> &'static str {
     }
 }
 
-/// The file that upstream's errors name for options of a request.
+/// The place of upstream's registry of option kinds, as its errors name it.
 const OPTIONS_SCHEME: &str = "pkg/apis/meta/internalversion/scheme/register.go:27";
-/// Bytes of a body that are shown to a client who sent something else than an object.
+/// Number of bytes of a body that are shown to a client which has sent something other than an
+/// object.
 const SHOWN_MAX: usize = 30;
 const UNKNOWN_KIND: &str = "couldn't get version/kind; json parse error: ";
 const META_STRUCT: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
@@ -98,8 +99,8 @@ pub enum BodyError {
 /// Reads the request's body, which should be of the `expected` kind. Complaints that do not fail
 /// the request become warnings of `call`.
 ///
-/// # Errors
-/// 400 with upstream's reason.
+/// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
+/// Returns 400 with upstream's reason.
 pub fn decode(
     call: &Call<'_>,
     syntax: BodySyntax,
@@ -127,17 +128,17 @@ fn warn_of(call: &Call<'_>, text: &str) {
     }
 }
 
-/// What strict reading has against a body.
+/// The complaints of strict decoding about a body.
 pub struct Complaints {
     named: Named,
-    /// One text each.
+    /// The texts of the complaints.
     pub texts: Vec<String>,
 }
 
 /// Reads bytes that should be of the `expected` kind.
 ///
 /// # Errors
-/// 400 with upstream's reason.
+/// Returns 400 with upstream's reason.
 pub fn read(
     body: &[u8],
     syntax: BodySyntax,
@@ -166,7 +167,8 @@ pub fn read(
     if syntax == BodySyntax::Json
         && (repeats || !matches!(&outcome, Ok(problems) if problems.is_empty()))
     {
-        // Of JSON text it matters what comes first, which the tree does not know.
+        // The error about JSON text depends on the order of its members, which the tree does not
+        // have.
         let explained = schemas.explain(expected.definition, body);
         if outcome.is_ok() || explained.is_err() {
             outcome = explained;
@@ -184,9 +186,9 @@ pub fn read(
 /// A body that was parsed.
 struct Document {
     tree: Value,
-    /// What strict reading has against its syntax.
+    /// The complaint of strict parsing about its syntax.
     complaint: Option<String>,
-    /// True if some member of it is given twice.
+    /// True if one of its members occurs more than once.
     repeats: bool,
 }
 
@@ -232,10 +234,10 @@ fn parse(
     }
 }
 
-/// Reads a body of options, which may be written in any group's version.
+/// Reads a body of options, which may be in the version of any group.
 ///
 /// # Errors
-/// 400 if it cannot be read as such.
+/// Returns 400 if it cannot be read as options.
 pub fn decode_options(
     call: &Call<'_>,
     syntax: BodySyntax,
@@ -255,7 +257,7 @@ pub fn decode_options(
     }
 }
 
-/// The kind a body names.
+/// The kind that a body names.
 struct Named {
     group: Str,
     version: Str,
@@ -276,7 +278,7 @@ impl Named {
 }
 
 impl Named {
-    /// The kind is not known in `scheme`.
+    /// Reports that the kind is not known in `scheme`.
     fn unregistered(&self, scheme: &str) -> String {
         let api = api_version(&self.group, &self.version);
         format!(
@@ -285,7 +287,7 @@ impl Named {
         )
     }
 
-    /// The kind is known and is no `expected`.
+    /// Reports that the kind is known but is not the `expected` one.
     fn unconvertible(&self, expected: Expected<'_>) -> String {
         let package = |group: &str| match group.split('.').next() {
             None | Some("") => "core".to_owned(),
@@ -301,7 +303,7 @@ impl Named {
     }
 }
 
-/// Checks that a patch left kind and version alone.
+/// Checks that a patch has not changed kind and version.
 ///
 /// # Errors
 /// What upstream's decoder says of the object.
@@ -349,7 +351,7 @@ fn named_in_text(tree: &Value, text: &[u8]) -> Result<Named, BodyError> {
     }
 }
 
-/// The member that names kind or version which Go takes `name` for: case does not matter.
+/// Returns which of kind and version Go would take a member of this `name` for, ignoring case.
 fn meta_member(name: &str) -> Option<&'static str> {
     let folds = |member: &str| {
         let mut rest = member.chars();
@@ -417,7 +419,7 @@ fn check_kind(named: &Named, expected: Expected<'_>) -> Result<(), ApiError> {
     {
         return Ok(());
     }
-    // A kind that another scheme serves is not known to this one.
+    // A kind that another scheme serves is not known to this scheme.
     let foreign = scheme(&named.group) != scheme(expected.group);
     if foreign
         || expected
@@ -467,11 +469,11 @@ fn summary(body: &[u8]) -> String {
     }
 }
 
-/// Checks that namespace and name of a body agree with those of the path, and fills in what the
-/// body leaves open.
+/// Checks that namespace and name of a body agree with those of the path, and fills in those that
+/// the body leaves out.
 ///
 /// # Errors
-/// 400 if they differ.
+/// Returns 400 if they differ.
 pub fn match_path(call: &Call<'_>, tree: &mut Value) -> Result<(), ApiError> {
     let wanted = call.namespace();
     let given = Str::from(tree.str_at(&["metadata", "namespace"]));
@@ -492,7 +494,7 @@ pub fn match_path(call: &Call<'_>, tree: &mut Value) -> Result<(), ApiError> {
 /// Checks that the name of a body is that of the path.
 ///
 /// # Errors
-/// 400 if it is another or missing.
+/// Returns 400 if the body names another one or none.
 pub fn match_name(tree: &Value, name: &str) -> Result<(), ApiError> {
     let given = tree.str_at(&["metadata", "name"]);
     if given.is_empty() {

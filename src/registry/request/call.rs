@@ -1,5 +1,5 @@
-//! One request on its way through the registry, with the plane and the row that it is about and the
-//! services that it uses.
+//! One request inside the registry, with its plane, the row of its kind and the services that it
+//! uses.
 
 use crate::environment::Environment;
 use crate::kinds::Kinds;
@@ -19,36 +19,36 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A plane with the kinds it serves and the facts its kinds need.
+/// A plane, with the kinds it serves and the facts that its kinds need.
 #[derive(Clone)]
 pub struct Tenant {
-    /// Name under which the plane is reached.
+    /// The name under which the plane is reached.
     pub name: Str,
-    /// The state.
+    /// The plane itself.
     pub plane: Arc<Plane>,
     /// The kinds that it shares with other planes; [`Self::kinds`] has all of them.
     pub base: Arc<KindTable>,
-    /// Facts of the plane.
+    /// The facts that the plane's kinds need.
     pub settings: Arc<PlaneSettings>,
 }
 
 impl Tenant {
-    /// The kinds of the published state.
+    /// Returns the kinds of the published state.
     pub fn kinds(&self) -> Kinds {
         Kinds::new(Arc::clone(&self.base), self.plane.overlay())
     }
 
-    /// The kinds of the newest accepted state, writes under way included: what requests are routed
-    /// by. That a kind is not among them is an answer only after [`Self::settled_kind`].
+    /// Returns the kinds of the newest accepted state, writes under way included. Requests are
+    /// routed by them. That a kind is missing may be answered only after [`Self::settled_kind`].
     pub fn accepted_kinds(&self) -> Kinds {
         Kinds::new(Arc::clone(&self.base), self.plane.accepted_overlay())
     }
 
-    /// The kind of a group, version and plural name that objects of the plane define, once no write
-    /// under way changes it. That there is none is a consistent read.
+    /// Returns the kind of a group, version and plural name that objects of the plane define, once
+    /// no write under way changes it. `None` is the answer of a consistent read.
     ///
     /// # Errors
-    /// 503 or 504 if that does not become certain before the deadline.
+    /// Returns 503 or 504 if the answer does not become certain before the deadline.
     pub async fn settled_kind(
         &self,
         wanted: (&str, &str, &str),
@@ -59,7 +59,8 @@ impl Tenant {
         }
         let (group, version, resource) = wanted;
         loop {
-            // What is accepted is looked at last: a write that changes it meanwhile is seen.
+            // The accepted kinds are read last, so that a write that changes them in the meantime
+            // is seen.
             let (published, accepted) = (self.kinds(), self.accepted_kinds());
             let found = published.resolve(group, version, resource).cloned();
             let view = |row: Option<&Arc<Resource>>| row.map(|row| row.view);
@@ -71,13 +72,13 @@ impl Tenant {
             }
             let cut = self.plane.accepted();
             let settled = tokio::time::timeout_at(deadline, self.plane.settled(&cut)).await;
-            // Whatever came of it is looked at again.
+            // Whatever the outcome is, the loop reads the kinds again.
             let _ = settled.map_err(|_| write::out_of_time())?;
         }
     }
 }
 
-/// A request with the row it is about.
+/// A request with the row of its kind.
 pub struct Call<'a> {
     /// The plane.
     pub tenant: &'a Tenant,
@@ -85,19 +86,19 @@ pub struct Call<'a> {
     pub request: &'a ResourceRequest,
     /// The row.
     pub row: &'a Arc<Resource>,
-    /// Time and chance.
+    /// The clock and the randomness.
     pub environment: &'a dyn Environment,
-    /// What all requests share.
+    /// The services that all requests share.
     pub services: &'a Arc<Services>,
     warnings: Mutex<Vec<String>>,
     whole: Option<&'a Call<'a>>,
-    /// What [`conversion::ahead`] has converted.
+    /// The objects that [`conversion::ahead`] has converted.
     pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
-    /// Parts of the request that wait for a webhook. Counted at the whole request.
+    /// Number of parts of the request that wait for a webhook. It is kept at the whole request.
     waiting: Mutex<usize>,
 }
 
-/// A request that has left its seat; it goes back when this is dropped.
+/// A request that has returned its seat. Dropping this takes the seat again.
 pub(crate) struct SeatReturn<'a> {
     whole: &'a Call<'a>,
 }
@@ -115,7 +116,7 @@ impl Drop for SeatReturn<'_> {
 }
 
 impl<'a> Call<'a> {
-    /// Puts a request together with its row.
+    /// Creates a call from a request and the row of its kind.
     pub fn new(
         tenant: &'a Tenant,
         request: &'a ResourceRequest,
@@ -136,8 +137,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// A part of this request that is handled like a request of its own, such as one deletion of a
-    /// collection. Both have one seat.
+    /// Creates a part of this request that is handled like a request of its own, such as one
+    /// deletion of a collection. The whole request and its parts have one seat.
     pub fn part(&'a self, request: &'a ResourceRequest) -> Self {
         Self {
             whole: Some(self.whole.unwrap_or(self)),
@@ -149,7 +150,7 @@ impl<'a> Call<'a> {
     /// its parts waits.
     ///
     /// # Errors
-    /// 429 if too many requests wait already.
+    /// Returns 429 if too many requests wait already.
     pub(crate) fn leave_seat(&'a self) -> Result<SeatReturn<'a>, ApiError> {
         let whole = self.whole.unwrap_or(self);
         let mut waiting = whole.waiting.lock();
@@ -163,20 +164,21 @@ impl<'a> Call<'a> {
         Ok(SeatReturn { whole })
     }
 
-    /// Fails unless the kind is defined in a cut as it is here. Of a cut of the past that is how it
-    /// is defined now.
+    /// Checks that a cut defines the kind as it is here. For a cut of the past the current
+    /// definition counts.
     ///
     /// # Errors
-    /// The request is then worked on again, see [`ApiError::kind_changed`].
+    /// Returns [`ApiError::kind_changed`], after which the request is handled again.
     pub fn stands_in(&self, cut: &Snapshot) -> Result<(), ApiError> {
         let holds = self.kind_claim().is_none_or(|claim| cut.holds(&claim));
         holds.then_some(()).ok_or_else(ApiError::kind_changed)
     }
 
-    /// The published state, if all accesses that the request was granted are still allowed there.
+    /// Returns the published state, if all accesses that the request was granted are still allowed
+    /// there.
     ///
     /// # Errors
-    /// 403 if it is not.
+    /// Returns 403 if an access is not allowed there.
     pub async fn newest(&self) -> Result<Snapshot, ApiError> {
         let cut = self.tenant.plane.snapshot();
         let granted = &self.request.granted;
@@ -187,7 +189,8 @@ impl<'a> Call<'a> {
         Ok(cut)
     }
 
-    /// What a write claims of its kind; nothing of a kind of the base, which does not change.
+    /// Returns the claim of a write about its kind; `None` for a kind of the base, which does not
+    /// change.
     pub fn kind_claim(&self) -> Option<Claim> {
         Some(Claim::View {
             view: Some(self.row.view?),
@@ -195,7 +198,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Adds a text for the client, once.
+    /// Adds a warning for the client, unless it was added before.
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();
         let mut warnings = self.warnings.lock();
@@ -204,20 +207,20 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The texts so far, leaving none.
+    /// Removes and returns the warnings so far.
     pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.warnings.lock())
     }
 
-    /// The subresource of the path; empty for the object itself.
+    /// Returns the subresource of the path; empty for the object itself.
     pub fn subresource(&self) -> &str {
         self.request.subresource.as_deref().unwrap_or("")
     }
 
-    /// The name of the path.
+    /// Returns the name of the path.
     ///
     /// # Errors
-    /// 400 if the path has none.
+    /// Returns 400 if the path has none.
     pub fn name(&self) -> Result<&Str, ApiError> {
         self.request
             .name
@@ -225,7 +228,7 @@ impl<'a> Call<'a> {
             .ok_or_else(|| ApiError::bad_request("name must be provided"))
     }
 
-    /// The namespace of the path; empty for cluster-scoped kinds.
+    /// Returns the namespace of the path; empty for cluster-scoped kinds.
     pub fn namespace(&self) -> &str {
         match self.row.scope {
             Scope::Namespaced => self.request.namespace.as_deref().unwrap_or(""),
@@ -233,12 +236,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The key of an object of this kind.
+    /// Returns the key of an object of this kind.
     pub fn key(&self, name: &str) -> Key {
         key_of(self.row, self.namespace(), name)
     }
 
-    /// `deployments/scale`: the resource with its subresource, as errors name it.
+    /// Returns the resource with its subresource, as errors name it: `deployments/scale`.
     pub fn qualified(&self) -> (Str, Str) {
         let resource = match &self.request.subresource {
             Some(sub) => format!("{}/{sub}", self.row.name).into(),
@@ -247,12 +250,13 @@ impl<'a> Call<'a> {
         (self.row.group.clone(), resource)
     }
 
-    /// The object is not there.
+    /// Reports that the object does not exist.
     pub fn not_found(&self, name: &str) -> ApiError {
         ApiError::not_found(Qualified::new(&self.row.group, &self.row.name), name)
     }
 
-    /// Another write came first, or the client means another object.
+    /// Reports that another write came first, or that the client's precondition names another
+    /// object.
     pub fn conflict(&self, name: &str, detail: &str) -> ApiError {
         ApiError::conflict(
             Qualified::new(&self.row.group, &self.row.name),
@@ -261,7 +265,8 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// The object breaks the kind's rules, which are those of the group it is stored under.
+    /// Reports that the object breaks the kind's rules, which are those of the group it is stored
+    /// under.
     pub fn invalid(&self, name: &str, errors: &[FieldError]) -> ApiError {
         ApiError::invalid(
             Qualified::new(&self.row.storage.group, &self.row.kind),
@@ -270,7 +275,7 @@ impl<'a> Call<'a> {
         )
     }
 
-    /// The tree of a stored object of any kind, in the version that it is stored in today.
+    /// Returns the tree of a stored object of any kind, in the version that it is stored in today.
     ///
     /// # Errors
     /// See [`conversion::stored_tree`].
@@ -278,7 +283,8 @@ impl<'a> Call<'a> {
         conversion::stored_tree(&self.tenant.kinds(), object)
     }
 
-    /// Turns a tree of the version that objects are prepared in into one of the request's.
+    /// Converts a tree from the version that objects are prepared in into the version of the
+    /// request.
     pub fn to_served(&self, tree: Value) -> Value {
         if KindVersion::prepared(self.row) == KindVersion::served(self.row) || !self.row.converts()
         {
@@ -288,7 +294,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Turns a tree of the request's version into one of that which objects are prepared in.
+    /// Converts a tree from the version of the request into the version that objects are prepared
+    /// in.
     pub fn to_prepared(&self, tree: Value) -> Value {
         if KindVersion::prepared(self.row) == KindVersion::served(self.row) || !self.row.converts()
         {
@@ -299,16 +306,16 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The key of an object.
+/// Returns the key of an object.
 pub fn key_of(row: &Resource, namespace: &str, name: &str) -> Key {
     let namespace = (row.scope == Scope::Namespaced).then_some(namespace);
     Key::new(&row.storage.group, &row.storage.resource, namespace, name)
 }
 
-/// Parses a body the server has written itself.
+/// Parses a body that the server has written itself.
 ///
 /// # Errors
-/// 500 if it is damaged.
+/// Returns 500 if it is damaged.
 pub fn tree_of(body: &[u8]) -> Result<Value, ApiError> {
     let limits = polyplane_apimachinery::json::Limits::default();
     match polyplane_apimachinery::json::parse(body, &limits) {

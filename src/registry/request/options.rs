@@ -1,8 +1,8 @@
-//! Query parameters and option bodies, checked as upstream checks them.
+//! Query parameters and the bodies of options, checked as upstream checks them.
 //!
-//! Owns the parsed form of what a client may say beside the object: list, get, write and delete
-//! options, and which of them go together. How a single parameter is read stands in
-//! [`crate::request::parameters`].
+//! Owns the parsed form of everything that a client may send beside the object: list, get, write
+//! and delete options, and which of them may be combined. [`crate::request::parameters`] has how a
+//! single parameter is read.
 
 use crate::request::ResourceRequest;
 use crate::request::parameters::{
@@ -14,7 +14,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
 
-/// What happens to fields that a kind does not have.
+/// The treatment of fields that a kind does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
     /// They are dropped silently.
@@ -25,23 +25,23 @@ pub enum FieldValidation {
     Strict,
 }
 
-/// Whether a write is stored.
+/// The choice whether a write is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Persistence {
-    /// It is.
+    /// It is stored.
     Store,
-    /// Everything but storing is done.
+    /// A dry run: everything but storing is done.
     DryRun,
 }
 
-/// Options of create, update and patch.
+/// The options of create, update and patch.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
-    /// Stored or not.
+    /// The choice whether the write is stored.
     pub persistence: Persistence,
-    /// What happens to unknown fields.
+    /// The treatment of unknown fields.
     pub field_validation: FieldValidation,
-    /// Who writes, as the client names itself.
+    /// The name of the writer, as the client gives it.
     pub field_manager: Str,
 }
 
@@ -51,7 +51,7 @@ impl WriteOptions {
     /// Reads the options of a `kind` such as `CreateOptions`.
     ///
     /// # Errors
-    /// 422 naming every parameter that is out of range.
+    /// Returns 422, which names every parameter that is out of range.
     pub fn parse(request: &ResourceRequest, kind: &str) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
         if kind == "PatchOptions" && FORCE.read(&request.query).is_some() {
@@ -130,53 +130,54 @@ fn dry_run_of(wishes: &[&str], errors: &mut Vec<FieldError>) -> Persistence {
     }
 }
 
-/// How a list or watch treats `resourceVersion`.
+/// The way in which a list or watch uses `resourceVersion`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum VersionMatch {
-    /// Nothing was said.
+    /// The client has not chosen one.
     Unset,
-    /// Any state that is not older.
+    /// Any state that is not older than the version.
     NotOlderThan,
-    /// Exactly this state.
+    /// Exactly the state of the version.
     Exact,
 }
 
-/// Options of list, watch and deletecollection.
+/// The options of list, watch and deletecollection.
 #[derive(Clone, Debug)]
 pub struct ListOptions {
-    /// Text of the label selector.
+    /// The text of the label selector.
     pub label_selector: String,
-    /// Text of the field selector.
+    /// The text of the field selector.
     pub field_selector: String,
-    /// Version the client knows; empty if none.
+    /// The version that the client knows; empty if none.
     pub resource_version: String,
-    /// How that version is meant.
+    /// The way in which that version is used.
     pub version_match: VersionMatch,
-    /// Most items of a page; 0 is no limit.
+    /// Most items of a page; 0 means no limit.
     pub limit: usize,
-    /// Token of the next page.
+    /// The token of the next page.
     pub continuation: String,
     /// Seconds after which a watch ends; 0 and `None` leave it to the server.
     pub timeout_seconds: Option<i64>,
-    /// Whether bookmarks are welcome.
+    /// The choice whether the client wants bookmarks.
     pub bookmarks: Bookmarks,
-    /// Whether the watch begins with the present objects; `None` if not said.
+    /// The choice whether the watch begins with the present objects; `None` if the client has not
+    /// chosen.
     pub initial_events: Option<InitialEvents>,
 }
 
-/// Whether a watcher wants bookmarks.
+/// The choice whether a watcher wants bookmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bookmarks {
-    /// It does.
+    /// It wants them.
     Welcome,
-    /// It does not.
+    /// It does not want them.
     Unwanted,
 }
 
-/// Whether a watch begins with the objects that are there.
+/// The choice whether a watch begins with the present objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InitialEvents {
-    /// It does, and a bookmark ends them.
+    /// It does, and a bookmark marks their end.
     Send,
     /// It does not.
     Skip,
@@ -186,7 +187,8 @@ impl ListOptions {
     /// Reads the options of a list or, if `watch`, of a watch.
     ///
     /// # Errors
-    /// 400 for numbers that are none, 422 naming combinations that are forbidden.
+    /// Returns 400 for a number that cannot be parsed, 422 for a combination that is forbidden,
+    /// which it names.
     pub fn parse(request: &ResourceRequest, purpose: ListPurpose) -> Result<Self, ApiError> {
         let query = &request.query;
         let limit = LIMIT.read(query)?.unwrap_or(0);
@@ -229,7 +231,8 @@ impl ListOptions {
         }
     }
 
-    /// Whether a list shows exactly the version that was asked for, which is not 0 if it was any.
+    /// Returns whether a list shows exactly the requested version `asked`, which is 0 if any
+    /// version will do.
     pub fn is_exact(&self, asked: u64) -> bool {
         match self.version_match {
             VersionMatch::Exact => true,
@@ -238,8 +241,8 @@ impl ListOptions {
         }
     }
 
-    /// Most items of the first page; 0 is no limit. Upstream answers a list of "any version" from its
-    /// cache, which knows no pages.
+    /// Returns the most items of the first page; 0 means no limit. Upstream answers a list of "any
+    /// version" from its cache, which has no pages.
     pub fn first_limit(&self) -> usize {
         match self.resource_version.as_str() {
             "0" => 0,
@@ -261,7 +264,7 @@ impl ListOptions {
                 && matches!(self.resource_version.as_str(), "" | "0")
                 && !self.continuation.is_empty()
             {
-                // Such a watch begins with what is there, as if it had asked for that.
+                // Upstream checks such a watch as if it had requested the present objects first.
                 let detail = "resourceVersionMatch is forbidden when continue is provided";
                 errors.push(FieldError::forbidden(&path, detail));
             }
@@ -314,7 +317,7 @@ impl ListOptions {
     }
 }
 
-/// What list options are for.
+/// The purpose of list options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ListPurpose {
     /// A list or a deletecollection.
@@ -323,31 +326,31 @@ pub enum ListPurpose {
     Watch,
 }
 
-/// What happens to the dependents of a deleted object.
+/// The treatment of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// They stay, without their owner.
+    /// They stay without their owner.
     Orphan,
-    /// They go afterwards.
+    /// They are deleted after their owner.
     Background,
-    /// They go first.
+    /// They are deleted before their owner.
     Foreground,
 }
 
-/// Options of delete and deletecollection.
+/// The options of delete and deletecollection.
 #[derive(Clone, Debug)]
 pub struct DeleteOptions {
-    /// Removed or not.
+    /// The choice whether the object is removed.
     pub persistence: Persistence,
-    /// Wished grace period in seconds.
+    /// The requested grace period in seconds.
     pub grace_seconds: Option<i64>,
-    /// Wished treatment of dependents.
+    /// The requested treatment of dependents.
     pub propagation: Option<Propagation>,
-    /// The old way to wish it.
+    /// The older form of that request.
     pub orphan_dependents: Option<bool>,
-    /// The uid the client means.
+    /// The uid that the object must have.
     pub uid: Option<Str>,
-    /// The version the client means.
+    /// The version that the object must have.
     pub resource_version: Option<Str>,
 }
 
@@ -355,7 +358,7 @@ impl DeleteOptions {
     /// Reads the options from a decoded `DeleteOptions` body, or from the query if there is none.
     ///
     /// # Errors
-    /// 400 or 422 as upstream.
+    /// Returns 400 or 422, as upstream does.
     pub fn parse(request: &ResourceRequest, body: Option<&Value>) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
         let mut options = match body {

@@ -1,10 +1,10 @@
-//! The request parameters: for each its name, how its text is read, which operations document it,
-//! and what becomes of it when a watch is forwarded.
+//! The request parameters: for each one its name, how its text is parsed, which operations document
+//! it, and what happens to it when a watch is forwarded.
 //!
-//! Whoever needs a parameter, in this crate or in the server, reads it through its row, so that no
-//! two of them can read one text differently. Of a parameter that occurs more than once the first
-//! value counts, unless its row says otherwise. A parameter without a row is ignored, as upstream
-//! ignores it.
+//! All code that needs a parameter, in this crate or in the server, reads it through its row, so
+//! that one text is never parsed in two ways. If a parameter occurs more than once, the first value
+//! counts, unless its row says otherwise. A parameter without a row is ignored, as upstream ignores
+//! it.
 
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::strconv;
@@ -12,21 +12,21 @@ use polyplane_apimachinery::strconv;
 /// The decoded pairs of a query, in the order of the request.
 pub type Query = [(String, String)];
 
-/// What the table says of one parameter.
+/// The row of one parameter.
 #[derive(Debug)]
 pub struct Row {
-    /// As clients write it.
+    /// The name as clients write it.
     pub name: &'static str,
-    /// How its text is read.
+    /// The way in which the text is parsed.
     pub form: Form,
-    /// The operations whose documents list it. Empty if upstream reads it without documenting it,
-    /// or if the documents take it from the schema of an options object.
+    /// The operations whose documents list the parameter. Empty if upstream reads it without
+    /// documenting it, or if the documents take it from the schema of an options object.
     pub listed: &'static [OptionSet],
-    /// What becomes of it when a watch is forwarded.
+    /// The treatment of the parameter when a watch is forwarded.
     pub hop: Hop,
 }
 
-/// How the text of a parameter is read.
+/// The way in which the text of a parameter is parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A boolean of an options object: false for `0` and for `false` in any case, true for every
@@ -37,14 +37,14 @@ pub enum Form {
     Pretty,
     /// A signed decimal number of 64 bits.
     Integer,
-    /// The text itself; empty and absent are the same.
+    /// The text itself; an empty text counts as absent.
     Text,
-    /// All values.
+    /// The texts of all values.
     Texts,
 }
 
 impl Form {
-    /// The type that OpenAPI names.
+    /// Returns the type that OpenAPI names for it.
     pub const fn documented(self) -> &'static str {
         match self {
             Self::Flag => "boolean",
@@ -57,7 +57,7 @@ impl Form {
 /// Operations that share a set of options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OptionSet {
-    /// Every operation.
+    /// All operations.
     Every,
     /// List and watch.
     List,
@@ -72,25 +72,25 @@ pub enum OptionSet {
 }
 
 impl OptionSet {
-    /// The rows that the documents of these operations list, by name.
+    /// Returns the rows that the documents of these operations list, by name.
     pub fn rows(self) -> impl Iterator<Item = &'static Row> {
         let all = ROWS.iter().copied();
         all.filter(move |row| row.listed.contains(&self))
     }
 }
 
-/// What becomes of a parameter when a watch goes on at another replica.
+/// The treatment of a parameter when a watch continues at another replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hop {
-    /// It goes along as the client wrote it.
+    /// It is forwarded as the client wrote it.
     AsSent,
-    /// It says how a watch begins, so the rest of a watch goes without it.
+    /// It determines how a watch begins, so it is not forwarded for the rest of a watch.
     BeginningOnly,
     /// A peer always gets this text, whatever the client wrote.
     Always(&'static str),
-    /// The rest of a watch names the version up to which the client was told.
+    /// The rest of a watch names the version up to which the client has the events.
     Position,
-    /// The rest of a watch has the time that is left.
+    /// The rest of a watch gets the time that is left.
     TimeLeft,
 }
 
@@ -106,12 +106,12 @@ pub struct Integer(Row);
 #[derive(Debug)]
 pub struct Text(Row);
 
-/// The row of a parameter of which every value counts.
+/// The row of a parameter that may have several values, all of which count.
 #[derive(Debug)]
 pub struct Texts(Row);
 
 impl Flag {
-    /// The first value; `None` if there is none.
+    /// Returns the first value; `None` if there is none.
     pub fn read(&self, query: &Query) -> Option<bool> {
         let text = first(query, self.0.name)?;
         match self.0.form {
@@ -121,17 +121,17 @@ impl Flag {
         }
     }
 
-    /// What the table says of it.
+    /// Returns the parameter's row.
     pub const fn row(&self) -> &Row {
         &self.0
     }
 }
 
 impl Integer {
-    /// The first value; `None` if there is none.
+    /// Returns the first value; `None` if there is none.
     ///
     /// # Errors
-    /// 400 in Go's words if it is no number of 64 bits.
+    /// Returns 400 with Go's text if it is not a number of 64 bits.
     pub fn read(&self, query: &Query) -> Result<Option<i64>, ApiError> {
         let Some(text) = first(query, self.0.name) else {
             return Ok(None);
@@ -140,38 +140,38 @@ impl Integer {
         number.map_err(|error| ApiError::bad_request(error.to_string()))
     }
 
-    /// What the table says of it.
+    /// Returns the parameter's row.
     pub const fn row(&self) -> &Row {
         &self.0
     }
 }
 
 impl Text {
-    /// The first value; empty if there is none.
+    /// Returns the first value; empty if there is none.
     pub fn read<'q>(&self, query: &'q Query) -> &'q str {
         self.given(query).unwrap_or("")
     }
 
-    /// The first value; `None` if there is none.
+    /// Returns the first value; `None` if there is none.
     pub fn given<'q>(&self, query: &'q Query) -> Option<&'q str> {
         first(query, self.0.name)
     }
 
-    /// What the table says of it.
+    /// Returns the parameter's row.
     pub const fn row(&self) -> &Row {
         &self.0
     }
 }
 
 impl Texts {
-    /// All values in the order of the request.
+    /// Returns all values in the order of the request.
     pub fn read<'q>(&self, query: &'q Query) -> impl Iterator<Item = &'q str> {
         let name = self.0.name;
         let found = query.iter().filter(move |(key, _)| key == name);
         found.map(|(_, value)| value.as_str())
     }
 
-    /// What the table says of it.
+    /// Returns the parameter's row.
     pub const fn row(&self) -> &Row {
         &self.0
     }
@@ -182,8 +182,8 @@ fn first<'q>(query: &'q Query, name: &str) -> Option<&'q str> {
     found.map(|(_, value)| value.as_str())
 }
 
-/// The longest time that Go's durations hold, in seconds: 292 years. Upstream's arithmetic wraps
-/// beyond it; here a longer time is as good as this one.
+/// The longest duration that Go can hold, in seconds: 292 years. Upstream's arithmetic overflows
+/// beyond it; here a longer time is treated as this one.
 pub const DURATION_SECONDS_MAX: i64 = i64::MAX / 1_000_000_000;
 
 const fn row(name: &'static str, form: Form, listed: &'static [OptionSet]) -> Row {
@@ -210,73 +210,76 @@ const CHANGES: &[OptionSet] = &[
     OptionSet::DeleteCollection,
 ];
 
-/// A peer is always asked for bookmarks; those that the client did not ask for are hidden from it.
+/// True if the client wants bookmarks. A peer is always requested to send them; those that the
+/// client does not want are hidden from it.
 pub static ALLOW_WATCH_BOOKMARKS: Flag = Flag(on_hop(
     Hop::Always("true"),
     row("allowWatchBookmarks", Form::Flag, LIST),
 ));
-/// The container of a pod's log or stream; documented with those options.
+/// The container of a pod's log or stream, documented with those options.
 pub static CONTAINER: Text = Text(row("container", Form::Text, &[]));
-/// The token of a further page.
+/// The token of the next page.
 pub static CONTINUE: Text = Text(row("continue", Form::Text, LISTS));
-/// `All` for a write that is not stored.
+/// The value `All` means that the write is not stored.
 pub static DRY_RUN: Texts = Texts(row("dryRun", Form::Texts, CHANGES));
-/// Who writes, as the client names itself.
+/// The name of the writer, as the client gives it.
 pub static FIELD_MANAGER: Text = Text(row("fieldManager", Form::Text, WRITES));
-/// Fields that objects must have.
+/// The values of fields that objects must have.
 pub static FIELD_SELECTOR: Text = Text(row("fieldSelector", Form::Text, LISTS));
-/// What happens to unknown fields.
+/// The treatment of unknown fields.
 pub static FIELD_VALIDATION: Text = Text(row("fieldValidation", Form::Text, WRITES));
-/// Takes over fields of others in a server-side apply.
+/// True if a server-side apply takes over fields of other owners.
 pub static FORCE: Flag = Flag(row("force", Form::Flag, &[OptionSet::Patch]));
-/// How long a deletion waits.
+/// The time that a deletion waits, in seconds.
 pub static GRACE_PERIOD_SECONDS: Integer =
     Integer(row("gracePeriodSeconds", Form::Integer, DELETES));
-/// Deletes what cannot be read. Documented and ignored: nothing here is stored so that it cannot.
+/// True to delete objects that cannot be read. Documented and ignored, because no object is stored
+/// here so that it cannot be read.
 pub static IGNORE_STORE_READ_ERROR: Flag = Flag(row(
     "ignoreStoreReadErrorWithClusterBreakingPotential",
     Form::Flag,
     DELETES,
 ));
-/// How much of its object a row of a table has. Upstream does not document it.
+/// The part of its object that a row of a table includes. Upstream does not document it.
 pub static INCLUDE_OBJECT: Text = Text(row("includeObject", Form::Text, &[]));
-/// Labels that objects must have.
+/// The labels that objects must have.
 pub static LABEL_SELECTOR: Text = Text(row("labelSelector", Form::Text, LISTS));
 /// Most items of a page.
 pub static LIMIT: Integer = Integer(row("limit", Form::Integer, LISTS));
-/// The old way to say what happens to dependents.
+/// The older form of [`PROPAGATION_POLICY`].
 pub static ORPHAN_DEPENDENTS: Flag = Flag(row("orphanDependents", Form::Flag, DELETES));
-/// Whether a person reads the answer.
+/// True if a person reads the answer.
 pub static PRETTY: Flag = Flag(row("pretty", Form::Pretty, &[OptionSet::Every]));
-/// What happens to dependents.
+/// The treatment of dependents.
 pub static PROPAGATION_POLICY: Text = Text(row("propagationPolicy", Form::Text, DELETES));
 /// The version that a read starts from.
 pub static RESOURCE_VERSION: Text = Text(on_hop(
     Hop::Position,
     row("resourceVersion", Form::Text, LISTS),
 ));
-/// How that version is meant.
+/// The way in which that version is used.
 pub static RESOURCE_VERSION_MATCH: Text = Text(on_hop(
     Hop::BeginningOnly,
     row("resourceVersionMatch", Form::Text, LISTS),
 ));
-/// Whether a watch begins with what is there.
+/// True if a watch begins with the present objects.
 pub static SEND_INITIAL_EVENTS: Flag = Flag(on_hop(
     Hop::BeginningOnly,
     row("sendInitialEvents", Form::Flag, LISTS),
 ));
-/// The part of a sharded list. Documented and ignored: it is of an alpha feature that is off.
+/// The part of a sharded list. Documented and ignored, because it belongs to an alpha feature that
+/// is off.
 pub static SHARD_SELECTOR: Text = Text(row("shardSelector", Form::Text, LISTS));
-/// How long the client waits for an answer, as a Go duration. Upstream does not document it. A peer
-/// gets what is left of it beside the request as well.
+/// The time that the client waits for an answer, as a Go duration. Upstream does not document it. A
+/// peer also gets the time that is left of it, beside the request.
 pub static TIMEOUT: Text = Text(row("timeout", Form::Text, &[]));
-/// How long a watch lasts.
+/// The duration of a watch, in seconds.
 pub static TIMEOUT_SECONDS: Integer = Integer(on_hop(
     Hop::TimeLeft,
     row("timeoutSeconds", Form::Integer, LISTS),
 ));
-/// Makes a list a watch. Upstream reads it twice, once to name the verb and once with the other
-/// options of a list, by the same rule.
+/// True to turn a list into a watch. Upstream reads it twice by the same rule: once to name the
+/// verb, and once with the other options of a list.
 pub static WATCH: Flag = Flag(row("watch", Form::Flag, LIST));
 
 /// All rows by name.
@@ -306,7 +309,7 @@ pub static ROWS: &[&Row] = &[
     &WATCH.0,
 ];
 
-/// The row of a name.
+/// Returns the row with a name.
 pub fn named(name: &str) -> Option<&'static Row> {
     let at = ROWS.binary_search_by_key(&name, |row| row.name).ok()?;
     ROWS.get(at).copied()
@@ -329,7 +332,8 @@ mod tests {
         assert!(named("nothing").is_none());
     }
 
-    /// Upstream's two rules, and which rows follow the second one.
+    /// Booleans are parsed by one of upstream's two rules, and the test lists the rows that use the
+    /// second one.
     #[test]
     fn booleans_are_read_as_upstream_reads_them() {
         let cases = [

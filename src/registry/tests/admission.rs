@@ -1,4 +1,4 @@
-//! Plug-ins that change and refuse writes.
+//! Admission plug-ins that change and refuse writes.
 
 use super::*;
 use crate::plan::{Attributes, CallOuts, Interrupted, Mutated, Operation};
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::json;
 use polyplane_plane::Claim;
 
-/// Changes every object so, and notes what it sees.
+/// A plug-in that changes every object in a known way, and records its input.
 #[derive(Debug)]
 struct Changing {
     change: fn(&mut Value),
@@ -157,7 +157,7 @@ async fn every_verb_passes_all_stages_and_a_dry_run_stores_nothing() {
     );
 }
 
-/// Refuses to change an object whose data are `bad`, without asking anybody.
+/// A plug-in that refuses to change an object whose data are `bad`, without any call.
 #[derive(Debug)]
 struct Strict;
 

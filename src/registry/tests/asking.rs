@@ -1,4 +1,5 @@
-//! A stage that asks others: it holds up nobody, speaks of durable state only, and asks once.
+//! Stages that call others: they delay no other write, send only durable state, and make each call
+//! once.
 
 use super::*;
 use crate::plan::{Attributes, CallOuts, Interrupted};
@@ -7,11 +8,11 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::json;
 use polyplane_plane::Claim;
 
-/// How long an answer takes.
+/// The time that a reply takes.
 pub(super) const ANSWER: Duration = Duration::from_secs(10);
 
-/// Asks about each write of the user `slow` what the object's data are to be, and refuses those
-/// that are told to be `bad`.
+/// A plug-in that makes a call for each write of the user `slow`, which returns the object's data,
+/// and refuses objects whose data are then `bad`.
 #[derive(Debug, Default)]
 pub(super) struct Slow {
     asked: Mutex<Vec<String>>,
@@ -80,7 +81,8 @@ async fn a_write_that_waits_for_an_answer_holds_up_no_other_and_lands_on_the_new
     first.await.expect("nobody is in its way");
     sleep(ANSWER).await;
     assert_eq!(slow.asked().len(), 2, "the object is another now");
-    // Others are beaten and take turns of the key, while the write waits in its own.
+    // Other writes fail and wait in the key's queue, while this write waits in the queue of writes
+    // that make calls.
     let begin = Instant::now();
     let refused = site.unsettle(patch("x", "refused")).await;
     let many: Vec<_> = (0..8)
@@ -160,7 +162,7 @@ async fn a_deadline_ends_the_wait_and_nothing_is_stored() {
     sleep(2 * ANSWER).await;
     assert_eq!(slow.asked().len(), 1);
     assert!(site.config_map("y")["data"].get("slow").is_none());
-    // Nothing is left behind in its key's queues.
+    // The key's queues are empty afterwards.
     site.send(patch("y", "next"))
         .await
         .expect("the key is free");
@@ -183,7 +185,7 @@ async fn nobody_is_asked_about_a_state_that_does_not_come_to_be() {
         asked.iter().all(|asked| !asked.contains("bad")),
         "{asked:?}"
     );
-    // Once it is there, it is asked about.
+    // Once the object is durable, the call is made about it.
     let bad = Ask::patch("y", r#"{"data":{"k":"bad"}}"#);
     site.send(bad).await.expect("the store has room again");
     let writer = site.send(patch("y", "more").slowly()).await;
@@ -204,10 +206,10 @@ async fn a_deletion_asks_too_and_waits_for_the_answer() {
     assert!(site.stored("configmaps", "x").is_some());
 }
 
-/// Seats that count.
+/// Seats that are counted.
 #[derive(Debug)]
 pub(super) struct Counted {
-    /// Requests that may wait.
+    /// Number of requests that may wait.
     room: usize,
     waiting: Mutex<usize>,
     pub(super) left: Mutex<usize>,

@@ -1,4 +1,5 @@
-//! Decisions by what a plane holds: in the state that a request reads or writes against.
+//! Decisions by the objects of a plane: they are made in the state that a request reads or writes
+//! against.
 
 use super::asking::{ANSWER, Slow};
 use super::*;
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
 use polyplane_plane::{Claim, Snapshot};
 
-/// Allows whom the config map `grant` says `yes` of.
+/// An authorizer that allows the users for whom the config map `grant` has `yes`.
 struct Grants;
 
 impl PlaneAuthorizer for Grants {
@@ -41,13 +42,13 @@ fn by_grants() -> Vec<ChainedAuthorizer> {
     ]
 }
 
-/// What changes the grant, by somebody who needs none.
+/// Returns a write that changes the grant of a user. Its own user needs no grant.
 fn grant(of: &str, said: &str) -> Ask {
     Ask::patch("grant", &format!(r#"{{"data":{{"{of}":"{said}"}}}}"#))
 }
 
 impl Site {
-    /// A request of somebody who is no master, once the door has let it pass.
+    /// Returns a request of a user who is not a master, after the first check has allowed it.
     async fn enter(&self, ask: &Ask, who: &str) -> Result<ResourceRequest, ApiError> {
         let mut request = ask.request();
         let mut access_check = self
@@ -116,7 +117,7 @@ async fn a_read_is_decided_in_the_state_that_it_shows() {
             "{}",
             refused.message
         );
-        // The next request after the acknowledgement sees the grant.
+        // The next request after the acknowledgement is decided by the new grant.
         site.send(grant("jane", "yes")).await.expect("given again");
         let again = site.enter(&ask, "jane").await.expect(verb);
         site.answer(&again).await.expect(verb);
@@ -138,7 +139,7 @@ async fn pages_of_the_past_are_decided_by_what_is_granted_now() {
     assert_eq!(refused.code, 403);
 }
 
-/// Asks in each write whether its user may give roles away.
+/// A plug-in that checks for each write whether its user may grant roles.
 #[derive(Debug)]
 struct Escalation;
 
@@ -174,7 +175,7 @@ async fn a_write_is_decided_by_the_state_that_it_is_worked_out_against() {
     let patch = |value: &str| Ask::patch("x", &format!(r#"{{"data":{{"k":"{value}"}}}}"#));
     let first = site.enter(&patch("1"), "jane").await.expect("granted");
     let second = site.enter(&patch("2"), "jane").await.expect("granted");
-    // What takes the grant away is accepted, and then refused by the store.
+    // The write that removes the grant is accepted, and then refused by the store.
     let refused = site.unsettle(grant("jane", "no")).await;
     site.answer(&first)
         .await
@@ -184,7 +185,7 @@ async fn a_write_is_decided_by_the_state_that_it_is_worked_out_against() {
         .expect("no panic")
         .expect_err("the store is full");
     assert_eq!(site.config_map("x").str_at(&["data", "k"]), "1");
-    // This time it comes to be. The answer waits until it has.
+    // This time the store applies it. The answer waits until it has.
     let plan = site.store.plan();
     plan.next_commit(CommitFault::Delay(UNSETTLED));
     let begin = Instant::now();
@@ -223,7 +224,7 @@ async fn a_write_that_is_worked_out_again_is_decided_again() {
     site.answer(&request).await.expect("and still is");
 }
 
-/// Asks somebody outside, which takes a while, and allows `jane` only.
+/// An authorizer outside the plane, which takes a while and allows only `jane`.
 #[derive(Default)]
 struct Outside(Mutex<Vec<String>>);
 
@@ -260,7 +261,7 @@ async fn a_stage_asks_the_authority_of_its_request_and_waits_for_judges_outside(
     let refused = site.enter(&create("b"), "carl").await;
     let refused = refused.expect_err("nobody allows it").message;
     assert!(refused.ends_with(": no grant\nnot outside"), "{refused}");
-    // The plane denies, so nobody outside is asked.
+    // The plane denies, so the authorizer outside is not called.
     outside.0.lock().clear();
     site.send(grant("jane", "never")).await.expect("denied");
     let refused = site.enter(&create("c"), "jane").await;

@@ -1,5 +1,5 @@
-//! A kind with two versions: `data` in v1 are `stringData` in v2. What is stored is read in any
-//! version, whichever it is stored in.
+//! A kind with two versions: the field `data` of v1 is called `stringData` in v2. An object can be
+//! read in any version, whichever it is stored in.
 
 use super::*;
 use crate::kinds::conversion::{Converter, PreparedIn};
@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 use parking_lot::Mutex;
 use polyplane_auth::Verdict;
 
-/// Turns a widget of one version into one of the other.
+/// Converts a widget from one version to the other.
 fn turned(mut widget: Value, from: &str, to: &str) -> Value {
     let member = |version: &str| {
         if version == "v1" {
@@ -22,7 +22,7 @@ fn turned(mut widget: Value, from: &str, to: &str) -> Value {
     widget
 }
 
-/// As built-in kinds are converted.
+/// Widgets that are converted without calls, like built-in kinds.
 #[derive(Debug)]
 struct Pure {
     storage: &'static str,
@@ -38,13 +38,13 @@ impl Strategy for Pure {
     }
 }
 
-/// How long an answer takes.
+/// The time that a reply takes.
 const ANSWER: Duration = Duration::from_secs(1);
 
-/// Somebody who is asked, and fails on request.
+/// A remote converter that fails on request.
 #[derive(Debug, Default)]
 struct Far {
-    /// How many objects came with each call.
+    /// The number of objects in each call.
     batches: Mutex<Vec<usize>>,
     broken: Mutex<bool>,
 }
@@ -74,7 +74,7 @@ impl Converter for Far {
     }
 }
 
-/// As custom kinds are.
+/// Widgets that are converted by calls, like custom kinds.
 #[derive(Debug)]
 struct Custom(Arc<Far>);
 
@@ -88,7 +88,7 @@ impl Strategy for Custom {
     }
 }
 
-/// The kinds, widgets with this behaviour and stored in this version.
+/// Returns kinds with widgets that have this behaviour and are stored in this version.
 fn with_widgets(storage: &str, widget: Arc<dyn Strategy>) -> Arc<KindTable> {
     let strategy = move |_: &str, _: &str, resource: &str| {
         Some(match resource {
@@ -116,7 +116,7 @@ impl Site {
         site.storing(storage, widget)
     }
 
-    /// The same plane with widgets stored in another version from now on.
+    /// Returns the same plane, which stores widgets in another version from now on.
     fn storing(&self, storage: &str, widget: Arc<dyn Strategy>) -> Self {
         let mut site = self.clone();
         site.tenant.base = with_widgets(storage, widget);
@@ -237,7 +237,7 @@ async fn a_conversion_may_take_its_time_and_is_asked_for_in_batches() {
         let made = site.send(create("v1", name)).await.expect("it is new");
         assert_eq!(made.str_at(&["data", "k"]), name);
         assert_eq!(site.widget(name).storage_version(), "v2");
-        // To be stored, and to be shown as it is stored.
+        // One call to store the object, and one to show it.
         assert_eq!(far.take(), [1, 1]);
     }
     let get = site.send(ask(Verb::Get, "v2", Some("a"))).await;
@@ -259,7 +259,8 @@ async fn a_conversion_may_take_its_time_and_is_asked_for_in_batches() {
     let changed = site.send(changed).await.expect("it is there");
     assert_eq!(changed.str_at(&["data", "k"]), "a");
     assert_eq!(changed.str_at(&["data", "more"]), "1");
-    // To be patched, stored and shown; prepared several times, asked for once.
+    // One call each to patch, to store and to show the object. It is prepared several times, but
+    // each call is made once.
     assert_eq!(far.take(), [1, 1, 1]);
     let deleted = site.send(ask(Verb::Delete, "v1", Some("a"))).await;
     assert_eq!(deleted.expect("it is there").str_at(&["data", "k"]), "a");
@@ -312,7 +313,7 @@ async fn a_conversion_that_fails_fails_the_request_and_stores_nothing() {
     assert_eq!((shown.len(), shown[0].str_at(&["data", "k"])), (1, "a"));
 }
 
-/// The frames of a watch, as trees.
+/// Returns the next frame of a watch, as a tree.
 async fn frame(
     frames: &mut (impl futures_util::Stream<Item = Result<crate::WatchChunk, crate::StreamEnd>> + Unpin),
 ) -> Value {
@@ -339,7 +340,7 @@ async fn a_watch_waits_for_conversions_and_ends_before_an_event_that_cannot_be_c
         assert_eq!(frame.str_at(&["type"]), "ADDED");
         assert_eq!(frame.str_at(&["object", "data", "k"]), name);
     }
-    // The first event was converted before the stream began. Since then the watch has no seat.
+    // The first event was converted before the stream began. The watch has had no seat since then.
     assert_eq!(*seats.left.lock(), 1);
     *far.broken.lock() = true;
     site.send(create("v2", "c")).await.expect("it is new");
@@ -395,7 +396,7 @@ async fn a_long_list_and_the_beginning_of_a_watch_are_converted_piece_by_piece()
             shown += 1;
         }
     }
-    // A piece of frames may be full before all that was converted for it is in it.
+    // A chunk of frames may be full before all objects that were converted for it are in it.
     let converted: usize = far.take().iter().sum();
     assert!(
         (OBJECTS..OBJECTS + OBJECTS / 10).contains(&converted),

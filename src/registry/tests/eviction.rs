@@ -1,4 +1,4 @@
-//! Evictions: what disruption budgets allow, as far as they are durable.
+//! Evictions by the disruption budgets, as far as these are durable.
 
 use super::*;
 
@@ -29,15 +29,15 @@ async fn a_budget_that_does_not_come_to_be_forbids_nothing() {
     evicted.expect("what is refused was never there");
     let refused = refused.await.expect("no panic");
     refused.expect_err("the store is full");
-    // Once it is there, it forbids.
+    // Once the budget is durable, it forbids the eviction.
     site.send(nothing).await.expect("the store has room again");
     let evicted = site.send(evict).await.expect_err("it is forbidden");
     assert_eq!(evicted.code, 429);
     assert!(site.stored("pods", "p").is_some());
 }
 
-/// Budgets of v0 call `disruptionsAllowed` what those of v1 call `expectedPods`, and the other way
-/// around.
+/// A strategy under which the versions v0 and v1 of budgets exchange the names `disruptionsAllowed`
+/// and `expectedPods`.
 #[derive(Debug)]
 struct Budgets;
 
@@ -52,7 +52,7 @@ impl Strategy for Budgets {
     }
 }
 
-/// The kinds, with budgets served in v0 too and stored in this version.
+/// Returns kinds with budgets that are also served in v0 and stored in this version.
 fn with_budgets(storage: &str) -> Arc<KindTable> {
     let strategy = |_: &str, version: &str, _: &str| {
         Some(match version {

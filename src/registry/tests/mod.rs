@@ -1,5 +1,5 @@
 //! The verbs over a plane in memory whose store fails on request, with a clock that jumps to the
-//! next timer whenever nobody has anything to do.
+//! next timer whenever all tasks wait.
 
 mod admission;
 mod asking;
@@ -28,12 +28,12 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-/// The kinds of these tests, with the schemas of all built-in ones.
+/// The schemas of all built-in kinds, for the kinds of these tests.
 static SCHEMAS: LazyLock<Arc<Schemas>> = LazyLock::new(|| {
     Arc::new(Schemas::parse(&generated("schemas.json")).expect("generated data loads"))
 });
 
-/// The gates of upstream.
+/// Upstream's feature gates.
 static FEATURES: LazyLock<Arc<Features>> = LazyLock::new(|| {
     let features = Features::parse(&generated("gates.json"), b"[]");
     Arc::new(features.expect("generated data loads"))
@@ -45,12 +45,12 @@ fn generated(name: &str) -> Vec<u8> {
     data.expect("the generated data file is there")
 }
 
-/// How long a request may take.
+/// The longest time that a request may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// How long the commit takes that stands before one that is refused.
+/// The time that a commit takes which precedes one that the store refuses.
 const UNSETTLED: Duration = Duration::from_secs(5);
 
-/// A clock that goes with the runtime's, and chance that is the same each time.
+/// A clock that follows the runtime's, with randomness that is the same in each run.
 struct Clock(Instant);
 
 impl Environment for Clock {
@@ -112,7 +112,7 @@ impl Site {
         site
     }
 
-    /// Sends one request, with the tree of the answer.
+    /// Sends one request and returns the tree of the answer.
     async fn send(&self, ask: Ask) -> Result<Value, ApiError> {
         let answer = self.registry.handle(&self.tenant, &ask.request()).await?;
         let AnswerBody::Slices(slices) = answer.body else {
@@ -127,13 +127,13 @@ impl Site {
         tokio::spawn(async move { site.send(ask).await })
     }
 
-    /// What is stored of an object of `ns`.
+    /// Returns a stored object of the namespace `ns`.
     fn stored(&self, resource: &str, name: &str) -> Option<ObjectRef> {
         let key = Key::new("", resource, Some("ns"), name);
         self.tenant.plane.snapshot().get(&key)
     }
 
-    /// The stored tree of a config map.
+    /// Returns the stored tree of a config map.
     fn config_map(&self, name: &str) -> Value {
         let object = self.stored("configmaps", name).expect("it is stored");
         tree(std::str::from_utf8(&object.body()).expect("JSON"))
@@ -145,8 +145,9 @@ impl Site {
         made.expect("it is new");
     }
 
-    /// Has everything withdrawn that is written during the next [`UNSETTLED`]: a commit that takes
-    /// so long, and behind it one that the store refuses. `refused` is the patch that is refused.
+    /// Makes the store withdraw everything that is written during the next [`UNSETTLED`]: one
+    /// commit takes that long, and the store refuses the one behind it. `refused` is the patch that
+    /// is refused.
     async fn unsettle(&self, refused: Ask) -> JoinHandle<Result<Value, ApiError>> {
         let plan = self.store.plan();
         plan.next_commit(CommitFault::Delay(UNSETTLED));
@@ -160,7 +161,8 @@ impl Site {
         settle_down().await;
         let refused = self.spawn(refused);
         settle_down().await;
-        // The same object once more: what is written from here on is a commit of its own.
+        // This patches the same object once more, so that later writes are in a commit of their
+        // own.
         drop(self.spawn(behind));
         settle_down().await;
         refused
@@ -199,7 +201,7 @@ fn tree(text: &str) -> Value {
         .value
 }
 
-/// A request in `ns`.
+/// A request in the namespace `ns`.
 #[derive(Clone)]
 struct Ask {
     verb: Verb,
@@ -240,7 +242,7 @@ impl Ask {
         ask
     }
 
-    /// A merge patch of a config map.
+    /// Creates a merge patch of a config map.
     fn patch(name: &str, body: &str) -> Self {
         Self::patch_of("configmaps", name, body)
     }
@@ -252,7 +254,7 @@ impl Ask {
         ask
     }
 
-    /// By somebody whose writes admission asks others about.
+    /// Makes the request one of the user `slow`, about whose writes admission makes calls.
     fn slowly(mut self) -> Self {
         self.user = "slow";
         self

@@ -1,4 +1,4 @@
-//! What stands beside the bytes of a watch.
+//! The positions that go with the bytes of a watch.
 
 use super::{Ask, Site, settle_down};
 use crate::{AnswerBody, ResourceRequest, Verb, WatchChunk, WatchProgress};
@@ -7,7 +7,7 @@ use polyplane_apimachinery::json::scan;
 
 const VERSION: [&str; 3] = ["object", "metadata", "resourceVersion"];
 
-/// A watch of the config maps that begins with those that are there and has bookmarks.
+/// Returns a watch of the config maps that begins with the present objects and has bookmarks.
 fn watch(accept: &str, selector: &str) -> ResourceRequest {
     let mut ask = Ask::new(Verb::Watch, "configmaps", None);
     let query = [
@@ -25,13 +25,13 @@ fn watch(accept: &str, selector: &str) -> ResourceRequest {
     }
 }
 
-/// What the lines of a chunk say of the client that has read them.
+/// Returns the position that the lines of a chunk give to a client which has read them.
 fn said(chunk: &WatchChunk, amid_initial: bool) -> (WatchProgress, usize) {
     let text = std::str::from_utf8(&chunk.bytes).expect("text");
     assert!(text.ends_with('\n'), "{text}");
     let lines: Vec<&str> = text.lines().collect();
     let last = lines.last().expect("a line").as_bytes();
-    // As a replica reads it that gets no version beside the bytes.
+    // A replica that gets no version beside the bytes reads it from the bytes like this.
     let version = scan::string_at(last, &VERSION).expect("a version");
     let version = version.parse().expect("a number");
     let progress = match scan::string_at(last, &["type"]).as_deref().expect("a type") {
@@ -46,7 +46,7 @@ fn said(chunk: &WatchChunk, amid_initial: bool) -> (WatchProgress, usize) {
 }
 
 async fn write(site: &Site) {
-    // Together more than one chunk.
+    // The six objects together exceed one chunk.
     for at in 0..6 {
         site.make(&format!("long-{at}"), &"x".repeat(30_000)).await;
     }

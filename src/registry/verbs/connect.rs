@@ -1,8 +1,8 @@
-//! The subresources of pods, services and nodes that would need a node: what upstream says where it
-//! has nothing to connect to either, and for the rest that no node can be reached.
+//! The subresources of pods, services and nodes that need a node. Upstream's errors are returned if
+//! it could not connect either, and otherwise the error that no node can be reached.
 //!
-//! No plane has nodes that answer, so nothing here ever connects; but what is wrong with a request
-//! is found in upstream's order, since clients show these messages to people.
+//! No plane has nodes that answer, so nothing here ever connects. But the errors of a request are
+//! checked in upstream's order, because clients show these messages to people.
 
 use std::net::IpAddr;
 
@@ -13,13 +13,13 @@ use polyplane_plane::{Key, Snapshot};
 use crate::request::call::Call;
 use crate::request::parameters::CONTAINER;
 
-/// The log of a pod that no node runs yet: the only thing that is there without a node.
+/// The empty log of a pod that no node runs yet, the only answer that needs no node.
 pub struct EmptyLog;
 
-/// Carries out the subresource `sub`.
+/// Handles the subresource `sub`.
 ///
 /// # Errors
-/// Nearly always: 404 if the object is absent, else why there is nothing to connect to.
+/// Returns 404 if the object does not exist, else the reason why there is nothing to connect to.
 pub async fn connect(call: &Call<'_>, sub: &str) -> Result<EmptyLog, ApiError> {
     let cut = call.newest().await?;
     let name = call.name()?;
@@ -34,7 +34,7 @@ pub async fn connect(call: &Call<'_>, sub: &str) -> Result<EmptyLog, ApiError> {
     }
 }
 
-/// What a proxy is to connect to: `name`, `name:port` or `scheme:name:port`.
+/// The target of a proxy request: `name`, `name:port` or `scheme:name:port`.
 struct Target<'a> {
     name: &'a str,
     port: &'a str,
@@ -60,7 +60,7 @@ fn found(call: &Call<'_>, cut: &Snapshot, name: &str) -> Result<Value, ApiError>
     call.stored_tree(&object)
 }
 
-/// Logs, and streams to and from a container.
+/// Handles logs, and streams to and from a container.
 fn container(call: &Call<'_>, cut: &Snapshot, name: &str, sub: &str) -> Result<EmptyLog, ApiError> {
     let pod = found(call, cut, name)?;
     if sub != "portforward" {
@@ -128,7 +128,7 @@ fn service_proxy(call: &Call<'_>, cut: &Snapshot, text: &str) -> ApiError {
         return ApiError::bad_request(format!("invalid service request {text:?}"));
     };
     let name = target.name;
-    // A number must be one of the service's; a name is looked for among its endpoints.
+    // A port number must be one of the service's; a port name is searched for among its endpoints.
     if let Ok(number) = target.port.parse::<i64>() {
         let service = match found(call, cut, name) {
             Ok(service) => service,
@@ -143,10 +143,10 @@ fn service_proxy(call: &Call<'_>, cut: &Snapshot, text: &str) -> ApiError {
     ApiError::service_unavailable(format!("no endpoints available for service {name:?}"))
 }
 
-/// Why a node cannot be reached that may not even be there.
+/// Returns the error about a node that cannot be reached or does not exist.
 fn unreachable_node(call: &Call<'_>, cut: &Snapshot, name: &str) -> ApiError {
     let Some(node) = cut.get(&Key::new("", "nodes", None, name)) else {
-        // Upstream takes it for one of the kind that was asked for.
+        // Upstream reports the missing object as one of the requested kind.
         return call.not_found(name);
     };
     match call.stored_tree(&node) {

@@ -1,4 +1,4 @@
-//! POST: a new object.
+//! POST: creating a new object.
 
 use crate::answer::negotiate;
 use crate::answer::negotiate::BodySyntax;
@@ -17,7 +17,7 @@ use polyplane_apimachinery::status::ApiError;
 /// Creates the object of the request's body.
 ///
 /// # Errors
-/// As upstream; see the crate's texts.
+/// Returns upstream's errors; see the crate's documentation.
 pub async fn create(call: &Call<'_>) -> Result<Written, ApiError> {
     let syntax = negotiate::input(call.request)?;
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
@@ -59,8 +59,8 @@ impl ObjectChange for Create<'_> {
     }
 }
 
-/// The object of a request's body. Most plans are worked out once and use it up; others read the
-/// body again, so that none has to keep a copy.
+/// The object in a request's body. Most plans are prepared once and consume it. A plan that is
+/// prepared again parses the body again, so that none has to keep a copy.
 pub(crate) struct Sent {
     syntax: BodySyntax,
     object: Option<Defaulted>,
@@ -70,7 +70,7 @@ impl Sent {
     /// Reads the body.
     ///
     /// # Errors
-    /// 400 if it is no object of the kind or contradicts the path.
+    /// Returns 400 if the body is not an object of the kind, or contradicts the path.
     pub(crate) fn read(
         call: &Call<'_>,
         syntax: BodySyntax,
@@ -85,17 +85,17 @@ impl Sent {
         Ok(sent)
     }
 
-    /// The name that the client gives the object.
+    /// Returns the name that the client gives the object.
     pub(crate) fn name(&self) -> Str {
         let tree = self.object.as_ref().map(Defaulted::tree);
         let name = tree.map(|tree| tree.str_at(&["metadata", "name"]));
         name.unwrap_or_default().into()
     }
 
-    /// The object, as [`Self::read`] read it.
+    /// Returns the object that [`Self::read`] has read. A further call parses the body again.
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// See [`Self::read`].
     pub(crate) fn take(
         &mut self,
         call: &Call<'_>,

@@ -1,4 +1,4 @@
-//! DELETE of one object and of many.
+//! DELETE of one object and of a collection.
 
 use crate::answer::Outcome;
 use crate::answer::negotiate;
@@ -24,34 +24,35 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
 
-/// Objects of one collection that are deleted at the same time, at most. Each takes memory for a write.
+/// Number of objects of one collection that are deleted at the same time. Each takes memory for a
+/// write.
 const DELETES_MAX: usize = 64;
 /// The last second of the year 9999. Clients cannot read an object with a later time.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// How a deletion ended.
+/// The result of a deletion.
 pub struct Deleted {
-    /// What was written or would have been.
+    /// The write, or the one that a dry run would have made.
     pub written: Written,
-    /// True if the object is gone, false if it waits for its finalizers or grace period.
+    /// The choice whether the object was removed, or waits for its finalizers or grace period.
     pub gone: Removal,
     /// The status of the answer.
     pub outcome: Outcome,
 }
 
-/// Whether an object is still there after a deletion.
+/// The state of an object after its deletion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
-    /// It is gone.
+    /// It is removed.
     Gone,
-    /// It is marked and waits.
+    /// It is marked as being deleted and waits.
     Pending,
 }
 
-/// Reads the options of a deletion from body or query.
+/// Reads the options of a deletion from the body or the query.
 ///
 /// # Errors
-/// 400 or 422 as upstream.
+/// Returns 400 or 422, as upstream does.
 pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
     if call.request.body.is_empty() {
         return DeleteOptions::parse(call.request, None);
@@ -68,7 +69,7 @@ pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
 /// Deletes the object of the path.
 ///
 /// # Errors
-/// As upstream.
+/// Returns upstream's errors.
 pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
     let name = call.name()?.clone();
     let options = options(call)?;
@@ -106,7 +107,8 @@ pub(crate) struct Delete<'a> {
 }
 
 impl<'a> Delete<'a> {
-    /// Validates the options matters once there is something to delete.
+    /// Creates the deletion. An error in the options is reported only once there is an object to
+    /// delete.
     pub(crate) fn new(
         call: &'a Call<'a>,
         name: Str,
@@ -203,7 +205,7 @@ impl Delete<'_> {
     }
 }
 
-/// Works out what a deletion does to an object.
+/// The computation of what a deletion does to an object.
 struct Marking<'a> {
     row: &'a Resource,
     options: &'a DeleteOptions,
@@ -260,7 +262,7 @@ impl Marking<'_> {
         self.kept(tree)
     }
 
-    /// A second deletion may shorten the grace period of the first.
+    /// Returns the object with the shorter grace period of a second deletion, if it is shorter.
     fn shorten(&self, old: &Value, had: i64, wished: i64, now: i64) -> ObjectFate {
         let at = Timestamp::parse(old.str_at(&["metadata", "deletionTimestamp"]))
             .map_or(now, |at| at.seconds);
@@ -279,7 +281,7 @@ impl Marking<'_> {
         self.kept(tree)
     }
 
-    /// The finalizers that the wished treatment of dependents leaves on the object.
+    /// Returns the finalizers that the requested treatment of dependents leaves on the object.
     fn finalizers(&self, old: &Value) -> Vec<Str> {
         let present = metadata::strings(&old["metadata"]["finalizers"]);
         let policy = &self.row.rules.default_gc_policy;
@@ -322,14 +324,14 @@ impl Marking<'_> {
         }
     }
 
-    /// The object with its mark.
+    /// Returns the object, marked as being deleted.
     fn kept(&self, mut tree: Value) -> ObjectFate {
         self.row.strategy.prepare_deletion(&mut tree);
         ObjectFate::Stored(tree)
     }
 }
 
-/// The part of a grace period that counts. A client may give any number of 64 bits.
+/// Limits a grace period to the range that counts, because a client may send any number of 64 bits.
 fn span(seconds: i64) -> i64 {
     seconds.clamp(0, DURATION_SECONDS_MAX)
 }
@@ -339,7 +341,7 @@ fn after(at: i64, seconds: i64) -> i64 {
     at.saturating_add(seconds).clamp(0, LAST_SECOND)
 }
 
-/// Whether a change counts in `metadata.generation`.
+/// The choice whether `metadata.generation` counts a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
     Generation,
@@ -358,8 +360,8 @@ fn set_deletion(tree: &mut Value, at: i64, grace: i64, count: Count) {
     }
 }
 
-/// The last state of an object of a kind with grace periods that went without one: marked, as if
-/// it had been deleted with a grace period of nothing.
+/// Returns the last state of an object that was removed without a grace period although its kind
+/// has one: marked as if it had been deleted with a grace period of zero.
 pub fn last_state(mut tree: Value, now: i64) -> Value {
     let marked = !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty();
     let count = if marked {
@@ -383,7 +385,7 @@ fn set_finalizers(tree: &mut Value, finalizers: Vec<Str>) {
 /// Deletes every selected object, one by one, and returns those that were selected.
 ///
 /// # Errors
-/// The first failure that is not the absence of an object.
+/// Returns the first error other than that an object does not exist.
 pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
     let listing = ListOptions::parse(call.request, ListPurpose::List)?;
     let options = options(call)?;
@@ -391,7 +393,7 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;
     let items = list::collect(call, &selection, &prefix, &page);
-    // The memory of the answer is taken before anything is deleted.
+    // The memory of the answer is reserved before anything is deleted.
     let listed = Listed::new(call, wish, selection, prefix, page)?;
     let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = items
         .items
@@ -403,7 +405,7 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
     Ok(listed)
 }
 
-/// Deletes one object of a collection; one that is gone already is no failure.
+/// Deletes one object of a collection. If it does not exist any more, that is not an error.
 async fn delete_selected(
     call: &Call<'_>,
     key: &Key,

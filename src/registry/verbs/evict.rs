@@ -1,4 +1,4 @@
-//! POST of an Eviction: deletes a pod if its disruption budget allows it.
+//! POST of an Eviction: deleting a pod if its disruption budget allows that.
 //!
 //! One commit counts the disruption in the budget and marks the pod as disrupted, or removes it.
 
@@ -23,18 +23,19 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Claim, Key, ObjectRef, Prefix, Start};
 
-/// `Retry-After` of an eviction whose budget the disruption controller has not computed yet.
+/// `Retry-After`, in seconds, of an eviction whose budget the disruption controller has not
+/// computed yet.
 const OBSERVE_SECONDS: u32 = 10;
-/// Evicted pods of a budget that its controller has not confirmed, at most. More mean that no
+/// Number of evicted pods of a budget that its controller may leave unconfirmed. More mean that no
 /// controller is running.
 const DISRUPTED_MAX: usize = 2000;
-/// An option of deletions that would remove objects which cannot be read.
+/// The option of deletions that removes objects which cannot be read.
 const IGNORE_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// Evicts the pod of the path.
 ///
 /// # Errors
-/// 429 while a budget would be broken, else as a deletion.
+/// Returns 429 while the budget forbids it, else the errors of a deletion.
 pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
     let name = call.name()?.clone();
     let schemas = call.tenant.base.schemas();
@@ -74,8 +75,9 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
     write::delete(call, &mut evict).await.map(|_| ())
 }
 
-/// Reads the options of the deletion that an eviction asks for. A dry run may be asked for in the
-/// request or in the body. What is wrong with the options matters once the budget allows it.
+/// Reads the options of the deletion in an eviction. A dry run may be requested in the query or in
+/// the body. An error in the options is returned inside, because it is reported only once the
+/// budget allows the eviction.
 fn options(call: &Call<'_>, eviction: &Value) -> Result<Result<DeleteOptions, ApiError>, ApiError> {
     let mut wished = eviction["deleteOptions"].clone();
     let asked: Vec<&str> = DRY_RUN.read(&call.request.query).collect();
@@ -134,7 +136,7 @@ struct Evict<'a> {
     name: Str,
     kind: EvictionKind,
     eviction: Value,
-    /// The budget that counts the disruption, and what it is afterwards.
+    /// The budget that counts the disruption, with its tree after that.
     counted: Option<(ObjectRef, Value)>,
 }
 
@@ -198,7 +200,7 @@ impl ObjectDeletion for Evict<'_> {
     }
 }
 
-/// Asks the pod's budget. Returns it as it is after the disruption if that counts.
+/// Checks the pod's budget. Returns it as it is after the disruption, if the disruption counts.
 fn disruption(
     run: &Run<'_>,
     name: &str,
@@ -231,7 +233,7 @@ fn disruption(
     Ok(Some((budget, after)))
 }
 
-/// The budgets that select a pod.
+/// Returns the budgets that select a pod.
 fn budgets_of(run: &Run<'_>, pod: &ObjectRef) -> Result<Vec<(ObjectRef, Value)>, ApiError> {
     let namespace = run.call.namespace();
     let prefix = Prefix::namespaced("policy", "poddisruptionbudgets", namespace);
@@ -258,14 +260,14 @@ fn is_ready(pod: &Value) -> bool {
     ready.is_some_and(|one| one.str_at(&["status"]) == "True")
 }
 
-/// True if the budget lets a pod go that is not ready without counting it.
+/// Returns true if the budget lets a pod that is not ready be evicted without counting it.
 fn spares_unhealthy(budget: &Value) -> bool {
     let desired = number(budget, "desiredHealthy");
     budget.str_at(&["spec", "unhealthyPodEvictionPolicy"]) == "AlwaysAllow"
         || number(budget, "currentHealthy") >= desired && desired > 0
 }
 
-/// Refuses if the budget allows no disruption now.
+/// Returns an error if the budget allows no disruption now.
 fn check_budget(budget: &Value) -> Result<(), ApiError> {
     let name = budget.str_at(&["metadata", "name"]);
     let generation = budget.int_at(&["metadata", "generation"]).unwrap_or(0);
@@ -298,7 +300,7 @@ fn check_budget(budget: &Value) -> Result<(), ApiError> {
     Err(broken(0, exhausted(budget, name)))
 }
 
-/// Why a budget allows no disruption.
+/// Returns why a budget allows no disruption.
 fn exhausted(budget: &Value, name: &str) -> String {
     let conditions = budget.items_at(&["status", "conditions"]);
     let refusal = conditions
@@ -317,7 +319,7 @@ fn exhausted(budget: &Value, name: &str) -> String {
         )
     };
     match refusal.map(said) {
-        // The numbers mean nothing if they could not be brought up to date.
+        // The budget's numbers are invalid if its controller could not update them.
         Some((reason, message)) if reason == "SyncFailed" => {
             format!("{currently} because it failed sync: {message}")
         }
@@ -349,8 +351,7 @@ fn cause(message: String) -> Cause {
     }
 }
 
-/// Counts a disruption. Whoever computes the budget does not count the pod as available from now
-/// on.
+/// Counts a disruption. The disruption controller counts the pod as unavailable from now on.
 fn count(budget: &mut Value, pod: &str, now: &str) {
     let left = number(budget, "disruptionsAllowed") - 1;
     budget.set(&["status", "disruptionsAllowed"], left);
@@ -369,7 +370,7 @@ fn count(budget: &mut Value, pod: &str, now: &str) {
     }
 }
 
-/// The condition of a pod that is evicted.
+/// Returns the condition of a pod that is evicted.
 fn disrupted() -> Value {
     let mut condition = Value::object();
     condition.set(&["type"], "DisruptionTarget");

@@ -1,8 +1,7 @@
-//! Kinds whose objects are kept elsewhere than among those of the plane: GET and LIST read them from
-//! there each time.
+//! Kinds whose objects are kept outside the plane: GET and LIST read them there each time.
 //!
-//! Owns pages, selection and the wait for versions, which are those of every kind. Must not know what
-//! the objects are: that is an [`ExternalObjects`].
+//! Owns pages, selection and the wait for versions, which are those of every kind. Must not know
+//! what the objects are: an [`ExternalObjects`] does.
 //!
 //! Invariant: all pages of one list show one revision of the store.
 
@@ -25,30 +24,32 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{ExpiredCause, Key, ObjectRef, Version, YieldBudget};
 use polyplane_storage::{ReadError, Revision};
 
-/// Objects that one read of the store returns. A page of a client may take several reads.
+/// Number of objects that one read of the store returns. A page of a client may take several reads.
 const READ_OBJECTS_MAX: usize = 500;
 
-/// The objects of one kind, wherever they are kept.
+/// The reader of the objects of one external kind.
 #[async_trait]
 pub trait ExternalObjects: Send + Sync {
-    /// Whose objects these are, as [`Resource::qualified`](crate::Resource::qualified) names it.
+    /// Returns the kind's resource, as [`Resource::qualified`](crate::Resource::qualified) names
+    /// it.
     fn resource(&self) -> &'static str;
 
     /// Reads objects linearizably, or as of a revision.
     ///
     /// # Errors
-    /// The store's error.
+    /// Returns the store's error.
     async fn read(&self, range: ExternalRange) -> Result<ExternalReply, ReadError>;
 }
 
-/// What to read.
+/// The range of objects to read.
 #[derive(Debug, Clone)]
 pub struct ExternalRange {
-    /// The first object is that with this name, or the next one in byte order.
+    /// The name of the first object. If it does not exist, the range begins with the next one in
+    /// byte order.
     pub from: Vec<u8>,
-    /// Read as of this revision; `None` is now.
+    /// The revision as of which to read; `None` means now.
     pub at: Option<Revision>,
-    /// Objects of one reply, at most.
+    /// Number of objects in one reply at most.
     pub limit: usize,
 }
 
@@ -59,27 +60,27 @@ pub struct ExternalReply {
     pub revision: Revision,
     /// The objects.
     pub objects: Vec<ExternalObject>,
-    /// There are more behind the last one. A reply with more is never empty.
+    /// True if there are more objects behind the last one. A reply with more is never empty.
     pub more: bool,
 }
 
-/// One object.
+/// One object of an external kind.
 #[derive(Debug)]
 pub struct ExternalObject {
-    /// Its name.
+    /// The object's name.
     pub name: Str,
-    /// All of it but for `resourceVersion`, in the stored version of its kind.
+    /// The whole object except `resourceVersion`, in the stored version of its kind.
     pub tree: Value,
-    /// The revision of its first put.
+    /// The revision of the object's first put.
     pub created: Revision,
-    /// The revision of its last put.
+    /// The revision of the object's last put.
     pub modified: Revision,
 }
 
-/// Carries out GET of one object.
+/// Handles GET of one object.
 ///
 /// # Errors
-/// 404 if there is none, 503 if the store does not answer.
+/// Returns 404 if it does not exist, 503 if the store does not answer.
 pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let asked = list::number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
@@ -95,10 +96,10 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// Carries out a list.
+/// Handles a list.
 ///
 /// # Errors
-/// As those of [`list::list`].
+/// Returns the errors of [`list::list`].
 pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
@@ -112,7 +113,7 @@ pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answ
         None => Version::after(plane.base(), revision),
     };
     let page = Page {
-        // Only its version and limits are used for what is not in the plane.
+        // For objects outside the plane only the page's version and limits are used.
         cut: plane.snapshot(),
         version,
         start: Vec::new(),
@@ -123,16 +124,16 @@ pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answ
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// Where a page begins and what it shows.
+/// The beginning of a page and the state that it shows.
 struct First {
     name: Vec<u8>,
-    /// What the client goes on with.
+    /// The page token of the client, if it continues a list.
     token: Option<Token>,
-    /// The version that the client wants; none for the newest.
+    /// The version that the client requests; `None` for the newest.
     exact: Option<Version>,
-    /// When the first page was made.
+    /// The time at which the first page was made.
     since: i64,
-    /// Most items, 0 for no limit.
+    /// Most items; 0 means no limit.
     limit: usize,
 }
 
@@ -174,7 +175,7 @@ async fn first(call: &Call<'_>, options: &ListOptions) -> Result<First, ApiError
     })
 }
 
-/// Gathers the selected objects of a page, and the revision that it shows.
+/// Collects the selected objects of a page. Returns them with the revision that the page shows.
 async fn collect(
     call: &Call<'_>,
     objects: &dyn ExternalObjects,
@@ -223,7 +224,7 @@ async fn collect(
     }
 }
 
-/// The name right behind another one.
+/// Returns the first name behind another one in byte order.
 fn behind(name: &str) -> Vec<u8> {
     let mut next = name.as_bytes().to_vec();
     next.push(0);

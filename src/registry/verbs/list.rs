@@ -1,7 +1,8 @@
 //! GET of a collection: consistent pages in key order.
 //!
-//! A page token names a version, the key to go on from and when the first page was made; the
-//! server keeps nothing for it. Pages of one list are cut from one version, by undoing the log.
+//! A page token names a version, the key to continue from, and the time at which the first page was
+//! made; the server keeps nothing for it. Pages of one list are cut from one version, by undoing
+//! the log.
 
 pub mod streamed;
 pub mod writer;
@@ -29,9 +30,10 @@ use streamed::Listed;
 use tokio::time::Instant;
 use writer::{CHUNK_BYTES, ListWriter};
 
-/// Seconds for which a page token can be used: as long as the log remembers.
+/// Seconds for which a page token can be used. It is as long as the log keeps events; older
+/// versions could not be shown.
 const TOKEN_SECONDS_MAX: i64 = 300;
-/// How long a read of a version that is not there yet waits for it.
+/// The longest time that a read waits for a version which is still in the future.
 pub const FUTURE_WAIT: Duration = Duration::from_secs(3);
 
 /// A page token, in upstream's form with the time of the first page added.
@@ -47,27 +49,28 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// The version that all pages show; `None` if the client takes the newest instead.
+    /// Returns the version that all pages show; `None` if the client continues with the newest one.
     pub(crate) fn version(&self) -> Option<Version> {
         u64::try_from(self.rv).ok().map(Version::from_raw)
     }
 
-    /// Whether the list is young enough to go on.
+    /// Returns whether the list is recent enough to continue.
     pub(crate) fn is_fresh(&self, now: i64) -> bool {
         self.t.saturating_add(TOKEN_SECONDS_MAX) >= now
     }
 
-    /// When the first page was made.
+    /// Returns the time at which the first page was made.
     pub(crate) fn since(&self) -> i64 {
         self.t
     }
 
-    /// Where the page begins, behind the prefix of the list.
+    /// Returns the key at which the page begins, without the prefix of the list.
     pub(crate) fn start(&self) -> &str {
         self.start.strip_prefix('/').unwrap_or(&self.start)
     }
 
-    /// The refusal of a list that cannot go on as it was, with a token for the rest as of then.
+    /// Returns the refusal of a list whose version is no longer kept, with a token that continues
+    /// it in the newest state.
     pub(crate) fn expired(&self, now: i64, cause: ExpiredCause) -> ApiError {
         let again = write_token(-1, &self.start, now);
         let text = "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.";
@@ -75,7 +78,7 @@ impl Token {
     }
 }
 
-/// Where a page begins and which state it shows.
+/// The beginning of a page and the state that it shows.
 pub struct Page {
     /// The state.
     pub cut: Snapshot,
@@ -83,17 +86,17 @@ pub struct Page {
     pub version: Version,
     /// The first key, or empty for the beginning.
     pub start: Vec<u8>,
-    /// When the first page was made.
+    /// The time at which the first page was made.
     pub since: i64,
-    /// Most items, 0 for no limit.
+    /// Most items; 0 means no limit.
     pub limit: usize,
 }
 
-/// Carries out a list.
+/// Handles a list.
 ///
 /// # Errors
-/// As upstream: 400 for bad selectors and tokens, 410 for versions that are gone, 504 for ones
-/// that are not there yet.
+/// Returns upstream's errors: 400 for bad selectors and tokens, 410 for versions that are no longer
+/// kept, 504 for future ones.
 pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call.request, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
@@ -106,10 +109,10 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 
-/// What the rows of a list's table show, if it is one.
+/// Returns which part of its object a row of the list's table includes, if the list is a table.
 ///
 /// # Errors
-/// 406 for the shape of one object, 422 for a bad table option.
+/// Returns 406 if the shape is that of one object, 422 for a bad table option.
 pub fn included(call: &Call<'_>, wish: Representation) -> Result<RowObject, ApiError> {
     match wish.shape {
         Shape::Whole | Shape::Metadata(_, Number::Many) => Ok(RowObject::None),
@@ -124,10 +127,11 @@ pub fn included(call: &Call<'_>, wish: Representation) -> Result<RowObject, ApiE
     }
 }
 
-/// Writes a page in the wished representation.
+/// Writes a page in the requested representation.
 ///
 /// # Errors
-/// 406 for the shape of one object, 422 for a bad table option, 500 if stored bytes are damaged.
+/// Returns 406 if the shape is that of one object, 422 for a bad table option, 500 if stored bytes
+/// are damaged.
 pub fn write(
     call: &Call<'_>,
     wish: Representation,
@@ -155,19 +159,20 @@ pub fn write(
     })
 }
 
-/// The items of a page and where the next one begins.
+/// The items of a page, and where the next one begins.
 #[derive(Default)]
 pub struct Items {
     /// The selected objects.
     pub items: Vec<ObjectRef>,
     /// The last key of the page, if there are more behind it.
     pub next: Option<Vec<u8>>,
-    /// How many there are behind it, if that is known without looking at each.
+    /// The number of objects behind the page, if it is known without reading each.
     pub remaining: Option<usize>,
 }
 
 impl Items {
-    /// There are more behind this object; how many is known if no selector has to look at each.
+    /// Records that more objects follow this one. Their number is known if no selector has to test
+    /// each.
     pub fn end_after(
         &mut self,
         last: Option<&ObjectRef>,
@@ -183,16 +188,16 @@ impl Items {
     }
 }
 
-/// Gathers the selected objects of a page.
+/// Collects the selected objects of a page.
 pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &Page) -> Items {
     let all = collect_within(call, selection, prefix, page, usize::MAX);
     all.expect("no page has so many bytes").0
 }
 
-/// Gathers the selected objects of a page, and the sum of their bytes.
+/// Collects the selected objects of a page, with the sum of their bytes.
 ///
 /// # Errors
-/// The objects gathered so far, if there are more than `bytes_max` bytes.
+/// Returns the objects collected so far, if they have more than `bytes_max` bytes.
 pub fn collect_within(
     call: &Call<'_>,
     selection: &Selection,
@@ -227,7 +232,7 @@ pub fn collect_within(
     Ok((items, bytes))
 }
 
-/// Where a page begins.
+/// Returns the beginning of a page as the plane's type.
 pub fn start_of(page: &Page) -> Start<'_> {
     if page.start.is_empty() {
         Start::First
@@ -275,20 +280,20 @@ pub async fn page(
     })
 }
 
-/// Parses the version that a list starts from; empty and `0` give 0.
+/// Parses the version that a list starts from; an empty text is 0.
 ///
 /// # Errors
-/// 400 if it is not a number.
+/// Returns 400 if it is not a number.
 pub fn parse_version(text: &str) -> Result<u64, ApiError> {
     number_of_version(text).map_err(|error| {
         ApiError::bad_request(format!("invalid resource version: {}", error.message))
     })
 }
 
-/// Parses the version that a get or watch starts from; empty and `0` give 0.
+/// Parses the version that a get or watch starts from; an empty text is 0.
 ///
 /// # Errors
-/// 500 if it is not a number, as upstream.
+/// Returns 500 if it is not a number, as upstream does.
 pub fn number_of_version(text: &str) -> Result<u64, ApiError> {
     if text.is_empty() {
         return Ok(0);
@@ -303,7 +308,7 @@ pub fn number_of_version(text: &str) -> Result<u64, ApiError> {
 /// Waits until the plane has seen a version.
 ///
 /// # Errors
-/// 504 if it is still in the future after the time upstream waits.
+/// Returns 504 if the version is still in the future after the time that upstream waits.
 pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
     let plane = &call.tenant.plane;
     let deadline = call.request.deadline.min(Instant::now() + FUTURE_WAIT);
@@ -318,7 +323,7 @@ pub async fn reached(call: &Call<'_>, asked: u64) -> Result<(), ApiError> {
     }
 }
 
-/// The refusal of a list of a version that is no longer kept.
+/// Returns the refusal of a list of a version that is no longer kept.
 pub(crate) fn too_old(cause: ExpiredCause) -> ApiError {
     expired(
         "The resourceVersion for the provided list is too old.",
@@ -326,12 +331,12 @@ pub(crate) fn too_old(cause: ExpiredCause) -> ApiError {
     )
 }
 
-/// The refusal of a version that is no longer kept: upstream's `text`, and why.
+/// Returns the refusal of a version that is no longer kept, with upstream's `text` and the cause.
 fn expired(text: &str, cause: ExpiredCause) -> ApiError {
     ApiError::expired(format!("{text} Cause: {cause}."))
 }
 
-/// The state at a version, or why it is forgotten.
+/// Returns the state at a version, or the cause if it is no longer kept.
 async fn cut_at(
     call: &Call<'_>,
     version: Version,
@@ -393,10 +398,10 @@ async fn continued(
     }
 }
 
-/// The page token of a request that has one.
+/// Returns the parsed page token of a request.
 ///
 /// # Errors
-/// 400 if it cannot be read, or does not go with the other options.
+/// Returns 400 if it cannot be parsed, or may not be combined with the other options.
 pub(crate) fn continuation(options: &ListOptions) -> Result<Token, ApiError> {
     if !options.resource_version.is_empty() && options.resource_version != "0" {
         return Err(ApiError::bad_request(
@@ -452,7 +457,7 @@ fn base64_error(error: &base64::DecodeError, text: &str) -> String {
     format!("illegal base64 data at input byte {at}")
 }
 
-/// Go's words for what is wrong with the JSON of a token.
+/// Returns Go's error text about the JSON of a token.
 fn json_error(bytes: &[u8]) -> String {
     match json::parse(bytes, &json::Limits::default()) {
         Ok(_) => "json: cannot unmarshal token".to_owned(),
@@ -471,7 +476,7 @@ fn write_token(version: i64, start: &str, since: i64) -> String {
     URL_SAFE_NO_PAD.encode(text)
 }
 
-/// The JSON of the list's metadata.
+/// Returns the JSON of the list's metadata.
 pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
     let version = page.version.to_string();
     let Some(last) = &items.next else {
@@ -479,7 +484,7 @@ pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
     };
     let prefix = select::prefix(call);
     let behind = String::from_utf8_lossy(&last[prefix.as_bytes().len()..]);
-    // A list within a namespace names only the name, with a slash in front, as upstream's does.
+    // A list within a namespace uses the name alone, with a slash in front, as upstream does.
     let slash = if call.namespace().is_empty() { "" } else { "/" };
     let start = format!("{slash}{behind}\0");
     let token = write_token(

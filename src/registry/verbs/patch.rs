@@ -1,7 +1,7 @@
 //! PATCH: JSON patch, merge patch and strategic merge patch.
 //!
-//! A patch is applied to the object in the version of the request, so it is applied again
-//! whenever another write came first; only a version inside the patch makes that a conflict.
+//! A patch is applied to the object in the version of the request. It is applied again whenever
+//! another write came first; that is a conflict only if the patch itself names a version.
 
 use crate::plan::{
     self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules,
@@ -23,35 +23,35 @@ use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
 
-/// Media types of patches that built-in kinds take.
+/// The media types of patches that built-in kinds accept.
 pub const PATCH_TYPES: [&str; 3] = [
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
 ];
 
-/// A patch that has been read.
+/// A patch after parsing.
 pub enum Patch {
     /// A list of operations (RFC 6902).
     Json(JsonPatch),
     /// A tree of changes (RFC 7386).
     Merge(MergePatch),
-    /// A tree of changes that knows the kind.
+    /// A tree of changes that follows the schema of the kind (strategic merge patch).
     Strategic(Value),
 }
 
-/// A patch with what has to be said about its text.
+/// A parsed patch with the complaints about its text.
 pub struct ReadPatch {
     /// The patch.
     pub patch: Patch,
-    /// Complaints of a strict reading, such as repeated keys.
+    /// The complaints of strict parsing, such as repeated keys.
     pub complaints: Vec<String>,
 }
 
 /// Reads the patch of the request's body.
 ///
 /// # Errors
-/// 415 for an unknown type, 400 if it is malformed, 413 if it has too many operations.
+/// Returns 415 for an unknown type, 400 if it is malformed, 413 if it has too many operations.
 pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, ApiError> {
     let media = call.request.content_type.as_deref().unwrap_or("");
     let media = media.split(';').next().unwrap_or("").trim();
@@ -103,9 +103,9 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
     }
 }
 
-/// Why a patch has no result.
+/// The reason why a patch has no result.
 enum Failed {
-    /// This is the answer.
+    /// The patch fails with this error.
     Answer(ApiError),
     /// What it makes is no object of the kind, for this reason, which the client gets.
     Refused(String),
@@ -118,11 +118,11 @@ impl From<ApiError> for Failed {
 }
 
 impl ReadPatch {
-    /// Applies the patch to a tree that has its kind and version in it, and brings the result
-    /// into canonical form. The tree is made again where a refusal shows it.
+    /// Applies the patch to a tree that has its kind and version in it, and brings the result into
+    /// canonical form. `tree` is called again if a refusal shows the original.
     ///
     /// # Errors
-    /// As upstream, by the kind of patch.
+    /// Returns upstream's errors, which depend on the kind of patch.
     pub fn apply(
         &self,
         call: &Call<'_>,
@@ -143,7 +143,7 @@ impl ReadPatch {
         }
     }
 
-    /// What the patch makes of a tree, as it is.
+    /// Returns the result of the patch on a tree, not yet in canonical form.
     fn changed(
         &self,
         schemas: &Schemas,
@@ -190,8 +190,8 @@ impl ReadPatch {
             body::check_patched(&patched, expected)
                 .map_err(|error| Failed::Refused(error.to_string()))?;
             if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
-                // Upstream reads an object without a version in its own form, which has none of
-                // the fields of any version.
+                // Upstream reads an object without a version in its internal form, which has none
+                // of the fields of any version.
                 let unknown = patched.as_object().into_iter().flat_map(Map::keys);
                 let unknown = unknown.map(|name| Problem::Unknown(name.to_owned()).to_string());
                 complaints.extend(unknown);
@@ -214,7 +214,7 @@ impl ReadPatch {
         Ok(patched)
     }
 
-    /// The result of the patch, `shown` as JSON, is no object of the kind.
+    /// Reports that the result of the patch, `shown` as JSON, is not an object of the kind.
     fn refused(&self, shown: &str, why: &str) -> ApiError {
         let (bad, why) = match &self.patch {
             Patch::Strategic(patch) => (go_map(patch), restore_error(why)),
@@ -225,8 +225,8 @@ impl ReadPatch {
     }
 }
 
-/// A patched object as upstream shows it: members that the patch left alone as they are stored,
-/// in the order of the kind's fields, all others in the order of their names.
+/// Returns a patched object as upstream shows it: members that the patch did not change as they are
+/// stored, in the order of the kind's fields, all others in the order of their names.
 fn shown(schemas: &Schemas, definition: DefId, original: &Value, patched: &Value) -> String {
     let stored = schemas.to_vec(definition, original);
     let mut out = Vec::new();
@@ -254,8 +254,8 @@ fn write_shown(original: &Value, stored: &[u8], patched: &Value, out: &mut Vec<u
     out.push(b'}');
 }
 
-/// What is wrong with a strategically patched object in the words of upstream's converter, which
-/// names kinds of values where its decoder names fields.
+/// Returns the error about a strategically patched object with the text of upstream's converter,
+/// which names kinds of values where its decoder names fields.
 fn restore_error(why: &str) -> String {
     let parts = why
         .strip_prefix("json: cannot unmarshal ")
@@ -294,7 +294,7 @@ fn unprocessable(text: &str) -> ApiError {
     ApiError::generic(422, "", Qualified::new("", ""), "", text)
 }
 
-/// A tree as Go's `%+v` prints a map.
+/// Returns a tree as Go's `%+v` prints a map.
 fn go_map(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
@@ -319,11 +319,12 @@ fn go_map(value: &Value) -> String {
 /// Patches the object of the path.
 ///
 /// # Errors
-/// As upstream.
+/// Returns upstream's errors.
 pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
     let name = call.name()?.clone();
     let options = WriteOptions::parse(call.request, "PatchOptions")?;
-    // What is wrong with a patch matters once there is something to patch, but for its syntax.
+    // An error in a patch, other than one of its syntax, is reported only once there is an object
+    // to patch.
     let patch = read(call, options.field_validation);
     if patch.is_err() && !json::validate(&call.request.body, &Limits::default()) {
         return Err(ApiError::bad_request("invalid JSON patch"));

@@ -1,4 +1,5 @@
-//! Reviews of tokens, of the caller's identity and of access: kinds that are answered and not stored.
+//! Reviews of tokens, of the caller's identity and of access: kinds that are answered but not
+//! stored.
 
 use crate::answer::negotiate;
 use crate::request::body;
@@ -11,10 +12,10 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
 
-/// Carries out a review with the JSON of the reviewed object.
+/// Handles a review and returns the JSON of the reviewed object.
 ///
 /// # Errors
-/// 400 or 422 for a bad body, 404 for a kind that is not reviewed here.
+/// Returns 400 or 422 for a bad body, 404 for a kind that is not reviewed here.
 pub async fn review(call: &Call<'_>, authorizer: &dyn Authorizer) -> Result<Vec<u8>, ApiError> {
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let syntax = negotiate::input(call.request)?;
@@ -77,7 +78,7 @@ fn user_tree(user: &UserInfo) -> Value {
     tree
 }
 
-/// Whose access a review asks for.
+/// The subjects whose access a review is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Subjects {
     Own,
@@ -185,7 +186,8 @@ async fn decide(tree: &mut Value, user: &UserInfo, authorizer: &dyn Authorizer) 
     tree.set(&["status"], status);
 }
 
-/// What the user may do, as far as it is known here: everything for the masters.
+/// Fills in what the user may do, as far as it is known here: everything for members of
+/// `system:masters`.
 fn rules(tree: &mut Value, user: &UserInfo) {
     let everything = || Value::Array(vec![Value::string("*")]);
     let (mut resources, mut paths) = (Vec::new(), Vec::new());

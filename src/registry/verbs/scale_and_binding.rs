@@ -45,7 +45,7 @@ fn scale_kind<'a>(call: &Call<'a>, definition: DefId) -> Expected<'a> {
     }
 }
 
-/// The Scale of an object, without kind and version.
+/// Returns the Scale of an object, without kind and version.
 pub fn scale_of(object: &Value) -> Value {
     let mut scale = Value::object();
     for field in [
@@ -92,10 +92,10 @@ pub fn scale_of(object: &Value) -> Value {
     scale
 }
 
-/// The JSON of a Scale.
+/// Returns the JSON of a Scale.
 ///
 /// # Errors
-/// 500 if its schema is missing.
+/// Returns 500 if its schema is missing.
 pub fn scale_json(call: &Call<'_>, object: &Value) -> Result<Vec<u8>, ApiError> {
     let body = call
         .tenant
@@ -110,7 +110,7 @@ pub fn scale_json(call: &Call<'_>, object: &Value) -> Result<Vec<u8>, ApiError> 
 /// PUT and PATCH of a Scale: changes `spec.replicas` of the object.
 ///
 /// # Errors
-/// As upstream.
+/// Returns upstream's errors.
 pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
     let name = call.name()?.clone();
     let definition = scale_definition(call)?;
@@ -160,7 +160,7 @@ impl ObjectChange for Scale<'_> {
         scale_kind(self.request.call, self.definition)
     }
 
-    /// Of the object that is scaled, whose status and metadata stay as they are.
+    /// The rules are those of the scaled object, whose status and metadata do not change.
     fn rules(&self) -> Rules<'_> {
         Rules::OfKind("")
     }
@@ -242,7 +242,7 @@ impl ObjectChange for Scale<'_> {
 /// POST of a Binding: assigns a pod to a node.
 ///
 /// # Errors
-/// As upstream.
+/// Returns upstream's errors.
 pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let schemas = call.tenant.base.schemas();
@@ -281,7 +281,8 @@ pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
             complaints.map(|complaint| FieldError::invalid(&path.child("name"), node, complaint)),
         );
     }
-    // Upstream passes these on as they are, without making them a complaint about the object.
+    // Upstream returns these errors as they are, without turning them into complaints about the
+    // object.
     if let Some(text) = aggregate(&errors) {
         return Err(ApiError::new(Reason::Unknown, text));
     }
@@ -316,7 +317,7 @@ struct Bind<'a> {
     pods: &'a Resource,
     definition: DefId,
     binding: Value,
-    /// The binding as mutating admission has left it.
+    /// The binding after mutating admission.
     admitted: Option<Value>,
 }
 
@@ -325,7 +326,7 @@ impl Bind<'_> {
         ApiError::conflict(Qualified::new("", "pods/binding"), &self.request.name, why)
     }
 
-    /// Refuses another pod than the one that the binding names by uid and version.
+    /// Returns an error if the pod is not the one that the binding names by uid and version.
     fn check_preconditions(&self, binding: &Value, present: &Present) -> Result<(), Interrupted> {
         let version = present.object().version();
         let version = version.map(|version| version.to_string());
@@ -348,7 +349,7 @@ impl Bind<'_> {
         }
     }
 
-    /// Refuses a pod that cannot be assigned, or is already.
+    /// Returns an error if the pod cannot be assigned, or is assigned already.
     fn check(&self, pod: &Value) -> Result<(), ApiError> {
         let name = &self.request.name;
         if !pod.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
@@ -454,8 +455,8 @@ fn scheduled(pod: &mut Value, now: i64) {
     set_condition(pod, condition, &Timestamp::from_seconds(now).to_rfc3339());
 }
 
-/// Puts a condition in the place of the one of its type. The time of the last transition stays if
-/// the status does.
+/// Replaces the condition of the same type. The time of the last transition is kept if the status
+/// is.
 pub(crate) fn set_condition(object: &mut Value, mut condition: Value, now: &str) {
     let mut conditions = object.items_at(&["status", "conditions"]).to_vec();
     let kind = condition.str_at(&["type"]);

@@ -1,4 +1,4 @@
-//! PUT: a changed object, or with some kinds a new one.
+//! PUT: replacing an object, or creating one for some kinds.
 
 use crate::answer::negotiate;
 use crate::kinds::table::Resource;
@@ -18,7 +18,7 @@ use polyplane_plane::ObjectRef;
 /// Replaces the object of the path by the request's body.
 ///
 /// # Errors
-/// As upstream.
+/// Returns upstream's errors.
 pub async fn update(call: &Call<'_>) -> Result<Written, ApiError> {
     let name = call.name()?.clone();
     let options = WriteOptions::parse(call.request, "UpdateOptions")?;
@@ -92,7 +92,7 @@ impl ObjectChange for Update<'_> {
 }
 
 impl Update<'_> {
-    /// Whether a PUT to a name that is not there makes an object.
+    /// Returns whether a PUT to an absent name creates an object.
     fn may_create(&self) -> bool {
         self.request.call.row.rules.create_on_update
             && self.request.call.request.subresource.is_none()
@@ -102,7 +102,7 @@ impl Update<'_> {
 /// Checks that the uid in a body is that of the stored object.
 ///
 /// # Errors
-/// 409 if it is another.
+/// Returns 409 if it is another one.
 pub fn check_uid(call: &Call<'_>, tree: &Value, existing: &ObjectRef) -> Result<(), ApiError> {
     let given = tree.str_at(&["metadata", "uid"]);
     if given.is_empty() {
@@ -119,8 +119,8 @@ pub fn check_uid(call: &Call<'_>, tree: &Value, existing: &ObjectRef) -> Result<
     Err(call.conflict(name, &precondition_failed(place, "UID", given, &present)))
 }
 
-/// Upstream's text for a precondition that does not hold, of the object of a row, namespace and
-/// name.
+/// Returns upstream's text for a precondition that does not hold, about the object of a row,
+/// namespace and name.
 pub fn precondition_failed(
     (row, namespace, name): (&Resource, &str, &str),
     what: &str,

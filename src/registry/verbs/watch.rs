@@ -1,4 +1,4 @@
-//! Watches: what is there, then every change, in the form the client asked for.
+//! Watches: the present objects, then every change, in the form that the client has requested.
 //!
 //! A watch is a cursor into the plane's log with a filter. The frame of an event is built once
 //! for each form and shared by all its watchers.
@@ -34,15 +34,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Bytes of frames that are gathered before they are handed on.
+/// Bytes of frames that are collected before they are sent as one chunk.
 const BATCH_BYTES: usize = 64 * 1024;
-/// A watch without a time-out of its own ends after this long, or up to twice as long.
+/// Seconds after which a watch without a time-out of its own ends at the earliest; at the latest
+/// after twice as many, so that not all watches end at once.
 const TIMEOUT_SECONDS_MIN: u64 = 1800;
 
-/// Carries out a watch.
+/// Handles a watch.
 ///
 /// # Errors
-/// As upstream, as long as no byte of the stream was sent; later ones are frames of it.
+/// Returns upstream's errors as long as no byte of the stream was sent. Later errors are frames of
+/// the stream.
 pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::stream(call.request)?;
     let options = ListOptions::parse(call.request, ListPurpose::Watch)?;
@@ -97,15 +99,15 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     })
 }
 
-/// The request for a stream that outlives the call: without body, query and seats, which the stream
-/// does not need, and with the deadline `ends`. The request's own deadline bounds only the time
-/// until a watch begins.
+/// Returns the request for a stream that outlives the call: without body, query and seats, which
+/// the stream does not need, and with the deadline `ends`. The request's own deadline bounds only
+/// the time until a watch begins.
 pub fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
     ResourceRequest {
         body: Bytes::new(),
         query: Vec::new(),
         deadline: ends,
-        // The seat was for the head too.
+        // The seat covered only the request until its answer began.
         seats: None,
         ..request.clone()
     }
@@ -113,7 +115,7 @@ pub fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
 
 fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {
     match options.timeout_seconds.filter(|seconds| *seconds != 0) {
-        // A negative time has passed already.
+        // A watch with a negative time ends at once.
         Some(seconds) => {
             let seconds = seconds.clamp(0, DURATION_SECONDS_MAX);
             Duration::from_secs(seconds.unsigned_abs())
@@ -132,7 +134,7 @@ struct Feed {
     tenant: Tenant,
     request: Arc<ResourceRequest>,
     services: Arc<Services>,
-    /// The kind as it was when the watch began; the watch ends when it becomes another one.
+    /// The kind as it was when the watch began. The watch ends when the kind changes.
     row: Arc<Resource>,
     form: Form,
     selection: Selection,
@@ -140,25 +142,25 @@ struct Feed {
     columns: Columns,
     ready: VecDeque<WatchChunk>,
     watcher: Option<Watcher>,
-    /// The objects that were there and are still to be shown.
+    /// The initial objects that are still to be shown.
     initial: Option<Lent<Initial>>,
-    /// Where it begins once the plane is there.
+    /// The point at which the watch begins once the plane has reached that version.
     awaited: Option<Begin>,
-    /// Comes at the end of its time. Kept from event to event, as setting a timer costs more than
-    /// looking at one.
+    /// The timer of the watch's end. It is kept from event to event, because setting a timer costs
+    /// more than checking one.
     ends: Pin<Box<Sleep>>,
 }
 
-/// Where a watch begins.
+/// The point at which a watch begins.
 #[derive(Clone, Copy)]
 struct Begin {
-    /// The version the client knows; 0 if none.
+    /// The version that the client knows; 0 if none.
     asked: u64,
     initial_events: Option<InitialEvents>,
 }
 
 impl Feed {
-    /// Begins with what is there or with a version of the past.
+    /// Begins with the present objects, or at a version of the past.
     async fn start(&mut self, call: &Call<'_>, begin: Begin) -> Result<(), ApiError> {
         let Begin {
             asked,
@@ -187,7 +189,7 @@ impl Feed {
             WatchFrom::After(Version::from_raw(asked))
         };
         match within(call, plane.watch(scope, from)).await? {
-            // Looked at after the watch has begun: what changes from now on ends it.
+            // Checked after the watch has begun: a later change of the kind ends it.
             Ok(watcher) => {
                 call.stands_in(&call.newest().await?)?;
                 self.watcher = Some(watcher);
@@ -214,8 +216,8 @@ impl Feed {
         Ok(())
     }
 
-    /// Waits for a version of the future and begins there. The stream has begun already, so what
-    /// goes wrong is a frame of it.
+    /// Waits for a version of the future and begins there. The stream has begun already, so an
+    /// error is a frame of it.
     async fn start_late(&mut self, begin: Begin) {
         let tenant = self.tenant.clone();
         let version = Version::from_raw(begin.asked);
@@ -235,7 +237,7 @@ impl Feed {
         }
     }
 
-    /// The next chunk of the stream; none at its end.
+    /// Returns the next chunk of the stream; `None` at its end.
     async fn next(&mut self) -> Option<Result<WatchChunk, StreamEnd>> {
         loop {
             if let Some(chunk) = self.ready.pop_front() {
@@ -279,7 +281,7 @@ impl Feed {
         }
     }
 
-    /// Ends the watch at its time, with a bookmark if the client takes them.
+    /// Ends the watch when its time is over, with a bookmark if the client wants bookmarks.
     fn finish(&mut self) {
         let Some(mut watcher) = self.watcher.take() else {
             return;
@@ -291,7 +293,7 @@ impl Feed {
         }
     }
 
-    /// Queues an error, the last frame of the watch.
+    /// Queues an error as the last frame of the watch.
     fn fail(&mut self, error: &ApiError) {
         self.ready.push_back(failure(error));
     }
@@ -306,7 +308,7 @@ impl Feed {
                 let objects = [event.previous(), event.current()];
                 objects.into_iter().flatten()
             });
-            // In a box, for the watches of other kinds are smaller by far.
+            // Boxed, because the futures of watches of other kinds are much smaller.
             let converted = Box::pin(conversion::ahead(&call, objects)).await;
             if let Err(error) = converted {
                 self.ready.push_back(failure(&error));
@@ -334,7 +336,8 @@ impl Feed {
                     break;
                 }
             }
-            // A replica between owner and client buffers a chunk until it has all of it.
+            // A replica between owner and client buffers each chunk completely, so chunks are
+            // limited.
             if gathered >= BATCH_BYTES {
                 self.ready.extend(chunk_of(&mut frames, progress));
                 gathered = 0;
@@ -393,7 +396,7 @@ impl Feed {
     }
 }
 
-/// The last chunk of a watch that fails.
+/// Returns the last chunk of a watch that fails.
 fn failure(error: &ApiError) -> WatchChunk {
     WatchChunk {
         bytes: error_frame(error),
@@ -401,7 +404,7 @@ fn failure(error: &ApiError) -> WatchChunk {
     }
 }
 
-/// Takes the frames as one chunk; none if there are no frames.
+/// Removes the frames and returns them as one chunk; `None` if there are none.
 fn chunk_of(frames: &mut Vec<Bytes>, progress: WatchProgress) -> Option<WatchChunk> {
     let bytes = match frames.len() {
         0 | 1 => frames.pop()?,
@@ -410,7 +413,7 @@ fn chunk_of(frames: &mut Vec<Bytes>, progress: WatchProgress) -> Option<WatchChu
     Some(WatchChunk { bytes, progress })
 }
 
-/// Whether a bookmark marks the end of the initial events.
+/// The choice whether a bookmark marks the end of the initial events.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InitialEnd {
     Here,

@@ -1,4 +1,4 @@
-//! History, compaction, watches, leases, closing.
+//! Cases about history, compaction, watches, leases and closing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn event(revision: Revision, k: &str, value: Option<&str>, previous: Option<&str
     }
 }
 
-/// Reads a watch until it has told everything up to a revision.
+/// Reads a watch until it has delivered everything up to a revision.
 async fn told(watch: &mut StoreWatch, through: Revision) -> Vec<StoreEvent> {
     let mut events = Vec::new();
     let mut last = Revision(0);
@@ -45,7 +45,7 @@ async fn told(watch: &mut StoreWatch, through: Revision) -> Vec<StoreEvent> {
 pub(super) async fn history_tells_operations_in_order_with_previous_values(store: Arc<dyn Store>) {
     let start = store.revision().await.expect("read");
     let first = done(&store, vec![put("a", "1"), put("b", "1")]).await;
-    // Neither in the order of keys nor puts first.
+    // These operations are neither in the order of keys, nor are the puts first.
     let second = done(
         &store,
         vec![put("z", "2"), delete("b"), put("c", "2"), put("aa", "2")],
@@ -316,7 +316,7 @@ pub(super) async fn lease_takes_its_keys_with_it(store: Arc<dyn Store>) {
     assert_eq!(store.lease_revoke(long).await, Err(LeaseError::NotFound));
 }
 
-/// Waits for as long as a short lease is there.
+/// Waits until a short lease has ended.
 async fn outlive_a_lease(store: &Arc<dyn Store>) {
     let timer = store
         .lease_grant(Duration::from_millis(500))
@@ -331,7 +331,7 @@ async fn outlive_a_lease(store: &Arc<dyn Store>) {
 }
 
 pub(super) async fn lease_kept_alive_stays(store: Arc<dyn Store>) {
-    // The store says itself how long a short lease is there.
+    // The duration of a short lease depends on the store, so the test measures it.
     let began = Instant::now();
     outlive_a_lease(&store).await;
     let kept = store
@@ -339,7 +339,8 @@ pub(super) async fn lease_kept_alive_stays(store: Arc<dyn Store>) {
         .await
         .expect("a lease");
     let after = done(&store, vec![put_leased("kept", kept)]).await;
-    // Each of these leases ends after the last; together they outlast the kept one's first term.
+    // Each of these leases ends after the one before; together they last longer than the first term
+    // of the kept lease.
     for _ in 0..6 {
         outlive_a_lease(&store).await;
         store.lease_keep_alive(kept).await.expect("still alive");

@@ -1,4 +1,4 @@
-//! Random transactions against a model that is nothing but the list of all events.
+//! Random transactions against a model that is only the list of all events.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{
     StoreEvent, Txn,
 };
 
-/// Keys that escape, order and nest badly.
+/// Keys that are difficult to escape, to order and to nest.
 const KEYS: [&[u8]; 7] = [
     b"\x00",
     b"a",
@@ -26,16 +26,17 @@ const KEYS: [&[u8]; 7] = [
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// Compares as (kind, key, how to choose the revision), operations as (key, value size).
+    /// A transaction: its compares as (kind, key, how to choose the revision), its operations as
+    /// (key, value size).
     Commit {
         compares: Vec<(u8, usize, u8)>,
         ops: Vec<(usize, Option<usize>)>,
     },
-    /// Give up all but so many of the newest revisions.
+    /// Compact all but this many of the newest revisions.
     Compact {
         keep: u64,
     },
-    /// Read and compare everything, as of so many revisions ago.
+    /// Read and compare everything, as of this many revisions ago.
     Check {
         ago: u64,
     },
@@ -58,7 +59,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[derive(Default)]
 struct Model {
-    /// The store's revision at the beginning: a shared store has a past.
+    /// The store's revision at the beginning, which is not zero in a store that earlier tests have
+    /// used.
     start: u64,
     head: u64,
     floor: u64,
@@ -66,7 +68,7 @@ struct Model {
     values: u8,
 }
 
-/// A key in the model: its value, when it was created and when modified.
+/// A key in the model: its value, the revision that created it and the one that modified it.
 type Found = (Bytes, u64, u64);
 
 impl Model {
@@ -217,11 +219,12 @@ impl Model {
     }
 }
 
-/// Drives random transactions against the model. `open` is called for a fresh store with `None`,
-/// and with a store to be closed and opened again, or given back if the engine cannot.
+/// Runs random transactions against the model. `open` is called with `None` for a fresh store.
+/// Called with a store, it closes and reopens that store, or returns it unchanged if the engine
+/// cannot do this.
 ///
 /// # Panics
-/// If the engine and the model differ; the shortest sequence found is told.
+/// Panics if the engine and the model differ. The message has the shortest sequence found.
 pub fn model<F: Future<Output = Arc<dyn Store>>>(
     cases: u32,
     open: impl Fn(Option<Arc<dyn Store>>) -> F,

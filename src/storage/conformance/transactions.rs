@@ -1,4 +1,4 @@
-//! Compares, revisions, ranges, limits, concurrency.
+//! Cases about compares, revisions, ranges, limits and concurrency.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -327,7 +327,7 @@ pub(super) async fn ranges_come_in_pages_of_one_cut(store: Arc<dyn Store>) {
             "a page with more has items"
         );
         found.extend(reply.items.iter().map(|item| item.key.clone()));
-        // Behind and before the page, and in it: none of it belongs to the cut.
+        // Changes behind, before and in the page: none of them is part of the cut.
         done(
             &store,
             vec![put("k/000x", "2"), delete("k/049"), put("k/020", "3")],

@@ -1,8 +1,9 @@
-//! Commits, reads, compaction and leases: one call to one member each.
+//! Commits, reads, compaction and leases, each of which is one call to one member.
 //!
-//! A commit is proposed once. It is sent again only after a member said that it proposed nothing,
-//! because it knows no leader, or does not know the token (that retry, with a new token, is the etcd
-//! client's own). Reads are retried, at another member if there is one, until their time-out.
+//! A commit is proposed once. It is sent again only after a member replied that it has proposed
+//! nothing, because it knows no leader, or does not know the token (that retry, with a new token,
+//! is the etcd client's own). Reads are retried, at another member if there is one, until their
+//! time-out.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,20 +23,20 @@ use crate::store::{
     Committed, Fields, KeyValue, LeaseId, Op, RangeReply, RangeRequest, Revision, Txn,
 };
 
-/// Keys of a page if the request leaves it to the engine.
+/// Number of keys in a page if the request leaves it to the engine.
 const PAGE_KEYS: usize = 1_000;
-/// Keys of a page at most.
+/// Number of keys in a page at most. A larger page would delay other calls to the member.
 const PAGE_KEYS_MAX: usize = 10_000;
-/// Time-out of a read at one member, after which another one is tried.
+/// Time-out of a read at one member, after which another member is tried.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_FIRST: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_millis(320);
 
 /// The result of sending a transaction to one member.
 enum CommitAttempt {
-    /// The answer for the caller.
+    /// The result for the caller.
     Answered(Result<Committed, CommitError>),
-    /// Nothing was proposed, so nothing will be done: it may be sent again.
+    /// Nothing was proposed, so nothing will be applied: the transaction may be sent again.
     NotProposed(String),
 }
 
@@ -46,15 +47,16 @@ impl CommitAttempt {
     }
 }
 
-/// Nothing was proposed, so nothing will be done.
+/// Returns the error for a transaction that was never proposed, so that nothing will be applied.
 fn not_sent(why: &str) -> CommitError {
     CommitError::Rejected(Rejection::ReadOnly(why.to_owned()))
 }
 
 impl Inner {
-    /// Commits. While no member is fit, or members refuse the transaction before they propose it, it is
-    /// sent again until the time-out of a call. If no member has been fit for longer than that, it
-    /// fails at once: the store is down, not electing a leader.
+    /// Commits a transaction. While no member is fit, or members refuse the transaction before they
+    /// propose it, it is sent again until the time-out of a call. If no member has been fit for
+    /// longer than that, the commit fails at once, because the cluster is down rather than electing
+    /// a leader.
     pub(super) async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
         let deadline = Instant::now() + self.options.call_timeout;
         let mut wait = RETRY_FIRST;
@@ -86,7 +88,8 @@ impl Inner {
         let request = self.keys.txn(txn);
         let mut kv = member.kv();
         let reply = tokio::select! {
-            // The reply first: one that has arrived counts, even from a member that became unfit.
+            // The reply is polled first: one that has arrived counts, even from a member that has
+            // become unfit.
             biased;
             reply = timeout(self.options.call_timeout, kv.txn(request)) => reply,
             why = member.unfit() => {
@@ -136,7 +139,8 @@ impl Inner {
         }))
     }
 
-    /// Finds out whether a transaction that etcd answered with a used-up quota was done; see `space`.
+    /// Finds out whether a transaction was applied to which etcd replied that the quota is used up;
+    /// see `space`.
     async fn settle_full(&self, txn: &Txn, before: Revision, text: String) -> CommitError {
         let unknown = |why: &str| CommitError::Unknown(format!("{text}; {why}"));
         let put = txn.ops.iter().find_map(|op| match op {
@@ -166,7 +170,8 @@ impl Inner {
         }
     }
 
-    /// Checks with the cluster, not one member, whether the alarm is still raised.
+    /// Checks whether the alarm is still raised, with a request to the cluster and not to one
+    /// member.
     pub(super) async fn check_space(&self) {
         let member = self.members.current();
         let mut maintenance = member.calls().maintenance_client();
@@ -182,7 +187,7 @@ impl Inner {
         }
     }
 
-    /// Tries a read at one member after the other until one answers or the call times out.
+    /// Sends a read to one member after the other until one answers or the call times out.
     async fn read<T, F>(&self, call: impl Fn(Arc<Member>) -> F + Send) -> Result<T, Fault>
     where
         F: Future<Output = Result<T, Error>> + Send,
@@ -238,8 +243,8 @@ impl Inner {
         }
     }
 
-    /// Raises the floor after a revision was found to be compacted. Opens a watch for that, because only
-    /// a watch returns the compaction revision.
+    /// Raises the floor after a revision was found to be compacted. It opens a watch for that,
+    /// because only a watch returns the compaction revision.
     async fn learn_floor(&self, at: Revision) {
         let range = KeyRange {
             start: Bytes::from_static(b"\0"),
@@ -260,7 +265,7 @@ impl Inner {
         self.raise_floor(floor);
     }
 
-    /// Gets a page; halves it, and more, while its answer is larger than the client takes.
+    /// Reads a page. While its reply is larger than the client accepts, requests a smaller page.
     async fn page(&self, request: &RangeRequest) -> Result<GetResponse, Fault> {
         let range = self.keys.outer_range(&request.start, &request.end);
         let mut keys = match (request.limit, request.fields) {
@@ -297,7 +302,8 @@ impl Inner {
                 return Err(self.compacted());
             }
             if at == Revision(0) {
-                // Before the first commit. etcd takes revision 0 for the newest one.
+                // A read before the first commit finds nothing. It needs an answer of its own,
+                // because etcd takes revision 0 for the newest one.
                 return Ok(empty(at));
             }
         }
@@ -343,7 +349,8 @@ impl Inner {
         Ok((at, found.map(|found| self.keys.key_value(found.0))))
     }
 
-    /// Returns the newest revision, linearizable. With `at`, fails if that revision is compacted.
+    /// Returns the newest revision by a linearizable read. With `at`, returns an error if that
+    /// revision is compacted.
     async fn read_head(&self, at: Option<Revision>) -> Result<Revision, Fault> {
         let key = self.keys.outer(b"\0");
         let reply = self.read(|member| {
@@ -360,8 +367,8 @@ impl Inner {
         Ok(head)
     }
 
-    /// The first read: checks that the user may read here, and learns a revision that is older than all
-    /// transactions to come.
+    /// Makes the first read: it checks that the user may read here, and returns a revision that is
+    /// older than all later transactions.
     pub(super) async fn check_access(&self) -> Result<(), OpenError> {
         match self.read_head(None).await {
             Ok(_) => Ok(()),
@@ -380,13 +387,13 @@ impl Inner {
         head.map_err(|fault| ReadError::Unavailable(fault.to_string()))
     }
 
-    /// Whether the history after a revision can be read; gives the newest revision.
+    /// Checks whether the history after a revision can be read, and returns the newest revision.
     pub(super) async fn check_history(&self, after: Revision) -> Result<Revision, ReadError> {
         self.open()?;
         if after < self.floor() {
             return Err(self.compacted());
         }
-        // The revision below can be read only if `after` is above the compaction revision.
+        // This revision can be read only if `after` is above the compaction revision.
         let probed = Revision(after.0.saturating_sub(1).max(1));
         match self.read_head(Some(probed)).await {
             Ok(head) if after > head => Err(ReadError::Future { head }),
@@ -423,7 +430,7 @@ impl Inner {
     }
 }
 
-/// Leases: sessions that the cluster keeps, and whose keys it deletes.
+/// Leases, which the cluster keeps and whose keys it deletes.
 impl Inner {
     fn open_lease(&self) -> Result<(), LeaseError> {
         match self.is_closed() {
@@ -436,7 +443,7 @@ impl Inner {
         self.open_lease()?;
         let up = u64::from(ttl.subsec_nanos() > 0);
         let seconds = i64::try_from((ttl.as_secs() + up).max(1)).unwrap_or(i64::MAX);
-        // A grant whose answer is lost leaves a lease without renewals, which ends by itself.
+        // If the reply to a grant is lost, its lease gets no renewals and ends by itself.
         let granted = self
             .read(|member| async move { member.calls().lease_client().grant(seconds, None).await });
         match granted.await {
@@ -450,7 +457,7 @@ impl Inner {
         let kept = self.read(|member| async move {
             match member.calls().lease_client().keep_alive(lease.0).await {
                 Ok(_) => Ok(true),
-                // The client's error for an answer without a TTL.
+                // This is the client's error for a reply without a TTL, that is for an ended lease.
                 Err(Error::LeaseKeepAliveError(_)) => Ok(false),
                 Err(error) => Err(error),
             }

@@ -1,5 +1,5 @@
-//! The connections to one member of the etcd cluster, and the endpoint and credentials they are made
-//! with. Must not know how members compare.
+//! The connections to one member of the etcd cluster, and the endpoint and credentials for them.
+//! Must not know which member is chosen.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +13,19 @@ use super::credentials::Credentials;
 use super::reply::{Fault, describe, fault, is_untrusted};
 use crate::error::OpenError;
 
-/// How long a member may take to say how it is.
+/// The longest time that a member may take to answer a status request.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes of one message from etcd beyond which it is refused.
+/// Bytes of one message from etcd beyond which it is refused, so that it cannot exhaust the memory.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The server counts pings that come faster than every 5 seconds as an attack.
+/// Interval of keep-alive pings. The server treats pings that come faster than every 5 seconds as
+/// an attack.
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(6);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Flow-control windows: enough to keep a gigabit busy over 10 ms.
+/// Bytes of the flow-control window of a stream: enough to use a gigabit over 10 ms of latency.
 const STREAM_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const CONNECTION_WINDOW_BYTES: u32 = 8 * 1024 * 1024;
 
-/// The connections to one member, with the credentials they were made with.
+/// The connections to one member, with the credentials that they use.
 pub(super) struct Clients {
     pub(super) calls: Client,
     pub(super) kv: KvClient,
@@ -35,7 +36,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Takes a new token for both connections.
+    /// Requests a new token for both connections.
     pub(super) async fn log_in(&self, endpoint: &str) -> Result<(), Fault> {
         let Some(user) = &self.user else {
             return Ok(());
@@ -56,12 +57,12 @@ impl Clients {
         Ok(())
     }
 
-    /// What the member says of itself, over both connections. Of an error also whether TLS is in the
-    /// way.
+    /// Returns the member's status, requested over both connections. An error comes with whether
+    /// TLS is its cause.
     pub(super) async fn status(&self, endpoint: &str) -> Result<StatusResponse, (Fault, bool)> {
         if self.user.is_some() && !self.logged_in.load(Ordering::Relaxed) {
             match self.log_in(endpoint).await {
-                // Without a connection the calls below fail too, and say whether TLS is why.
+                // Without a connection the calls below fail too, and show whether TLS is the cause.
                 Ok(()) | Err(Fault::NotProposed(_)) => {}
                 Err(fault) => return Err((fault, false)),
             }
@@ -78,7 +79,7 @@ impl Clients {
     }
 }
 
-/// An endpoint before anything was sent to it.
+/// An endpoint for which no connection was made yet.
 pub(super) struct EndpointUrl {
     name: String,
     endpoint: Endpoint,
@@ -132,7 +133,8 @@ impl EndpointUrl {
     }
 
     async fn client(&self) -> Result<Client, OpenError> {
-        // Every call wants a leader: a member without one says so instead of waiting for it.
+        // Every call requires a leader: a member without one returns an error instead of waiting
+        // for it.
         let options = ConnectOptions::new()
             .with_require_leader(true)
             .with_auto_token_refresh(true);

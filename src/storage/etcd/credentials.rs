@@ -9,10 +9,10 @@ use std::path::PathBuf;
 use super::EtcdOptions;
 use crate::error::OpenError;
 
-/// A certificate, a key or a password.
+/// A certificate, a key or a password, or where it is read from.
 #[derive(Clone)]
 pub enum Secret {
-    /// This text, for as long as the store is open.
+    /// This text, as long as the store is open.
     Given(Vec<u8>),
     /// The content of a file. It is read again every few seconds, and new content is used as soon as
     /// etcd accepts it.
@@ -38,7 +38,7 @@ impl From<&str> for Secret {
 }
 
 impl Secret {
-    /// Whether it may change.
+    /// Returns whether the secret may change.
     fn is_file(&self) -> bool {
         matches!(self, Self::File(_))
     }
@@ -65,15 +65,15 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Whether reading again may find something else.
+    /// Returns whether reading the credentials again may give others.
     pub(super) fn may_change(options: &EtcdOptions) -> bool {
         secrets(options).any(Secret::is_file)
     }
 
-    /// Reads all of them. Blocks while files are read.
+    /// Reads all credentials. Blocks while it reads files.
     ///
     /// # Errors
-    /// If a file cannot be read, or a password is not text.
+    /// Returns an error if a file cannot be read, or a password is not text.
     pub(super) fn read(options: &EtcdOptions) -> Result<Self, OpenError> {
         let tls = options.tls.as_ref();
         let ca = tls.and_then(|tls| tls.ca.as_ref());
@@ -82,7 +82,7 @@ impl Credentials {
             let text = String::from_utf8(password.read()?).map_err(|_| OpenError::Options {
                 reason: format!("the password of {name} is not text"),
             })?;
-            // Editors end a file with a line's end; no password does.
+            // Editors end a file with a line break, but no password ends with one.
             Ok((name.clone(), text.trim_end_matches(['\r', '\n']).to_owned()))
         });
         let pair = cert_and_key.map(|(cert, key)| Ok((cert.read()?, key.read()?)));

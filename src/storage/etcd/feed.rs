@@ -1,8 +1,8 @@
 //! Watches that reconnect by themselves, and histories.
 //!
-//! etcd's watch ends with its connection or with its member's leader, and does not end if the member
-//! hangs. A feed then opens a new one after the last revision that it has passed on. It passes on whole
-//! revisions only, so nothing is lost or repeated in between.
+//! A watch of etcd ends if its connection breaks or its member loses the leader, and does not end
+//! if the member hangs. A feed then opens a new one after the last revision that it has passed on.
+//! It passes on whole revisions only, so nothing is lost or repeated in between.
 //!
 //! Only the revisions of events and of progress notices count as progress. The revision in the header
 //! of a response with events does not: it is ahead of the events of a watch that is catching up.
@@ -22,12 +22,12 @@ use super::wire::{EtcdRange, Keys, number, revision};
 use crate::store::{Revision, StoreEvent};
 use crate::watch::{WatchEnd, WatchSender, batches, in_range};
 
-/// Interval of progress requests. etcd ignores one while a watch is catching up, and a member that lags
-/// answers with an old revision, so one request is not enough.
+/// Interval of progress requests. etcd ignores one while a watch is catching up, and a member that
+/// lags behind replies with an old revision, so one request is not enough.
 pub(super) const PROGRESS_RETRY: Duration = Duration::from_millis(25);
 const RESUME_FIRST: Duration = Duration::from_millis(20);
 const RESUME_MAX: Duration = Duration::from_secs(1);
-/// How long opening a watch may take.
+/// The longest time that opening a watch may take.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// One message of a stream.
@@ -35,13 +35,13 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) enum FeedUpdate {
     /// Events of whole revisions, in order.
     Events(Vec<StoreEvent>),
-    /// All events up to here were sent.
+    /// All events up to this revision were sent.
     Progress(Revision),
-    /// The wanted revision is compacted; the oldest one that can still be read.
+    /// The wanted revision is compacted. This is the oldest one that can still be read.
     Compacted(Revision),
 }
 
-/// A range of keys `[start, end)`, without the prefix in etcd.
+/// A range of keys `[start, end)` of the store, without etcd's prefix.
 #[derive(Debug, Clone)]
 pub(super) struct KeyRange {
     pub(super) start: Bytes,
@@ -51,7 +51,7 @@ pub(super) struct KeyRange {
 impl KeyRange {
     fn outer(&self, keys: &Keys) -> EtcdRange {
         if !self.end.is_empty() && self.start >= self.end {
-            // etcd refuses an empty range. Events of this one key are filtered out by `has`.
+            // etcd refuses an empty range, so this watches one key, whose events `has` filters out.
             return keys.outer_range(&self.start, &[&self.start[..], &[0]].concat());
         }
         keys.outer_range(&self.start, &self.end)
@@ -67,12 +67,12 @@ pub(super) struct EventStream {
     stream: WatchStream,
     keys: Keys,
     range: KeyRange,
-    /// Events of a response that came in pieces; they may end within a revision.
+    /// Events of a response that was sent in several parts; they may end within a revision.
     pieces: Vec<PbEvent>,
 }
 
 impl EventStream {
-    /// Opens a watch of everything after a revision.
+    /// Opens a watch of all events after a revision.
     pub(super) async fn open(
         member: &Member,
         keys: &Keys,
@@ -107,10 +107,10 @@ impl EventStream {
         asked.map_err(|error| fault(&error))
     }
 
-    /// The next message of the stream.
+    /// Returns the next message of the stream.
     ///
     /// # Cancel safety
-    /// A dropped call loses nothing.
+    /// A dropped call loses no message.
     pub(super) async fn next(&mut self) -> Result<FeedUpdate, Fault> {
         loop {
             let message = self.stream.message().await.map_err(|error| fault(&error))?;
@@ -119,7 +119,7 @@ impl EventStream {
             };
             let response = response.0;
             if response.compact_revision > 0 {
-                // Never at the compaction revision, always above it.
+                // The watch may resume only above the compaction revision.
                 return Ok(FeedUpdate::Compacted(revision(
                     response.compact_revision + 1,
                 )));
@@ -146,12 +146,12 @@ impl EventStream {
         }
     }
 
-    /// Takes the events of whole revisions out of the pieces.
+    /// Removes and returns the events of complete revisions.
     fn whole(&mut self, more: bool) -> Option<FeedUpdate> {
         let at = |event: &PbEvent| event.kv.as_ref().map_or(0, |kv| kv.mod_revision);
         let mut rest = Vec::new();
         if more {
-            // The last revision may go on in the next piece.
+            // The last revision may continue in the next part.
             let last = self.pieces.last().map_or(0, at);
             let cut = self.pieces.partition_point(|event| at(event) < last);
             rest = self.pieces.split_off(cut);
@@ -187,9 +187,9 @@ impl ProgressRequest {
     }
 }
 
-/// Why a stream ended.
+/// The reason why a stream ended.
 enum StreamEnd {
-    /// The watch has ended.
+    /// The watch has ended, so nobody needs the stream.
     Over,
     /// The connection failed: another stream must be opened.
     Lost(Fault),
@@ -208,7 +208,7 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Runs until the watch has ended.
+    /// Feeds the watch until it has ended.
     pub(super) async fn run(mut self) {
         let mut wait = RESUME_FIRST;
         let mut closed = self.closed.clone();
@@ -218,7 +218,7 @@ impl Feed {
             let member = self.members.current();
             let before = self.delivered;
             let end = tokio::select! {
-                // An ended watch first: nothing else matters then.
+                // The end of the watch is polled first: nothing else matters then.
                 biased;
                 () = &mut gone => return,
                 () = super::closing(&mut closed) => {
@@ -259,7 +259,7 @@ impl Feed {
             let wanted = self.asked.progress.load(Ordering::SeqCst);
             let behind = wanted > self.delivered.0;
             let update = tokio::select! {
-                // Messages first: one may be the progress that would be requested below.
+                // Messages are polled first: one may be the progress that would be requested below.
                 biased;
                 update = stream.next() => update,
                 why = &mut unfit => return StreamEnd::Lost(Fault::Unavailable(why)),
@@ -287,7 +287,7 @@ impl Feed {
         }
     }
 
-    /// Passes on what is new. Returns false if the watch has ended.
+    /// Passes new events on to the watch. Returns false if the watch has ended.
     fn forward(&mut self, update: FeedUpdate) -> bool {
         match update {
             FeedUpdate::Events(events) => {

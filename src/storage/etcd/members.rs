@@ -2,9 +2,9 @@
 //! gets the calls.
 //!
 //! The etcd client keeps sending to members that are dead or hang. So each member has clients of
-//! its own here, and all calls go to one member that is fit: the leader if it is among the
-//! endpoints, because it answers without another hop. A member gets no calls before its version is
-//! known, because some versions answer stale reads.
+//! its own here, and all calls go to one fit member: the leader if it is among the endpoints,
+//! because it answers without another hop. A member gets no calls before its version is known,
+//! because some versions return stale reads.
 //!
 //! Each member has two connections, for calls and for streams, so that a large history does not
 //! delay a commit. When the credentials have changed, new connections replace both.
@@ -27,42 +27,42 @@ use super::reply::Fault;
 use super::version;
 use crate::error::OpenError;
 
-/// Time that a round of status requests waits for answers. Slower members are updated later.
+/// The time that a round of status requests waits for replies. Slower members are updated later.
 const PROBE_ROUND: Duration = Duration::from_millis(300);
-/// A call that takes longer than this triggers a round of status requests.
+/// The duration beyond which a call triggers a round of status requests.
 const SLOW_CALL: Duration = Duration::from_millis(250);
-/// Time that a new leader may take for transactions that waited for it.
+/// The time that a new leader may take for transactions that waited for it.
 const NEW_LEADER_GRACE: Duration = Duration::from_millis(250);
-/// Calls wait for a fit member until this time after the last one became unfit. It exceeds an election;
-/// longer would only delay the error.
+/// The time after the last member became unfit for which calls wait for a fit one. It exceeds an
+/// election; a longer time would only delay the error.
 const NO_MEMBER_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Interval of status requests while a call waits for a fit member.
 const PROBE_REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Whether a member can be used.
+/// The answer to whether a member can be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum MemberStatus {
     /// Its status is not known yet.
     New,
-    /// It answers and knows a leader.
+    /// It has answered and knows a leader.
     Fit {
-        /// It is the leader.
+        /// True if it is the leader.
         leads: bool,
     },
-    /// A call to it failed after its last status.
+    /// A call to it has failed since its last status.
     Suspect(String),
-    /// It does not answer, or cannot: no leader, a learner.
+    /// It does not answer, or must not be used for now: it has no leader, or is a learner.
     Unfit(String),
-    /// It refuses the user, or requires one.
+    /// It refuses the user, or requires a user.
     Barred(String),
-    /// TLS found a certificate that is not trusted, on either side, or no TLS at all.
+    /// TLS failed: one side does not trust the other, or the member does not speak TLS.
     Untrusted(String),
-    /// It must not be used: a version with stale reads, another cluster.
+    /// It must not be used: its version has stale reads, or it belongs to another cluster.
     Refused(String),
 }
 
 impl MemberStatus {
-    /// Its status says that it cannot be used now.
+    /// Returns whether the status says that the member cannot be used now.
     fn is_out(&self) -> bool {
         match self {
             Self::New | Self::Fit { .. } | Self::Suspect(_) => false,
@@ -107,25 +107,25 @@ enum RenewError {
     NotTaken(Vec<String>),
 }
 
-/// What else a status reply contains.
+/// The other content of a status reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Report {
-    /// Bytes of its database file.
+    /// The bytes of the member's database file.
     pub(super) db_bytes: u64,
-    /// Alarms and errors, as it words them.
+    /// The alarms and errors, as the member words them.
     pub(super) errors: Vec<String>,
 }
 
-/// One member.
+/// One member of the cluster.
 pub(super) struct Member {
     pub(super) endpoint: String,
     clients: RwLock<Arc<Clients>>,
     status: watch::Sender<MemberStatus>,
-    /// The term in which it last answered: a leader's time.
+    /// The raft term in which the member last answered: the period of one leader.
     term: watch::Sender<u64>,
-    /// A status request is in flight.
+    /// True while a status request is in flight.
     asked: AtomicBool,
-    /// Its last report, until it is processed.
+    /// The member's last report, until it is processed.
     report: Mutex<Option<Report>>,
 }
 
@@ -171,12 +171,12 @@ impl Member {
         }
     }
 
-    /// The term in which it last answered.
+    /// Returns the raft term in which the member last answered.
     pub(super) fn term(&self) -> u64 {
         *self.term.borrow()
     }
 
-    /// Takes a new token for both connections.
+    /// Requests a new token for both connections.
     pub(super) async fn log_in(&self) -> Result<(), Fault> {
         self.clients().log_in(&self.endpoint).await
     }
@@ -234,8 +234,9 @@ impl Member {
     }
 }
 
-/// Whether a member belongs to the cluster of the first member that answered. One atomic step, because
-/// probes run concurrently: members of two clusters could both pass between a check and a store.
+/// Returns whether a member belongs to the cluster of the first member that answered. This is one
+/// atomic step, because probes run concurrently: with a separate check and store, members of two
+/// clusters could both pass.
 fn is_of(cluster: &AtomicU64, id: u64) -> bool {
     match cluster.compare_exchange(0, id, Ordering::SeqCst, Ordering::SeqCst) {
         Ok(_) => true,
@@ -243,7 +244,7 @@ fn is_of(cluster: &AtomicU64, id: u64) -> bool {
     }
 }
 
-/// Reads the credentials where blocking is allowed.
+/// Reads the credentials on a thread where blocking is allowed.
 async fn read_credentials(options: &Arc<EtcdOptions>) -> Result<Credentials, OpenError> {
     let options = Arc::clone(options);
     let read = tokio::task::spawn_blocking(move || Credentials::read(&options)).await;
@@ -253,29 +254,29 @@ async fn read_credentials(options: &Arc<EtcdOptions>) -> Result<Credentials, Ope
     })
 }
 
-/// What is known of the credentials.
+/// The credentials in use, and the trouble with newer ones.
 struct Renewal {
-    /// The credentials with which the connections were made.
+    /// The credentials that the connections use.
     current: Credentials,
-    /// Why newer ones were not taken, as it was last logged.
+    /// The reason why newer ones are not used, as it was last logged.
     trouble: String,
 }
 
-/// All members.
+/// All members of the cluster.
 pub(super) struct Members {
     all: Vec<Arc<Member>>,
     current: RwLock<Arc<Member>>,
     cluster: Arc<AtomicU64>,
     options: Arc<EtcdOptions>,
     renewal: Mutex<Renewal>,
-    /// Since when no member has been fit.
+    /// The time since which no member has been fit.
     out: watch::Sender<Option<Instant>>,
     /// Triggers a round of status requests.
     pub(super) probe_now: Notify,
 }
 
 impl Members {
-    /// Connects to nothing yet.
+    /// Creates the members without connecting to them.
     pub(super) async fn new(options: Arc<EtcdOptions>) -> Result<Self, OpenError> {
         let credentials = read_credentials(&options).await?;
         let mut all = Vec::with_capacity(options.endpoints.len());
@@ -303,14 +304,15 @@ impl Members {
         })
     }
 
-    /// The member that gets the calls.
+    /// Returns the member that gets the calls.
     pub(super) fn current(&self) -> Arc<Member> {
         Arc::clone(&self.current.read())
     }
 
-    /// Why no member can be used; `None` if one can, or its status is not known.
+    /// Returns the reason why no member can be used; `None` if one can, or if the status of one is
+    /// not known.
     pub(super) fn no_member(&self) -> Option<NoMember> {
-        // The usual case, without looking further.
+        // The usual case, answered without reading the other members.
         if !self.current.read().status.borrow().is_out() {
             return None;
         }
@@ -325,8 +327,8 @@ impl Members {
         Some(NoMember(statuses))
     }
 
-    /// Waits until a member can be used. Fails with the reason at the deadline, or once no member has
-    /// been fit for [`NO_MEMBER_WAIT_MAX`].
+    /// Waits until a member can be used. Returns the reason as an error at the deadline, or once no
+    /// member has been fit for [`NO_MEMBER_WAIT_MAX`].
     pub(super) async fn fit_by(&self, deadline: Instant) -> Result<(), NoMember> {
         let mut out = self.out.subscribe();
         loop {
@@ -336,7 +338,7 @@ impl Members {
             };
             let until = since.map_or(deadline, |since| deadline.min(since + NO_MEMBER_WAIT_MAX));
             tokio::select! {
-                // A member that is fit again counts, however late.
+                // A member that is fit again is polled first, so that it counts however late.
                 biased;
                 changed = out.changed() => if changed.is_err() { return Err(why) },
                 () = sleep_until(until) => return Err(why),
@@ -345,7 +347,7 @@ impl Members {
         }
     }
 
-    /// Why the store must not be opened, whatever other members say.
+    /// Returns the reason why the store must not be opened, whatever other members answer.
     pub(super) fn refusal(&self) -> Option<OpenError> {
         self.all.iter().find_map(|member| {
             let endpoint = member.endpoint.clone();
@@ -364,21 +366,22 @@ impl Members {
         })
     }
 
-    /// Whether TLS is in the way of some member. Another may be fit all the same: one expired
-    /// certificate must not keep a replica from starting.
+    /// Returns whether TLS failed at some member. Another member may be fit nevertheless: one
+    /// expired certificate must not keep a replica from starting.
     pub(super) fn any_untrusted(&self) -> bool {
         let mut standings = self.all.iter().map(|member| member.status());
         standings.any(|status| matches!(status, MemberStatus::Untrusted(_)))
     }
 
-    /// Takes a new token at a member that does not know the old one.
+    /// Requests a new token at a member that does not know the old one.
     pub(super) async fn log_in(&self, member: &Member) {
         if let Err(fault) = member.log_in().await {
             tracing::warn!(endpoint = %member.endpoint, %fault, "cannot log in to etcd");
         }
     }
 
-    /// A call to a member failed: calls go to others until it answers a status request.
+    /// Records that a call to a member failed: calls use other members until it answers a status
+    /// request.
     pub(super) fn suspect(&self, member: &Arc<Member>, why: &str) {
         let changed = member.status.send_if_modified(|status| {
             let fit = matches!(status, MemberStatus::Fit { .. });
@@ -394,10 +397,11 @@ impl Members {
         self.probe_now.notify_one();
     }
 
-    /// Ends once the member has answered in another term than this for a while. What it had passed
-    /// on to the leader of that term is lost, or its outcome stays unknown; what still waits at
-    /// the member itself goes to the new leader within that while. Without this a caller waits the
-    /// whole time of a call for what cannot be answered any more.
+    /// Completes once the member has answered in another term than `than` for a while. Requests
+    /// that it had forwarded to the leader of that term are lost, or their outcome stays unknown;
+    /// requests that still wait at the member itself go to the new leader within that while.
+    /// Without this a caller would wait the whole time of a call for a reply that cannot come any
+    /// more.
     pub(super) async fn new_term(&self, member: &Member, than: u64) -> String {
         let mut term = member.term.subscribe();
         loop {
@@ -415,14 +419,14 @@ impl Members {
         "another leader was elected meanwhile".to_owned()
     }
 
-    /// Whether the credentials may change while the store is open.
+    /// Returns whether the credentials may change while the store is open.
     pub(super) fn may_change(&self) -> bool {
         Credentials::may_change(&self.options)
     }
 
-    /// Reads the credentials again. If they changed, and a member takes them, all that begins from
-    /// now on goes over connections made with them; what is under way stays where it is. Until then
-    /// the old ones are used, as far as they go.
+    /// Reads the credentials again. If they have changed and a member accepts them, new calls use
+    /// connections made with them; calls under way stay on their connections. Until then the old
+    /// credentials are used, as long as they work.
     pub(super) async fn renew(&self) {
         let trouble = match self.try_renew().await {
             Ok(()) => String::new(),
@@ -465,7 +469,7 @@ impl Members {
                 None => break false,
             }
         };
-        // The other requests continue: their connections are about to be used.
+        // The other requests continue, because their connections will be used.
         asked.detach_all();
         if !is_taken {
             return Err(RenewError::NotTaken(reasons));
@@ -479,8 +483,9 @@ impl Members {
         Ok(())
     }
 
-    /// Requests the status of all members concurrently, and chooses one. Does not wait for a slow
-    /// member, nor send it a second request. Returns the report of the chosen one.
+    /// Requests the status of all members concurrently, and chooses one of them. Does not wait for
+    /// a slow member, and does not send it a second request. Returns the report of the chosen
+    /// member.
     pub(super) async fn probe(self: &Arc<Self>) -> Option<Report> {
         let mut asked = JoinSet::new();
         for member in &self.all {
@@ -490,7 +495,7 @@ impl Members {
             }
         }
         let round = async { while asked.join_next().await.is_some() {} };
-        // Slower requests continue, and update their members when they are answered.
+        // Slower requests continue, and update their members when the replies arrive.
         let _ = timeout(PROBE_ROUND, round).await;
         asked.detach_all();
         self.current().report.lock().take()
@@ -503,7 +508,7 @@ impl Members {
         }
         self.note(member, status);
         member.asked.store(false, Ordering::Release);
-        // The first that answers is better than one that does not.
+        // The first member that answers is chosen at once: it is better than one that does not.
         self.choose();
     }
 
@@ -529,7 +534,7 @@ impl Members {
         });
     }
 
-    /// The leader, else the current one if it is fit, else any that is.
+    /// Chooses the leader, else the current member if it is fit, else any fit one.
     fn choose(&self) {
         let mut current = self.current.write();
         let rank = |member: &Arc<Member>| match &*member.status.borrow() {

@@ -1,32 +1,31 @@
-//! What an error of etcd's client means.
+//! The meaning of the errors of etcd's client.
 //!
-//! etcd's errors differ only in their text, next to a gRPC code that several share. This
-//! file is the one place that looks at those texts; `tests/etcd.rs` meets each of them on a real
-//! server.
+//! etcd's errors differ only in their text, next to a gRPC code that several share. Only this file
+//! reads these texts; `tests/etcd.rs` provokes each of them on a real server.
 
 use etcd_client::Error;
 
 /// An error, by what can be done about it. The texts are those of etcd or of the connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
-    /// Given before anything was proposed to the cluster: more operations than it takes.
+    /// Returned before anything was proposed to the cluster: more operations than it accepts.
     #[error("{0}")]
     TooManyOps(String),
-    /// Given before anything was proposed: a request larger than the server takes.
+    /// Returned before anything was proposed: a request larger than the server accepts.
     #[error("{0}")]
     TooLarge(String),
-    /// Given before anything was proposed: the request makes no sense.
+    /// Returned before anything was proposed: the request is malformed.
     #[error("{0}")]
     Malformed(String),
-    /// Given before anything was proposed, and soon over: the member knows no leader, has more to
-    /// do than it takes, or could not be connected to.
+    /// Returned before anything was proposed, and soon over: the member knows no leader, is
+    /// overloaded, or could not be connected to.
     #[error("{0}")]
     NotProposed(String),
-    /// The quota is used up. Of a transaction this does *not* say that it was not done: the one
-    /// that crosses the quota is done and answered so, those after it are not done.
+    /// The quota is used up. For a transaction this does *not* mean that it was not applied: the
+    /// one that exceeds the quota is applied and gets this reply, those after it are not applied.
     #[error("{0}")]
     NoSpace(String),
-    /// Decided by the cluster, nothing was done: a put names a lease that is not there.
+    /// Decided by the cluster, nothing was applied: a put names a lease that does not exist.
     #[error("{0}")]
     NoLease(String),
     /// The requested revision is compacted.
@@ -35,46 +34,46 @@ pub(super) enum Fault {
     /// The requested revision is in the future.
     #[error("the revision is in the future")]
     Future,
-    /// The reply is larger than the client takes.
+    /// The reply is larger than the client accepts.
     #[error("the reply is too large")]
     ReplyTooLarge,
-    /// Given before anything was proposed: the token is not, or no longer, known.
+    /// Returned before anything was proposed: the token is not known, or no longer.
     #[error("the token is not valid")]
     TokenInvalid,
-    /// Decided by the cluster, nothing was done: the user may not do this.
+    /// Decided by the cluster, nothing was applied: the user may not do this.
     #[error("{0}")]
     Denied(String),
     /// The user or the password is wrong.
     #[error("{0}")]
     LoginWrong(String),
-    /// A user was given, and the cluster has none.
+    /// The options have a user, but the cluster has no users.
     #[error("authentication is not enabled")]
     AuthOff,
     /// The member's data is damaged.
     #[error("{0}")]
     Corrupt(String),
-    /// Everything else: the member, the connection or the cluster cannot answer. The request may have
-    /// been carried out, or may still be.
+    /// Any other error: the member, the connection or the cluster cannot answer. The request may
+    /// have been carried out, or may still be.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Makes a fault out of a text.
+/// Creates a fault from a text.
 type MakeFault = fn(String) -> Fault;
 
-/// etcd's texts, without the prefix that some versions leave out.
+/// The texts of etcd's errors, without the prefix that some versions leave out.
 const TEXTS: [(&str, MakeFault); 21] = [
     ("too many operations in txn request", Fault::TooManyOps),
     ("request is too large", Fault::TooLarge),
     ("duplicate key given in txn request", Fault::Malformed),
     ("key is not provided", Fault::Malformed),
-    // From the interceptor that requires a leader, which all calls request, before the call is handled.
-    // "leader changed" and time-outs are different: they prove nothing.
+    // Returned by the interceptor that requires a leader, before the call is handled; all calls
+    // request that. "leader changed" and time-outs are different: they prove nothing.
     ("etcdserver: no leader", Fault::NotProposed),
-    // By the proposer itself, before it proposes.
+    // Returned by the proposer itself, before it proposes.
     ("etcdserver: too many requests", Fault::NotProposed),
-    // From raft at the member that got the call: without a leader it neither keeps a proposal nor
-    // forwards it. If a leader drops a forwarded proposal, there is no such error.
+    // Returned by raft at the member that got the call: without a leader it neither keeps a
+    // proposal nor forwards it. If a leader drops a forwarded proposal, this error does not occur.
     ("raft proposal dropped", Fault::NotProposed),
     ("mvcc: database space exceeded", Fault::NoSpace),
     ("requested lease not found", Fault::NoLease),
@@ -94,7 +93,7 @@ const TEXTS: [(&str, MakeFault); 21] = [
     ),
     ("authentication is not enabled", |_| Fault::AuthOff),
     ("corrupt cluster", Fault::Corrupt),
-    // gRPC's own, by either side.
+    // gRPC's own error, on either side.
     ("decoded message length too large", |_| Fault::ReplyTooLarge),
     ("received message larger than max", Fault::TooLarge),
     ("trying to send message larger than max", Fault::Unavailable),
@@ -116,7 +115,7 @@ pub(super) fn fault(error: &Error) -> Fault {
     }
 }
 
-/// Whether a call failed because there was no connection to send it on.
+/// Returns whether a call failed because there was no connection to send it on.
 fn never_connected(status: &tonic::Status) -> bool {
     let mut source = std::error::Error::source(status);
     while let Some(cause) = source {
@@ -128,12 +127,12 @@ fn never_connected(status: &tonic::Status) -> bool {
     false
 }
 
-/// Whether a call failed because TLS found no trust: a certificate that this side or the other one
-/// refuses, or an endpoint that speaks no TLS. Nothing of that heals by waiting.
+/// Returns whether a call failed because of TLS: one side refuses the other's certificate, or the
+/// endpoint does not speak TLS. Waiting does not help then.
 pub(super) fn is_untrusted(error: &Error) -> bool {
     let mut source = cause_of(error);
     while let Some(cause) = source {
-        // An I/O error hides the error that it carries from the chain.
+        // An I/O error hides the error inside it from the chain of sources.
         let carried = cause
             .downcast_ref::<std::io::Error>()
             .and_then(std::io::Error::get_ref)
@@ -152,7 +151,7 @@ pub(super) fn is_untrusted(error: &Error) -> bool {
     false
 }
 
-/// The cause of an error. The client's own type does not return it for a status.
+/// Returns the cause of an error. The client's own type does not return it for a status.
 fn cause_of(error: &Error) -> Option<&(dyn std::error::Error + 'static)> {
     match error {
         Error::GRpcStatus(status) => std::error::Error::source(status),
@@ -160,10 +159,10 @@ fn cause_of(error: &Error) -> Option<&(dyn std::error::Error + 'static)> {
     }
 }
 
-/// An error with its causes, on one line.
+/// Returns an error with its causes, on one line.
 pub(super) fn describe(error: &Error) -> String {
     let mut text = match error {
-        // Its own text is long and repeats headers.
+        // The error's own text is long and repeats headers.
         Error::GRpcStatus(status) => format!("{:?}: {}", status.code(), status.message()),
         other => other.to_string(),
     };

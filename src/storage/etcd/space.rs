@@ -1,11 +1,11 @@
-//! etcd's quota.
+//! The quota of etcd's database.
 //!
-//! A "no space" reply does not prove that nothing was done: the transaction that crosses the quota *is*
-//! done, and gets the same reply as those after it that are not. But it does prove that the outcome is
-//! final: the transaction was refused before it was proposed, or it was decided. So a read is enough to
-//! settle it, other than after a lost reply. If none of its keys was put since before it was sent, it
-//! was not done. If one was put with its value, the outcome is unknown, because another transaction
-//! may have done that.
+//! A "no space" reply does not prove that nothing was applied: the transaction that exceeds the
+//! quota *is* applied, and gets the same reply as those after it that are not. But it does prove
+//! that the outcome is final: the transaction was refused before it was proposed, or it was
+//! decided. So, unlike after a lost reply, a read is enough to settle it. If none of its keys was
+//! put since before it was sent, it was not applied. If one was put with the transaction's value,
+//! the outcome is unknown, because another transaction may have put that.
 //!
 //! While the alarm is known to be raised, transactions with puts are not sent at all.
 
@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 
 use crate::store::Health;
 
-/// The names of alarms in a member's status.
+/// The name of the alarm about a used-up quota, in a member's status.
 const NO_SPACE: &str = "NOSPACE";
 const CORRUPT: &str = "CORRUPT";
 
-/// Whether a used-up quota or an alarm prevents writes.
+/// The answer to whether a used-up quota or an alarm prevents writes.
 pub(super) struct Space {
     health: Mutex<Health>,
 }
@@ -35,7 +35,7 @@ impl Space {
         self.health.lock().clone()
     }
 
-    /// Why puts are refused, if an alarm is known.
+    /// Returns the reason why puts are refused, if an alarm is known.
     pub(super) fn full(&self) -> Option<String> {
         match &*self.health.lock() {
             Health::ReadOnly { reason } => Some(reason.clone()),
@@ -60,7 +60,7 @@ impl Space {
         }
     }
 
-    /// The alarm is gone.
+    /// Records that the alarm is cleared.
     pub(super) fn free(&self) {
         let mut health = self.health.lock();
         if *health != Health::Ok {
@@ -69,7 +69,8 @@ impl Space {
         }
     }
 
-    /// Processes the alarms in a member's status. An absent alarm proves nothing: the member may lag.
+    /// Processes the alarms in a member's status. A missing alarm proves nothing, because the
+    /// member may lag behind.
     pub(super) fn note(&self, errors: &[String]) {
         let corrupt = errors.iter().find(|error| error.contains(CORRUPT));
         if let Some(text) = corrupt {

@@ -1,6 +1,6 @@
-//! Which etcd versions may be used.
+//! The check which etcd versions may be used.
 //!
-//! Answers rest on linearizable reads. Until 3.4.42, 3.5.28 and 3.6.9 such a read could be stale
+//! Answers rest on linearizable reads. Before 3.4.42, 3.5.28 and 3.6.9 such a read could be stale
 //! after a pause of the member's process or a change of leader, so older members are refused.
 
 use std::fmt;
@@ -19,7 +19,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// The first sound version of each release line; lines after the last are sound.
+/// The first sound version of each release line; lines after the last one are sound.
 const SOUND: [Version; 3] = [version(3, 4, 42), version(3, 5, 28), version(3, 6, 9)];
 
 const fn version(major: u32, minor: u32, patch: u32) -> Version {
@@ -31,8 +31,8 @@ const fn version(major: u32, minor: u32, patch: u32) -> Version {
 }
 
 impl Version {
-    /// Reads `3.6.9`, also with a pre-release or build behind it. A pre-release counts as the
-    /// version before it, so that `3.6.9-rc.0` is not taken for `3.6.9`.
+    /// Parses `3.6.9`, also with a pre-release or build suffix. A pre-release counts as the version
+    /// before it, so that `3.6.9-rc.0` is not taken for `3.6.9`.
     fn parse(text: &str) -> Option<(Self, bool)> {
         let (numbers, pre_release) = match text.split_once(['-', '+']) {
             Some((numbers, _)) => (numbers, text[numbers.len()..].starts_with('-')),
@@ -45,7 +45,8 @@ impl Version {
     }
 }
 
-/// Says in words for an operator why a member of this version is refused; `None` if it is not.
+/// Returns the reason, for an operator, why a member of this version is refused; `None` if it is
+/// not.
 pub(super) fn refusal(text: &str) -> Option<String> {
     let Some((found, pre_release)) = Version::parse(text) else {
         return Some(format!("its version {text:?} cannot be read"));

@@ -1,4 +1,4 @@
-//! Our transactions, ranges and keys in etcd's words, and its answers in ours.
+//! The conversion between this crate's transactions, ranges and keys and etcd's messages.
 //!
 //! Owns the key prefix: outside of this file no key carries it. Does no I/O.
 
@@ -16,13 +16,13 @@ use crate::store::{
 };
 use crate::txn::{Stamp, holds};
 
-/// The prefix that keeps our keys apart from those of others in the same etcd.
+/// The prefix that keeps this store's keys apart from others in the same etcd.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     prefix: Bytes,
 }
 
-/// `[key, end)` as etcd wants it.
+/// A range `[key, end)` in etcd's form.
 #[derive(Debug, Clone)]
 pub(super) struct EtcdRange {
     pub(super) key: Vec<u8>,
@@ -34,7 +34,7 @@ impl Keys {
         Self { prefix }
     }
 
-    /// The key as etcd has it.
+    /// Returns the key in etcd's form.
     pub(super) fn outer(&self, key: &[u8]) -> Vec<u8> {
         let mut outer = Vec::with_capacity(self.prefix.len() + key.len());
         outer.extend_from_slice(&self.prefix);
@@ -42,11 +42,11 @@ impl Keys {
         outer
     }
 
-    /// The range as etcd has it; an empty `end` is the end of our prefix.
+    /// Returns the range in etcd's form; an empty `end` is the end of the store's prefix.
     pub(super) fn outer_range(&self, start: &[u8], end: &[u8]) -> EtcdRange {
         let mut key = self.outer(start);
         if key.is_empty() {
-            // etcd's smallest key.
+            // This is etcd's smallest key.
             key.push(0);
         }
         let mut end = match end {
@@ -54,7 +54,7 @@ impl Keys {
             end => self.outer(end),
         };
         if end.is_empty() {
-            // etcd's word for no bound.
+            // This is etcd's form of a range without a bound.
             end.push(0);
         }
         EtcdRange { key, end }
@@ -66,7 +66,7 @@ impl Keys {
         key.slice(self.prefix.len().min(key.len())..)
     }
 
-    /// A key and what it holds, in our words. Takes the bytes, copies none.
+    /// Returns a key and its value in the store's form, without copying bytes.
     pub(super) fn key_value(&self, found: PbKeyValue) -> KeyValue {
         KeyValue {
             key: self.inner(found.key),
@@ -77,14 +77,14 @@ impl Keys {
         }
     }
 
-    /// An event, or, if etcd no longer has the key's previous value, the event's revision:
+    /// Returns an event, or, if etcd no longer has the key's previous value, the event's revision:
     /// compaction has overtaken the watch.
     pub(super) fn event(&self, event: PbEvent) -> Result<StoreEvent, Revision> {
         let Some(kv) = event.kv else {
             return Err(Revision(0));
         };
         let at = revision(kv.mod_revision);
-        // 1 is etcd's DELETE; there are two types of events.
+        // In etcd's enum of event types 1 is DELETE and 0 is PUT.
         let deleted = event.r#type == 1;
         let created = !deleted && kv.create_revision == kv.mod_revision;
         let previous = event.prev_kv.map(|previous| Bytes::from(previous.value));
@@ -99,7 +99,8 @@ impl Keys {
         })
     }
 
-    /// The transaction; if it is refused, etcd reads the compared keys at the same point.
+    /// Returns the transaction in etcd's form. If it is refused, etcd reads the compared keys at
+    /// the same revision.
     pub(super) fn txn(&self, txn: &Txn) -> EtcdTxn {
         let compares = txn.compares.iter().map(|compare| self.compare(compare));
         let reads = txn.compares.iter();
@@ -121,10 +122,12 @@ impl Keys {
         }
     }
 
-    /// etcd gives an absent key the revisions 0, and compares them like any other.
+    /// Returns a compare in etcd's form. In etcd an absent key has the revision 0, which is
+    /// compared like any other.
     fn compare(&self, compare: &Compare) -> EtcdCompare {
         let key = self.outer(compare.key());
-        // Nothing was created or modified at 0, so that a compare with 0 is false of every key.
+        // No key was created or modified at revision 0, so a compare with 0 must be false for every
+        // key.
         let exact = |revision: Revision| match number(revision) {
             0 => (CompareOp::Less, 0),
             revision => (CompareOp::Equal, revision),
@@ -147,7 +150,7 @@ impl Keys {
         }
     }
 
-    /// What became of the transaction.
+    /// Returns the outcome of the transaction from etcd's reply.
     pub(super) fn answer(&self, txn: &Txn, reply: TxnResponse) -> Result<Committed, CommitError> {
         let at = head(reply.header());
         if reply.succeeded() {
@@ -182,7 +185,7 @@ impl Keys {
     }
 }
 
-/// The options of one page.
+/// Returns the options of one page.
 pub(super) fn page_options(request: &RangeRequest, end: Vec<u8>, keys: usize) -> GetOptions {
     let limit = i64::try_from(keys).unwrap_or(i64::MAX);
     let mut options = GetOptions::new().with_range(end).with_limit(limit);
@@ -198,17 +201,17 @@ pub(super) fn page_options(request: &RangeRequest, end: Vec<u8>, keys: usize) ->
     }
 }
 
-/// etcd's revision in our type.
+/// Returns etcd's revision in the store's type.
 pub(super) fn revision(number: i64) -> Revision {
     Revision(u64::try_from(number).unwrap_or(0))
 }
 
-/// Our revision in etcd's type. None is beyond its largest.
+/// Returns the store's revision in etcd's type, which is large enough for every revision.
 pub(super) fn number(revision: Revision) -> i64 {
     i64::try_from(revision.0).unwrap_or(i64::MAX)
 }
 
-/// The newest revision when an answer was made.
+/// Returns the newest revision at the time of a reply.
 pub(super) fn head(header: Option<&ResponseHeader>) -> Revision {
     header.map_or(Revision(0), |header| revision(header.revision()))
 }

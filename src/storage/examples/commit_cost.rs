@@ -1,6 +1,7 @@
-//! What a durable 1 KB put costs on the embedded store: CPU and wall time by writers at once.
+//! Measures the cost of a durable 1 KB put on the embedded store: CPU and wall time, by number of
+//! concurrent writers.
 //!
-//! `cargo run --release -p polyplane-storage --example commit_cost -- <folder> [puts]`
+//! Usage: `cargo run --release -p polyplane-storage --example commit_cost -- <folder> [puts]`
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,7 +39,7 @@ async fn main() {
         .map_or(20_000, |text| text.parse().expect("a number of puts"));
     let store = SledStore::open(Path::new(&folder), SledOptions::default()).expect("opens");
     let store = Arc::new(store);
-    // (writers, operations in one transaction)
+    // Pairs of the number of writers and of operations in one transaction.
     for (writers, ops) in [(1, 1), (8, 1), (64, 1), (1, 64), (8, 64)] {
         let puts = if writers * ops < 8 { puts / 10 } else { puts };
         let (cpu_before, before) = (cpu(), Instant::now());
@@ -53,7 +54,7 @@ async fn main() {
                         return;
                     }
                     let ops = (first..first + ops).map(|number| {
-                        // Five of six writes replace.
+                        // Five of six writes replace an existing key.
                         let key = format!("{:08}", number * 7_919 % (puts / 6).max(ops));
                         Op::Put {
                             key: key.into(),

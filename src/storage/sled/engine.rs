@@ -1,25 +1,26 @@
-//! One opened tree: opened and verified as a whole, written by batches that are durable on return.
+//! One opened tree: opened and verified as a whole, written in batches that are durable when the
+//! write returns.
 //!
-//! What sled 0.34.7 does on Linux, from its source: `flush` returns when the log up to the flushed
-//! point was written with `pwrite` and pushed out with `sync_file_range`. That orders no metadata
-//! (a grown file keeps its old length after power loss) and empties no disk cache. Two things make
-//! up for it here:
+//! The behaviour of sled 0.34.7 on Linux, from its source: `flush` returns when the log up to the
+//! flushed point was written with `pwrite` and pushed out with `sync_file_range`. That does not
+//! order metadata (a grown file keeps its old length after power loss) and does not empty the
+//! disk's cache. This file makes up for it in two ways:
 //!
-//! * After each `flush`, `fdatasync` on our own handle of the same file `db`. It covers the whole
-//!   inode, sled's writes included, and comes before any acknowledgement.
-//! * sled re-uses a segment once what was in it lies elsewhere and is "stable", by its own weak
-//!   notion of it. So that the copy is durable before the original is overwritten, `db` carries
-//!   the inode flag S (`chattr +S`) where the file system has it: each `pwrite` of sled is then
+//! * After each `flush`, it calls `fdatasync` on its own handle of the same file `db`. That covers
+//!   the whole inode, sled's writes included, and comes before any acknowledgement.
+//! * sled re-uses a segment once its content has a copy elsewhere that is "stable", by sled's own
+//!   weak notion. So that the copy is durable before the original is overwritten, `db` carries the
+//!   inode flag S (`chattr +S`) if the file system supports it: each `pwrite` of sled is then
 //!   durable when it returns, and the order of writes is the order on disk. Without the flag, a
 //!   power cut within a batch of several segments may leave a log that sled cannot read.
 //!
-//! Values above about 128 KiB per page would go to files in `blobs/` that sled never syncs; the
-//! chunks of `layout` keep every page below that. `db` is synced before it is opened, and the
-//! folder once sled has made its files. A lost `conf` or a lost snapshot does no harm: sled makes
-//! both again.
+//! Values above about 128 KiB per page would be written to files in `blobs/` that sled never syncs;
+//! the chunks of `layout` keep every page below that. `db` is synced before it is opened, and the
+//! folder once sled has created its files. A lost `conf` or a lost snapshot does no harm, because
+//! sled writes both again.
 //!
-//! After its first I/O error a tree refuses everything, so the owner of this type opens it again.
-//! sled also panics where it should fail; both come out as [`EngineError`].
+//! After its first I/O error a tree refuses every call, so the owner of this type opens it again.
+//! sled also panics where it should return an error; both become an [`EngineError`].
 
 use std::fs::File;
 use std::io;
@@ -36,16 +37,16 @@ use super::present::{KeyHash, Present};
 use super::scan::{self, ScanError, Version, Walk};
 use crate::error::OpenError;
 
-/// Bytes rewritten at a time after a failed sync.
+/// Bytes that are rewritten at a time after a failed sync.
 const REWRITE_BYTES: usize = 1024 * 1024;
 
 /// Longest wait for a dropped tree to release its file: it may still write one buffer of the log, and
 /// truncate and sync the file.
 const RELEASE_WAIT_MAX: Duration = Duration::from_secs(5);
-/// Interval of checking that: file locks have no time-out.
+/// Interval of checking whether the file is released, because file locks have no time-out.
 const RELEASE_POLL: Duration = Duration::from_millis(2);
 
-/// Why a batch is not known to be durable.
+/// The reason why a batch is not known to be durable.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum EngineError {
     /// sled failed. It may or may not have written the batch.
@@ -65,7 +66,7 @@ pub(super) enum EngineError {
 /// A version that may be dropped once the floor has passed `at`.
 #[derive(Debug, Clone)]
 pub(super) struct Garbage {
-    /// The revision that replaced it; for a tombstone its own.
+    /// The revision that replaced the version; for a tombstone its own revision.
     pub(super) at: u64,
     pub(super) stem: Box<[u8]>,
     pub(super) revision: u64,
@@ -89,18 +90,18 @@ impl Garbage {
     }
 }
 
-/// What the walk over a whole tree found.
+/// The result of reading a whole tree.
 #[derive(Default)]
 pub(super) struct Census {
-    /// In order of `at`.
+    /// The versions that may be dropped, in order of `at`.
     pub(super) garbage: Vec<Garbage>,
     /// Live keys that are attached to a lease.
     pub(super) leased: Vec<(bytes::Bytes, i64)>,
-    /// All keys with versions.
+    /// The filter of all keys that have versions.
     pub(super) present: Present,
 }
 
-/// How to open the tree.
+/// The options for opening the tree.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EngineOptions {
     pub(super) cache_bytes: u64,
@@ -120,8 +121,8 @@ impl Engine {
         options: EngineOptions,
     ) -> Result<(Self, Head, Census), OpenError> {
         let acked = folder.acked()?;
-        // A predecessor may have been killed between a write and its sync. Readers will see what it
-        // wrote, and sled will write a snapshot that refers to it.
+        // A predecessor may have been killed between a write and its sync. Readers will see that
+        // write, and sled will write a snapshot that refers to it.
         folder.sync_data()?;
         Self::try_copy(folder, options, acked)?;
         let engine = Self::open_tree(&folder.path, options)?;
@@ -138,8 +139,8 @@ impl Engine {
         }
     }
 
-    /// Opens a copy of the files, and refuses the store if the copy is damaged: the files themselves
-    /// are not touched then.
+    /// Opens a copy of the files, and refuses the store if the copy is damaged, so that the files
+    /// themselves are not touched.
     fn try_copy(folder: &Folder, options: EngineOptions, acked: u64) -> Result<(), OpenError> {
         let Some(copy) = folder.copy(options.copy_bytes_max)? else {
             return Ok(());
@@ -149,7 +150,7 @@ impl Engine {
             discard(Some(engine));
             verified
         });
-        // On a full disk sled may panic, which is reported as damage.
+        // On a full disk sled may panic, which would be reported as damage.
         let has_room = folder.has_copy_room();
         folder.drop_copy()?;
         match result {
@@ -162,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// Reads everything, and checks that nothing acknowledged is missing.
+    /// Reads everything, and checks that no acknowledged revision is missing.
     fn verify(&self, path: &Path, acked: u64) -> Result<(Head, Census), OpenError> {
         let damaged = |reason| Err(OpenError::Damaged { reason });
         let found = match catch_unwind(AssertUnwindSafe(|| census(&self.db))) {
@@ -227,14 +228,15 @@ impl Engine {
         }
     }
 
-    /// Makes durable what sled has written.
+    /// Makes sled's writes durable.
     pub(super) fn sync(&self) -> Result<(), EngineError> {
         self.file.sync_data().map_err(EngineError::Sync)
     }
 }
 
-/// Writes the whole file over itself, so that what a failed sync left in memory only, marked as
-/// clean by the kernel, is written and synced again. The tree must not be open.
+/// Writes the whole file over itself. A failed sync may leave data in memory only, which the kernel
+/// has marked as clean; rewriting makes the kernel write and sync it again. The tree must not be
+/// open.
 pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
     let file = File::options()
         .read(true)
@@ -254,9 +256,9 @@ pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
 
 /// Drops a tree, which may panic if it has failed, and waits until it has released its file.
 ///
-/// sled writes and truncates on pool threads that give no notice when they are done. Until then they
-/// hold the lock on the file, so it cannot be opened, and must not be written or copied. If they hold
-/// it for longer than [`RELEASE_WAIT_MAX`], the next attempt to open reports that.
+/// sled writes and truncates on pool threads that do not report when they are done. Until then they
+/// hold the lock on the file, so it cannot be opened, and must not be written or copied. If they
+/// hold it for longer than [`RELEASE_WAIT_MAX`], the next attempt to open reports that.
 pub(super) fn discard(engine: Option<Engine>) {
     let Some(Engine { db, file }) = engine else {
         return;
@@ -275,7 +277,7 @@ pub(super) fn discard(engine: Option<Engine>) {
     }
 }
 
-/// What a panic said.
+/// Returns the text of a panic.
 pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
@@ -289,7 +291,7 @@ fn write_through(file: &File) {
     }
 }
 
-/// Reads the whole tree: checks each version and the sum of all, finds what is superseded.
+/// Reads the whole tree: checks each version and the sum of all, and collects superseded versions.
 fn census(db: &sled::Db) -> Result<(Head, Census), ScanError> {
     let Some(head) = db.get(HEAD_KEY)? else {
         if db.is_empty() {

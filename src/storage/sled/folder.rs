@@ -1,17 +1,20 @@
-//! The folder around sled's files: its lock, its format, and proof that nothing in it was lost.
+//! The folder around sled's files: its lock, its format, and the proof that nothing in it was lost.
 //!
-//! * `lock` is held exclusively by the process that has the store open, and names it.
+//! * `lock` is held exclusively by the process that has the store open, and contains the process's
+//!   id.
 //! * `format` is a line of text, written before sled writes anything.
 //! * `acked` holds the newest acknowledged revision. It is written after every batch and synced
-//!   only now and then: a lower bound of what the tree must hold. sled drops what it takes for a
-//!   torn tail without a word; a tree behind this bound lost acknowledged writes.
-//! * `before-open/` holds a copy of sled's files while a store is being opened. sled overwrites what
-//!   it takes for a torn tail, so the copy is opened first: a store that is refused as damaged stays
-//!   as it was found. The copy is never put back, so nothing of it has to be durable, and the next
-//!   opening removes what a crash leaves of it.
+//!   only from time to time, so it is a lower bound of the revisions that the tree must hold. sled
+//!   silently drops what it takes for a torn tail; a tree behind this bound has lost acknowledged
+//!   writes.
+//! * `before-open/` holds a copy of sled's files while a store is being opened. sled overwrites
+//!   what it takes for a torn tail, so the copy is opened first: a store that is refused as damaged
+//!   stays as it was found. The copy is never moved back, so none of it has to be durable, and the
+//!   next opening removes what a crash has left of it.
 //!
-//! Power may fail at any step. Names above the folder are synced before `format` is there, `format`
-//! before sled makes a file, and sled's files with their names before anything is shown.
+//! Power may fail at any step. The names of the folders above are synced before `format` is
+//! created, `format` before sled creates a file, and sled's files with their names before anything
+//! can be read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -25,18 +28,19 @@ use twox_hash::XxHash3_64;
 use super::layout::be64;
 use crate::error::OpenError;
 
-/// The format this program writes, and the newest it reads.
+/// The number of the format that this program writes, and the newest that it reads.
 const FORMAT: u32 = 1;
 const FORMAT_WORDS: &str = "polyplane-store sled";
-/// What a snapshot of sled has behind its content: length and checksum.
+/// Bytes behind the content of a sled snapshot: length and checksum.
 const SNAPSHOT_FRAME_BYTES: usize = 12;
-/// What sled's settings have behind their content: a checksum.
+/// Bytes behind the content of sled's settings: a checksum.
 const SETTINGS_FRAME_BYTES: usize = 4;
-/// Bytes that must be free beside a copy for sled to open it: it fills up a segment, perhaps starts
-/// another, and writes a snapshot. With less, a whole store on a full disk would seem damaged.
+/// Bytes that must be free beside a copy so that sled can open it: sled fills up a segment, perhaps
+/// starts another one, and writes a snapshot. With less room, a whole store on a full disk would
+/// appear to be damaged.
 const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
 
-/// An exclusively held folder.
+/// A folder that this process holds exclusively.
 pub(super) struct Folder {
     pub(super) path: PathBuf,
     /// The locked file; dropping it releases the lock. `None` after [`Self::unlock`].
@@ -45,7 +49,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Takes the folder, makes it if it is not there, and checks its format.
+    /// Locks the folder, creates it if it does not exist, and checks its format.
     pub(super) fn open(path: &Path) -> Result<Self, OpenError> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -56,7 +60,7 @@ impl Folder {
         let lock = take_lock(path)?;
         check_format(path)?;
         if !path.join("db").exists() {
-            // Files without a format are refused, so the format must be durable before sled makes
+            // Files without a format are refused, so the format must be durable before sled creates
             // files. A predecessor may have written it and been killed before this sync.
             sync_folder(path)?;
         }
@@ -77,12 +81,12 @@ impl Folder {
         })
     }
 
-    /// The file with sled's data.
+    /// Returns the path of the file with sled's data.
     pub(super) fn db_path(&self) -> PathBuf {
         self.path.join("db")
     }
 
-    /// The newest revision known to have been acknowledged; 0 for a new store.
+    /// Returns the newest revision known to have been acknowledged; 0 for a new store.
     pub(super) fn acked(&self) -> Result<u64, OpenError> {
         let damaged = |reason: &str| OpenError::Damaged {
             reason: reason.to_owned(),
@@ -97,7 +101,8 @@ impl Folder {
             _ => return Err(damaged("the file acked has a wrong length")),
         }
         if bytes == [0; 16] {
-            // A power cut may leave the length of a file that was never synced without its bytes.
+            // A power cut may leave a file that was never synced with its length but without its
+            // bytes.
             return Ok(0);
         }
         if XxHash3_64::oneshot(&bytes[..8]) != be64(&bytes, 8) {
@@ -106,7 +111,7 @@ impl Folder {
         Ok(be64(&bytes, 0))
     }
 
-    /// Notes that everything up to a revision is durable and may be acknowledged.
+    /// Records that everything up to a revision is durable and may be acknowledged.
     pub(super) fn set_acked(&self, revision: u64) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&revision.to_be_bytes());
@@ -115,12 +120,12 @@ impl Folder {
         self.acked.write_all_at(&bytes, 0)
     }
 
-    /// Makes the bound durable.
+    /// Makes the recorded revision durable.
     pub(super) fn sync_acked(&self) -> io::Result<()> {
         self.acked.sync_data()
     }
 
-    /// Makes durable what is in sled's data, if it has been made.
+    /// Makes the content of sled's data durable, if the file exists.
     pub(super) fn sync_data(&self) -> Result<(), OpenError> {
         let path = self.db_path();
         match File::open(&path).and_then(|file| file.sync_data()) {
@@ -129,15 +134,15 @@ impl Folder {
         }
     }
 
-    /// Makes names of files durable.
+    /// Makes the names of files durable.
     pub(super) fn sync(&self) -> Result<(), OpenError> {
         sync_folder(&self.path)
     }
 
-    /// Copies sled's files and returns where they are, unless they are larger than a limit or there
-    /// is no room: a store on a full disk is still to be read.
+    /// Copies sled's files and returns the path of the copy, unless they are larger than a limit or
+    /// there is no room: a store on a full disk must still be readable.
     pub(super) fn copy(&self, bytes_max: u64) -> Result<Option<PathBuf>, OpenError> {
-        // Left by an opening that was interrupted.
+        // An interrupted opening may have left a copy.
         self.drop_copy()?;
         let db_bytes = fs::metadata(self.db_path()).map_or(0, |metadata| metadata.len());
         if db_bytes == 0 || db_bytes > bytes_max {
@@ -163,7 +168,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Whether the copy could be opened, as far as its disk is concerned.
+    /// Returns whether the disk has enough room for sled to open the copy.
     pub(super) fn has_copy_room(&self) -> bool {
         self.has_room(COPY_ROOM_BYTES).unwrap_or(false)
     }
@@ -187,7 +192,7 @@ impl Folder {
         drop(self.lock.lock().take());
     }
 
-    /// Bytes of all files.
+    /// Returns the number of bytes of all files.
     pub(super) fn used_bytes(&self) -> u64 {
         let Ok(entries) = fs::read_dir(&self.path) else {
             return 0;
@@ -242,7 +247,7 @@ fn take_lock(folder: &Path) -> Result<File, OpenError> {
             pid: text.trim().parse().ok(),
         });
     }
-    // Only informs operators: a full disk must not prevent reading the store.
+    // This only informs operators: a full disk must not prevent reading the store.
     let _ = file
         .set_len(0)
         .and_then(|()| writeln!(file, "{}", std::process::id()));
@@ -287,8 +292,9 @@ fn write_format(folder: &Path, path: &Path) -> Result<(), OpenError> {
     written.map_err(io_at(path))
 }
 
-/// Makes the names of all folders on the path durable, not only of those that this process made: a
-/// predecessor may have made some and been killed. A folder with a format had this done before.
+/// Makes the names of all folders on the path durable, not only of those that this process has
+/// created, because a predecessor may have created some and been killed. For a folder with a format
+/// this was done before.
 fn sync_names_above(folder: &Path) -> io::Result<()> {
     let folder = fs::canonicalize(folder)?;
     let device = fs::metadata(&folder)?.dev();
@@ -298,7 +304,7 @@ fn sync_names_above(folder: &Path) -> io::Result<()> {
         }
         match File::open(above) {
             Ok(above) => above.sync_all()?,
-            // This process may not read that folder, so it did not make it.
+            // This process may not read that folder, so it did not create it.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
             Err(error) => return Err(error),
         }
@@ -306,11 +312,11 @@ fn sync_names_above(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes files of sled that are incomplete. sled would take the store for damaged because of them,
-/// and writes both kinds again if they are missing:
+/// Removes files of sled that are incomplete. Because of them sled would take the store for
+/// damaged, but it writes both kinds again if they are missing:
 ///
 /// * Snapshots, which sled leaves empty on a full disk. A snapshot only shortens the reading of the
-///   log, and what is read without it is checked against the bound like everything else.
+///   log, and the log that is read without it is checked against the recorded revision too.
 /// * Settings, which sled neither syncs nor replaces as a whole.
 pub(super) fn drop_unfinished(folder: &Path) -> Result<(), OpenError> {
     for file in sled_files(folder).map_err(io_at(folder))? {
@@ -329,13 +335,14 @@ pub(super) fn drop_unfinished(folder: &Path) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether the checksum at the end of a frame is that of the content before the frame.
+/// Returns whether the checksum in a frame is that of the content before the frame.
 fn is_whole(bytes: &[u8], frame_bytes: usize) -> bool {
     let (content, frame) = bytes.split_at(bytes.len().saturating_sub(frame_bytes));
     !content.is_empty() && frame.ends_with(&crc32fast::hash(content).to_le_bytes())
 }
 
-/// Names of the files that sled made, without its blob folder, which stays empty.
+/// Returns the names of the files that sled has created, without its blob folder, which stays
+/// empty.
 fn sled_files(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -360,7 +367,7 @@ mod tests {
         SledStore::open(path, options).expect("the store opens")
     }
 
-    /// A folder with a store of one key.
+    /// Creates a folder with a store of one key.
     async fn stored() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let store = open(folder.path());

@@ -8,7 +8,7 @@ use super::layout::{
     stem, unescape,
 };
 
-/// Frames a record's key and value, so that one entry has both.
+/// Returns a record's key and value in one entry, each behind its length.
 fn framed(records: &[(Vec<u8>, Vec<u8>)]) -> Vec<u8> {
     let mut out = Vec::new();
     for part in records.iter().flat_map(|(key, value)| [key, value]) {
@@ -75,7 +75,7 @@ fn read(name: &str, bytes: &[u8]) -> Result<String> {
 #[test]
 fn frozen_records_of_the_embedded_engine() {
     let long = "the same text again and again ".repeat(200);
-    // Does not compress, so it takes several records.
+    // This value cannot be compressed, so it takes several records.
     let noise: Vec<u8> = (0..CHUNK_BYTES + 40)
         .scan(1_u32, |state, _| {
             *state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -105,7 +105,7 @@ fn frozen_records_of_the_embedded_engine() {
         Written::new("head", head.to_bytes()),
         Written::new("key of the head", HEAD_KEY),
     ];
-    // Compressed bytes are the library's choice: a new one may compress otherwise, and what it
-    // wrote before is still read.
+    // Compressed bytes depend on the library: a new one may compress otherwise, but must still read
+    // what an old one wrote.
     records("embedded-records", &written, read).expect("as they were");
 }

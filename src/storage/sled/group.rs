@@ -1,4 +1,5 @@
-//! A group in the making: the batch, the counters, the events and answers that wait for it.
+//! A group that is being built: the batch, the counters, and the events and replies that wait for
+//! it.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use crate::error::{CommitError, Rejection};
 use crate::store::{Committed, KeyValue, LeaseId, Op, Revision, StoreEvent, Txn};
 use crate::txn::{Stamp, holds};
 
-/// The newest version of a key that is there.
+/// The newest version of a key that exists.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
     stamp: Stamp,
@@ -51,30 +52,30 @@ impl Live {
 }
 
 impl Garbage {
-    /// What it counts for in the window.
+    /// Returns the bytes that the version counts in the history window.
     pub(super) fn bytes_held(&self) -> usize {
         usize::try_from(self.bytes).unwrap_or(usize::MAX) + self.stem.len()
     }
 }
 
-/// See the module.
+/// A group of transactions that are written in one batch.
 pub(super) struct Group {
     batch: sled::Batch,
-    /// The counters once this is durable.
+    /// The counters once the group is durable.
     pub(super) head: Head,
     before: Head,
-    /// Bytes of the batch, about.
+    /// About the number of bytes of the batch.
     pub(super) bytes: usize,
     pub(super) operations: usize,
-    /// What the group supersedes.
+    /// The versions that the group supersedes.
     pub(super) garbage: Vec<Garbage>,
-    /// Versions that it adds and drops.
+    /// The keys of the versions that the group adds; the next field has those of dropped versions.
     pub(super) added: Vec<KeyHash>,
     pub(super) dropped: Vec<KeyHash>,
     /// The events for watchers, by revision.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
-    /// Values put by this group, which the tree does not have yet, with their leases: for watchers
-    /// that want them as previous ones and for refusals.
+    /// The values that this group puts, which the tree does not have yet, with their leases.
+    /// Watchers get them as previous values, and refusals contain them.
     values: HashMap<Bytes, (Bytes, Option<LeaseId>)>,
     pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
     pub(super) ended: Vec<LeaseId>,
@@ -100,18 +101,18 @@ impl Group {
         }
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub(super) fn is_unchanged(&self) -> bool {
         self.head == self.before && self.ended.is_empty()
     }
 
-    /// The batch, with the head record.
+    /// Removes and returns the batch, with the head record.
     pub(super) fn take_batch(&mut self) -> sled::Batch {
         self.batch.insert(HEAD_KEY, self.head.to_bytes().to_vec());
         std::mem::take(&mut self.batch)
     }
 
-    /// Drops a superseded version.
+    /// Adds the removal of a superseded version.
     pub(super) fn drop_version(&mut self, old: &Garbage) {
         for chunk in 0..old.chunks {
             let key = layout::record_key(&old.stem, old.revision, old.index, chunk);
@@ -129,7 +130,7 @@ impl Group {
         }
     }
 
-    /// Answers every caller that nothing was done.
+    /// Answers every caller that nothing was applied.
     pub(super) fn reject(self, rejection: &Rejection) {
         reject(self.answers.into_iter().map(|(job, _)| job), rejection);
     }
@@ -142,7 +143,7 @@ impl Group {
     }
 }
 
-/// Answers the callers of jobs that nothing was done.
+/// Answers the callers of jobs that nothing was applied.
 pub(super) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection) {
     for job in jobs {
         send(job, Err(CommitError::Rejected(rejection.clone())));
@@ -151,15 +152,16 @@ pub(super) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection)
 
 fn send(job: Job, result: Result<Committed, CommitError>) {
     let Some(reply) = job.reply else { return };
-    // Room in the queue before the answer: the caller may send its next transaction at once.
+    // The room in the queue is freed before the answer, because the caller may send its next
+    // transaction at once.
     drop(job.permit);
     let _ = reply.send(result);
 }
 
-/// A value with the lease it hangs on.
+/// A value with the lease that its key is attached to.
 type Held = (Bytes, Option<LeaseId>);
 
-/// What a transaction adds to its group, once all of it is known to be readable.
+/// The part of a transaction in its group, prepared completely before the group is changed.
 #[derive(Default)]
 struct Prepared {
     records: Vec<(Vec<u8>, Vec<u8>)>,
@@ -173,7 +175,7 @@ struct Prepared {
 }
 
 impl Writer {
-    /// Tests a transaction against the group so far and adds it.
+    /// Tests a transaction against the group so far and adds it to the group.
     pub(super) fn prepare(
         &mut self,
         db: &sled::Db,
@@ -220,7 +222,7 @@ impl Writer {
         })
     }
 
-    /// What a key holds, the group's own puts included.
+    /// Returns the value of a key, including the group's own puts.
     fn find(
         &mut self,
         db: &sled::Db,
@@ -366,7 +368,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The newest version of a key, the group's own included; `None` if it is absent.
+    /// Returns the newest version of a key, the group's own included; `None` if it is absent.
     fn newest(&mut self, db: &sled::Db, key: &Bytes) -> Result<Option<Live>, CommitError> {
         if let Some(known) = self.known.get(key) {
             return Ok(known.clone());
@@ -389,7 +391,7 @@ fn read_value(db: &sled::Db, key: &[u8], at: u64) -> Result<Option<Bytes>, Commi
     })
 }
 
-/// A read that the writer needs; without it the transaction is not done.
+/// Runs a read that the writer needs. If it fails, the transaction is not applied.
 fn guarded<T>(read: impl FnOnce() -> Result<T, ScanError>) -> Result<T, CommitError> {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
     let text = match result {

@@ -1,4 +1,5 @@
-//! How versions lie in the tree: record keys, record headers, chunks, checksums, the head record.
+//! The form of versions in the tree: record keys, record headers, chunks, checksums, the head
+//! record.
 //!
 //! A version of a key is one or more records under
 //! `'r' ‖ escaped key ‖ 00 01 ‖ revision (be64) ‖ index (be16) ‖ chunk (be16)`, where every 00 of
@@ -7,21 +8,22 @@
 //! [`CHUNK_BYTES`] of payload, because sled moves large pages into files it never syncs.
 //!
 //! Every header has a checksum over key, revision, index, header and payload. The head record has
-//! the count of all versions and the sum of their checksums, and is written in the same batch: a
-//! version that is missing, doubled or altered shows, whatever sled's own recovery did.
+//! the number of all versions and the sum of their checksums, and is written in the same batch. So
+//! a version that is missing, doubled or altered is detected, whatever sled's own recovery did.
 
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
-/// Payload bytes of one record. 16 records and their keys stay below sled's blob threshold.
+/// Payload bytes of one record. 16 records with their keys stay below the size from which sled uses
+/// blob files.
 pub(super) const CHUNK_BYTES: usize = 6 * 1024;
-/// Values from this size on are compressed.
+/// Bytes from which on a value is compressed.
 const COMPRESS_FROM_BYTES: usize = 4 * 1024;
-/// Where the head record is.
+/// The key of the head record.
 pub(super) const HEAD_KEY: &[u8] = b"m/head";
-/// First byte of every record key.
+/// The first byte of every record key.
 const RECORD: u8 = b'r';
-/// Bytes of revision, index and chunk behind the key.
+/// Bytes of revision, index and chunk behind the stem in a record key.
 const SUFFIX_BYTES: usize = 12;
 const HEADER_BYTES: usize = 31;
 const HEAD_BYTES: usize = 40;
@@ -30,7 +32,7 @@ const FLAG_TOMBSTONE: u8 = 1;
 const FLAG_COMPRESSED: u8 = 2;
 const FLAG_LEASE: u8 = 4;
 
-/// What does not parse or does not add up.
+/// The error that a record cannot be parsed, or that checksums do not match.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     #[error("a record key does not parse")]
@@ -59,24 +61,24 @@ pub(super) enum Damage {
     Altered { key: Bytes, revision: u64 },
 }
 
-/// Which version of which key a record belongs to; orders like the records.
+/// The key and the version that a record belongs to; sorts like the records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordName<'a> {
-    /// Record key up to and with the terminator.
+    /// The record key up to and including the terminator.
     pub(super) stem: &'a [u8],
     pub(super) revision: u64,
     pub(super) index: u16,
     pub(super) chunk: u16,
 }
 
-/// The stem of a key: everything of its record keys that is the same for all versions.
+/// Returns the stem of a key: the part of its record keys that is the same for all versions.
 pub(super) fn stem(key: &[u8]) -> Vec<u8> {
     let mut stem = bound(key);
     stem.extend_from_slice(&[0, 1]);
     stem
 }
 
-/// The lowest record key of all keys from `key` on.
+/// Returns the lowest record key of all keys from `key` on.
 pub(super) fn bound(key: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(key.len() + 3 + SUFFIX_BYTES);
     out.push(RECORD);
@@ -89,7 +91,7 @@ pub(super) fn bound(key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The first tree key behind the records of `[.., end)`; an empty end is no bound.
+/// Returns the first tree key behind the records of `[.., end)`; an empty end means no bound.
 pub(super) fn end_bound(end: &[u8]) -> Vec<u8> {
     if end.is_empty() {
         vec![RECORD + 1]
@@ -98,7 +100,7 @@ pub(super) fn end_bound(end: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The record key of one chunk.
+/// Returns the record key of one chunk.
 pub(super) fn record_key(stem: &[u8], revision: u64, index: u16, chunk: u16) -> Vec<u8> {
     let mut out = Vec::with_capacity(stem.len() + SUFFIX_BYTES);
     out.extend_from_slice(stem);
@@ -108,7 +110,7 @@ pub(super) fn record_key(stem: &[u8], revision: u64, index: u16, chunk: u16) -> 
     out
 }
 
-/// Reads a record key.
+/// Parses a record key.
 pub(super) fn parse_record_key(key: &[u8]) -> Result<RecordName<'_>, Damage> {
     let split = key
         .len()
@@ -126,7 +128,7 @@ pub(super) fn parse_record_key(key: &[u8]) -> Result<RecordName<'_>, Damage> {
     })
 }
 
-/// The key a stem was made of.
+/// Returns the key from which a stem was made.
 pub(super) fn unescape(stem: &[u8]) -> Bytes {
     let body = &stem[1..stem.len().saturating_sub(2).max(1)];
     let mut key = Vec::with_capacity(body.len());
@@ -140,7 +142,7 @@ pub(super) fn unescape(stem: &[u8]) -> Bytes {
     key.into()
 }
 
-/// What the first record of a version says about it.
+/// The facts about a version that its first record has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     flags: u8,
@@ -160,7 +162,7 @@ impl Header {
         (self.flags & FLAG_LEASE != 0).then_some(self.lease)
     }
 
-    /// Reads a header and returns what follows it.
+    /// Parses a header. Returns it with the bytes behind it.
     pub(super) fn parse(record: &[u8]) -> Result<(Self, &[u8]), Damage> {
         if record.len() < HEADER_BYTES {
             return Err(Damage::ShortRecord);
@@ -196,17 +198,17 @@ pub(super) struct NewVersion<'a> {
     pub(super) index: u16,
     pub(super) created: u64,
     pub(super) lease: Option<i64>,
-    /// `None` is a tombstone.
+    /// The value; `None` for a tombstone.
     pub(super) value: Option<&'a [u8]>,
 }
 
-/// A version's records and its header.
+/// The records and the header of a version.
 pub(super) struct Encoded {
     pub(super) header: Header,
     pub(super) records: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// Makes the records of a version.
+/// Creates the records of a version.
 pub(super) fn encode(version: &NewVersion<'_>, zstd: &mut zstd::bulk::Compressor<'_>) -> Encoded {
     let raw = version.value.unwrap_or_default();
     let mut flags = 0;
@@ -256,7 +258,8 @@ pub(super) fn encode(version: &NewVersion<'_>, zstd: &mut zstd::bulk::Compressor
     Encoded { header, records }
 }
 
-/// The checksum of a version read back; equal to the one in its header if nothing was altered.
+/// Returns the checksum of a version that was read; it equals the one in the header if nothing was
+/// altered.
 pub(super) fn checksum<'a>(
     stem: &[u8],
     (revision, index): (u64, u16),
@@ -275,7 +278,7 @@ pub(super) fn checksum<'a>(
     })
 }
 
-/// The value of a version from its payload pieces; `None` for a tombstone.
+/// Returns the value of a version from its payload pieces; `None` for a tombstone.
 pub(super) fn decode(header: &Header, pieces: &[&[u8]]) -> Result<Option<Bytes>, Damage> {
     if header.is_tombstone() {
         return Ok(None);
@@ -297,13 +300,13 @@ pub(super) fn decode(header: &Header, pieces: &[&[u8]]) -> Result<Option<Bytes>,
 /// The store's counters, written in every batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Newest revision.
+    /// The newest revision.
     pub(super) revision: u64,
-    /// Oldest revision that history and range can answer for.
+    /// The oldest revision that `history` and `range` can read.
     pub(super) floor: u64,
-    /// How many versions there are, tombstones included.
+    /// The number of versions, tombstones included.
     pub(super) versions: u64,
-    /// The wrapping sum of their checksums.
+    /// The wrapping sum of the versions' checksums.
     pub(super) sum: u64,
 }
 
@@ -344,7 +347,7 @@ impl Head {
     }
 }
 
-/// Eight bytes at an offset that the caller has checked.
+/// Returns the eight bytes at an offset, which the caller has checked, as a number.
 pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     let mut out = [0; 8];
     out.copy_from_slice(&bytes[at..at + 8]);

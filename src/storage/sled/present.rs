@@ -1,21 +1,23 @@
-//! Which keys may have versions in the tree, by a hash of their stems.
+//! A filter of the keys that may have versions in the tree, by a hash of their stems.
 //!
-//! A create first checks whether its key exists. In sled that is a walk down the tree, which costs as
-//! much as the insert. Nearly always the key never existed, and this filter answers without the walk.
+//! A create first checks whether its key exists. In sled that is a walk down the tree, which costs
+//! as much as the insert. Nearly always the key never existed, and then this filter answers without
+//! the walk.
 //!
-//! Invariant: every version in the tree is counted, so only a key without versions can be missing here.
-//! Two keys with one hash count as one, and are looked up in the tree. It takes about 20 bytes a key.
+//! Invariant: every version in the tree is counted, so only a key without versions can be missing
+//! here. Two keys with one hash count as one, and are looked up in the tree. The filter takes about
+//! 20 bytes for each key.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use twox_hash::XxHash3_64;
 
-/// How many versions there are, by the hash of their stems.
+/// The number of versions for each hash of a stem.
 #[derive(Default)]
 pub(super) struct Present(HashMap<u64, u32>);
 
-/// The hash of a stem.
+/// The hash of a key's stem.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct KeyHash(u64);
 
@@ -26,17 +28,17 @@ impl KeyHash {
 }
 
 impl Present {
-    /// False only if there is no version of the stem in the tree.
+    /// Returns false only if the tree has no version of the stem.
     pub(super) fn may_have(&self, hash: KeyHash) -> bool {
         self.0.contains_key(&hash.0)
     }
 
-    /// A version was added.
+    /// Counts a version that was added.
     pub(super) fn add(&mut self, hash: KeyHash) {
         *self.0.entry(hash.0).or_default() += 1;
     }
 
-    /// A version was dropped.
+    /// Removes a version that was dropped from the count.
     pub(super) fn subtract(&mut self, hash: KeyHash) {
         if let Entry::Occupied(mut count) = self.0.entry(hash.0) {
             *count.get_mut() -= 1;

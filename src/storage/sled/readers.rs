@@ -1,4 +1,4 @@
-//! The reader threads. Reads may wait for the disk, which threads of the async runtime must not.
+//! The reader threads: reads may wait for the disk, and threads of the async runtime must not.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use crate::error::ReadError;
 
-/// Queued reads. Beyond it callers wait to enter the queue.
+/// Number of queued reads. Further callers wait until there is room in the queue.
 const QUEUE_MAX: usize = 256;
 
 type Read = Box<dyn FnOnce() + Send>;
@@ -27,7 +27,7 @@ impl Readers {
         for number in 0..threads.max(1) {
             let reads = Arc::clone(&reads);
             let thread = std::thread::Builder::new().name(format!("store-read-{number}"));
-            // Not joined: it ends with the queue and owns nothing.
+            // Not joined: the thread ends with the queue and owns nothing.
             thread.spawn(move || serve(&reads))?;
         }
         Ok(Self {
@@ -47,7 +47,7 @@ impl Readers {
             .map_err(|_| ReadError::Closed)?;
         let (reply, answer) = oneshot::channel();
         let job = Box::new(move || {
-            // Skipped if the caller has gone.
+            // A read is skipped if its caller has gone.
             if !reply.is_closed() {
                 let result = read();
                 drop(room);

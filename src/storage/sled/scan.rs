@@ -1,7 +1,7 @@
-//! Walking the tree by versions: pages, histories, the newest version of a key.
+//! Reading the tree by versions: pages, histories, the newest version of a key.
 //!
-//! Readers see only what is published: versions above the revision they read at do not exist for
-//! them, so a batch that is applied but not yet durable never shows.
+//! Readers see only published versions: versions above the revision that they read at are skipped,
+//! so a batch that is applied but not yet durable is never visible.
 
 use bytes::Bytes;
 
@@ -11,12 +11,12 @@ use crate::store::{
     Fields, History, KeyValue, LeaseId, RangeReply, RangeRequest, Revision, StoreEvent,
 };
 
-/// Keys of a page if the request leaves it to the engine.
+/// Number of keys in a page if the request leaves it to the engine.
 const PAGE_KEYS_MAX: usize = 10_000;
-/// Bytes of a page beyond which it is closed.
+/// Bytes beyond which a page ends.
 const PAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Why a walk stopped.
+/// The reason why a read of the tree stopped.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScanError {
     #[error(transparent)]
@@ -37,7 +37,7 @@ impl From<ScanError> for ReadError {
     }
 }
 
-/// One version as it lies in the tree.
+/// One version as the tree has it.
 pub(super) struct Version {
     pub(super) stem: Vec<u8>,
     pub(super) revision: u64,
@@ -56,7 +56,7 @@ impl Version {
         Ok(pieces)
     }
 
-    /// Checks every byte of it against its checksum.
+    /// Checks every byte of the version against its checksum.
     pub(super) fn verify(&self) -> Result<(), Damage> {
         let pieces = self.pieces()?;
         let named = (self.revision, self.index);
@@ -70,13 +70,13 @@ impl Version {
         Ok(())
     }
 
-    /// Its value, checked; `None` for a tombstone.
+    /// Returns the version's value after checking it; `None` for a tombstone.
     pub(super) fn value(&self) -> Result<Option<Bytes>, Damage> {
         self.verify()?;
         layout::decode(&self.header, &self.pieces()?)
     }
 
-    /// Bytes it takes in the tree, about.
+    /// Returns about how many bytes the version takes in the tree.
     pub(super) fn bytes(&self) -> usize {
         self.records
             .iter()
@@ -99,7 +99,8 @@ impl Version {
     }
 }
 
-/// Calls `each` with all versions of a range, in record order, until it says to stop.
+/// Calls `each` with all versions of a range, in record order, until it returns that the walk
+/// should stop.
 pub(super) fn versions(
     db: &sled::Db,
     start: Vec<u8>,
@@ -145,14 +146,14 @@ pub(super) fn versions(
     Ok(())
 }
 
-/// Whether to go on with a walk.
+/// The choice whether to continue a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walk {
     On,
     Stop,
 }
 
-/// The newest version of a key at a revision, tombstones included.
+/// Returns the newest version of a key at a revision, tombstones included.
 pub(super) fn newest(db: &sled::Db, key: &[u8], at: u64) -> Result<Option<Version>, ScanError> {
     let stem = layout::stem(key);
     let low = layout::record_key(&stem, 0, 0, 0);
@@ -179,7 +180,7 @@ pub(super) fn newest(db: &sled::Db, key: &[u8], at: u64) -> Result<Option<Versio
     }))
 }
 
-/// A page of a range at a revision.
+/// Returns a page of a range at a revision.
 pub(super) fn page(
     db: &sled::Db,
     request: &RangeRequest,
@@ -251,7 +252,7 @@ impl Page<'_> {
     }
 }
 
-/// The events of a range in `(after, through]`.
+/// Returns the events of a range in `(after, through]`.
 pub(super) fn history(
     db: &sled::Db,
     (start, end): (&[u8], &[u8]),

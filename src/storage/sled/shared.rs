@@ -12,17 +12,18 @@ use crate::error::ReadError;
 use crate::lease::LeaseTable;
 use crate::store::{Health, Revision};
 
-/// Shared state. `published` and `floor` only grow.
+/// The shared state. `published` and `floor` only grow.
 pub(super) struct StoreState {
     pub(super) folder: Folder,
-    /// `None` while the tree is being opened again, if that failed, and after closing. Readers hold the
-    /// lock for one page; the writer locks it exclusively to open the tree again.
+    /// The opened tree; `None` after closing, and while the tree could not be opened again. Readers
+    /// hold the lock for one page; the writer locks it exclusively to open the tree again.
     pub(super) engine: RwLock<Option<Engine>>,
-    /// Number of times the tree was opened. A reader uses it to say which opened tree it found broken.
+    /// Number of times that the tree was opened. A reader reports with it which opening it found
+    /// broken.
     pub(super) openings: AtomicU64,
     /// The newest durable revision.
     pub(super) published: AtomicU64,
-    /// Raised before what lies below it is dropped.
+    /// The oldest revision that can be read. It is raised before older versions are dropped.
     pub(super) floor: AtomicU64,
     pub(super) health: Mutex<Health>,
     pub(super) leases: Mutex<LeaseTable>,
@@ -54,8 +55,8 @@ impl StoreState {
         }
     }
 
-    /// Runs a read on the tree as of `at`, or of now, and makes sure that nothing it needed was
-    /// dropped meanwhile.
+    /// Runs a read on the tree as of `at`, or as of now, and makes sure that no version that it
+    /// needed was dropped in the meantime.
     pub(super) fn read<T>(
         &self,
         at: Option<Revision>,
@@ -76,7 +77,7 @@ impl StoreState {
                 .map_err(|panic| ReadError::Corrupt(panic_text(&*panic)))?;
             match self.check_floor(revision) {
                 Ok(()) => return result.map_err(ReadError::from),
-                // The newest version was compacted while it was read: read again.
+                // The newest version was dropped while it was read: the read is repeated.
                 Err(_) if at.is_none() => {}
                 Err(error) => return Err(error),
             }

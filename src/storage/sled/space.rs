@@ -1,4 +1,5 @@
-//! Disk space: writes are refused before the disk is full, and a ballast file helps if that was too late.
+//! Disk space: writes are refused before the disk is full, and a ballast file helps if the disk
+//! fills up nevertheless.
 //!
 //! sled's tree is unusable after its first I/O error, so free space is checked before a batch is
 //! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
@@ -40,7 +41,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Takes the ballast if there is room for it.
+    /// Creates the ballast file if there is room for it.
     pub(super) fn new(folder: &Path, options: &super::SledOptions) -> Self {
         let (ballast_bytes, reserve_bytes) = (options.ballast_bytes, options.reserve_bytes);
         let disk = Arc::clone(&options.disk);
@@ -79,7 +80,7 @@ impl Space {
         Ok(())
     }
 
-    /// Gives the ballast back to the file system.
+    /// Deletes the ballast file, which frees its space.
     pub(super) fn release_ballast(&mut self) {
         if std::fs::remove_file(&self.ballast_path).is_ok() {
             tracing::warn!(

@@ -1,5 +1,5 @@
-//! What only the embedded engine has: the folder, damage, disks that fill and fail, history over
-//! openings.
+//! Tests of what only the embedded engine has: the folder, damage, disks that fill up and fail,
+//! history across openings.
 
 use std::fs;
 use std::io;
@@ -66,7 +66,7 @@ async fn get(store: &SledStore, key: &str) -> Option<Bytes> {
         .map(|found| found.value)
 }
 
-/// A disk that fails its next syncs, claims to be full, and knows what was synced.
+/// A disk that fails its next syncs, reports that it is full, and records what was synced.
 #[derive(Default)]
 struct FailingDisk {
     failing: AtomicU64,
@@ -229,7 +229,7 @@ async fn newer_and_unreadable_formats_are_refused() {
     assert!(matches!(error, OpenError::Io { .. }), "{error}");
 }
 
-/// The files of sled, with their bytes.
+/// Returns the files of sled, with their bytes.
 fn files(path: &Path) -> Vec<(String, Vec<u8>)> {
     let entries = fs::read_dir(path)
         .expect("listed")
@@ -242,8 +242,8 @@ fn files(path: &Path) -> Vec<(String, Vec<u8>)> {
     files
 }
 
-/// Alters one byte in each of many places of the data file, one place at a time. Whatever sled
-/// makes of it, the store must come up whole or be refused as damaged and left alone.
+/// Alters one byte in each of many places of the data file, one place at a time. Whatever sled does
+/// with it, the store must open completely or be refused as damaged and left unchanged.
 #[tokio::test]
 async fn damage_anywhere_is_refused_or_harmless_and_never_dropped() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -325,7 +325,7 @@ async fn lost_tail_is_refused() {
     let store = open(&path);
     store.commit(put("late", "x")).await.expect("committed");
     store.close().await;
-    // An older but whole tree, as a torn tail leaves it: nothing in it is wrong.
+    // An older but complete tree, as a torn tail leaves it: none of its records is wrong.
     let acked = fs::read(path.join("acked")).expect("read");
     for (name, _) in files(&path) {
         fs::remove_file(name).expect("removed");
@@ -396,7 +396,7 @@ async fn failed_sync_is_settled_by_opening_again() {
         .expect("a watch");
     disk.failing.store(1, Ordering::SeqCst);
     let result = store.commit(put("k", "2")).await;
-    // The batch is in the file, and opening again synced the file: it is done.
+    // The batch is in the file, and opening again synced the file, so the transaction is applied.
     assert_eq!(result.map(|committed| committed.revision), Ok(Revision(2)));
     assert!(
         matches!(watch.next().await, Err(WatchEnd::Lost(_))),
@@ -531,8 +531,8 @@ async fn a_snapshot_that_was_only_begun_is_no_damage() {
     store.close().await;
 }
 
-/// Of a store that is busy: many are closed and opened at once, so that sled's pool of threads has
-/// work left when its trees are dropped.
+/// Many busy stores are closed and opened at once, so that sled's pool of threads has work left
+/// when its trees are dropped.
 #[test]
 fn a_closed_store_can_be_opened_at_once() {
     let folder = tempfile::tempdir().expect("a folder");

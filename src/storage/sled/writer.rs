@@ -26,27 +26,29 @@ use crate::store::{Committed, Health, LeaseId, Revision, Txn};
 use crate::txn::txn_bytes;
 use crate::watch::{Hub, StoreWatch, WatchSender, store_watch};
 
-/// Bytes of one group beyond which the rest of the queue waits for the next.
+/// Bytes of one group, beyond which the rest of the queue waits for the next group.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Transactions of one group.
+/// Number of transactions in one group. More would delay the first of them.
 const GROUP_TXNS_MAX: usize = 1024;
-/// Keys whose newest version the writer keeps in memory.
+/// Number of keys whose newest version the writer keeps in memory.
 const KNOWN_KEYS_MAX: usize = 16_384;
-/// Old versions dropped with a group, in addition to four for each of its operations.
+/// Number of old versions that are dropped with a group, in addition to four for each of its
+/// operations. With fewer the history would outgrow its bounds under load.
 const TRIM_EXTRA: usize = 64;
-/// Old versions dropped in one batch when the writer is idle.
+/// Number of old versions that are dropped in one batch while the writer is idle. More would delay
+/// a transaction that arrives in the meantime.
 const TRIM_IDLE: usize = 2_000;
 /// Interval of attempts to recover a store that cannot write.
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause before overdue work that has failed is tried again.
 const OVERDUE: Duration = Duration::from_millis(20);
-/// Groups between two syncs of the acknowledged bound.
+/// Number of groups between two syncs of the acknowledged revision.
 const ACKED_SYNC_GROUPS: u64 = 256;
 
-/// What a transaction's caller waits for.
+/// The channel on which a transaction's caller waits for its result.
 pub(super) type CommitReply = oneshot::Sender<Result<Committed, CommitError>>;
 
-/// What a job does.
+/// The work of a job.
 pub(super) enum Work {
     Txn(Txn),
     EndLease(LeaseId),
@@ -56,11 +58,11 @@ pub(super) enum Work {
 pub(super) struct Job {
     pub(super) work: Work,
     pub(super) reply: Option<CommitReply>,
-    /// Its share of the queue's bound, given back when it is answered.
+    /// Its share of the queue's limit, which is freed when the job is answered.
     pub(super) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// A watch with its feeding side and the revision from which on it is fed.
+/// A watch with its sender and the revision from which on the sender gets events.
 pub(super) type Registered = (StoreWatch, WatchSender, Revision);
 
 /// A request to the writer.
@@ -76,7 +78,7 @@ pub(super) enum Command {
         after: Revision,
         reply: oneshot::Sender<Result<Registered, ReadError>>,
     },
-    /// A read found the tree broken.
+    /// A read has found the tree broken.
     Broken {
         opening: u64,
         why: String,
@@ -84,7 +86,7 @@ pub(super) enum Command {
     },
     /// Every watch is to report its progress.
     Progress,
-    /// A lease was granted: compute the next deadline again.
+    /// A lease was granted, so the next deadline must be computed again.
     Wake,
     Close(oneshot::Sender<()>),
 }
@@ -94,23 +96,23 @@ pub(super) struct Writer {
     pub(super) shared: Arc<StoreState>,
     pub(super) options: SledOptions,
     pub(super) commands: Receiver<Command>,
-    /// What is durable.
+    /// The durable counters.
     pub(super) head: Head,
-    /// The newest version of recently used keys; `None` is known to be absent.
+    /// The newest version of recently used keys; `None` if the key is known to be absent.
     pub(super) known: HashMap<Bytes, Option<Live>>,
-    /// Keys that may be in the tree.
+    /// The filter of keys that may be in the tree.
     pub(super) present: Present,
     /// Versions that another one has replaced, and tombstones, oldest first. Each has the time at
     /// which its age begins: when its group was committed, or when the tree was opened.
     pub(super) garbage: VecDeque<(Duration, Garbage)>,
     pub(super) garbage_bytes: usize,
-    /// History below this was given up by a compaction.
+    /// The floor to which a compaction has allowed dropping history.
     pub(super) wanted_floor: u64,
     pub(super) hub: Hub,
     pub(super) zstd: zstd::bulk::Compressor<'static>,
     pub(super) space: Space,
     pub(super) groups: u64,
-    /// When a store that cannot write failed or tried last.
+    /// The time at which a store that cannot write last failed or was tried.
     pub(super) tried: Option<Instant>,
 }
 
@@ -133,7 +135,8 @@ impl Writer {
                         if let Work::Txn(txn) = &job.work {
                             bytes += txn_bytes(txn);
                         } else {
-                            // Must see the keys that transactions before it put on the lease.
+                            // Runs the queued transactions first, because this must see the keys
+                            // that they attach to the lease.
                             self.run_group(std::mem::take(&mut jobs));
                         }
                         jobs.push(job);
@@ -170,7 +173,7 @@ impl Writer {
         }
     }
 
-    /// How long nothing needs doing by itself; `None` for ever.
+    /// Returns how long the writer need not do anything by itself; `None` for ever.
     fn idle_for(&self) -> Option<Duration> {
         if *self.shared.health.lock() != Health::Ok {
             return Some(RETRY);
@@ -181,17 +184,18 @@ impl Writer {
             .garbage
             .front()
             .map(|(since, _)| *since + self.options.history_window);
-        // A little late is soon enough for dropping: then more goes in one batch.
+        // Dropping may be a little late, so that more versions are dropped in one batch.
         let oldest = oldest.map(|due| due + RETRY);
         let due = lease.into_iter().chain(oldest).min()?;
-        // What is past due was just tried and did not go.
+        // Overdue work was just tried and failed, so it is retried after a pause.
         Some(
             due.checked_sub(now)
                 .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1))),
         )
     }
 
-    /// What is due by itself: leases that ended, old versions, a store that failed.
+    /// Does the work that is due without a request: ended leases, old versions, a store that
+    /// failed.
     fn tick(&mut self) {
         if *self.shared.health.lock() != Health::Ok {
             self.try_recover();
@@ -211,7 +215,7 @@ impl Writer {
         }
     }
 
-    /// Deletes what hangs on leases that have ended.
+    /// Deletes the keys that are attached to ended leases.
     pub(super) fn end_leases(&mut self) {
         let ended = self.shared.leases.lock().expired(self.options.clock.now());
         for lease in ended {
@@ -280,7 +284,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Drops old versions in a batch of their own. False if that failed.
+    /// Drops old versions in a batch of their own. Returns false if that failed.
     fn trim_now(&mut self) -> bool {
         let mut group = Group::new(self.head);
         if self.shared.engine.read().is_none() {
@@ -307,7 +311,7 @@ impl Writer {
             || self.garbage_bytes > self.options.history_bytes_max
     }
 
-    /// Adds the dropping of old versions to a group and raises the floor over them.
+    /// Adds the removal of at most `most` old versions to a group and raises the floor accordingly.
     fn trim(&mut self, group: &mut Group, most: usize) {
         for _ in 0..most {
             if !self.next_is_due() {
@@ -321,7 +325,7 @@ impl Writer {
         }
         let wanted = self.wanted_floor.max(self.head.floor);
         group.head.floor = group.head.floor.max(wanted);
-        // Before anything of it can be seen to be gone.
+        // Raised before any reader can miss one of these versions.
         self.shared
             .floor
             .fetch_max(group.head.floor, Ordering::SeqCst);
@@ -366,7 +370,8 @@ impl Writer {
         self.write(group);
     }
 
-    /// Makes a group durable, publishes it and answers; on failure finds out what happened to it.
+    /// Makes a group durable, publishes it and answers its callers. On failure it finds out what
+    /// happened to the group.
     fn write(&mut self, mut group: Group) -> bool {
         let batch = group.take_batch();
         let result = match self.shared.engine.read().as_ref() {
@@ -439,7 +444,8 @@ impl Writer {
         match opened {
             Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
                 // Opening synced the file, so the batch that was found in it is durable. The
-                // counters of the tree are those of the group; the state that reopening found is valid.
+                // counters of the tree are those of the group, and the state that opening has found
+                // is valid.
                 let mut group = group;
                 group.head = self.head;
                 group.garbage.clear();
@@ -473,7 +479,7 @@ impl Writer {
         }
     }
 
-    /// Opens a tree again that broke while nothing was written.
+    /// Opens a tree again that broke while no batch was being written.
     fn mend(&mut self, opening: u64, why: String) {
         if self.shared.openings.load(Ordering::SeqCst) != opening {
             return;
@@ -491,7 +497,8 @@ impl Writer {
         self.shared.set_health(health);
     }
 
-    /// While the store does not take writes: opens it if it is not open, and looks for space.
+    /// Tries to make a store that does not accept writes usable: opens it if it is not open, and
+    /// checks the space.
     fn try_recover(&mut self) {
         if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
             return;
@@ -504,7 +511,8 @@ impl Writer {
             return self.shared.set_health(Health::Failed { reason });
         }
         match self.space.check(0) {
-            // Only a write that came through shows that writes go: the head record, as it is.
+            // Only a successful write shows that the store can write again. This one writes the
+            // head record unchanged.
             Ok(()) => _ = self.write(Group::new(self.head)),
             Err(shortage) => {
                 let reason = format!("no space: {shortage}");
@@ -513,8 +521,8 @@ impl Writer {
         }
     }
 
-    /// Closes and opens the tree, and takes over what it finds. With `sync_failed`, nothing that
-    /// the system has in memory is taken to be on disk.
+    /// Closes and opens the tree again, and uses the state that this finds. If `sync_failed`, data
+    /// in the system's memory does not count as written.
     fn reopen(&mut self, sync_failed: bool) -> Result<(), OpenError> {
         let mut slot = self.shared.engine.write();
         engine::discard(slot.take());
@@ -566,12 +574,13 @@ impl Writer {
     fn close(&mut self) {
         self.shared.closed.store(true, Ordering::SeqCst);
         self.hub.close();
-        // All that was answered is durable; what sled still writes by itself need not be.
+        // All answered transactions are durable; sled's remaining writes need not be.
         engine::discard(self.shared.engine.write().take());
         let _ = self.shared.folder.sync_acked();
         self.shared.folder.unlock();
         while let Ok(command) = self.commands.try_recv() {
-            // The callers of other commands see that their channel is dropped; see `SledStore`.
+            // The callers of other commands see that their reply channel is dropped; see
+            // `SledStore`.
             if let Command::Commit(job) = command {
                 group::reject([job], &Rejection::Closed);
             }

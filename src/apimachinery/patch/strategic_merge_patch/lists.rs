@@ -89,7 +89,7 @@ fn identity<'v>(item: &'v Value, merge_key: &str, kind: Kind) -> &'v Value {
     }
 }
 
-/// The place of the first item whose merge key has this value.
+/// Returns the place of the first item whose merge key has this value.
 pub(super) fn find(
     items: &[Value],
     merge_key: &str,

@@ -15,7 +15,7 @@ impl Schemas {
     /// parts that are kept as they came are nobody's business.
     ///
     /// # Errors
-    /// As [`Schemas::decode`].
+    /// See [`Schemas::decode`].
     pub fn explain(&self, id: DefId, text: &[u8]) -> Result<Vec<Problem>, DecodeError> {
         let text = String::from_utf8_lossy(text);
         let mut decoder = Decoder::new(self, Empties::Keep);

@@ -23,7 +23,7 @@ impl Style {
     }
 }
 
-/// The number of a bound.
+/// Returns the number of a bound.
 pub(super) fn bound(tag: &Tag) -> usize {
     tag.number()
         .and_then(|number| usize::try_from(number).ok())

@@ -360,7 +360,7 @@ fn discriminator<'s>(definition: &'s Definition, union: &str) -> Option<&'s Fiel
         .find(|field| field.tags.iter().any(names))
 }
 
-/// The value of the discriminator that stands for a member.
+/// Returns the value of the discriminator that stands for a member.
 fn member_value(tag: &Tag, field: &Field) -> Str {
     match tag.argument("memberName") {
         Some(name) => name.into(),

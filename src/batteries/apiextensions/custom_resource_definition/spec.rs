@@ -234,7 +234,7 @@ fn validate_set_of_versions(errors: &mut Errors, given: &Value, common: &Common,
     }
 }
 
-/// A version as texts show it; what all versions have in common is null.
+/// Returns a version as texts show it; what all versions have in common is null.
 fn shown_version(version: &Value, common: &Common) -> String {
     let text = |name: &str| json::to_string(&version[name]);
     let unless = |hoisted: bool, name: &str| {

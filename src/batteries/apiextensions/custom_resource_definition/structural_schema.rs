@@ -30,7 +30,7 @@ pub enum Level {
     Field,
 }
 
-/// The type that a schema asks for; empty if it asks for none.
+/// Returns the type that a schema asks for; empty if it asks for none.
 pub fn kind(schema: &Value) -> &str {
     schema.str_at(&["type"])
 }
@@ -46,7 +46,7 @@ pub fn is_set(value: &Value) -> bool {
     }
 }
 
-/// The first member of the schema, or of one inside it, that no structural schema has.
+/// Returns the first member of the schema, or of one inside it, that no structural schema has.
 pub fn unsupported(schema: &Value) -> Option<&'static str> {
     let own = UNSUPPORTED.iter().find(|(member, _)| match *member {
         "additionalItems" => present(&schema["additionalItems"]),
@@ -306,7 +306,7 @@ fn narrowing(errors: &mut Errors, schema: &Value, pattern: bool, path: &Path<'_>
     }
 }
 
-/// The named schemas of a member.
+/// Returns the named schemas of a member.
 pub fn members<'v>(schema: &'v Value, name: &str) -> impl Iterator<Item = (&'v str, &'v Value)> {
     schema[name].as_object().into_iter().flat_map(Map::iter)
 }

@@ -268,7 +268,7 @@ pub fn validate_selectable(errors: &mut Errors, version: &Value, list: &Path<'_>
     }
 }
 
-/// The schema of the field that a simple path leads to.
+/// Returns the schema of the field that a simple path leads to.
 fn field_at<'v>(schema: &'v Value, path: &str) -> Option<&'v Value> {
     path.strip_prefix('.')?
         .split('.')

@@ -35,7 +35,7 @@ const FORMATS: [&str; 26] = [
     "uuid5",
 ];
 
-/// The warnings about a spec that are not about the one before, too.
+/// Returns the warnings about a spec that are not about the one before, too.
 pub fn warnings(spec: &Value, before: Option<&Value>) -> Vec<String> {
     let known = before.map(Found::of).unwrap_or_default();
     let found = Found::of(spec);

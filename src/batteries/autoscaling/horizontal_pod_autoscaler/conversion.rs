@@ -187,7 +187,7 @@ fn lower_keys(value: &Value) -> Value {
     }
 }
 
-/// An object of members that are there.
+/// Returns an object of members that are there.
 fn members(members: &[(&str, &Value)]) -> Value {
     let present = members.iter().filter(|(_, value)| !value.is_null());
     Value::Object(
@@ -548,7 +548,7 @@ fn condition_text(condition: &Value) -> String {
     ])
 }
 
-/// The behavior as upstream's internal type: with Go's names, and with every field.
+/// Returns the behavior as upstream's internal type: with Go's names, and with every field.
 fn behavior_text(behavior: &Value) -> String {
     let null = || Some("null".to_owned());
     let plain = |value: &Value| given(value).or_else(null);

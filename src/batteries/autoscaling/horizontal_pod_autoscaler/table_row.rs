@@ -6,7 +6,7 @@ use polyplane_registry::strategy::age;
 /// Metrics that the column has room for.
 const SHOWN_MAX: usize = 2;
 
-/// The cells of an autoscaler.
+/// Returns the cells of an autoscaler.
 pub fn cells(object: &Value, now: i64) -> Vec<Value> {
     let (spec, status) = (&object["spec"], &object["status"]);
     let target = &spec["scaleTargetRef"];

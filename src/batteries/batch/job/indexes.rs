@@ -1,6 +1,6 @@
 //! Lists of the indexes of an indexed Job, such as `1,3-5`.
 
-/// How many indexes the list names, all of which are below `completions`.
+/// Returns how many indexes the list names, all of which are below `completions`.
 ///
 /// # Errors
 /// Upstream's text about the first part that is wrong.
@@ -19,7 +19,7 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-/// The first index in both lists; parts that cannot be read are passed over.
+/// Returns the first index in both lists; parts that cannot be read are passed over.
 pub fn overlap(completed: &str, failed: &str, completions: i64) -> Option<i64> {
     let read = |text: &str| -> Vec<(i64, i64)> {
         text.split(',')

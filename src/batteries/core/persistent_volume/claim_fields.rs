@@ -21,7 +21,7 @@ pub fn alike(schemas: &Schemas, definition: &str, left: &Value, right: &Value) -
     schemas.alike(id, left, right)
 }
 
-/// The access modes as a table shows them.
+/// Returns the access modes as a table shows them.
 pub fn short_modes(modes: &Value) -> String {
     let modes = strings(modes);
     let short = MODES
@@ -31,7 +31,7 @@ pub fn short_modes(modes: &Value) -> String {
     short.collect::<Vec<_>>().join(",")
 }
 
-/// The phase as a table shows it.
+/// Returns the phase as a table shows it.
 pub fn shown_phase(object: &Value) -> &str {
     match object.str_at(&["metadata", "deletionTimestamp"]) {
         "" => object.str_at(&["status", "phase"]),
@@ -89,7 +89,7 @@ pub fn validate_class(spec: &Value, field: &str, path: &Path<'_>, errors: &mut V
     }
 }
 
-/// The complaint about an amount below zero.
+/// Returns the complaint about an amount below zero.
 pub fn validate_basic(value: &Value, path: &Path<'_>) -> Option<FieldError> {
     let units = amount(Some(value)).value();
     (units < 0).then(|| FieldError::invalid(path, units, "must be a valid resource quantity"))

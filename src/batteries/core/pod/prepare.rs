@@ -229,8 +229,8 @@ pub fn keep_all_but_resources(object: &mut Value, old: &Value) {
     }
 }
 
-/// The old containers with the resources and resize policies of the new ones. If a name differs,
-/// the new containers as they are: validation refuses them.
+/// Returns the old containers with the resources and resize policies of the new ones. If a name
+/// differs, the new containers as they are: validation refuses them.
 fn merge_resources(new: &[Value], old: &[Value]) -> Vec<Value> {
     if new
         .iter()

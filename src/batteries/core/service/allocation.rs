@@ -63,7 +63,7 @@ fn port_value(port: u16) -> bytes::Bytes {
 /// Takes and gives back what a Service needs; `object` is null when it goes.
 ///
 /// # Errors
-/// 422 if a wish cannot be met, 500 if nothing is free.
+/// Returns 422 if a wish cannot be met, 500 if nothing is free.
 pub fn allocate(
     context: &Context<'_>,
     cut: &Snapshot,
@@ -105,7 +105,7 @@ fn invalid(object: &Value, errors: Vec<FieldError>) -> ApiError {
     ApiError::invalid(Qualified::new("", "Service"), name, &errors)
 }
 
-/// A number that depends on nothing but the Service and `step`.
+/// Returns a number that depends on nothing but the Service and `step`.
 fn draw(object: &Value, step: u64) -> u64 {
     let uid = object.str_at(&["metadata", "uid"]);
     let mut state = uid
@@ -118,7 +118,7 @@ fn draw(object: &Value, step: u64) -> u64 {
     state ^ (state >> 27)
 }
 
-/// How much of a range is left to those who choose themselves.
+/// Returns how much of a range is left to those who choose themselves.
 fn reserved(size: u64, step: u64, most: u64) -> u64 {
     const LEAST: u64 = 16;
     if size <= LEAST {
@@ -128,8 +128,8 @@ fn reserved(size: u64, step: u64, most: u64) -> u64 {
     }
 }
 
-/// All places of a range of `size`, beginning somewhere behind the first `reserved` ones; those
-/// come last.
+/// Returns all places of a range of `size`, beginning somewhere behind the first `reserved` ones;
+/// those come last.
 fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item = u64> {
     let upper = size - reserved;
     let first = (0..upper).map(move |step| reserved + (start + step) % upper.max(1));
@@ -207,10 +207,10 @@ fn allocate_addresses(
     Ok(())
 }
 
-/// The ranges that addresses come from: the plane's own and those of its ServiceCIDRs.
+/// Returns the ranges that addresses come from: the plane's own and those of its ServiceCIDRs.
 ///
 /// # Errors
-/// 500 if a ServiceCIDR cannot be read.
+/// Returns 500 if a ServiceCIDR cannot be read.
 fn ranges(context: &Context<'_>, cut: &Snapshot) -> Result<Vec<Addresses>, ApiError> {
     let mut ranges = vec![context.settings.service_range];
     let prefix = Prefix::resource("networking.k8s.io", "servicecidrs");
@@ -280,7 +280,7 @@ fn wished_address(
     Err(invalid(object, vec![error]))
 }
 
-/// The IPAddress that says whose the address is.
+/// Returns the IPAddress that says whose the address is.
 fn record(object: &Value, address: &Ipv4Addr) -> Companion {
     let of = |field: &str| object.str_at(&["metadata", field]);
     let tree = json!({

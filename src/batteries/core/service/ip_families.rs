@@ -39,7 +39,7 @@ pub fn needs_node_ports(spec: &Value) -> bool {
     }
 }
 
-/// The node ports of a Service.
+/// Returns the node ports of a Service.
 pub fn node_ports(spec: &Value) -> Vec<i64> {
     let ports = spec.items_at(&["ports"]).iter();
     ports
@@ -48,7 +48,7 @@ pub fn node_ports(spec: &Value) -> Vec<i64> {
         .collect()
 }
 
-/// A Service whose related fields are all set, as newer ones have them.
+/// Returns a Service whose related fields are all set, as newer ones have them.
 pub fn filled_in(object: &Value) -> Value {
     let mut object = object.clone();
     align_addresses(&mut object, None);
@@ -84,7 +84,7 @@ pub fn filled_in(object: &Value) -> Value {
     object
 }
 
-/// The family of an address.
+/// Returns the family of an address.
 pub fn family_of(address: &str) -> &'static str {
     if addresses::is_ipv6(address) {
         "IPv6"

@@ -52,7 +52,7 @@ fn each_request(spec: &mut Value, mut change: impl FnMut(&mut Value)) {
 pub struct RequestNames<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> RequestNames<'a> {
-    /// The names in a claim's spec.
+    /// Returns the names in a claim's spec.
     pub fn of(spec: &'a Value) -> Self {
         let requests = spec.items_at(&["devices", "requests"]).iter();
         Self(

@@ -40,7 +40,7 @@ const MARKS: [&str; 25] = [
     "?", ":", "+", "*", "/", "%", "=",
 ];
 
-/// The words of `expression`, the end last, and what is no word.
+/// Returns the words of `expression`, the end last, and what is no word.
 pub fn tokens(expression: &str) -> (Vec<Token>, Vec<Complaint>) {
     let letters: Vec<char> = expression.chars().collect();
     let (mut tokens, mut complaints) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ fn shown(letter: char) -> String {
     }
 }
 
-/// How many letters of white space or of a comment come first.
+/// Returns how many letters of white space or of a comment come first.
 fn blank(rest: &[char]) -> usize {
     match rest {
         ['/', '/', ..] => rest
@@ -183,7 +183,7 @@ fn number(rest: &[char]) -> (Kind, usize) {
     }
 }
 
-/// A text or bytes, raw or not, in one or three quotes of either sort.
+/// Returns a text or bytes, raw or not, in one or three quotes of either sort.
 fn string(rest: &[char]) -> Option<(Kind, usize)> {
     let prefix = rest
         .iter()

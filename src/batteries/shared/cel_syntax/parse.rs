@@ -57,7 +57,7 @@ pub enum Member {
 }
 
 impl Node {
-    /// The type, if this is a literal.
+    /// Returns the type, if this is a literal.
     pub fn literal(&self) -> Option<&'static str> {
         match self {
             Self::Literal(kind) => Some(kind),
@@ -66,7 +66,7 @@ impl Node {
     }
 }
 
-/// The expression, and what is wrong with it.
+/// Returns the expression, and what is wrong with it.
 pub fn parse(tokens: &[Token]) -> (Node, Vec<Complaint>) {
     let mut parser = Parser {
         tokens,
@@ -260,7 +260,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The name after a dot.
+    /// Returns the name after a dot.
     fn field(&mut self, dot: usize) -> Result<String, ParseAborted> {
         let token = self.peek(0);
         if !matches!(token.kind, Kind::Name | Kind::Quoted) {

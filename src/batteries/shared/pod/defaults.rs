@@ -188,7 +188,7 @@ fn default_volume(volume: &mut Value) {
     }
 }
 
-/// An image that may change under its name is always pulled.
+/// Returns an image that may change under its name is always pulled.
 fn pull_policy(image: &str) -> &'static str {
     if image_name::tag(image).as_deref() == Some("latest") {
         "Always"
@@ -227,7 +227,7 @@ pub fn round_up(list: &mut Value) {
     }
 }
 
-/// The items of a list, to change; none if there is no such list.
+/// Returns the items of a list, to change; none if there is no such list.
 pub fn items_mut<'a>(owner: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
     owner
         .get_mut(list)
@@ -236,7 +236,7 @@ pub fn items_mut<'a>(owner: &'a mut Value, list: &str) -> impl Iterator<Item = &
         .flat_map(|items| items.iter_mut())
 }
 
-/// The labels of a template, if it has any.
+/// Returns the labels of a template, if it has any.
 pub fn template_labels(template: &Value) -> Option<Map> {
     template
         .at(&["metadata", "labels"])?

@@ -10,7 +10,7 @@ const BEST_EFFORT: &str = "BestEffort";
 const BURSTABLE: &str = "Burstable";
 const GUARANTEED: &str = "Guaranteed";
 
-/// The class of a pod: the one it has, or the one that its resources give.
+/// Returns the class of a pod: the one it has, or the one that its resources give.
 pub fn class(pod: &Value) -> &str {
     match pod.str_at(&["status", "qosClass"]) {
         "" => computed_class(pod),
@@ -18,7 +18,7 @@ pub fn class(pod: &Value) -> &str {
     }
 }
 
-/// The class that the resources of a pod give.
+/// Returns the class that the resources of a pod give.
 pub fn computed_class(pod: &Value) -> &'static str {
     let spec = &pod["spec"];
     let own = &spec["resources"];

@@ -33,7 +33,7 @@ pub fn labels(labels: &Value) -> String {
     }
 }
 
-/// The cells of a pod.
+/// Returns the cells of a pod.
 pub fn pod(pod: &Value, now: i64) -> Vec<Value> {
     let (spec, status) = (&pod["spec"], &pod["status"]);
     let summary = ContainerSummary::of(pod);

@@ -147,7 +147,7 @@ pub fn each_container<'a>(
     }
 }
 
-/// All containers of a spec.
+/// Returns all containers of a spec.
 pub fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
     ["initContainers", "containers", "ephemeralContainers"]
         .into_iter()

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// Equal lines that are shown around a change.
 const CONTEXT: usize = 3;
 
-/// The diff of two documents of compact JSON.
+/// Returns the diff of two documents of compact JSON.
 pub fn texts(old: &str, new: &str) -> String {
     unified(&indented(old), &indented(new))
 }

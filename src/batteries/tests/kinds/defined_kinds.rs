@@ -83,7 +83,7 @@ impl Derivation for Widgets {
     }
 }
 
-/// A config map under another name.
+/// Returns a config map under another name.
 fn kind(
     (group, version, plural): (&str, &str, &str),
     view: &str,
@@ -248,7 +248,7 @@ impl Shop {
 
 type Frames = polyplane_registry::WatchStream;
 
-/// The next frame; nothing at the end of the watch.
+/// Returns the next frame; nothing at the end of the watch.
 async fn next(frames: &mut Frames) -> Option<String> {
     let frame = timeout(Duration::from_secs(10), frames.next()).await;
     let frame = frame.expect("something comes")?;

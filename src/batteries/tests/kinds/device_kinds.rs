@@ -10,7 +10,7 @@ use polyplane_registry::strategy::Context;
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// A plane with one namespace `lab` of these labels.
+/// Returns a plane with one namespace `lab` of these labels.
 fn cut_with(labels: Value) -> Snapshot {
     let kinds = tenant_kinds();
     let row = kinds

@@ -84,7 +84,7 @@ async fn handle(site: &Site, request: &ResourceRequest) -> Result<Answer, ApiErr
     site.registry.handle(&site.tenant, request).await
 }
 
-/// All pieces of an answer, and whether it was streamed.
+/// Returns all pieces of an answer, and whether it was streamed.
 async fn pieces(answer: Answer) -> (Vec<Vec<u8>>, bool) {
     match answer.body {
         AnswerBody::Slices(slices) => (slices.iter().map(|s| s.to_vec()).collect(), false),
@@ -96,7 +96,7 @@ async fn pieces(answer: Answer) -> (Vec<Vec<u8>>, bool) {
     }
 }
 
-/// The list as it is built whole.
+/// Returns the list as it is built whole.
 async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let row = (site.tenant.base).resolve("", "v1", "configmaps");
     let row = row.expect("the kind is there");
@@ -122,7 +122,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     }
 }
 
-/// The text of a list's items.
+/// Returns the text of a list's items.
 fn items_of(list: &[u8]) -> String {
     let text = String::from_utf8(list.to_vec()).expect("JSON is UTF-8");
     let start = ["\"items\":[", "\"rows\":["].iter();
@@ -131,7 +131,7 @@ fn items_of(list: &[u8]) -> String {
     text[start..text.len() - "]}\n".len()].to_owned()
 }
 
-/// The same list gathered from pages that are short enough to be built whole.
+/// Returns the same list gathered from pages that are short enough to be built whole.
 async fn gathered(site: &Site, accept: &str, query: &[(&str, &str)]) -> String {
     let mut items = Vec::new();
     let mut token = String::new();
@@ -280,7 +280,7 @@ fn a_list_ends_when_its_cut_pins_too_much() {
     });
 }
 
-/// The events of a watch until its bookmark or its end, and the longest piece.
+/// Returns the events of a watch until its bookmark or its end, and the longest piece.
 async fn events(answer: Answer) -> (Vec<Value>, usize) {
     let AnswerBody::Watch(mut stream) = answer.body else {
         panic!("a watch is a stream");

@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// A pod that no parser reads: one of its texts has an escape that JSON does not know.
+/// Returns a pod that no parser reads: one of its texts has an escape that JSON does not know.
 fn damaged_pod(name: &str, node: &str) -> Operation {
     let kinds = tenant_kinds();
     let row = kinds.stored("", "pods").expect("it is built in");

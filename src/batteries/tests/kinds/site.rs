@@ -29,7 +29,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// A plane without objects.
+    /// Creates a plane without objects.
     pub async fn open() -> Self {
         Self::with(Arc::new(System), Opening::default()).await
     }
@@ -92,7 +92,7 @@ pub fn put(row: &Resource, mut tree: Value) -> Operation {
     }
 }
 
-/// An administrator's request for a resource of the core group in the default namespace.
+/// Returns an administrator's request for a resource of the core group in the default namespace.
 pub fn request(verb: Verb, resource: &str) -> ResourceRequest {
     ResourceRequest {
         verb,

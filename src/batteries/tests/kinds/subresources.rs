@@ -207,7 +207,7 @@ fn expected(case: &Value) -> Value {
     out
 }
 
-/// A Status with the version that the recording knows the object by.
+/// Returns a Status with the version that the recording knows the object by.
 fn status(error: &ApiError, version: &str) -> Value {
     let text = String::from_utf8(error.to_json()).expect("JSON is UTF-8");
     let text = text

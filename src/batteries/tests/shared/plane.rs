@@ -50,12 +50,12 @@ pub async fn submit(plane: &Arc<Plane>, operations: Vec<Operation>) {
     plane.submit(write).await.expect("memory takes what is put");
 }
 
-/// The cut of an empty plane, against which addresses and ports are allocated.
+/// Returns the cut of an empty plane, against which addresses and ports are allocated.
 pub fn empty() -> Snapshot {
     with(Vec::new())
 }
 
-/// The cut of a plane that holds what `operations` put there.
+/// Returns the cut of a plane that holds what `operations` put there.
 pub fn with(operations: Vec<Operation>) -> Snapshot {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

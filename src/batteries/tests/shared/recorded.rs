@@ -5,7 +5,7 @@ use polyplane_apimachinery::{Value, json};
 use std::io::Read;
 use std::path::Path;
 
-/// The cases of a file.
+/// Returns the cases of a file.
 pub fn cases(path: &Path) -> Vec<Value> {
     let mut text = String::new();
     let file = std::fs::File::open(path).expect("the golden file is there");
@@ -15,7 +15,7 @@ pub fn cases(path: &Path) -> Vec<Value> {
     text.lines().map(parse).collect()
 }
 
-/// The JSON of a recording.
+/// Returns the JSON of a recording.
 pub fn parse(text: impl AsRef<[u8]>) -> Value {
     json::parse(text.as_ref(), &json::Limits::default())
         .expect("a recording is JSON")

@@ -1,5 +1,5 @@
 //! The [`CommitGuard`] of one tenure: how a plane's committer steps the fence's machine, and how an
-//! answer checks without a lock that it may leave. Every decision is the machine's.
+//! answer checks without a lock whether it may be sent. Every decision is the machine's.
 
 use super::{FenceDriver, Inner, NO_TENURE};
 use crate::membership::own_life::OwnLife;
@@ -20,22 +20,22 @@ use tokio::time::{Instant, sleep_until};
 
 /// The guard of one plane for one tenure.
 ///
-/// What it compares is the fence's revision and the own member key's creation; each acknowledged
-/// commit proves the read lease from when it was sent (PROTOCOL 9).
+/// It compares the fence's revision and the creation of this replica's member key. Each
+/// acknowledged commit proves the read lease as of the time at which it was sent (PROTOCOL 9).
 pub(crate) struct RingGuard {
     fence: Arc<FenceDriver>,
     tenure: Tenure,
     opening: u64,
-    /// When the part under way was sent, in nanoseconds of the clock.
+    /// The time at which the part under way was sent, in nanoseconds of the clock.
     sent: AtomicU64,
 }
 
-/// Whether an answer may leave.
+/// The answer to whether an answer may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Right {
-    /// It may leave now.
+    /// It may be sent now.
     Open,
-    /// Not before this moment.
+    /// Not before this time.
     NotBefore(Time),
     /// Not before the read lease is proven again.
     Unproven,
@@ -43,7 +43,7 @@ enum Right {
     Ended,
 }
 
-/// Which caller sends the barrier, the put of the fence after a part whose outcome is unknown.
+/// The task that sends the barrier, which is the put of the fence after a part of unknown outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Barriers {
     /// The caller of this step, by [`CommitGuard::barrier`].
@@ -53,7 +53,7 @@ enum Barriers {
 }
 
 impl RingGuard {
-    /// The guard of a tenure that has just been opened.
+    /// Returns the guard of a tenure that has just been opened.
     pub(crate) fn new(fence: Arc<FenceDriver>, tenure: Tenure) -> Self {
         let opening = fence.opening.load(Ordering::Acquire);
         Self {
@@ -64,7 +64,7 @@ impl RingGuard {
         }
     }
 
-    /// Whether the tenure is still open.
+    /// Returns whether the tenure is still open.
     pub(crate) fn holds(&self) -> bool {
         self.right() != Right::Ended
     }
@@ -73,10 +73,10 @@ impl RingGuard {
         &self.fence.life
     }
 
-    /// Whether an answer may leave now. The lock-free form of
+    /// Returns whether an answer may be sent now. This is the lock-free form of
     /// [`PlaneFence::answer`](polyplane_fencing::PlaneFence::answer): the same tenure is open, its
-    /// wait is over, and the replica's read lease runs. A plane is handed out only once it is
-    /// loaded.
+    /// wait is over, and the replica's read lease runs. That the plane is loaded needs no check,
+    /// because a guard is used only after that.
     fn right(&self) -> Right {
         let fence = &self.fence;
         let from = fence.answers_from.load(Ordering::Acquire);
@@ -95,8 +95,8 @@ impl RingGuard {
         }
     }
 
-    /// The same for an answer of the plane. A test can take out the rule that an answer needs a
-    /// tenure.
+    /// Returns [`Self::right`] for an answer of the plane. A test can take out the rule that an
+    /// answer needs a tenure.
     fn right_to_answer(&self) -> Right {
         let right = self.right();
         let life = self.life();
@@ -109,7 +109,7 @@ impl RingGuard {
         right
     }
 
-    /// The answer of the machine itself, for the test that both say the same.
+    /// Returns the answer of the machine itself, for the test that both are equal.
     #[cfg(test)]
     pub(crate) fn verdict(
         &self,
@@ -119,7 +119,7 @@ impl RingGuard {
         inner.machine.answer(self.life().now(), lease, self.tenure)
     }
 
-    /// The machine, if the tenure is still open in it.
+    /// Returns the machine, if the tenure is still open in it.
     fn machine(&self) -> Option<MutexGuard<'_, Inner>> {
         let inner = self.fence.inner.lock();
         (inner.machine.tenure() == Some(self.tenure)).then_some(inner)
@@ -140,7 +140,7 @@ impl RingGuard {
         self.fence.changed.notify_waiters();
     }
 
-    /// Takes up the actions of a step: a barrier for its sender, the others for the slot's task.
+    /// Distributes the actions of a step: a barrier to its sender, the others to the slot's task.
     fn absorb(&self, inner: &mut Inner, actions: Vec<Action>, barriers: Barriers) {
         self.fence.note(inner, &actions);
         for action in actions {
@@ -170,14 +170,14 @@ impl RingGuard {
         }
     }
 
-    /// Waits for something that may change the answer, at most until `latest`.
+    /// Waits for a change that may change the answer, at most until `latest`.
     async fn changed(&self, right: Right, latest: Instant) {
         let fence = self.fence.changed.notified();
         let life = self.life().changed().notified();
         tokio::pin!(fence, life);
         fence.as_mut().enable();
         life.as_mut().enable();
-        // A change before the waits were enabled is seen here, so it is not missed.
+        // Checked again once the waits are enabled, so that no earlier change is missed.
         let still = self.right();
         if std::mem::discriminant(&still) != std::mem::discriminant(&right) {
             return;
@@ -190,7 +190,7 @@ impl RingGuard {
             Right::Open | Right::Unproven | Right::Ended => latest,
         };
         tokio::select! {
-            // The order does not matter: the caller checks everything again.
+            // The caller checks everything again, so the order does not matter.
             biased;
             () = fence => {}
             () = life => {}
@@ -335,8 +335,8 @@ impl CommitGuard for RingGuard {
     }
 
     async fn superseded(&self) -> Result<Option<Revision>, ReadError> {
-        // A barrier without a reply may have moved the fence too: no later part of this tenure
-        // exists.
+        // A barrier whose reply was lost may have moved the fence too. No later part of this tenure
+        // exists then.
         let compared = self.fence.inner.lock().compared;
         first_change(&self.fence.store, &self.fence.keys.fence, compared).await
     }

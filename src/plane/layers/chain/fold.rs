@@ -1,12 +1,12 @@
 //! A fold: the effect of many steps, without the steps.
 //!
-//! A fold replaces the first steps of a chain. For each object that one of them changed it names the
-//! commit that gave the object its version; for each that one of them added, the commit that gave it
-//! its uid and its time. So objects keep these, and neither the steps nor the layers between are
-//! needed any more.
+//! A fold replaces the first steps of a chain. For each object that one of them changed it names
+//! the commit that gave the object its version; for each that one of them added, the commit that
+//! gave it its uid and its time. So objects keep these values, and neither the steps nor the layers
+//! between are needed any more.
 //!
-//! A fold does not know the state before its newest commit. The chain of that time does: events refer
-//! to it, and the store's history has it.
+//! A fold does not know the state before its newest commit. The chain of that time does: the events
+//! of that time refer to it, and the store's history has it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,9 +24,9 @@ use crate::version::Version;
 pub(crate) struct Fold {
     /// The layer after the folded steps.
     pub(super) layer: Arc<Layer>,
-    /// Number of steps that it replaces.
+    /// Number of steps that the fold replaces.
     pub(super) steps: u32,
-    /// After the newest folded commit.
+    /// The end of the newest folded commit.
     pub(super) newest: Version,
     /// The commits that a row names, in the order of their versions.
     pub(super) commits: Vec<FoldedCommit>,
@@ -36,9 +36,10 @@ pub(crate) struct Fold {
 /// A folded commit that gave an object its version, uid or time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldedCommit {
-    /// The version of its first change.
+    /// The version of the commit's first change.
     pub(crate) version: Version,
-    /// The number and the time of its step, if it added an object that still exists.
+    /// The number and the time of the commit's step, if the commit added an object that still
+    /// exists.
     pub(crate) brought: Option<(u32, Str)>,
 }
 
@@ -46,16 +47,16 @@ pub(crate) struct FoldedCommit {
 /// share them.
 #[derive(Debug)]
 pub(crate) struct FoldRows {
-    /// In key order.
+    /// The rows in key order.
     rows: Box<[(Key, FoldRow)]>,
 }
 
-/// What folded steps did to one object.
+/// The effect of folded steps on one object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FoldRow {
-    /// The commit that changed it last.
+    /// The commit that changed the object last.
     pub(crate) changed: CommitOffset,
-    /// The commit that added it; `None` if the plane was born with it.
+    /// The commit that added the object; `None` if the plane was born with it.
     pub(crate) came: Option<CommitOffset>,
 }
 
@@ -69,7 +70,8 @@ pub(crate) struct CommitOffset {
 }
 
 impl FoldRows {
-    /// Rows by the number that their object has in the layer. None if the layer has no such object.
+    /// Returns the rows by key, given the rows by the numbers that their objects have in the layer;
+    /// `None` if the layer lacks one of these objects.
     pub(crate) fn of_layer(layer: &Layer, rows: &[(u32, FoldRow)]) -> Option<Self> {
         let mut rows = rows.iter().peekable();
         let mut known = Vec::with_capacity(rows.len());
@@ -81,7 +83,7 @@ impl FoldRows {
         rows.peek().is_none().then(|| Self { rows: known.into() })
     }
 
-    /// The rows by the numbers of their objects.
+    /// Returns the rows with the numbers that their objects have in the layer.
     pub(super) fn numbered(&self, layer: &Layer) -> Vec<(u32, FoldRow)> {
         let mut rows = self.rows.iter().peekable();
         let entries = (0..).zip(layer.resources().entries());
@@ -99,7 +101,8 @@ impl FoldRows {
 }
 
 impl Fold {
-    /// Folds what was folded before, and the steps after it, all of which are whole and durable.
+    /// Folds an earlier fold, if there is one, and the steps after it, all of which are complete
+    /// and durable. Returns `None` if that is not possible.
     pub(super) fn of(before: Option<&Self>, steps: &[LayerStep], layers: &Layers) -> Option<Self> {
         let last = steps.last()?;
         let layer = Arc::clone(last.difference().to());
@@ -154,12 +157,12 @@ impl Fold {
         &self.layer
     }
 
-    /// Number of steps that it replaces.
+    /// Returns the number of steps that the fold replaces.
     pub(crate) fn steps(&self) -> u32 {
         self.steps
     }
 
-    /// The end of the newest folded commit. The fold does not know what was before.
+    /// Returns the end of the newest folded commit. The fold does not know earlier states.
     pub(crate) fn newest(&self) -> Version {
         self.newest
     }
@@ -172,17 +175,18 @@ impl Fold {
         self.commit(mark).version.plus(usize::from(mark.offset))
     }
 
-    /// The last change of an object; `None` if it is as the plane was born with it.
+    /// Returns the last change of an object; `None` if it has not changed since the plane's birth.
     pub(super) fn last_change(&self, key: &Key) -> Option<LastChange> {
         let row = self.rows.get(key)?;
         Some(LastChange {
             version: Some(self.version(row.changed)),
-            // Every object that it names had been added by then, or it would have changed later.
+            // Every object that the fold names was added by its last step at the latest, or it
+            // would have changed later.
             number: self.steps,
         })
     }
 
-    /// The step that added an object; `None` if the plane was born with it.
+    /// Returns the step that added an object; `None` if the plane was born with it.
     pub(super) fn introduction(&self, key: &Key) -> Option<Introduction<'_>> {
         let came = self.rows.get(key)?.came?;
         let (number, time) = self.commit(came).brought.as_ref()?;
@@ -199,7 +203,8 @@ struct Found<'a> {
     /// The version of the commit's first change.
     commit: Version,
     offset: u8,
-    /// The number and the time of its step. Unknown for commits of an earlier fold that added nothing.
+    /// The number and the time of the commit's step. Unknown for commits of an earlier fold that
+    /// added nothing.
     step: Option<(u32, &'a Str)>,
 }
 
@@ -211,7 +216,7 @@ struct Finding<'a> {
 }
 
 impl<'a> Finding<'a> {
-    /// The commits that changed an object last and that added it; `None` if there are none.
+    /// Returns the commits that changed an object last and that added it; `None` if there are none.
     fn of_key(&self, key: &Key) -> Option<(Found<'a>, Option<Found<'a>>)> {
         let row = self.before.and_then(|before| before.rows.get(key));
         let changed = self.in_steps(key, |_| true);

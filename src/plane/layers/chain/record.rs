@@ -1,8 +1,9 @@
 //! The form of a plane's steps in the store and in a hand-off: layers by their hashes, commits by their
 //! versions.
 //!
-//! There are two forms, without a fold and with one. Only the first is written before the store's floor
-//! has risen. The container of a record says which form it has.
+//! There are two forms, without a fold and with one. Before the store's level floor has reached the
+//! level of folds, only the form without one is written. The container of a record says which form
+//! it has.
 
 use std::sync::Arc;
 
@@ -21,26 +22,27 @@ use crate::version::Version;
 /// The steps of a plane, oldest first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StepsRecord {
-    /// The steps before them, folded.
+    /// The folded steps before them.
     pub(crate) fold: Option<FoldRecord>,
     pub(crate) steps: Vec<StepRecord>,
-    /// Changes of the newest commit, counted from its first, that made no event, because the plane has,
-    /// or has deleted, an object of its own at the key.
+    /// The changes of the newest commit that made no event, by their positions in the commit. The
+    /// plane has an object or a tombstone of its own at their keys.
     pub(crate) silent: Vec<u8>,
 }
 
 /// Steps that are folded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FoldRecord {
-    /// The layer after them.
+    /// The layer after the folded steps.
     pub(crate) layer: LayerHash,
     /// Number of folded steps.
     pub(crate) steps: u32,
-    /// The end of the newest of their commits.
+    /// The end of the newest folded commit.
     pub(crate) newest: Version,
     /// The commits that a row names, in the order of their versions.
     pub(crate) commits: Vec<FoldedCommit>,
-    /// By the numbers that the objects have in the layer, in order.
+    /// The rows with the numbers that their objects have in the layer, in the order of these
+    /// numbers.
     pub(crate) rows: Vec<(u32, FoldRow)>,
 }
 
@@ -58,12 +60,12 @@ pub(crate) struct StepRecord {
 pub(crate) struct CommitRecord {
     pub(crate) first: u32,
     pub(crate) count: u8,
-    /// Zero in the record that the commit itself puts.
+    /// The version of the commit's first change; zero in the record that the commit itself puts.
     pub(crate) version: Version,
 }
 
 impl StepsRecord {
-    /// The record of a chain. A commit without a version is the one that writes the record.
+    /// Returns the record of a chain. A commit without a version is the one that writes the record.
     pub(crate) fn of(chain: &Chain, silent: Vec<u8>) -> Self {
         let steps = chain.steps().iter().map(|step| StepRecord {
             to: step.difference().to().hash().clone(),
@@ -78,7 +80,7 @@ impl StepsRecord {
         }
     }
 
-    /// Gives the newest commit its version.
+    /// Returns the record with the version of its newest commit filled in.
     pub(crate) fn landed(mut self, version: Version) -> Self {
         let newest = self
             .steps
@@ -90,7 +92,7 @@ impl StepsRecord {
         self
     }
 
-    /// The chain that it describes, for a plane born with the layer `birth`.
+    /// Returns the chain that the record describes, for a plane born with the layer `birth`.
     pub(crate) async fn resolve(
         &self,
         birth: &LayerHash,
@@ -121,7 +123,7 @@ impl StepsRecord {
         Ok(chain.with(steps))
     }
 
-    /// Writes the form without a fold, or that with one.
+    /// Writes the record, in the form without a fold if it has none, else in the form with one.
     pub(crate) fn write(&self, out: &mut BytesMut) {
         if let Some(fold) = &self.fold {
             fold.write(out);
@@ -221,8 +223,9 @@ impl FoldRecord {
         })
     }
 
-    /// Numbers are short where they are small, and most are: a row takes three or four bytes, a
-    /// commit about ten, one that added an object that still exists about thirty.
+    /// Writes the fold. Numbers have a variable length and most are small: a row takes three or
+    /// four bytes, a commit about ten, a commit that added an object that still exists about
+    /// thirty.
     fn write(&self, out: &mut BytesMut) {
         let text = |out: &mut BytesMut, text: &str| {
             number(out, text.len() as u64);
@@ -310,7 +313,8 @@ impl FoldRecord {
         Some(fold)
     }
 
-    /// The mark of a commit that it has, at the offset that follows.
+    /// Reads an offset and returns the position of a change in the commit with this number, if the
+    /// fold has that commit.
     fn mark(&self, commit: u64, bytes: &mut Bytes) -> Option<CommitOffset> {
         let version = self.commits.get(usize::try_from(commit).ok()?)?.version;
         let offset = bytes.try_get_u8().ok()?;
@@ -322,7 +326,8 @@ impl FoldRecord {
     }
 }
 
-/// Where an object came from, in the lowest bits of the commit that changed it.
+/// Number of bits, the lowest of the commit that changed an object, that say where the object came
+/// from.
 const ORIGIN_BITS: u32 = 2;
 /// The plane was born with it.
 const BORN: u64 = 0;
@@ -331,7 +336,8 @@ const CHANGED: u64 = 1;
 /// Another commit, which is named next, added it.
 const EARLIER: u64 = 2;
 
-/// Writes seven bits a byte, the lowest first, the highest bit of each byte saying that more follow.
+/// Writes a number seven bits a byte, the lowest first. The highest bit of each byte says whether
+/// more bytes follow.
 fn number(out: &mut BytesMut, mut number: u64) {
     while number >= 0x80 {
         out.put_u8((number & 0x7F) as u8 | 0x80);
@@ -345,7 +351,7 @@ fn read_number(bytes: &mut Bytes) -> Option<u64> {
     for shift in (0..u64::BITS).step_by(7) {
         let byte = bytes.try_get_u8().ok()?;
         let part = u64::from(byte & 0x7F);
-        // The last byte has room for one bit.
+        // The last of ten bytes has room for one bit only.
         if part << shift >> shift != part {
             return None;
         }

@@ -4,11 +4,12 @@
 //! them. A plane's root starts from the maps that are kept here, which share their structure, and
 //! adds and subtracts only what is its own. Rows may depend on template values:
 //!
-//! - on parameters of the plane's record, such as an address: then the maps are kept per values of
-//!   these parameters, which most planes have in common;
-//! - on uids or times: those templates are left to each plane.
+//! - on parameters of the plane's record, such as an address: the maps are kept for each
+//!   combination of these parameters' values, which most planes have in common;
+//! - on uids or times: each plane computes the rows of these templates itself.
 //!
-//! Invariant: a kept map holds what walking the layer would give in any plane with these values.
+//! Invariant: a kept map equals the map that a walk over the layer would compute in any plane with
+//! these values.
 
 use std::sync::Arc;
 
@@ -22,9 +23,12 @@ use crate::state::Resources;
 use crate::state::entry::Entry;
 use crate::state::index::{Index, IndexMap, IndexRow};
 
-/// Lists of indexes that are kept per layer. A process opens its planes with one.
+/// Number of lists of indexes that are kept per layer. A process opens its planes with one list;
+/// without the limit, maps of lists that are no longer used would stay in memory.
 const SETS_MAX: usize = 4;
-/// Values of parameters that are kept per list. Planes of one store mostly have the same.
+/// Number of combinations of parameter values that are kept per list of indexes. The planes of one
+/// store mostly have the same combination; without the limit every address would keep maps in
+/// memory.
 const VALUES_MAX: usize = 16;
 
 /// Two sets of values that no plane has. A template whose rows differ between them depends on its values.
@@ -44,11 +48,11 @@ struct Sample {
     time: &'static str,
 }
 
-/// What a plane's root starts from.
+/// The shared part of a new plane's root.
 pub(crate) struct Start {
     /// The shared rows, by index.
     pub(crate) maps: Vec<IndexMap>,
-    /// Templates whose rows are not in them.
+    /// The templates whose rows are not in the shared maps.
     pub(crate) left: Arc<[Arc<Entry>]>,
 }
 
@@ -63,18 +67,19 @@ impl std::fmt::Debug for Indexed {
     }
 }
 
-/// What is kept for one list of indexes.
+/// The maps that are kept for one list of indexes.
 struct Set {
-    /// Held so that no other index gets the address of one of them.
+    /// Held so that no other index can get the address of one of these indexes, which identifies
+    /// the list.
     indexes: Arc<[Arc<dyn Index>]>,
-    /// Rows that are the same in every plane.
+    /// The rows that are the same in every plane.
     shared: Vec<IndexMap>,
-    /// Templates whose rows may depend on parameters, and the names of these.
+    /// The templates whose rows may depend on parameters, and the names of these parameters.
     filled: Vec<Arc<Entry>>,
     names: Vec<Str>,
     /// The maps of planes with these values of the parameters, newest last.
     by_values: Vec<(Vec<Vec<u8>>, StoredMaps)>,
-    /// Templates whose rows depend on the plane.
+    /// The templates whose rows depend on the plane.
     left: Vec<Arc<Entry>>,
 }
 
@@ -85,8 +90,8 @@ struct StoredMaps {
 }
 
 impl Indexed {
-    /// What the root of a plane with these template values starts from. Computes it if no plane like it was
-    /// here before; others wait meanwhile.
+    /// Returns the shared part of the root of a plane with these template values. The first plane
+    /// with such values computes it while others with the same wait.
     pub(crate) fn start(
         &self,
         resources: &Resources,
@@ -179,7 +184,7 @@ impl Set {
     }
 }
 
-/// The rows of a template by index, if they are the same for every uid and time.
+/// Returns the rows of a template by index, if they are the same for every uid and time.
 fn rows(
     key: &Key,
     template: &Template,

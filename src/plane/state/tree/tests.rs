@@ -1,4 +1,4 @@
-//! The tree against `BTreeMap`.
+//! The tree behaves as a `BTreeMap`.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ fn check(tree: &Tree<Word>, model: &Model) {
     shape(&tree.root, tree.weight, true);
 }
 
-/// Widths, weights and bounds hold in every node; returns the depth.
+/// Asserts the widths, weights and bounds of every node. Returns the depth.
 fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
     assert!(node.len() <= WIDTH_MAX);
     match node {

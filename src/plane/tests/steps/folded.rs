@@ -1,9 +1,10 @@
-//! Chains whose first steps are folded: nobody sees a difference, except that they are short.
+//! Chains whose first steps are folded: no reader sees a difference, except that the record is
+//! short.
 
 use super::*;
 use crate::record::{Record, decode};
 
-/// One of two planes with the same life, of which one folds its steps.
+/// One of two planes with the same history, of which one folds its steps.
 struct Twin {
     site: Site,
     plane: Arc<Plane>,
@@ -33,7 +34,7 @@ impl Twin {
         steps_after(self.before, &self.plane, to, commits, changes_max).await
     }
 
-    /// Goes to another process, with what this one hands over or without.
+    /// Continues in another process, with the export of this one or without.
     async fn goes_on(&mut self, handed_over: bool, log: LogBounds) {
         let import = match handed_over {
             true => {
@@ -60,13 +61,13 @@ impl Twin {
         self.site.inner.compact(newest).await.expect("it answers");
     }
 
-    /// What stands in the store of its steps.
+    /// Returns the record of the plane's steps in the store.
     async fn record(&self) -> Option<Bytes> {
         let found = self.site.inner.get(b"p/a/l").await.expect("it answers").1;
         found.map(|found| found.value)
     }
 
-    /// How many steps the record tells one by one, and how many it has folded.
+    /// Returns the number of steps that the record lists, and the number that it has folded.
     async fn told_and_folded(&self) -> (usize, u32) {
         let Some(value) = self.record().await else {
             return (0, 0);
@@ -78,7 +79,7 @@ impl Twin {
         (steps.steps.len(), folded)
     }
 
-    /// Everything that anybody can be told of a version and of the time since.
+    /// Returns everything that a reader can get of a version and of the time since.
     async fn since(&self, version: Version) -> Vec<String> {
         let told = told_after(&self.plane, version).await;
         let told = told.map_or(vec!["gone".to_owned()], |events| {
@@ -107,7 +108,7 @@ fn dump_of(cut: &Snapshot, resource: &Prefix) -> Vec<String> {
 #[derive(Debug, Clone)]
 enum Life {
     Act(Act),
-    /// Somebody asks for what was.
+    /// A reader requests an older version.
     Ask,
     Compact,
 }
@@ -132,7 +133,7 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
     prop::collection::vec(one, 1..50)
 }
 
-/// A log that keeps everything, or next to nothing: a fold waits for the log.
+/// Returns a log that keeps every event or almost none, because folding waits for the log.
 fn logs() -> impl Strategy<Value = LogBounds> {
     let bounds = |bytes_max| LogBounds {
         bytes_max,
@@ -153,9 +154,9 @@ fn layer_after_layer() -> impl Strategy<Value = Vec<Vec<Option<u8>>>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
-    /// Two planes with the same life, of which one folds: after each act they have the same objects
-    /// with the same versions, times and uids, and whatever was at any earlier version, and is told
-    /// from there on, is the same. Only the chain is short.
+    /// Two planes have the same history, and one of them folds. After each act they have the same
+    /// objects with the same versions, times and uids, and every earlier version and every watch
+    /// from there on is the same. Only the chain is shorter.
     #[test]
     fn a_fold_changes_nothing(
         layers in layer_after_layer(),
@@ -225,12 +226,13 @@ proptest! {
     }
 }
 
-/// Layers of many objects, each of which changes some of those before: the derivation of a chain as
-/// long as one likes.
+/// Returns `count` layers of many objects, each of which changes some objects of the one before: a
+/// chain of any length.
 fn releases(objects: usize, changes: usize, count: usize) -> Vec<Arc<Layer>> {
     let of = |release: usize| {
         let value = |at: usize| {
-            // Which release changed it last, if each goes on where the one before stopped.
+            // The last release that changed the object, if each release goes on with the objects
+            // after those of the one before.
             let turns = (release * changes + objects - 1 - at) / objects;
             Some(if turns.is_multiple_of(2) { 0 } else { 2 })
         };
@@ -239,7 +241,7 @@ fn releases(objects: usize, changes: usize, count: usize) -> Vec<Arc<Layer>> {
     (0..=count).map(of).collect()
 }
 
-/// A plane that lived through releases, each in a process of its own.
+/// Returns a plane that stepped through all layers, each in a process of its own.
 async fn lived_through(layers: &[Arc<Layer>], before: Before) -> Twin {
     let log = LogBounds::default();
     let mut twin = Twin::born(&layers[0], before, log).await;
@@ -266,7 +268,7 @@ async fn a_chain_has_one_step_and_a_fold_that_no_release_makes_longer() {
         let len = |record: Option<Bytes>| record.map_or(0, |record| record.len());
         bytes.push((len(folds.record().await), len(stays.record().await)));
     }
-    // Every object was changed by one of the first fifteen, and there is nothing more to be said.
+    // The first fifteen releases change every object, so the record grows no further after them.
     let [.., fifteen, thirty, forty] = bytes[..] else {
         panic!("six lives were led");
     };
@@ -286,7 +288,7 @@ async fn layers_that_were_left_behind_are_not_needed() {
     let with_history = twin.since(born).await;
     assert!(with_history.len() > 9, "{with_history:?}");
 
-    // What the step that is not folded leads from, and what it leads to.
+    // The layers before and after the only step that is not folded.
     let needed = [&layers[3], &layers[4]].map(|layer| format!("l/{}", layer.hash().0));
     let all = polyplane_storage::RangeRequest::prefix(Bytes::from_static(b"l/"));
     let all = twin.site.inner.range(all).await.expect("it answers");
@@ -303,7 +305,7 @@ async fn layers_that_were_left_behind_are_not_needed() {
         };
         twin.site.inner.commit(txn).await.expect("it answers");
     }
-    // The next process is handed no layer but those that are in the store.
+    // The next process has no layers but those in the store.
     twin.site = Site::over(Arc::clone(&twin.site.inner));
     let plane = twin.site.open_left("a", layers[0].hash()).await;
     assert_eq!(dump(&plane.snapshot()), before);
@@ -342,8 +344,8 @@ async fn a_fold_waits_for_the_log() {
     assert_eq!(again.map(|told| told.len()), Some(3));
 }
 
-/// A commit that folds and comes to nothing leaves the chain as it was; one whose outcome was not
-/// known is found again by its bytes.
+/// A commit that folds and is not applied leaves the chain as it was. One whose outcome was unknown
+/// is recognised in the history by its bytes.
 #[tokio::test(start_paused = true)]
 async fn a_fold_is_as_durable_as_its_commit() {
     let layers = releases(6, 2, 3);
@@ -374,7 +376,7 @@ async fn a_fold_is_as_durable_as_its_commit() {
             twin.goes_on(handed_over, LogBounds::default()).await;
             assert_eq!(dump(&twin.plane.snapshot()), before, "{fault:?}");
         }
-        // Nothing more to do: a plane that stands still writes nothing.
+        // The plane has reached the layer, so a further step writes nothing.
         let revision = twin.site.inner.revision().await;
         assert!(twin.steps(&layers[3], 9, 255).await);
         assert_eq!(twin.site.inner.revision().await, revision);

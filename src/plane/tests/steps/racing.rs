@@ -1,4 +1,4 @@
-//! Steps among writers and a store that misbehaves.
+//! Layer steps while other writers race and the store misbehaves.
 
 use super::*;
 
@@ -28,7 +28,8 @@ async fn a_write_between_the_look_and_the_commit_is_seen() {
     );
 }
 
-/// Planes that step at once share transactions, and of the 255 versions of one each has its own.
+/// Planes that step at the same time share transactions; of the 255 versions of a transaction each
+/// plane gets its own.
 #[tokio::test]
 async fn the_versions_of_a_transaction_are_divided_among_planes() {
     const PLACES: usize = 100;
@@ -43,7 +44,7 @@ async fn the_versions_of_a_transaction_are_divided_among_planes() {
         };
         planes.push(site.open_with(&format!("p{at}"), test).await);
     }
-    // Once it is stored nobody waits for that.
+    // The layer is stored first, so that no plane waits for that.
     site.layers_with(&new).await;
     let born = planes[0].snapshot().version();
     let all = planes.iter().map(|plane| async {
@@ -71,7 +72,7 @@ async fn the_versions_of_a_transaction_are_divided_among_planes() {
     assert!(shared, "each had a transaction of its own");
 }
 
-/// Puts and deletes what layers have, whatever it is at the moment.
+/// Puts and deletes objects at keys of layers, whatever is there at the moment.
 async fn disturb(plane: Arc<Plane>, writer: usize, rounds: usize) {
     for round in 0..rounds {
         let at = (writer * 3 + round * 7) % KEYS;
@@ -85,7 +86,7 @@ async fn disturb(plane: Arc<Plane>, writer: usize, rounds: usize) {
                 object: object(key_of(at).name(), "own", &text),
             }
         };
-        // Refused, lost or done: the checker looks at what was told.
+        // The write may be refused, lost or applied: the checker looks at the events.
         drop(plane.submit(write(vec![operation])).await);
         tokio::time::sleep(Duration::from_micros(50)).await;
     }
@@ -99,7 +100,7 @@ async fn step_through(plane: Arc<Plane>, layers: Vec<Arc<Layer>>, before: Before
                 break;
             };
             let ahead = before.of(ahead);
-            // Whatever becomes of it, the next look tells.
+            // Whatever the outcome is, the next call of `ahead` shows it.
             drop(plane.step_by(&ahead, 3, soon()).await);
             tokio::time::sleep(Duration::from_micros(30)).await;
         }
@@ -109,8 +110,8 @@ async fn step_through(plane: Arc<Plane>, layers: Vec<Arc<Layer>>, before: Before
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Writers and steps race while outcomes are unknown, commits are late or never come: watchers
-    /// see a history that leads to the state, and the store tells the same.
+    /// Writers and steps race while outcomes are unknown and commits are late or never applied. The
+    /// events that watchers get lead to the final state, and the store's history has the same.
     #[test]
     fn steps_race_with_writers_and_faults(
         layers in layers(),
@@ -123,7 +124,7 @@ proptest! {
             let site = Site::new();
             let test = Test { layer: Arc::clone(birth), ..Test::default() };
             let plane = site.open_with("a", test).await;
-            // What a plane finds at its opening is folded by the first step in the race.
+            // The first step in the race folds the steps that the plane has when it is opened.
             steps(&plane, &layers[1], 9, 3).await;
             let (site, plane) = reopen(&site, birth).await;
             let born = plane.snapshot();

@@ -1,9 +1,9 @@
-//! Lists that are too long to be built whole: written piece by piece from the cut that they show,
+//! Lists that are too long to be built at once: written piece by piece from the cut that they show,
 //! as the client reads.
 //!
-//! A long answer holds its cut until it ends, and with it the objects that were replaced since.
-//! What is on its way to the client and what the cut pins count in the share of answers. Whoever
-//! sends the answer bounds its time.
+//! A long answer holds its cut until it ends, and with it the objects that were replaced since. The
+//! bytes on their way to the client and those that the cut pins count in the share of answers. The
+//! code that sends the answer limits its time.
 
 use crate::answer::negotiate::{Encoding, Representation, Shape};
 use crate::answer::representation::RowObject;
@@ -28,23 +28,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
 
-/// A list with fewer bytes of objects is built whole: the client can be told its length, and a
-/// stream would cost more than it saves.
+/// Bytes of objects up to which a list is built at once. Its length is then known to the client,
+/// and a stream would cost more than it saves.
 pub const LONG_BYTES: usize = 256 << 10;
-/// What a streamed answer may have on its way: a piece in the making, and what the connection
-/// buffers while the client does not read.
+/// Bytes that a streamed answer may have in memory: the piece that is being written, and what the
+/// connection buffers while the client does not read.
 const STREAM_BYTES: usize = 640 << 10;
-/// A list below this length is not worth its place in the memory budget.
+/// Bytes below which a list is not counted in the memory budget, because counting would cost more
+/// than it is worth.
 const HELD_BYTES_MIN: usize = 16 << 10;
-/// Bytes in memory for each byte of a list that is built as a tree: its JSON, the tree, the text.
+/// Bytes in memory for each byte of a list that is built as a tree: its JSON, the tree, and the
+/// text.
 const TREE_FACTOR: usize = 4;
-/// When a client may come again that found the share of answers full.
+/// `Retry-After`, in seconds, for a client that found the share of answers full.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
-/// Memory of an answer that is about to be made.
+/// Reserves the memory of an answer that is about to be made.
 ///
 /// # Errors
-/// 429 if too much is on its way to clients.
+/// Returns 429 if the answers on their way to clients fill their share.
 pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
     let hold = call.tenant.plane.memory().take(Share::Answers, bytes);
     hold.ok_or_else(|| {
@@ -53,17 +55,18 @@ pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
     })
 }
 
-/// The memory of a streamed answer: what is on its way, and what its cut keeps from being freed.
+/// The memory of a streamed answer: the bytes on their way, and those that its cut keeps from being
+/// freed.
 pub struct Pin {
     hold: Reservation,
     taken: ReplacedMark,
 }
 
 impl Pin {
-    /// Begins a streamed answer from the newest cut or an older one.
+    /// Begins to count a streamed answer that shows the newest cut or an older one.
     ///
     /// # Errors
-    /// 429 if too much is on its way to clients.
+    /// Returns 429 if the answers on their way to clients fill their share.
     pub fn new(call: &Call<'_>) -> Result<Self, ApiError> {
         Ok(Self {
             hold: room(call, STREAM_BYTES)?,
@@ -71,7 +74,8 @@ impl Pin {
         })
     }
 
-    /// Weighs what the cut pins by now. False if that is too much, and the answer has to end.
+    /// Updates the bytes that the cut pins. Returns false if they are too many, so that the answer
+    /// has to end.
     pub fn may_go_on(&mut self, tenant: &Tenant) -> bool {
         let pinned = tenant.plane.pinned_since(self.taken);
         self.hold.resize(STREAM_BYTES.saturating_add(pinned));
@@ -79,15 +83,15 @@ impl Pin {
     }
 }
 
-/// What a stream needs, for a time: it is dropped then, although a client that reads nothing asks
-/// the stream for nothing.
+/// A value that a stream needs for a limited time. It is dropped after that time even if the client
+/// reads nothing, so that the stream is never polled.
 pub struct Lent<T> {
     slot: Arc<Mutex<Option<T>>>,
     timer: AbortHandle,
 }
 
 impl<T: Send + 'static> Lent<T> {
-    /// Lends it from now on. Must be called inside the runtime.
+    /// Starts the time. Must be called inside the runtime.
     pub fn new(thing: T, time: Duration) -> Self {
         let slot = Arc::new(Mutex::new(Some(thing)));
         let lent = Arc::clone(&slot);
@@ -102,7 +106,7 @@ impl<T: Send + 'static> Lent<T> {
         }
     }
 
-    /// Uses it; none if its time is over.
+    /// Calls `work` with the value; returns `None` if its time is over.
     pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> Option<R> {
         self.slot.lock().as_mut().map(work)
     }
@@ -110,14 +114,15 @@ impl<T: Send + 'static> Lent<T> {
 
 impl<T> Drop for Lent<T> {
     fn drop(&mut self) {
-        // The task has the slot until it is dropped, which may be later.
+        // The task refers to the slot until it is dropped itself, which may be later, so the value
+        // is removed from the slot now.
         let thing = self.slot.lock().take();
         drop(thing);
         self.timer.abort();
     }
 }
 
-/// A list that is about to be written, with the memory that this takes.
+/// A list that is about to be written, with its reserved memory.
 pub struct Listed {
     wish: Representation,
     selection: Selection,
@@ -127,17 +132,18 @@ pub struct Listed {
 }
 
 enum Size {
-    /// It is written at once. A very small one holds no memory: the seat of its request bounds it.
+    /// A list that is written at once. A very small one reserves no memory: the seats of requests
+    /// limit these.
     Whole(Items, Option<Reservation>),
-    /// It is written piece by piece; where it ends is known.
+    /// A list that is written piece by piece. Its end is known already.
     Streamed(Pin, Items),
 }
 
 impl Listed {
-    /// Takes the memory.
+    /// Reserves the memory.
     ///
     /// # Errors
-    /// 429 if too much is on its way to clients.
+    /// Returns 429 if the answers on their way to clients fill their share.
     pub fn new(
         call: &Call<'_>,
         wish: Representation,
@@ -168,10 +174,11 @@ impl Listed {
         })
     }
 
-    /// Writes it, or its first piece.
+    /// Writes the list, or its first piece.
     ///
     /// # Errors
-    /// 406 for the shape of one object, 422 for a bad table option, 500 if stored bytes are damaged.
+    /// Returns 406 if the shape is that of one object, 422 for a bad table option, 500 if stored
+    /// bytes are damaged.
     pub async fn body(self, call: &Call<'_>) -> Result<AnswerBody, ApiError> {
         let (pin, ends) = match self.size {
             Size::Whole(items, hold) => {
@@ -197,7 +204,7 @@ impl Listed {
             at: At::Head,
             last: ends.next,
         };
-        // What is wrong with the first piece can still be told with a Status.
+        // An error in the first piece can still be returned as a Status.
         let first = list.piece().await?;
         let others = stream::unfold(list, |mut list| async move {
             let next = list.next().await;
@@ -208,7 +215,7 @@ impl Listed {
     }
 }
 
-/// A body that holds its memory until its last slice is sent.
+/// Returns a body that holds its memory until its last slice is sent.
 fn held(body: AnswerBody, hold: Option<Reservation>) -> AnswerBody {
     match (body, hold) {
         (AnswerBody::Slices(mut slices), Some(hold)) => {
@@ -220,8 +227,8 @@ fn held(body: AnswerBody, hold: Option<Reservation>) -> AnswerBody {
     }
 }
 
-/// The last key of a page and how many are behind it, without its items, of which `first` are the
-/// first.
+/// Returns the last key of a page and the number of objects behind it, without its items. `first`
+/// are the first of these.
 fn end_of(
     call: &Call<'_>,
     selection: &Selection,
@@ -250,7 +257,7 @@ fn end_of(
     items
 }
 
-/// A list on its way out.
+/// A list that is being streamed.
 struct LongList {
     tenant: Tenant,
     request: Arc<ResourceRequest>,
@@ -269,16 +276,16 @@ struct LongList {
     last: Option<Vec<u8>>,
 }
 
-/// How far a list is written.
+/// The position up to which a list is written.
 enum At {
     Head,
-    /// Everything up to this key is.
+    /// Everything up to this key is written.
     Behind(Vec<u8>),
     End,
 }
 
 impl LongList {
-    /// The next piece for the stream; none at the end.
+    /// Returns the next piece for the stream; `None` at the end.
     async fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
         if matches!(self.at, At::End) {
             return None;

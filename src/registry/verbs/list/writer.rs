@@ -7,10 +7,10 @@ use crate::request::call::Call;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::ObjectRef;
 
-/// Bytes of a list that are gathered before they are handed on.
+/// Bytes of a list that are collected before they are sent as one piece.
 pub const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Writes a list, object by object.
+/// A writer of lists, which writes object by object.
 pub struct ListWriter<'a> {
     call: &'a Call<'a>,
     form: Form<'a>,
@@ -26,7 +26,7 @@ enum Form<'a> {
 }
 
 impl<'a> ListWriter<'a> {
-    /// Writes the head, up to the items; `meta` is the JSON of the list's metadata.
+    /// Writes the beginning, up to the items; `meta` is the JSON of the list's metadata.
     pub fn begin(call: &'a Call<'a>, shape: Shape, include: RowObject, meta: &str) -> Self {
         let mut list = Self::go_on(call, shape, include);
         match &mut list.form {
@@ -50,7 +50,7 @@ impl<'a> ListWriter<'a> {
         list
     }
 
-    /// Goes on behind objects that were written before.
+    /// Creates a writer that continues behind objects which were written before.
     pub fn go_on(call: &'a Call<'a>, shape: Shape, include: RowObject) -> Self {
         let partial = match shape {
             Shape::Table(version) => {
@@ -71,7 +71,7 @@ impl<'a> ListWriter<'a> {
     /// Writes one object.
     ///
     /// # Errors
-    /// 500 if stored bytes are damaged.
+    /// Returns 500 if stored bytes are damaged.
     pub fn write(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
         let shown = Shown::Stored(object);
         let body = representation::served_body(self.call, &shown)?;
@@ -100,7 +100,7 @@ impl<'a> ListWriter<'a> {
         Ok(())
     }
 
-    /// How many bytes wait to be taken.
+    /// Returns the number of bytes that [`Self::take`] would return.
     pub fn pending(&self) -> usize {
         match &self.form {
             Form::Items { out, .. } => out.len(),
@@ -108,7 +108,7 @@ impl<'a> ListWriter<'a> {
         }
     }
 
-    /// The bytes written so far, leaving none; objects go on behind them.
+    /// Removes and returns the bytes written so far. Further objects follow them.
     pub fn take(&mut self) -> Vec<u8> {
         match &mut self.form {
             Form::Items { out, .. } => std::mem::replace(out, Vec::with_capacity(CHUNK_BYTES)),
@@ -116,11 +116,12 @@ impl<'a> ListWriter<'a> {
         }
     }
 
-    /// Ends the list.
+    /// Ends the list and returns its last bytes.
     pub fn finish(self) -> Vec<u8> {
         let mut out = match self.form {
             Form::Table(table) => table.finish(),
-            // As upstream: a list of metadata without items has none, not an empty one.
+            // A list of metadata without items has no `items`, rather than empty ones, as
+            // upstream's has.
             Form::Items {
                 mut out,
                 partial: Some(_),

@@ -1,4 +1,4 @@
-//! What was there when a watch began, shown as added before any event.
+//! The objects that existed when a watch began, shown as added before any event.
 
 use super::{BATCH_BYTES, Feed, InitialEnd};
 use crate::answer::representation::{Columns, Shown};
@@ -14,34 +14,34 @@ use polyplane_plane::{ObjectRef, Prefix, Snapshot, Start, Version};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a client may take to read what was there when its watch began: the cut keeps objects
-/// that were replaced since from being freed.
+/// The longest time that a client may take to read the initial objects. The cut they come from
+/// keeps replaced objects from being freed.
 const INITIAL_TIME_MAX: Duration = Duration::from_secs(60);
 const READ_TOO_SLOWLY: &str = "the initial events were not read in time";
 const MEMORY_SHORT: &str = "the server has no memory for the rest of the initial events";
 
-/// Objects that are shown as added before any event, piece by piece as the client reads.
+/// The initial objects, which are shown as added before any event, piece by piece as the client
+/// reads.
 pub(super) struct Initial {
     cut: Snapshot,
     pinned: Pin,
     prefix: Prefix,
-    /// Everything up to this key was shown.
+    /// The key up to which everything was shown.
     behind: Vec<u8>,
-    /// Whether a bookmark tells where they end.
+    /// True if a bookmark marks the end of the initial events.
     marked: bool,
 }
 
-/// Which of the objects that are there come next.
+/// The range of initial objects for the next piece.
 struct Range<'a> {
     prefix: &'a Prefix,
     start: Start<'a>,
-    /// Those behind this key have not been converted yet.
+    /// The last key that was converted; objects behind it have to be converted first.
     until: Option<&'a [u8]>,
 }
 
 impl Feed {
-    /// Queues the first of the objects that are there as added; the others follow as the client
-    /// reads.
+    /// Queues the first of the present objects as added; the others follow as the client reads.
     pub(super) async fn present(
         &mut self,
         call: &Call<'_>,
@@ -88,7 +88,7 @@ impl Feed {
         Ok(())
     }
 
-    /// Queues a piece of the objects that are there; returns the last key if there may be more.
+    /// Queues a piece of the initial objects. Returns the last key if there may be more.
     fn present_piece(
         &mut self,
         call: &Call<'_>,
@@ -112,7 +112,7 @@ impl Feed {
         Ok(behind)
     }
 
-    /// Queues objects that are there.
+    /// Queues initial objects.
     fn show(&mut self, bytes: Bytes) {
         self.ready.push_back(WatchChunk {
             bytes,
@@ -127,15 +127,16 @@ impl Feed {
         Ok(frame)
     }
 
-    /// Everything that was there is queued.
+    /// Ends the initial events, because all of them are queued.
     fn end_initial(&mut self, version: Version, marked: bool) {
         if marked {
             self.bookmark(version, InitialEnd::Here);
         }
     }
 
-    /// Queues the next piece of what was there. A client that reads it too slowly, or when memory is
-    /// short, is told to begin anew; it was not told that everything was shown.
+    /// Queues the next piece of the initial objects. If the client reads too slowly, or if memory
+    /// is short, the watch ends with an error after which the client must begin again, because it
+    /// has not got all objects.
     pub(super) async fn present_more(&mut self, initial: Lent<Initial>) {
         let (tenant, request) = (self.tenant.clone(), Arc::clone(&self.request));
         let (row, services) = (Arc::clone(&self.row), Arc::clone(&self.services));

@@ -1,7 +1,7 @@
 //! The grammar of image references, as far as defaults depend on it.
 
-/// The tag of an image reference: `latest` if neither tag nor digest is given, empty if there is
-/// only a digest. `None` if the text is no reference.
+/// Returns the tag of an image reference: `latest` if neither tag nor digest is given, empty if
+/// there is only a digest. `None` if the text is no reference.
 pub fn tag(image: &str) -> Option<String> {
     if image.len() == 64
         && image
@@ -34,7 +34,7 @@ pub fn tag(image: &str) -> Option<String> {
     }
 }
 
-/// The registry in front of the first slash, if what stands there looks like one.
+/// Returns the registry in front of the first slash, if what stands there looks like one.
 fn split_domain(image: &str) -> (Option<&str>, &str) {
     match image.split_once('/') {
         Some((first, rest))

@@ -173,7 +173,7 @@ pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
     }
 }
 
-/// The terms of affinity between pods, with or without a weight.
+/// Returns the terms of affinity between pods, with or without a weight.
 pub fn pod_terms(spec: &Value) -> impl Iterator<Item = &Value> {
     ["podAffinity", "podAntiAffinity"]
         .into_iter()

@@ -120,7 +120,7 @@ fn validate_seccomp(profile: &str, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// The AppArmor field that says what an annotation says.
+/// Returns the AppArmor field that says what an annotation says.
 pub fn app_armor_profile(text: &str) -> Option<Value> {
     match text {
         "unconfined" => Some(json!({"type": "Unconfined"})),
@@ -134,7 +134,7 @@ pub fn app_armor_profile(text: &str) -> Option<Value> {
     }
 }
 
-/// The part of a profile's field that does not fit its annotation.
+/// Returns the part of a profile's field that does not fit its annotation.
 fn mismatch(annotation: &str, profile: &Value, defaults: &[&str]) -> Option<&'static str> {
     let fits = match profile.str_at(&["type"]) {
         "Unconfined" => annotation == "unconfined",

@@ -123,7 +123,7 @@ fn validate_source(source: &Value, value: &str, path: &Path<'_>, errors: &mut Ve
     errors.push(FieldError::invalid(path, "", detail));
 }
 
-/// The path and the subscript of `path['subscript']`.
+/// Returns the path and the subscript of `path['subscript']`.
 fn split_subscript(path: &str) -> Option<(&str, &str)> {
     let (path, subscript) = path.strip_suffix("']")?.split_once("['")?;
     (!path.is_empty()).then_some((path, subscript))

@@ -485,7 +485,7 @@ pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<F
     });
 }
 
-/// The longest text of a list joined by spaces.
+/// Returns the longest text of a list joined by spaces.
 pub fn joined_length(object: &Value, list: &str) -> usize {
     let (count, bytes) = texts(&object[list])
         .into_iter()

@@ -262,7 +262,7 @@ fn validate_containers(
     }
 }
 
-/// The container, without resources if there are none in them.
+/// Returns the container, without resources if there are none in them.
 fn without_empty(container: &Value) -> Value {
     let mut container = container.clone();
     if container["resources"]

@@ -23,7 +23,7 @@ pub fn is_of_pods(name: &str) -> bool {
     name == "cpu" || name == "memory" || is_huge_pages(name)
 }
 
-/// The members of a resource list.
+/// Returns the members of a resource list.
 pub fn list_of<'a>(resources: &'a Value, list: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
     resources
         .get(list)

@@ -306,7 +306,7 @@ const IPC_SYSCTLS: [&str; 10] = [
     "kernel.msg",
 ];
 
-/// Why a sysctl cannot be set where the pod shares a namespace with the host.
+/// Returns why a sysctl cannot be set where the pod shares a namespace with the host.
 fn host_sysctl(name: &str, spec: &Value) -> Option<&'static str> {
     let swap = name
         .find(['.', '/'])

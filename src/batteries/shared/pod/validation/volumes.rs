@@ -92,7 +92,7 @@ const SOURCES: [Source; 29] = [
     source("image", image),
 ];
 
-/// The volumes of a pod; gives those that are sound, by name.
+/// Returns the volumes of a pod; gives those that are sound, by name.
 pub fn validate<'a>(
     volumes: &'a [Value],
     metadata: Option<&Value>,

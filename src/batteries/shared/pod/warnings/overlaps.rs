@@ -104,7 +104,7 @@ fn files(source: &Value, from: &str) -> Vec<File> {
         .collect()
 }
 
-/// The files of one source; of several kinds in one the first counts.
+/// Returns the files of one source; of several kinds in one the first counts.
 fn projected(source: &Value) -> Vec<File> {
     for (kind, shown) in [("configMap", "ConfigMap"), ("secret", "Secret")] {
         if !source[kind]["items"].is_null() {

@@ -77,7 +77,7 @@ fn conflict(port: &Value, other: &Value) -> Option<&'static str> {
     }
 }
 
-/// A port as Go prints a structure.
+/// Returns a port as Go prints a structure.
 fn go_form(port: &Value) -> String {
     let (number, protocol) = key(port);
     format!(

@@ -1,4 +1,4 @@
-//! What is kept against what every plane would compute.
+//! Kept index maps are equal to those that each plane would compute.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,8 @@ use crate::state::{Context, Root};
 use crate::version::{Stamp, Version};
 use crate::{Flags, NewObject};
 
-/// The words of an object's data as values, and how often anybody asked.
+/// An index whose values are the words in an object's data, and the number of times that its rows
+/// were computed.
 #[derive(Default)]
 struct Words(AtomicUsize);
 
@@ -77,7 +78,7 @@ fn context(words: &Arc<Words>) -> Context {
     }
 }
 
-/// What stands in the only index of a root: values with owner, holders and amount.
+/// Returns the content of a root's only index: values with owner, number of holders and amount.
 fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i64)> {
     let cells = root.index_cells(0);
     let cell = |(value, cell): (&[u8], &crate::state::index::Cell)| {
@@ -91,7 +92,7 @@ fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i64)> {
     cells.map(cell).collect()
 }
 
-/// The same root with every row computed anew.
+/// Returns the same root with every row computed anew.
 fn anew(layer: &Arc<Layer>, template_values: &Arc<TemplateValues>, context: &Context) -> Root {
     let none = Context {
         indexes: Arc::from([]),
@@ -154,7 +155,7 @@ fn a_second_plane_computes_no_row_of_the_layer() {
     let words: Arc<Words> = Arc::default();
     let computed = |plane: &str, address: &str| {
         let before = words.0.load(Ordering::Relaxed);
-        // Every plane brings a list of its own with the indexes of all.
+        // Every plane brings its own list, which holds the indexes that all planes share.
         Root::of_layers(template_values(&layer, plane, address), &context(&words));
         words.0.load(Ordering::Relaxed) - before
     };
