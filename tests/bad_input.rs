@@ -1,5 +1,5 @@
 //! Bodies, headers and connections that no honest client sends: each gets upstream's Status, none
-//! costs more memory than its bound, and the server goes on as if nothing had happened.
+//! uses more memory than its limit, and the server continues to serve others.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const JSON: &str = "application/json";
 const YAML: &str = "application/yaml";
-/// Memory that the whole of a bad-input storm may leave behind or need at its peak.
+/// Memory that a storm of bad input may add to the server, at its peak or lastingly, in bytes.
 const MEMORY_BYTES_MAX: u64 = 400 << 20;
 
 struct Target {
@@ -48,7 +48,8 @@ impl Target {
             .await
     }
 
-    /// Alive, quiet in its log, within its memory, and empty but for what is born.
+    /// Checks that the server is alive, logged no error, is within its memory, and contains no new
+    /// object.
     async fn is_well(&self) -> Result<()> {
         let fresh = Client::open(&self.endpoint).await?;
         let list = fresh.get(CONFIG_MAPS).await?.expect(200)?;
@@ -82,7 +83,7 @@ async fn broken_json_and_yaml_get_a_status() -> Result<()> {
     let target = target().await?;
     let whole = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "\u{e9}"}}).to_string();
     let whole = whole.as_bytes();
-    // Cut off anywhere, even within a letter.
+    // Truncated at every byte, even within a character.
     for end in 0..whole.len() {
         let reply = target.post(JSON, whole[..end].to_vec()).await?;
         ensure!(
@@ -174,7 +175,7 @@ async fn deep_huge_and_exploding_bodies_are_bounded() -> Result<()> {
             reply.body
         );
     }
-    // Larger than a request may be: with its length said, and without.
+    // Larger than a request may be: once with a `Content-Length`, once chunked.
     let huge = format!(
         r#"{{"metadata":{{"name":"x"}},"data":{{"k":"{}"}}}}"#,
         "x".repeat(4 << 20)
@@ -189,17 +190,18 @@ async fn deep_huge_and_exploding_bodies_are_bounded() -> Result<()> {
         let body = Bytes::from(huge.clone());
         many.spawn(async move { client.typed(Method::POST, CONFIG_MAPS, JSON, body).await });
     }
-    // A connection that is closed in the face of a body too large is a refusal as well.
+    // If the server closes the connection while a body that is too large arrives, that counts as a
+    // refusal as well.
     for reply in many.join_all().await.into_iter().flatten() {
         ensure!(reply.status == 413, "{} {}", reply.status, reply.body);
     }
-    // Within the size, but too much for an object.
+    // Small enough for a request, but too large for an object.
     let large = format!(
         r#"{{"metadata":{{"name":"x"}},"data":{{"k":"{}"}}}}"#,
         "x".repeat(2 << 20)
     );
     target.post(JSON, large).await?.refuses(422, "Too long")?;
-    // Aliases that would be a thousand million letters.
+    // Aliases that would expand to a thousand million characters.
     let mut bomb = String::from("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n");
     for level in 1..10 {
         let list = vec![format!("*a{}", level - 1); 10].join(",");
@@ -220,7 +222,7 @@ async fn deep_huge_and_exploding_bodies_are_bounded() -> Result<()> {
             reply.body
         );
     }
-    // Very many fields, all wrong: the answer stays small.
+    // Very many unknown fields: the answer must stay small.
     let fields: Vec<String> = (0..100_000).map(|at| format!("\"f{at}\":{at}")).collect();
     let body = format!(r#"{{"metadata":{{"name":"x"}},{}}}"#, fields.join(","));
     let path = format!("{CONFIG_MAPS}?fieldValidation=Strict&dryRun=All");
@@ -419,10 +421,10 @@ async fn wrong_content_types_selectors_and_options_are_refused() -> Result<()> {
     target.is_well().await
 }
 
-/// Sends raw bytes on a connection of its own and reads what comes back.
+/// Sends raw bytes on a connection of its own and returns the answer.
 async fn converse(endpoint: &Endpoint, request: &[u8]) -> Result<String> {
     let mut stream = connect(endpoint, Caller::Admin, Protocol::Http1).await?;
-    // The server may refuse and close before it has read everything.
+    // A failure is ignored, because the server may refuse and close before it has read everything.
     drop(stream.write_all(request).await);
     let mut answer = Vec::new();
     drop(stream.read_to_end(&mut answer).await);
@@ -476,7 +478,7 @@ async fn floods_of_headers_and_nonsense_cost_only_their_connection() -> Result<(
             answer
         );
     }
-    // Two lengths, or a length and chunks: nothing can be smuggled.
+    // Two lengths, or a length and chunks: no proxy and server may understand different requests.
     let body = r#"{"metadata":{"name":"x"}}"#;
     let smuggled = format!(
         "POST /clusters/a{CONFIG_MAPS} HTTP/1.1\r\nHost: x\r\nContent-Type: {JSON}\r\nContent-Length: 5\r\nContent-Length: {}\r\n\r\n{body}",
@@ -505,7 +507,7 @@ async fn slow_bodies_end_at_the_deadline_and_hold_nobody_up() -> Result<()> {
             converse(&endpoint, head.as_bytes()).await
         });
     }
-    // While they hang, others are served.
+    // While these connections hang, the server serves others.
     for _ in 0..20 {
         target.client.get(CONFIG_MAPS).await?.expect(200)?;
     }

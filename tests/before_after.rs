@@ -1,6 +1,6 @@
-//! Whether this release is as fast as the tagged one. `bench compare` runs twice: the tagged
-//! release against itself, which shows what the machine and the instrument make of nothing, and
-//! this one against the tagged one. A scenario is slower if its median ratio of operations per CPU
+//! Compares the speed of this release with that of the tagged one. `bench compare` runs twice: the
+//! tagged release against itself, which shows the noise of machine and instrument, and this release
+//! against the tagged one. A scenario counts as slower if its median ratio of operations per CPU
 //! second is below `--least` and also below the lower quartile of the run against itself.
 //!
 //! `cargo run --release -p polyplane-tests --bin before_after -- --rounds 24`
@@ -76,8 +76,8 @@ async fn compared(arguments: &Arguments) -> Result<bool> {
     Ok(passed)
 }
 
-/// For each scenario and round, how many times more operations a CPU second of `a` does than one
-/// of `b`.
+/// Returns, for each scenario and round, the operations per CPU second of `a` divided by those of
+/// `b`.
 async fn ratios(
     release: &Path,
     a: &Path,
@@ -131,7 +131,7 @@ async fn ratios(
     Ok(ratios)
 }
 
-/// Returns the value below which a share of them lies.
+/// Returns the value below which the given share of all values lies.
 fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -140,7 +140,7 @@ fn quantile(values: &[f64], share: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// What a program printed.
+/// Returns the standard output of a program.
 fn said(command: &mut Command) -> Result<String> {
     let output = command
         .current_dir(folder().join(".."))

@@ -1,7 +1,7 @@
 //! The chart, rendered, linted and installed by the real helm.
 //!
-//! Owns helm's environment, so that nothing of the user's is read or written. Must not know what
-//! the chart contains.
+//! This module owns helm's environment, so that no file of the user is read or written. It does not
+//! know what the chart contains.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -13,13 +13,13 @@ use crate::golden::folder;
 
 /// The name under which the tests install the chart.
 pub const RELEASE: &str = "ring";
-/// The namespace in which they install it.
+/// The namespace in which the tests install the chart.
 pub const NAMESPACE: &str = "planes";
 
 /// helm, and the chart of this tree.
 pub struct Chart {
     program: PathBuf,
-    /// Where helm keeps caches and settings.
+    /// The folder for helm's caches and settings.
     home: tempfile::TempDir,
 }
 
@@ -27,7 +27,7 @@ impl Chart {
     /// Finds helm with `tests/programs`.
     ///
     /// # Errors
-    /// When there is none and it cannot be built.
+    /// Returns an error if there is no helm and it cannot be built.
     pub fn find() -> Result<Self> {
         let found = Command::new(folder().join("programs"))
             .arg("helm")
@@ -52,7 +52,7 @@ impl Chart {
     /// Runs helm with these values.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if helm cannot be started.
     pub fn run(&self, arguments: &[&str], values: &Value) -> Result<Output> {
         let mut file = tempfile::NamedTempFile::with_suffix(".json")?;
         serde_json::to_writer(&mut file, values)?;
@@ -61,7 +61,7 @@ impl Chart {
         command.output().context("cannot start helm")
     }
 
-    /// helm in its own environment.
+    /// Returns a command that runs helm in its own environment.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
         command
@@ -79,7 +79,7 @@ impl Chart {
     /// Returns all manifests with these values over the chart's own.
     ///
     /// # Errors
-    /// When helm refuses, with what it said.
+    /// Returns an error with helm's message if helm refuses.
     pub fn render(&self, values: &Value) -> Result<String> {
         let output = self.template(values)?;
         if !output.status.success() {
@@ -88,10 +88,10 @@ impl Chart {
         Ok(String::from_utf8(output.stdout)?)
     }
 
-    /// What helm says about values that it refuses.
+    /// Returns helm's message about values that it refuses.
     ///
     /// # Errors
-    /// When it accepts them.
+    /// Returns an error if helm accepts them.
     pub fn refused(&self, values: &Value) -> Result<String> {
         let output = self.template(values)?;
         if output.status.success() {
@@ -100,10 +100,10 @@ impl Chart {
         Ok(said(&output.stderr))
     }
 
-    /// What helm finds wrong or worth a warning.
+    /// Runs `helm lint` with these values.
     ///
     /// # Errors
-    /// When it finds something.
+    /// Returns an error if helm finds a mistake or warns.
     pub fn lint(&self, values: &Value) -> Result<()> {
         let path = Self::path();
         let output = self.run(&["lint", "--strict", &path.to_string_lossy()], values)?;
@@ -123,12 +123,12 @@ impl Chart {
     }
 }
 
-/// Returns the least values with which the chart renders: where etcd is.
+/// Returns the smallest values with which the chart renders: the addresses of etcd.
 pub fn on_etcd(endpoints: &[&str]) -> Value {
     json!({"etcd": {"endpoints": endpoints}})
 }
 
-/// One tree of values laid over another.
+/// Lays one tree of values over another.
 pub fn over(base: &Value, more: &Value) -> Value {
     match (base, more) {
         (Value::Object(base), Value::Object(more)) => {
@@ -143,10 +143,10 @@ pub fn over(base: &Value, more: &Value) -> Value {
     }
 }
 
-/// What the chart's own values say.
+/// Returns the chart's own values.
 ///
 /// # Errors
-/// When the file cannot be read.
+/// Returns an error if the file cannot be read.
 pub fn default_values() -> Result<Value> {
     let path: &Path = &Chart::path().join("values.yaml");
     let text = std::fs::read_to_string(path)?;

@@ -1,13 +1,13 @@
-//! Says whether a recorded run could have come from one correct store.
+//! Decides whether a recorded run could have come from one correct store.
 //!
-//! Owns what correct means: every object is linearizable, lists are consistent cuts, versions of a
-//! plane grow in real time, and each watch tells every change once, in order, without a gap,
-//! across all its sessions. Pure. Must not know how the run was made.
+//! This module defines what correct means: every object is linearizable, lists are consistent cuts,
+//! versions of a plane grow in real time, and each watch delivers every change once, in order,
+//! without a gap, across all its sessions. It is pure, and does not know how the run was made.
 //!
-//! Order of work: what was told is put together into one log per plane (`facts`), in which the
-//! versions are the witness of the order. Lists and watches are compared with that log directly.
-//! Each object's operations go through a search for a legal order (`search`, `object`), which the
-//! log makes nearly straight; only what carries no version (deletes, lost answers) is searched for.
+//! Order of work: all answers and events are put together into one log per plane (`facts`), in
+//! which the versions show the order. Lists and watches are compared with that log directly. A
+//! search finds a legal order of each object's operations (`search`, `object`). The log leaves few
+//! orders open; only operations without a version (deletes, lost answers) need a real search.
 
 mod clock;
 mod facts;
@@ -21,62 +21,62 @@ use std::fmt;
 use crate::history::{History, ObjectName, PlaneName};
 use facts::Facts;
 
-/// What a run may show without being faulty.
+/// The faults that a run may show and still pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
-    /// A watch that was told to begin anew (410).
+    /// A watch may get 410, which makes it start again.
     pub expired: bool,
-    /// A watch that ended with another error than 410.
+    /// A watch may end with another error than 410.
     pub watch_errors: bool,
-    /// A watch that had not told everything when the run ended.
+    /// A watch may lack the newest changes when the run ends.
     pub behind: bool,
 }
 
-/// What is wrong.
+/// The kind of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
-    /// One version stands for two different things.
+    /// One version belongs to two different changes.
     VersionNamesTwo,
     /// One write took effect at two versions.
     AppliedTwice,
     /// Content that nobody wrote, or that was written to another object.
     FromNowhere,
-    /// A write took effect that was refused.
+    /// A write that was refused took effect.
     EffectOfRefused,
-    /// The answer to a write shows other content than was sent.
+    /// The answer to a write shows other content than the request had.
     WrongAnswer,
-    /// A version is not above what had been told before the request began.
+    /// A version is not above those that clients knew before the request began.
     VersionFell,
-    /// A list lacks or holds what its version says otherwise.
+    /// A list differs from the plane's state at the list's version.
     WrongCut,
     /// No order of the operations explains the answers.
     NotLinearizable,
-    /// The search for an order was given up; the run is not proven right.
+    /// The search for an order exceeded its limit, so the run is not proven right.
     Undecided,
-    /// A watch did not tell a change.
+    /// A watch left out a change.
     WatchGap,
-    /// A watch told a change twice.
+    /// A watch delivered a change twice.
     WatchRepeat,
-    /// A watch told a change after a newer one.
+    /// A watch delivered a change after a newer one.
     WatchOrder,
-    /// A watch's event does not follow from those before it.
+    /// The type of a watch event does not follow from the events before it.
     WatchType,
-    /// A watch never told the newest changes.
+    /// A watch never delivered the newest changes.
     WatchBehind,
-    /// A watch could not go on from its last version.
+    /// A watch could not continue from its last version.
     WatchExpired,
     /// A watch ended with an error.
     WatchError,
 }
 
-/// One thing that a correct store would not have shown.
+/// One observation that a correct store would not have allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// What is wrong.
+    /// The kind of the fault.
     pub kind: Kind,
-    /// Where.
+    /// The plane.
     pub plane: PlaneName,
-    /// With which object, if with one.
+    /// The object, if the fault concerns one.
     pub object: Option<ObjectName>,
     /// The evidence, for a reader.
     pub evidence: String,
@@ -92,10 +92,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The verdict with what it rests on.
+/// The verdict, and how much was checked.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Everything that is wrong, by plane.
+    /// All faults, by plane.
     pub faults: Vec<Fault>,
     /// Operations that were checked.
     pub operations: usize,
@@ -105,12 +105,12 @@ pub struct Verdict {
     pub listings: usize,
     /// Events of watches that were checked.
     pub events: usize,
-    /// Steps of the searches, all objects together.
+    /// The steps of all searches together.
     pub steps: u64,
 }
 
 impl Verdict {
-    /// Returns whether nothing is wrong.
+    /// Returns whether there is no fault.
     pub fn is_right(&self) -> bool {
         self.faults.is_empty()
     }
@@ -135,7 +135,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Faults that are shown one by one.
+/// Faults that are shown one by one. More would make the report unreadable.
 const SHOWN: usize = 20;
 
 /// Checks a whole run.

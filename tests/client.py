@@ -1,4 +1,4 @@
-"""A typed program on the official Python client: run with a kubeconfig, prints `done`."""
+"""Uses the typed API of the official Python client. Run it with a kubeconfig; it prints `done`."""
 
 import sys
 import threading

@@ -1,6 +1,6 @@
 //! JSON requests and watches over one connection.
 //!
-//! Owns the framing of watch events. Must not know any kind.
+//! This module owns the framing of watch events. It does not know any kind.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::connection::{Answer, Ask, Connection};
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 use crate::programs::ask;
 
-/// The longest a request may take, more than the server's own deadline.
+/// The longest time of a request: more than the server's own deadline.
 const ANSWER_LIMIT: Duration = Duration::from_secs(75);
-/// The longest a test waits for an event that must come.
+/// The longest time that a test waits for an event that must arrive.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
 
-/// Speaks JSON to one plane as the administrator.
+/// Sends JSON to one plane as the administrator.
 pub struct Client {
     connection: Connection,
 }
 
-/// An answer with its body read as JSON; text that is none becomes a string.
+/// An answer with its body parsed as JSON. Other text becomes a JSON string.
 #[derive(Clone, Debug)]
 pub struct Reply {
     /// The status code.
@@ -36,37 +36,37 @@ pub struct Reply {
 }
 
 impl Client {
-    /// Connects.
+    /// Connects to an endpoint.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub async fn open(endpoint: &Endpoint) -> Result<Self> {
         Self::open_over(endpoint, Protocol::Http2).await
     }
 
-    /// Connects over a protocol.
+    /// Connects to an endpoint over one protocol.
     ///
     /// # Errors
-    /// When the server cannot be reached.
+    /// Returns an error if the server cannot be reached.
     pub async fn open_over(endpoint: &Endpoint, protocol: Protocol) -> Result<Self> {
         let connection = Connection::open(endpoint, Caller::Admin, protocol).await?;
         Ok(Self { connection })
     }
 
-    /// Sends a request as it stands.
+    /// Sends a request as it is.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Returns an error if no answer arrives.
     pub async fn raw(&self, ask: Ask) -> Result<Answer> {
         timeout(ANSWER_LIMIT, self.connection.send(ask))
             .await
             .context("no answer")?
     }
 
-    /// Sends a body with a content type of its own.
+    /// Sends a body with the given content type.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Returns an error if no answer arrives.
     pub async fn typed(
         &self,
         method: Method,
@@ -84,42 +84,42 @@ impl Client {
         Ok(reply(self.raw(sent).await?))
     }
 
-    /// Sends JSON, or nothing for null.
+    /// Sends JSON, or no body for null.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Returns an error if no answer arrives.
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Reply> {
         Ok(reply(self.raw(ask(method, path, body)).await?))
     }
 
-    /// GET.
+    /// Sends a GET.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Returns an error if no answer arrives.
     pub async fn get(&self, path: &str) -> Result<Reply> {
         self.send(Method::GET, path, &Value::Null).await
     }
 
-    /// POST.
+    /// Sends a POST.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Returns an error if no answer arrives.
     pub async fn post(&self, path: &str, body: &Value) -> Result<Reply> {
         self.send(Method::POST, path, body).await
     }
 
-    /// DELETE.
+    /// Sends a DELETE.
     ///
     /// # Errors
-    /// When no answer comes.
+    /// Returns an error if no answer arrives.
     pub async fn delete(&self, path: &str) -> Result<Reply> {
         self.send(Method::DELETE, path, &Value::Null).await
     }
 
-    /// Opens a watch; `path` says `watch=1` itself.
+    /// Opens a watch. `path` contains `watch=1`.
     ///
     /// # Errors
-    /// When it is refused.
+    /// Returns an error if the server refuses the watch.
     pub async fn watch(&self, path: &str) -> Result<Events> {
         let answer = self.connection.start(ask(Method::GET, path, &Value::Null));
         let answer = timeout(ANSWER_LIMIT, answer).await.context("no answer")??;
@@ -147,10 +147,10 @@ fn reply(answer: Answer) -> Reply {
 }
 
 impl Reply {
-    /// Returns the body, if the status is as expected.
+    /// Returns the body if the status is the expected one.
     ///
     /// # Errors
-    /// When it is another, with the body.
+    /// Returns an error with the body if the status is another.
     pub fn expect(self, status: u16) -> Result<Value> {
         if self.status != status {
             bail!("expected {status}, got {} {}", self.status, self.body);
@@ -161,7 +161,7 @@ impl Reply {
     /// Checks that this is a Status failure of this code whose message contains a text.
     ///
     /// # Errors
-    /// When it is anything else.
+    /// Returns an error if the answer is anything else.
     pub fn refuses(&self, code: u16, words: &str) -> Result<()> {
         let message = self.body["message"].as_str().unwrap_or_default();
         let is_status = self.body["kind"] == "Status" && self.body["status"] == "Failure";
@@ -204,10 +204,10 @@ pub struct Events {
 }
 
 impl Events {
-    /// Returns the next event; `None` when the server ended the watch.
+    /// Returns the next event; `None` if the server ended the watch.
     ///
     /// # Errors
-    /// When the connection breaks or what comes is no JSON.
+    /// Returns an error if the connection breaks or a line is not JSON.
     pub async fn next(&mut self) -> Result<Option<Value>> {
         loop {
             if let Some(end) = self.buffer.iter().position(|byte| *byte == b'\n') {
@@ -228,10 +228,10 @@ impl Events {
         }
     }
 
-    /// Returns the next event, which must come.
+    /// Returns the next event, which must arrive.
     ///
     /// # Errors
-    /// When it does not come, or the watch ends.
+    /// Returns an error if it does not arrive, or the watch ends.
     pub async fn expect(&mut self) -> Result<Value> {
         let event = timeout(EVENT_LIMIT, self.next())
             .await
@@ -239,10 +239,10 @@ impl Events {
         event.context("the watch ended")
     }
 
-    /// Returns the next event that is no bookmark, as type and object.
+    /// Returns type and object of the next event that is not a bookmark.
     ///
     /// # Errors
-    /// As [`Events::expect`].
+    /// Returns the errors of [`Events::expect`].
     pub async fn change(&mut self) -> Result<(String, Value)> {
         loop {
             let mut event = self.expect().await?;
@@ -253,10 +253,10 @@ impl Events {
         }
     }
 
-    /// Reads until the server ends the watch; the events that still came.
+    /// Reads until the server ends the watch; returns the events that arrived.
     ///
     /// # Errors
-    /// When it stays open.
+    /// Returns an error if the server does not end the watch.
     pub async fn until_end(&mut self) -> Result<Vec<Value>> {
         let mut events = Vec::new();
         while let Some(event) = timeout(EVENT_LIMIT, self.next())

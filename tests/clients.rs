@@ -1,4 +1,4 @@
-//! Programs as others write them, unmodified, against a plane: kube-rs and the Python client.
+//! Unmodified clients of other projects against a plane: kube-rs and the Python client.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,7 +24,7 @@ use polyplane_tests::python::python;
 use serde_json::json;
 use tokio::time::timeout;
 
-/// The longest a test waits for an event that must come.
+/// The longest time that a test waits for an event that must arrive.
 const EVENT_LIMIT: Duration = Duration::from_secs(30);
 
 async fn client(server: &Up, context: &str) -> Result<Client> {
@@ -38,9 +38,9 @@ async fn client(server: &Up, context: &str) -> Result<Client> {
     Ok(Client::try_from(config)?)
 }
 
-/// A server with the plane `a`, whose context the kubeconfig has.
+/// Starts a server with the plane `a`, for which the kubeconfig has a context.
 async fn begin(folder: &Path) -> Result<(Up, Client)> {
-    // The client library takes the provider of the process.
+    // The client library uses the TLS provider of the process.
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let server = Up::start(&folder.join("data"), &[]).await?;
     create_plane(&server.root()?, "a").await?;
@@ -103,7 +103,7 @@ async fn kube_rs_reads_and_writes_typed_objects() -> Result<()> {
         matches!(&twice, Err(kube::Error::Api(status)) if status.reason == "AlreadyExists"),
         "{twice:?}"
     );
-    // The three patches.
+    // All three kinds of patch.
     let parameters = PatchParams::default();
     maps.patch(
         "typed",
@@ -133,7 +133,7 @@ async fn kube_rs_reads_and_writes_typed_objects() -> Result<()> {
         "{data:?}"
     );
     ensure!(maps.get_opt("nothing").await?.is_none());
-    // Lists in pages are what a list in one piece is.
+    // A list in pages must equal a list in one piece.
     for index in 0..25 {
         maps.create(
             &PostParams::default(),
@@ -179,7 +179,7 @@ async fn kube_rs_reads_and_writes_typed_objects() -> Result<()> {
         left.contains(&"page-00".to_owned()) && !left.contains(&"page-01".to_owned()),
         "{left:?}"
     );
-    // A namespace of its own, a service with its address, a deployment with its scale.
+    // Create a namespace, a service, which gets an address, and a deployment, which has a scale.
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let namespace = serde_json::from_value(json!({"metadata": {"name": "rust"}}))?;
     namespaces
@@ -251,7 +251,7 @@ async fn kube_rs_works_with_kinds_it_discovers() -> Result<()> {
         .delete("dynamic", &DeleteParams::default())
         .await?;
     ensure!(ingresses.get_opt("dynamic").await?.is_none());
-    // Planes themselves are objects of the root.
+    // Planes are objects of the root plane.
     let root = self::client(&server, "root").await?;
     let planes = ApiResource::from_gvk(&GroupVersionKind::gvk(
         "polyplane.dev",
@@ -281,7 +281,7 @@ async fn kube_rs_watchers_and_reflectors_follow() -> Result<()> {
         )
         .await?;
     }
-    // Listing in pages first, and streaming the list: both begin the same way.
+    // A watcher may list in pages or stream the list; both must begin in the same way.
     for config in [
         watcher::Config::default().page_size(3),
         watcher::Config::default().streaming_lists(),
@@ -319,7 +319,7 @@ async fn kube_rs_watchers_and_reflectors_follow() -> Result<()> {
         };
         ensure!(object.name_any() == "live");
     }
-    // A reflector's store is what a list is.
+    // The store of a reflector must equal a list.
     let (reader, writer) = reflector::store();
     let stream = reflector(writer, watch(maps.clone(), watcher::Config::default()))
         .default_backoff()
@@ -344,7 +344,7 @@ async fn kube_rs_watchers_and_reflectors_follow() -> Result<()> {
     for name in ["zz-last", "zzz-live"] {
         while next(&mut stream).await?.name_any() != name {}
         if name == "zz-last" {
-            // The list is in the store for sure once something that follows it was seen.
+            // Once an event after the list was seen, the whole list is in the store.
             maps.create(&PostParams::default(), &config_map("zzz-live", "x"))
                 .await?;
         }

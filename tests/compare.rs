@@ -1,6 +1,6 @@
-//! Structured differences between a recording and a replay, and the list of accepted ones.
+//! Structured differences between a recording and a replay, and the list of accepted differences.
 //!
-//! Owns what counts as equal. Must not know how either side was obtained.
+//! This module defines what counts as equal. It does not know how either side was obtained.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -13,16 +13,16 @@ use serde_json::Value;
 
 use crate::golden::{Golden, Recorded};
 
-/// One place where a replay answered otherwise.
+/// One place where a replay differs from the recording.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The step.
     pub step: String,
-    /// Where in the answer: `/status`, `/headers/…` or `/body/…`.
+    /// The place in the answer: `/status`, `/headers/…` or `/body/…`.
     pub path: String,
-    /// What the reference answered.
+    /// The reference's value.
     pub recorded: Option<Value>,
-    /// What was answered now.
+    /// The value in the replay.
     pub answered: Option<Value>,
 }
 
@@ -108,7 +108,7 @@ fn step_differences(recorded: &Recorded, answered: &Recorded, found: &mut Vec<Di
     value_differences(&mut path, &recorded.body, &answered.body, &mut add_body);
 }
 
-/// Takes a path with what stands there on either side.
+/// Adds a difference: a path, and the values of both sides.
 type AddPlace<'a> = dyn FnMut(&str, Option<&Value>, Option<&Value>) + 'a;
 
 fn value_differences(
@@ -146,7 +146,7 @@ fn value_differences(
     }
 }
 
-/// The versions both sides have seen must have come in the same order.
+/// Compares the order of the versions that both sides have seen, which must be the same.
 fn order_difference(recorded: &Golden, answered: &Golden, found: &mut Vec<Difference>) {
     let common = |order: &[String], other: &[String]| -> Vec<String> {
         let other: BTreeSet<_> = other.iter().collect();
@@ -172,17 +172,17 @@ fn order_difference(recorded: &Golden, answered: &Golden, found: &mut Vec<Differ
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accepted {
-    /// The scenario; `*` within it stands for any text, as in the fields below.
+    /// The scenario. A `*` stands for any text, here and in the fields below.
     pub scenario: String,
     /// The step.
     pub step: String,
-    /// Where in the answer.
+    /// The place in the answer.
     pub path: String,
-    /// What the reference answered, as JSON; absent: anything.
+    /// The reference's value, as JSON; absent for any value.
     pub recorded: Option<String>,
-    /// What is answered now, as JSON; absent: anything.
+    /// The value in the replay, as JSON; absent for any value.
     pub answered: Option<String>,
-    /// Why this difference is right.
+    /// The reason why this difference is right.
     pub reason: String,
     #[serde(skip)]
     uses: Cell<usize>,
@@ -192,7 +192,7 @@ pub struct Accepted {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AcceptedList {
-    /// In the order of the file.
+    /// The entries in the order of the file.
     #[serde(default)]
     pub difference: Vec<Accepted>,
 }
@@ -201,7 +201,7 @@ impl AcceptedList {
     /// Reads the list.
     ///
     /// # Errors
-    /// When the file is damaged, or an entry gives no reason.
+    /// Returns an error if the file is damaged, or an entry has no reason.
     pub fn load(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -221,7 +221,7 @@ impl AcceptedList {
         Ok(list)
     }
 
-    /// Returns whether an entry accepts the difference; marks the entry as used.
+    /// Returns whether an entry accepts the difference, and marks that entry as used.
     pub fn accepts(&self, scenario: &str, difference: &Difference) -> bool {
         let entry = self.difference.iter().find(|entry| {
             like(&entry.scenario, scenario)
@@ -236,7 +236,8 @@ impl AcceptedList {
         entry.is_some()
     }
 
-    /// Entries of replayed scenarios that accepted nothing: the list must not outlive its causes.
+    /// Returns the entries for replayed scenarios that accepted nothing. They are stale and have to
+    /// be removed.
     pub fn unused<'a>(&'a self, replayed: &'a [String]) -> impl Iterator<Item = &'a Accepted> {
         self.difference.iter().filter(|entry| {
             entry.uses.get() == 0 && replayed.iter().any(|name| like(&entry.scenario, name))
@@ -252,7 +253,7 @@ fn same(wanted: Option<&str>, value: Option<&Value>) -> bool {
     }
 }
 
-/// Compares with a pattern in which `*` stands for any text.
+/// Compares a text with a pattern in which `*` stands for any text.
 fn like(pattern: &str, text: &str) -> bool {
     let mut pieces = pattern.split('*');
     let Some(mut rest) = text.strip_prefix(pieces.next().unwrap_or_default()) else {

@@ -1,6 +1,7 @@
 //! One HTTPS connection to one endpoint, HTTP/2 or HTTP/1.1, with the caller's credentials.
 //!
-//! Owns sockets, TLS and the framing of requests. Must not know what a request means.
+//! This module owns sockets, TLS and the framing of requests. It does not know what a request
+//! means.
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -18,14 +19,14 @@ use tokio_rustls::client::TlsStream;
 
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 
-/// What is sent; the path goes behind the endpoint's base path.
+/// A request. Its path is appended to the endpoint's base path.
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// The verb.
     pub method: Method,
     /// Path and query, beginning with a slash.
     pub path: String,
-    /// Headers as given; `authorization: none` sends no credential.
+    /// The headers as given. `authorization: none` means that no credential is sent.
     pub headers: Vec<(String, String)>,
     /// The body, empty for none.
     pub body: Bytes,
@@ -56,10 +57,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects, shakes hands and starts the task that moves frames.
+    /// Connects, does the TLS handshake and starts the task that moves frames.
     ///
     /// # Errors
-    /// When the server cannot be reached or is not who it should be.
+    /// Returns an error if the server cannot be reached or its certificate is wrong.
     pub async fn open(endpoint: &Endpoint, caller: Caller, protocol: Protocol) -> Result<Self> {
         let stream = TokioIo::new(connect(endpoint, caller, protocol).await?);
         let (sender, driver) = match protocol {
@@ -86,10 +87,10 @@ impl Connection {
         })
     }
 
-    /// Sends and returns as soon as the answer's head is there.
+    /// Sends a request and returns as soon as the answer's head has arrived.
     ///
     /// # Errors
-    /// When the connection breaks or the request cannot be expressed in HTTP.
+    /// Returns an error if the connection breaks or the request cannot be expressed in HTTP.
     pub async fn start(&self, ask: Ask) -> Result<Response<Incoming>> {
         let request = self.request(ask)?;
         let response = match &self.sender {
@@ -103,10 +104,10 @@ impl Connection {
         Ok(response)
     }
 
-    /// Sends and reads the whole answer.
+    /// Sends a request and reads the whole answer.
     ///
     /// # Errors
-    /// As [`Connection::start`], and when the body breaks off.
+    /// Returns the errors of [`Connection::start`], or an error if the body breaks off.
     pub async fn send(&self, ask: Ask) -> Result<Answer> {
         let response = self.start(ask).await?;
         let (head, body) = response.into_parts();
@@ -162,10 +163,10 @@ impl Drop for Connection {
     }
 }
 
-/// Opens the socket and shakes hands for TLS.
+/// Opens the socket and does the TLS handshake.
 ///
 /// # Errors
-/// When the server cannot be reached or is not who it should be.
+/// Returns an error if the server cannot be reached or its certificate is wrong.
 pub async fn connect(
     endpoint: &Endpoint,
     caller: Caller,

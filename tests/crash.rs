@@ -1,11 +1,12 @@
-//! kill −9, again and again, under 64 writers with watchers beside them.
+//! Repeated kill −9 under 64 writers, with watchers beside them.
 //!
-//! Writers note what was acknowledged. After each restart everything acknowledged is there with its
-//! version; only the one request that each writer had under way may have happened or not. Watchers
-//! go on from their last version; in the end their events, put together over all lives of the
-//! server, must be every write exactly once, in order.
+//! Writers record which writes were acknowledged. After each restart every acknowledged write must
+//! be present with its version; only the one request that each writer had in flight may have
+//! happened or not. Watchers continue from their last version. At the end their events, over all
+//! lives of the server, must be every write exactly once, in order.
 //!
-//! `POLYPLANE_CRASH_ROUNDS` sets the rounds, `POLYPLANE_CRASH_SEED` the moments of the kills.
+//! `POLYPLANE_CRASH_ROUNDS` sets the number of rounds, `POLYPLANE_CRASH_SEED` the moments of the
+//! kills.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,17 +27,17 @@ const PLANES: usize = 4;
 const WRITERS: usize = 64;
 /// Objects of one writer.
 const KEYS: u64 = 4;
-/// Acknowledged writes of a round, at least and at most.
+/// The smallest and the largest number of acknowledged writes of a round.
 const ACKS: std::ops::Range<u64> = 100..700;
 
-/// What is known of an object.
+/// The writer's knowledge of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Known {
     Absent,
     Present { version: u64, value: String },
 }
 
-/// A request that was not answered; none is a deletion.
+/// The name and content of a request without an answer; `None` for a deletion.
 type Pending = (String, Option<String>);
 
 /// One client that writes its own objects.
@@ -51,7 +52,7 @@ struct Writer {
     acked_deletes: u64,
 }
 
-/// What one watcher has seen through all lives of the server.
+/// The events that one watcher has seen through all lives of the server.
 #[derive(Default)]
 struct Watched {
     last: u64,
@@ -65,7 +66,7 @@ struct Seen {
     value: String,
 }
 
-/// Counts what is acknowledged in a round and says when it is enough.
+/// Counts the acknowledged writes of a round and reports when they are enough.
 struct Round {
     acks: AtomicU64,
     enough: u64,
@@ -101,8 +102,8 @@ impl Writer {
         }
     }
 
-    /// Writes until the server is gone. Every version must exceed `floor`, the newest one that
-    /// this plane had told before the server started.
+    /// Writes until the server is gone. Every version must exceed `floor`, the newest version that
+    /// a client knew of this plane before the server started.
     async fn work(&mut self, client: &Client, floor: u64, round: &Round) -> Result<()> {
         loop {
             let name = format!("w{}-{}", self.id, self.step % KEYS);
@@ -150,12 +151,13 @@ impl Writer {
         }
     }
 
-    /// Compares what is there with what was acknowledged, and learns what became of the request
-    /// that was under way.
+    /// Compares the plane's objects with the acknowledged writes, and finds out whether the request
+    /// in flight has happened.
     fn check(&mut self, there: &BTreeMap<String, (u64, String)>) -> Result<()> {
         let pending = self.pending.take();
         if let Some((name, _)) = &pending {
-            // Never the same write again: an update that changes nothing gets no version.
+            // The step makes each write different, because an update that changes nothing gets no
+            // version.
             self.step += 1;
             self.objects.entry(name.clone()).or_insert(Known::Absent);
         }
@@ -194,8 +196,8 @@ impl Writer {
 }
 
 impl Watched {
-    /// Follows the plane's changes until the server is gone, or until an object is deleted whose
-    /// name is `last_name`.
+    /// Follows the plane's changes until the server is gone, or until an object called `last_name`
+    /// is deleted.
     async fn follow(&mut self, client: &Client, last_name: Option<&str>) -> Result<()> {
         let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", self.last);
         let mut events = match client.watch(&path).await {
@@ -235,7 +237,7 @@ impl Watched {
         Ok(())
     }
 
-    /// Plays the events and returns what must be there after them.
+    /// Applies the events and returns the objects that must exist after them.
     fn play(&self) -> Result<BTreeMap<String, (u64, String)>> {
         let mut objects: BTreeMap<String, (u64, String)> = BTreeMap::new();
         for Seen {
@@ -278,16 +280,16 @@ async fn contents(client: &Client) -> Result<(BTreeMap<String, (u64, String)>, u
     Ok((objects, version(&list)))
 }
 
-/// Everything that outlives the server.
+/// The state that outlives the server.
 struct Run {
     writers: Vec<Writer>,
     watched: Vec<Watched>,
-    /// The newest version each plane has told anybody.
+    /// For each plane, the newest version that any client knows.
     told: Vec<u64>,
 }
 
 impl Run {
-    /// One life of the server: check, write, kill.
+    /// Runs one life of the server: check, write, kill.
     async fn round(&mut self, server: Up, enough: u64) -> Result<()> {
         let clients = self.check(&server).await?;
         let round = Round::new(enough);
@@ -297,7 +299,7 @@ impl Run {
             let floor = self.told[writer.plane];
             working.spawn(async move {
                 let done = writer.work(&client, floor, &round).await;
-                // A writer that found a fault must not leave the others waiting.
+                // A writer that found a fault must end the round, or the others would wait.
                 if done.is_err() {
                     round.reached.notify_one();
                 }
@@ -329,7 +331,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everything acknowledged is there.
+    /// Checks that every acknowledged write is present.
     async fn check(&mut self, server: &Up) -> Result<Vec<Arc<Client>>> {
         let mut clients = Vec::new();
         for plane in 0..PLANES {
@@ -365,7 +367,7 @@ impl Run {
             .filter(move |writer| writer.plane == plane)
     }
 
-    /// The watchers catch up; then their events are compared with everything acknowledged.
+    /// Lets the watchers catch up, and compares their events with all acknowledged writes.
     async fn finish(&mut self, server: &Up) -> Result<()> {
         let clients = self.check(server).await?;
         for (plane, client) in clients.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! Cuts `managedFields` out of texts that are compared as texts.
+//! Removes `managedFields` from texts that are compared as text.
 
-/// Cuts `managedFields` out of JSON (compact or indented) or YAML text.
+/// Removes `managedFields` from JSON (compact or indented) or YAML text.
 pub fn without_managed_fields(text: &str) -> String {
     if let Some(at) = text.find("\"managedFields\":") {
         let Some(open) = text[at..].find('[').map(|open| at + open) else {
@@ -35,7 +35,7 @@ pub fn without_managed_fields(text: &str) -> String {
     kept
 }
 
-/// Cuts `managedFields` out of an object that a message quotes with backslashes.
+/// Removes `managedFields` from an object that a message quotes with backslashes.
 pub fn without_quoted_managed_fields(text: &str) -> String {
     const NAME: &str = r#"\"managedFields\":["#;
     let Some(at) = text.find(NAME) else {

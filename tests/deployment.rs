@@ -1,8 +1,8 @@
-//! What a rendered Deployment asks of whoever runs its pods: command, environment, probes, hooks,
-//! grace and how a rolling update goes.
+//! A rendered Deployment as the programs that run its pods need it: command, environment, probes,
+//! hooks, grace and the rules of a rolling update.
 //!
-//! Owns the reading of manifests and the defaults Kubernetes gives to what they leave out. Must not
-//! start anything: a test plays Deployment controller and kubelet with what is read here.
+//! This module reads manifests and fills in Kubernetes' defaults. It starts nothing: tests act as
+//! Deployment controller and kubelet.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,15 +16,15 @@ use serde_json::Value;
 pub struct Deployment {
     /// Its name.
     pub name: String,
-    /// Replicas it names; an autoscaled Deployment names none.
+    /// The number of replicas; `None` for an autoscaled Deployment.
     pub replicas: Option<u32>,
-    /// How a rolling update goes.
+    /// The rules of a rolling update.
     pub strategy: RollingUpdate,
-    /// How long a new pod must have been ready before the update goes on.
+    /// The time for which a new pod must have been ready before the update continues.
     pub min_ready: Duration,
-    /// From the deletion of a pod to SIGKILL; the pre-stop hook counts.
+    /// The time from the deletion of a pod to SIGKILL, the pre-stop hook included.
     pub termination_grace: Duration,
-    /// Labels of the pods.
+    /// The labels of the pods.
     pub labels: BTreeMap<String, String>,
     /// The container.
     pub container: Container,
@@ -32,48 +32,49 @@ pub struct Deployment {
     pub volumes: BTreeMap<String, Volume>,
 }
 
-/// How many pods may be missing, and be too many, during a rolling update.
+/// The numbers of pods that may be missing or additional during a rolling update.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RollingUpdate {
     /// Pods that may be missing.
     pub unavailable_max: Amount,
-    /// Pods that may be too many.
+    /// Pods that may be additional.
     pub surge_max: Amount,
 }
 
 /// A number of pods, or a share of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amount {
-    /// So many.
+    /// A number of pods.
     Pods(u32),
-    /// Hundredths of the replicas.
+    /// A percentage of the replicas.
     Percent(u32),
 }
 
-/// What runs in a pod.
+/// The container of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     /// Its name.
     pub name: String,
     /// Its image.
     pub image: String,
-    /// The program and its first arguments, before variables are put in.
+    /// The program and its first arguments, before `$(NAME)` is replaced.
     pub command: Vec<String>,
-    /// The other arguments, before variables are put in.
+    /// The other arguments, before `$(NAME)` is replaced.
     pub args: Vec<String>,
-    /// Variables in their order, before variables are put in.
+    /// The variables in their order, before `$(NAME)` is replaced.
     pub env: Vec<Variable>,
-    /// Ports by name.
+    /// The ports by name.
     pub ports: BTreeMap<String, u16>,
-    /// Until it succeeds, the other probes wait; when it fails, the container is started again.
+    /// The startup probe. Until it succeeds, the other probes wait; if it fails, the container is
+    /// started again.
     pub startup: Option<Probe>,
-    /// When it fails, the container is started again.
+    /// The liveness probe. If it fails, the container is started again.
     pub liveness: Option<Probe>,
-    /// While it fails, the pod is no endpoint of its services.
+    /// The readiness probe. While it fails, the pod is not an endpoint of its services.
     pub readiness: Option<Probe>,
-    /// What runs before SIGTERM.
+    /// The hook that runs before SIGTERM.
     pub pre_stop: Option<Hook>,
-    /// Folders of volumes.
+    /// The mounted volumes.
     pub mounts: Vec<Mount>,
 }
 
@@ -82,14 +83,14 @@ pub struct Container {
 pub struct Variable {
     /// Its name.
     pub name: String,
-    /// Where its value comes from.
+    /// The source of the value.
     pub source: Source,
 }
 
-/// Where a variable's value comes from.
+/// The source of a variable's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// Text, in which `$(NAME)` stands for a variable above it.
+    /// A text, in which `$(NAME)` stands for a variable that was defined before.
     Text(String),
     /// A field of the pod, such as `metadata.name`.
     Field(String),
@@ -102,29 +103,29 @@ pub enum Source {
     },
 }
 
-/// A check the kubelet repeats.
+/// A check that the kubelet repeats.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// What is asked.
+    /// The request or command.
     pub check: Check,
-    /// From the container's start to the first time.
+    /// The time from the container's start to the first check.
     pub initial_delay: Duration,
-    /// From one time to the next.
+    /// The time from one check to the next.
     pub period: Duration,
-    /// How long one may take.
+    /// The time that one check may take.
     pub timeout: Duration,
-    /// Successes in a row after which it counts as succeeding.
+    /// Successes in a row after which the probe counts as successful.
     pub successes: u32,
-    /// Failures in a row after which it counts as failing.
+    /// Failures in a row after which the probe counts as failed.
     pub failures: u32,
 }
 
-/// What a probe asks.
+/// The check of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Check {
     /// A GET of a path; a status from 200 to 399 is a success. Certificates are not verified.
     Http {
-        /// Over TLS.
+        /// True for HTTPS.
         https: bool,
         /// The path.
         path: String,
@@ -135,12 +136,12 @@ pub enum Check {
     Exec(Vec<String>),
 }
 
-/// What runs before a container is told to end.
+/// A hook that runs before a container gets SIGTERM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hook {
     /// A command in the container.
     Exec(Vec<String>),
-    /// Waiting.
+    /// A pause.
     Sleep(Duration),
 }
 
@@ -149,20 +150,20 @@ pub enum Hook {
 pub struct Mount {
     /// The volume.
     pub volume: String,
-    /// Where it is seen.
+    /// The path in the container.
     pub path: PathBuf,
-    /// It cannot be written.
+    /// True if it cannot be written.
     pub read_only: bool,
 }
 
-/// What a volume holds.
+/// The content of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Volume {
     /// Keys of Secrets as files.
     Secrets(Vec<SecretFiles>),
     /// An empty folder.
     Empty,
-    /// Something else, by the name of its kind.
+    /// Other content, by the name of its kind.
     Other(String),
 }
 
@@ -171,18 +172,18 @@ pub enum Volume {
 pub struct SecretFiles {
     /// The Secret.
     pub secret: String,
-    /// File names by key; none means every key under its own name.
+    /// File names by key. If empty, every key is a file of its own name.
     pub files: BTreeMap<String, String>,
 }
 
-/// A process as the kubelet starts it: variables are put in, sources are resolved.
+/// A process as the kubelet starts it: variables are replaced, sources are resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Launch {
     /// The program's path in the image.
     pub program: String,
-    /// Its arguments.
+    /// The program's arguments.
     pub arguments: Vec<String>,
-    /// Its whole environment, in order.
+    /// The whole environment, in order.
     pub environment: Vec<(String, String)>,
     /// The command that runs before SIGTERM.
     pub pre_stop: Option<Hook>,
@@ -191,7 +192,7 @@ pub struct Launch {
 /// Returns the documents of a manifest, without the empty ones.
 ///
 /// # Errors
-/// When the manifest is not YAML.
+/// Returns an error if the manifest is not YAML.
 pub fn documents(manifest: &str) -> Result<Vec<Value>> {
     let documents: Vec<Value> =
         serde_saphyr::from_multiple(manifest).context("a manifest is not YAML")?;
@@ -205,7 +206,8 @@ impl Deployment {
     /// Returns the one Deployment of a manifest.
     ///
     /// # Errors
-    /// When there is none or more than one, or it says what is not understood here.
+    /// Returns an error if there is none or more than one, or it contains a setting that this
+    /// module does not know.
     pub fn from_manifest(manifest: &str) -> Result<Self> {
         let mut found = documents(manifest)?
             .into_iter()
@@ -218,10 +220,10 @@ impl Deployment {
         Self::from_object(&document)
     }
 
-    /// Returns a Deployment's JSON.
+    /// Reads a Deployment from JSON.
     ///
     /// # Errors
-    /// When it says what is not understood here.
+    /// Returns an error if it contains a setting that this module does not know.
     pub fn from_object(object: &Value) -> Result<Self> {
         let spec = &object["spec"];
         let pod = &spec["template"]["spec"];
@@ -252,8 +254,8 @@ impl Deployment {
 }
 
 impl Amount {
-    /// So many of `replicas` pods; a share is rounded up for a surge and down for what may be
-    /// missing, as the controller does.
+    /// Returns the number of pods for `replicas` replicas. Like the controller, callers round up a
+    /// share of additional pods and round down one of missing pods.
     pub fn of(self, replicas: u32, round_up: bool) -> u32 {
         match self {
             Self::Pods(pods) => pods,
@@ -301,11 +303,11 @@ impl Container {
         })
     }
 
-    /// Returns the process of one pod. `resolve` is asked for every value that is no text: what a
-    /// field of the pod or a key of a Secret holds.
+    /// Returns the process of one pod. `resolve` returns each value that is not a text, such as a
+    /// field of the pod or a key of a Secret.
     ///
     /// # Errors
-    /// When there is no command, or `resolve` fails.
+    /// Returns an error if there is no command, or `resolve` fails.
     pub fn launch(&self, mut resolve: impl FnMut(&Source) -> Result<String>) -> Result<Launch> {
         let mut environment: Vec<(String, String)> = Vec::new();
         for variable in &self.env {
@@ -323,12 +325,12 @@ impl Container {
             program,
             arguments,
             environment,
-            // The kubelet runs a hook's words as they stand.
+            // The kubelet does not replace variables in a hook.
             pre_stop: self.pre_stop.clone(),
         })
     }
 
-    /// Returns the probes with their names, in the order in which the kubelet heeds them.
+    /// Returns the probes with their names, in the kubelet's order.
     pub fn probes(&self) -> impl Iterator<Item = (&'static str, &Probe)> {
         [
             ("startup", &self.startup),
@@ -341,8 +343,8 @@ impl Container {
 }
 
 impl Launch {
-    /// The same with every `from` replaced by `to`, for what a machine has elsewhere than a pod:
-    /// the folder of a volume, an address to listen on.
+    /// Replaces every `from` by `to`, for values that differ between this machine and a pod, such
+    /// as the folder of a volume or an address to listen on.
     #[must_use]
     pub fn relocated(mut self, from: &str, to: &str) -> Self {
         let replace = |word: &mut String| *word = word.replace(from, to);
@@ -386,14 +388,14 @@ impl Probe {
         })
     }
 
-    /// How long it takes, at most, until a failure is noticed that begins now.
+    /// Returns the longest time until the probe notices a failure that begins now.
     pub fn notices_within(&self) -> Duration {
         self.period * self.failures + self.timeout
     }
 }
 
-/// Replaces `$(NAME)` as the kubelet does: a variable that is not known stays as it stands, and
-/// `$$` is a dollar sign.
+/// Replaces `$(NAME)` as the kubelet does: an unknown variable stays as it is, and `$$` is a dollar
+/// sign.
 fn expand(text: &str, variables: &[(String, String)]) -> String {
     let mut made = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,7 +1,7 @@
-//! A small disk fills up under load and has space again.
+//! A small disk fills up under load and then gets space again.
 //!
-//! Needs a file system of its own, so it mounts a tmpfs. Who may not mount is told so in one line;
-//! with `CI` set the test fails instead of being passed over.
+//! The test needs a file system of its own, so it mounts a tmpfs. If this user may not mount one,
+//! it prints one line and passes; with `CI` set it fails instead.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -22,16 +22,18 @@ use tokio::task::JoinSet;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DISK: &str = "size=40m";
 const WRITERS: usize = 8;
-/// Writes after which the disk must have been full.
+/// Writes after which the disk must have become full.
 const WRITES_MAX: usize = 4000;
-/// The store looks for space again once a second; a loaded machine gets time to spare.
+/// The longest time until writes succeed again. The store checks for space once a second; the rest
+/// is for a busy machine.
 const RECOVERY: Duration = Duration::from_secs(30);
 
-/// After how many seconds without a request a plane goes to sleep, where a test waits for it.
+/// The seconds without a request after which a plane goes to sleep.
 const SLEEP_AFTER: &str = "2";
-/// Longer than until the next look for planes that nobody uses, which comes every ten seconds.
+/// Longer than the ten seconds between two checks for unused planes.
 const NOTHING_HAPPENS: Duration = Duration::from_secs(14);
-/// How long no write follows once there is room: the store is asked once a second.
+/// The longest time without a write once there is space, because the store is checked once a
+/// second.
 const NO_WRITE: Duration = Duration::from_secs(3);
 
 /// A mounted tmpfs; unmounted when dropped.
@@ -57,12 +59,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Lazily: the server may have died with the test and still be on its way out.
+        // Lazily, because the server may have died with the test and not have ended yet.
         drop(Command::new("umount").arg("-l").arg(&self.path).status());
     }
 }
 
-/// Writes a file until the disk is full.
+/// Fills the rest of the disk with a file.
 fn take_the_rest(path: &Path) -> Result<()> {
     let mut file = fs::File::create(path)?;
     let error = loop {
@@ -75,7 +77,7 @@ fn take_the_rest(path: &Path) -> Result<()> {
 }
 
 fn config_map(name: &str) -> Value {
-    // Text that does not compress, so that the disk really fills.
+    // Text that does not compress, so that the disk fills.
     let mut state = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |state, byte| {
         (state ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     });
@@ -89,7 +91,7 @@ fn config_map(name: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"noise": text}})
 }
 
-/// Creates objects until one is refused; what was acknowledged and the refusal.
+/// Creates objects until one is refused; returns the acknowledged ones and the refusal.
 async fn fill(
     client: Arc<Client>,
     writer: usize,
@@ -118,7 +120,7 @@ async fn fill(
     Ok((acknowledged, None))
 }
 
-/// Everything acknowledged is there with its version.
+/// Checks that every acknowledged object is present with its version.
 async fn holds(client: &Client, acknowledged: &BTreeMap<String, u64>) -> Result<()> {
     let list = client.get(CONFIG_MAPS).await?.expect(200)?;
     let mut there = BTreeMap::new();
@@ -136,7 +138,7 @@ async fn holds(client: &Client, acknowledged: &BTreeMap<String, u64>) -> Result<
     Ok(())
 }
 
-/// Returns a small disk; `None` where nobody may mount one, which is an error in CI.
+/// Mounts a small disk; returns `None` if this user may not mount one, which is an error in CI.
 fn small_disk(folder: &Path) -> Result<Option<Disk>> {
     let error = match Disk::mount(&folder.join("disk")) {
         Ok(disk) => return Ok(Some(disk)),
@@ -144,14 +146,14 @@ fn small_disk(folder: &Path) -> Result<Option<Disk>> {
     };
     let line = format!("disk_full: not tested, a tmpfs cannot be mounted (run as root): {error:#}");
     ensure!(std::env::var_os("CI").is_none(), "{line}");
-    // Past the capture of the test driver, so that it is seen.
+    // Written directly, so that the test driver does not capture the line.
     writeln!(std::io::stderr(), "{line}")?;
     Ok(None)
 }
 
-/// Three writes are refused, nobody writes again, and the plane's time to sleep comes while the disk
-/// is still full. With room again it reads, writes, sleeps, wakes and is deleted as if nothing had
-/// been.
+/// Three writes are refused, no client writes again, and the plane has to go to sleep while the
+/// disk is still full. Once there is space again, the plane reads, writes, sleeps, wakes and is
+/// deleted as usual.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_left_alone_on_a_full_disk_is_there_when_it_has_room_again() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -187,7 +189,7 @@ async fn a_plane_left_alone_on_a_full_disk_is_there_when_it_has_room_again() -> 
     written.expect(201)?;
     tokio::time::sleep(NOTHING_HAPPENS).await;
     client.get(&kept).await?.expect(200)?;
-    // Opened only now: a connection that has asked for nothing is not kept that long.
+    // Opened only now, because the server closes a connection that is unused for that long.
     let root = Client::open(&server.root()?).await?;
     let plane = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
     let deleted = root.typed(Method::DELETE, plane, "application/json", String::new());
@@ -229,7 +231,7 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
             }
         }
     });
-    // A file to be removed later, as somebody would to make room.
+    // A file that is removed later, as an operator would do to make space.
     let other = disk.path.join("other");
     fs::write(&other, vec![0x5a; 20 << 20])?;
 
@@ -258,7 +260,7 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
             "not clear: {refusal}"
         );
     }
-    // Reads go on, of what is there and of what is not; watches stay open.
+    // Reads still work, of objects that exist and of others; watches stay open.
     holds(&client, &acknowledged).await?;
     let some = acknowledged
         .keys()
@@ -272,8 +274,8 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
         .get(&format!("{CONFIG_MAPS}/nothing"))
         .await?
         .refuses(404, "not found")?;
-    // What one batch has no room for may be enough for a smaller one, which is then taken. With
-    // nothing left at all the server must say so.
+    // Space that is too small for one batch may be enough for a smaller one, so fill the disk
+    // completely: then the server must refuse.
     let rest = disk.path.join("rest");
     take_the_rest(&rest)?;
     let reply = client.post(CONFIG_MAPS, &config_map("no-room")).await?;
@@ -322,7 +324,7 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
         }
     }
     let acknowledged = acknowledged;
-    // There is room again: writes go on without anybody's help.
+    // There is space again: writes succeed without further help.
     fs::remove_file(&other)?;
     let since = Instant::now();
     let mut tries = 0;
@@ -352,7 +354,8 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
         following.await?? == version(&made),
         "the watch went through all of it"
     );
-    // Killed on a disk that is full again, it says what to do instead of starting half; nothing is lost.
+    // After a kill, on a disk that is full again, the server reports what to do instead of starting
+    // partly. No object is lost.
     server.kill().await?;
     take_the_rest(&other)?;
     let output = refused(&data, &[]).await?;

@@ -1,4 +1,4 @@
-//! What happens at the edges of `polyplane up`: folders, ports, flags, stores and signals.
+//! Edge cases of `polyplane up`: folders, ports, flags, stores and signals.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -16,8 +16,8 @@ use tokio::io::AsyncWriteExt;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Checks that a refusal is one line on standard error that contains all the words, that nothing
-/// is on standard output, and that the exit code says so.
+/// Checks that a refusal is one line on standard error that contains all the words, that standard
+/// output is empty, and that the exit code reports a failure.
 fn one_line(output: &Output, words: &[&str]) -> Result<()> {
     let text = String::from_utf8_lossy(&output.stderr);
     ensure!(!output.status.success(), "it says: {text}");
@@ -37,7 +37,7 @@ fn one_line(output: &Output, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A server's folder that has been used: a plane `a` with an object, closed cleanly.
+/// Prepares a server's folder that has been used: a plane `a` with an object, closed cleanly.
 async fn used(data: &Path) -> Result<()> {
     let server = Up::start(data, &[]).await?;
     let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
@@ -71,13 +71,13 @@ async fn a_second_server_in_the_same_folder_is_refused_and_the_first_goes_on() -
         .await?
         .expect(200)?;
     ensure!(first.stop().await?.success());
-    // Through a link it is still the same folder.
+    // Reached through a link, it is still the same folder.
     let first = Up::start(&data, &[]).await?;
     let link = folder.path().join("link");
     symlink(&data, &link)?;
     one_line(&refused(&link, &[]).await?, &["in use"])?;
     first.kill().await?;
-    // A server that was killed leaves nothing in the way.
+    // A server that was killed leaves nothing that stops the next start.
     let again = Up::start(&data, &[]).await?;
     ensure!(again.stop().await?.success());
     ensure!(!data.join("pid").exists(), "a stopped server leaves no pid");
@@ -165,12 +165,12 @@ async fn a_folder_that_cannot_be_used_is_named() -> Result<()> {
         &["below", "--dir"],
     )?;
     ensure!(fs::read_to_string(&file)? == "not a folder");
-    // A folder of the system in which nobody can make anything, not even root.
+    // A system folder in which nobody can create anything, not even root.
     one_line(
         &refused(Path::new("/proc/polyplane"), &[]).await?,
         &["/proc/polyplane", "--dir"],
     )?;
-    // A folder where a file should be.
+    // A folder in place of a file.
     let data = folder.path().join("data");
     used(&data).await?;
     fs::remove_file(data.join("pki/ca.key"))?;
@@ -202,7 +202,7 @@ async fn keys_and_kubeconfigs_are_private_files() -> Result<()> {
         );
     }
     ensure!(server.stop().await?.success());
-    // Somebody opened a key to others: the server says so or closes it again.
+    // Make key files readable for others: the server makes them private again, or refuses to start.
     fs::set_permissions(data.join("pki/ca.key"), fs::Permissions::from_mode(0o644))?;
     fs::set_permissions(data.join("kubeconfig"), fs::Permissions::from_mode(0o644))?;
     match Up::start(&data, &[]).await {
@@ -255,7 +255,7 @@ async fn a_damaged_store_is_refused_and_left_as_it_is() -> Result<()> {
     fs::write(data.join("store/format"), "something else")?;
     one_line(&refused(&data, &[]).await?, &["damaged", "format"])?;
     fs::write(data.join("store/format"), format)?;
-    // Given back what it had, it goes on with everything.
+    // With its file restored, the server has all objects again.
     let server = Up::start(&data, &[]).await?;
     let plane = Client::open(&server.plane("a")?).await?;
     plane
@@ -293,7 +293,7 @@ async fn sigterm_finishes_what_is_under_way_and_ends_watches() -> Result<()> {
         .watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion=0"))
         .await?;
     watch.expect().await?;
-    // A request whose body is half sent when the signal comes.
+    // The body of this request is half sent when the signal arrives.
     let mut slow =
         polyplane_tests::connection::connect(&endpoint, Caller::Admin, Protocol::Http1).await?;
     let body =
@@ -305,7 +305,7 @@ async fn sigterm_finishes_what_is_under_way_and_ends_watches() -> Result<()> {
         body.len()
     );
     slow.write_all(head.as_bytes()).await?;
-    // The server asks for the body once it has taken the request on.
+    // The server requests the body once it has accepted the request.
     let mut asked = [0; 25];
     tokio::io::AsyncReadExt::read_exact(&mut slow, &mut asked).await?;
     ensure!(
@@ -315,7 +315,7 @@ async fn sigterm_finishes_what_is_under_way_and_ends_watches() -> Result<()> {
     );
     slow.write_all(first.as_bytes()).await?;
     server.terminate()?;
-    // It takes no new connection from now on.
+    // From now on the server accepts no new connection.
     while Client::open(&endpoint).await.is_ok() {
         tokio::task::yield_now().await;
     }
@@ -324,7 +324,7 @@ async fn sigterm_finishes_what_is_under_way_and_ends_watches() -> Result<()> {
     tokio::io::AsyncReadExt::read_to_end(&mut slow, &mut answer)
         .await
         .or_else(|error| {
-            // A peer that closes without the farewell of TLS has still answered.
+            // A peer that closes without the closing alert of TLS has still answered.
             (error.kind() == std::io::ErrorKind::UnexpectedEof)
                 .then_some(0)
                 .ok_or(error)
@@ -375,7 +375,7 @@ async fn the_current_context_survives_planes_and_restarts() -> Result<()> {
             .to_owned())
     };
     ensure!(current()? == "a");
-    // Another plane is written into the file by the server; the choice stays.
+    // The server adds another plane to the file; the current context stays.
     create_plane(&root, "b").await?;
     let has_context = |name: &str| server.kubeconfig.exists() && context_of(&data, name);
     while !has_context("b") {
@@ -385,7 +385,7 @@ async fn the_current_context_survives_planes_and_restarts() -> Result<()> {
     server.kill().await?;
     let server = Up::start(&data, &[]).await?;
     ensure!(current()? == "a" && context_of(&data, "b"));
-    // A plane that is gone cannot stay the current one.
+    // A deleted plane cannot stay the current context.
     delete_plane(&server.root()?, "a").await?;
     while context_of(&data, "a") {
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Fences as objects of the root plane: who may write to each plane, as the store has it.
+//! Fences as objects of the root plane: who may write to each plane, according to the store.
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
@@ -33,7 +33,7 @@ async fn kubectl_shows_who_may_write_to_a_plane() -> Result<()> {
         team,
     } = begin().await?;
     let plane = id(&root, "team-a")?;
-    // A plane that nobody has used has no fence.
+    // A plane that has never been used has no fence.
     let said = root.fails(&["get", "fence", &plane])?;
     contains(&said, &["fences.polyplane.dev", &plane, "not found"])?;
     let unused = root.ok(&["get", "fences"])?;
@@ -67,12 +67,12 @@ async fn kubectl_shows_who_may_write_to_a_plane() -> Result<()> {
     selectors(&root, &plane)?;
     refusals(&root, &team)?;
 
-    // After a kill the next use takes the plane again.
+    // After a kill the next use takes the plane with a new fence.
     server.kill().await?;
     let server = Up::start(&folder.path().join("data"), &[]).await?;
     let (held, rose) = (status(&root, &plane)?, 2);
     ensure!(held["epoch"] == 1, "asleep, so nobody took it yet: {held}");
-    // The server has another port now, so kubectl needs another file.
+    // The server now has another port, so kubectl needs another kubeconfig.
     let config = root.ok(&["plane", "kubeconfig", "team-a", "--with-my-credentials"])?;
     let path = folder.path().join("again.kubeconfig");
     std::fs::write(&path, config)?;
@@ -84,13 +84,13 @@ async fn kubectl_shows_who_may_write_to_a_plane() -> Result<()> {
         taken["incarnation"].as_u64() > held["incarnation"].as_u64(),
         "another life holds it"
     );
-    // A clean stop releases it and says up to where the plane came.
+    // A clean stop releases the fence and records the plane's last version in it.
     ensure!(server.stop().await?.success());
     let server = Up::start(&folder.path().join("data"), &[]).await?;
     let released = status(&root, &plane)?;
     ensure!(released["state"] == "Released", "{released}");
     ensure!(released["head"].as_u64() > Some(0), "{released}");
-    // With the plane goes its fence: the id never comes back.
+    // The fence disappears with its plane, because the id is never used again.
     root.ok(&["plane", "delete", "team-a", "--yes"])?;
     contains(&root.fails(&["get", "fence", &plane])?, &["not found"])?;
     ensure!(server.stop().await?.success());
@@ -119,7 +119,7 @@ fn refusals(root: &Kubectl, team: &Kubectl) -> Result<()> {
     ] {
         contains(&root.fails(verb)?, &["MethodNotAllowed", method])?;
     }
-    // Other planes do not know the kind, and nobody may read it without a right to.
+    // Other planes do not have the kind, and reading it needs a right.
     let said = team.fails(&["get", "fences"])?;
     contains(&said, &["doesn't have a resource type \"fences\""])?;
     let path = format!("/clusters/team-a{FENCES}");
@@ -154,7 +154,7 @@ async fn pages_of_fences_show_one_moment() -> Result<()> {
     ensure!(whole["kind"] == "FenceList" && whole["items"][0]["kind"] == "Fence");
     let first = root.get(&format!("{FENCES}?limit=3")).await?.expect(200)?;
     let version = &first["metadata"]["resourceVersion"];
-    // What happens between two pages is in none of them.
+    // A change between two pages is in neither of them.
     let other = create_plane(&endpoint, "later").await?;
     Client::open(&other)
         .await?
@@ -171,7 +171,7 @@ async fn pages_of_fences_show_one_moment() -> Result<()> {
     ensure!(seen == ids, "{seen:?}");
     let now = root.get(FENCES).await?.expect(200)?;
     ensure!(names(&now).len() == ids.len() + 1);
-    // The same moment once more, and one that no store has reached.
+    // The same version once more, and one that no store has reached.
     let version = version.as_str().context("a version")?;
     let exact = format!("{FENCES}?resourceVersion={version}&resourceVersionMatch=Exact");
     ensure!(names(&root.get(&exact).await?.expect(200)?) == ids);
@@ -202,7 +202,7 @@ async fn pages_of_fences_show_one_moment() -> Result<()> {
     Ok(())
 }
 
-/// Any replica answers, by the store, and a killed holder's planes get a higher epoch.
+/// Any replica lists the fences from the store, and a killed holder's planes get a higher epoch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_replica_of_a_ring_shows_the_same_fences() -> Result<()> {
     let wish = Wish {
@@ -238,7 +238,7 @@ async fn every_replica_of_a_ring_shows_the_same_fences() -> Result<()> {
         .kill(place.context("one of the pods")?)
         .await?;
     let after = loop {
-        // The connection may lead to the killed replica, so a request that fails is made again.
+        // The connection may lead to the killed replica, so failed requests are repeated.
         let root = Client::open(&admin).await;
         let asked = match (&root, Client::open(&plane).await) {
             (Ok(root), Ok(user)) => match user.get(CONFIG_MAPS).await {

@@ -1,9 +1,8 @@
-//! What the stores in `fixtures/` hold, and how it is made and checked.
+//! The content of the stores in `fixtures/`, and how it is made and checked.
 //!
-//! A fixture is a store as a release left it, and a file of JSON that says what clients saw in it.
-//! Every later release must open the store and show the same: objects byte for byte, versions,
-//! what was deleted, watches that resume, and writes that go on. `fixtures/README.md` says how a
-//! fixture is made.
+//! A fixture is a store as a release left it, and a JSON file with what clients saw in it. Every
+//! later release must open the store and show the same: objects byte for byte, versions, deletions,
+//! watches that resume, and further writes. `fixtures/README.md` says how a fixture is made.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,10 +22,10 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-/// The planes of a fixture that stay, and the one that is deleted before it is taken.
+/// The planes of a fixture. Another one is deleted before the fixture is taken.
 const PLANES: [&str; 3] = ["busy", "plain", "empty"];
 const DELETED: &str = "gone";
-/// Collections whose items are noted: what the layer brings, and what was created.
+/// Collections whose items are recorded: those of the layer, and those that were created.
 const COLLECTIONS: [&str; 26] = [
     ROLES,
     "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
@@ -56,14 +55,14 @@ const COLLECTIONS: [&str; 26] = [
     "/apis/coordination.k8s.io/v1/leases",
 ];
 
-/// What clients saw in a store before it was put away.
+/// What clients saw in a store when it was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Seen {
-    /// What `--version` of the program said that made it.
+    /// The output of `--version` of the program that made it.
     pub made_by: String,
-    /// Its planes by name.
+    /// The planes by name.
     pub planes: BTreeMap<String, PlaneSeen>,
-    /// Planes that had been deleted.
+    /// The names of deleted planes.
     pub gone: Vec<String>,
 }
 
@@ -74,13 +73,13 @@ pub struct PlaneSeen {
     pub id: String,
     /// The whole answer to a GET of each object, byte for byte.
     pub objects: BTreeMap<String, String>,
-    /// Items that collections had, by namespace and name, and their versions.
+    /// The items of collections with their versions, by namespace and name.
     pub collections: BTreeMap<String, BTreeMap<String, String>>,
-    /// The version of the last list: nothing was written after it.
+    /// The version of the last list. Nothing was written after it.
     pub version: u64,
     /// A version within the history of the config maps in `default`, if the plane has some.
     pub resume_from: Option<u64>,
-    /// What a watch of them that resumes there is told: type, name and version of each event.
+    /// The events of a watch of these config maps from there on: type, name and version.
     pub events: Vec<(String, String, u64)>,
 }
 
@@ -89,10 +88,10 @@ pub fn fixtures() -> PathBuf {
     folder().join("fixtures")
 }
 
-/// Fills a server with planes and returns what is seen in them.
+/// Fills a server with planes and returns what clients see in them.
 ///
 /// # Errors
-/// When a request is refused.
+/// Returns an error if the server refuses a request.
 pub async fn fill(root: &Endpoint, made_by: &str) -> Result<Seen> {
     for name in PLANES.into_iter().chain([DELETED]) {
         create_plane(root, name).await?;
@@ -120,7 +119,7 @@ pub async fn fill(root: &Endpoint, made_by: &str) -> Result<Seen> {
     })
 }
 
-/// Writes of every sort to one plane; a version in the middle of them.
+/// Makes writes of every kind to one plane; returns a version in the middle of them.
 async fn work(client: &Client) -> Result<u64> {
     let examples = folder().join("../examples/manifests");
     let mut files: Vec<PathBuf> = Vec::new();
@@ -138,7 +137,7 @@ async fn work(client: &Client) -> Result<u64> {
     for object in cluster_objects() {
         create(client, &collection_of(&object)?, &object).await?;
     }
-    // Longer than what is stored as it is, longer than one record, and empty.
+    // Values that are compressed, that need several records, and an empty one.
     let noise: String = (0_u32..12_000)
         .map(|at| char::from(b'!' + (at.wrapping_mul(2_654_435_761) >> 25) as u8 % 90))
         .collect();
@@ -159,12 +158,12 @@ async fn work(client: &Client) -> Result<u64> {
     }
     create(client, CONFIG_MAPS, &config_map("deleted", "soon")).await?;
     client.delete(&at("deleted")).await?.expect(200)?;
-    // Deleted, and kept by its finalizer.
+    // Deleted, but kept by its finalizer.
     let mut kept = config_map("kept", "by a finalizer");
     kept["metadata"]["finalizers"] = json!(["example.com/hold"]);
     create(client, CONFIG_MAPS, &kept).await?;
     client.delete(&at("kept")).await?.expect(200)?;
-    // Objects of the layer that the user changed, deleted, and made anew.
+    // Objects of the layer that the user changed, deleted, and created again.
     let label = json!({"metadata": {"labels": {"mine": "1"}}});
     patch(client, &format!("{ROLES}/view"), &label).await?;
     client
@@ -174,7 +173,7 @@ async fn work(client: &Client) -> Result<u64> {
     Ok(from)
 }
 
-/// Kinds that the examples do not have.
+/// Returns objects of kinds that the examples do not have.
 fn cluster_objects() -> Vec<Value> {
     vec![
         json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "disk"},
@@ -196,7 +195,7 @@ fn cluster_objects() -> Vec<Value> {
     ]
 }
 
-/// What one plane shows now.
+/// Returns what clients see in one plane now.
 async fn look(root: &Endpoint, name: &str, resume_from: Option<u64>) -> Result<PlaneSeen> {
     let control_plane = Client::open(root).await?.get(&control_plane(name)).await?;
     let client = Client::open(&plane(root, name)).await?;
@@ -214,7 +213,8 @@ async fn look(root: &Endpoint, name: &str, resume_from: Option<u64>) -> Result<P
         seen.version = seen.version.max(version(&list));
         seen.collections.insert(path.to_owned(), items(&list));
         for item in list["items"].as_array().into_iter().flatten() {
-            // What the layer brings is alike in all planes: some of it, of one plane, is enough.
+            // Objects of the layer are the same in all planes, so some of them, of one plane, are
+            // enough.
             let own = !is_of_layer(item) && !is_of_server(item);
             let own = own || name == "empty" && path == FLOWS;
             if own {
@@ -233,7 +233,7 @@ async fn look(root: &Endpoint, name: &str, resume_from: Option<u64>) -> Result<P
     Ok(seen)
 }
 
-/// Controllers have done what they do in a new plane.
+/// Waits until the controllers have finished their work in a new plane.
 async fn settled(client: &Client) -> Result<()> {
     let mut last = String::new();
     let mut same = 0;
@@ -249,10 +249,10 @@ async fn settled(client: &Client) -> Result<()> {
     .await
 }
 
-/// Checks that a server shows what was seen, that watches resume, and that writes go on.
+/// Checks that a server shows the recorded state, that watches resume, and that writes succeed.
 ///
 /// # Errors
-/// When anything differs; the error says what.
+/// Returns an error that describes the first difference.
 pub async fn check(root: &Endpoint, seen: &Seen) -> Result<()> {
     let admin = Client::open(root).await?;
     for name in &seen.gone {
@@ -313,7 +313,8 @@ async fn check_plane(admin: &Client, root: &Endpoint, name: &str, seen: &PlaneSe
     goes_on(&client, seen).await
 }
 
-/// A watch that resumes from an old version is told everything since, or that it is too old.
+/// Checks that a watch that resumes from an old version gets all later events, or an error that the
+/// version is too old.
 async fn resumes(client: &Client, from: u64, events: &[(String, String, u64)]) -> Result<()> {
     let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=2&resourceVersion={from}");
     let answer = client.raw(ask(Method::GET, &path, &Value::Null)).await?;
@@ -342,7 +343,7 @@ async fn resumes(client: &Client, from: u64, events: &[(String, String, u64)]) -
     Ok(())
 }
 
-/// A watch from the last version sees the next writes, and nothing before them.
+/// Checks that a watch from the last version gets the next writes, and nothing before them.
 async fn goes_on(client: &Client, seen: &PlaneSeen) -> Result<()> {
     let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", seen.version);
     let mut watch = client.watch(&path).await?;
@@ -376,10 +377,10 @@ async fn goes_on(client: &Client, seen: &PlaneSeen) -> Result<()> {
     Ok(())
 }
 
-/// Packs a folder as `tar`, compressed; whatever is not the store's is left out by `without`.
+/// Packs a folder as `tar`, compressed, without the files in `without`.
 ///
 /// # Errors
-/// When tar fails.
+/// Returns an error if tar fails.
 pub fn pack(from: &Path, to: &Path, without: &[&str]) -> Result<()> {
     let mut tar = Command::new("tar");
     tar.args([
@@ -395,10 +396,10 @@ pub fn pack(from: &Path, to: &Path, without: &[&str]) -> Result<()> {
     run(tar.arg("-cf").arg(to).arg("-C").arg(from).arg("."))
 }
 
-/// Unpacks what [`pack`] packed.
+/// Unpacks an archive of [`pack`].
 ///
 /// # Errors
-/// When tar fails.
+/// Returns an error if tar fails.
 pub fn unpack(from: &Path, to: &Path) -> Result<()> {
     run(Command::new("tar")
         .arg("--gzip")
@@ -422,10 +423,10 @@ fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Reads what was seen in a fixture.
+/// Reads the recorded state of a fixture.
 ///
 /// # Errors
-/// When there is no such fixture.
+/// Returns an error if there is no such fixture.
 pub fn seen(name: &str) -> Result<Seen> {
     let path = fixtures().join(format!("{name}.json"));
     let text = std::fs::read_to_string(&path);
@@ -433,7 +434,7 @@ pub fn seen(name: &str) -> Result<Seen> {
     Ok(serde_json::from_str(&text)?)
 }
 
-/// Asks until it is so; a controller or a hand-off may take a moment.
+/// Repeats `asks` until it returns true, because a controller or a hand-off may need a moment.
 async fn until(mut asks: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
     for _ in 0..600 {
         if asks().await? {
@@ -485,7 +486,7 @@ fn text_at(value: &Value, pointer: &str) -> Result<String> {
         .to_owned())
 }
 
-/// Returns whether the bootstrap layer brought it and nobody has changed it.
+/// Returns whether the item belongs to the bootstrap layer and nobody has changed it.
 fn is_of_layer(item: &Value) -> bool {
     let metadata = &item["metadata"];
     let bootstrap = metadata["labels"]["kubernetes.io/bootstrapping"].is_string()
@@ -493,8 +494,8 @@ fn is_of_layer(item: &Value) -> bool {
     bootstrap && metadata["labels"]["mine"].is_null()
 }
 
-/// Returns whether it shows the server's own port and certificates, which another process has
-/// others of.
+/// Returns whether the item shows the server's own port and certificates, which differ in another
+/// process.
 fn is_of_server(item: &Value) -> bool {
     let names = [
         "extension-apiserver-authentication",
@@ -529,7 +530,7 @@ fn event_of(event: &Value) -> Option<(String, String, u64)> {
     Some((kind.to_owned(), name.to_owned(), version(object)))
 }
 
-/// Where an item of a list over all namespaces is read.
+/// Returns the path of an item from a list over all namespaces.
 fn object_path(collection: &str, item: &Value) -> String {
     let metadata = &item["metadata"];
     let name = metadata["name"].as_str().unwrap_or_default();
@@ -541,7 +542,7 @@ fn object_path(collection: &str, item: &Value) -> String {
     }
 }
 
-/// Where an object is created.
+/// Returns the path to which an object is posted.
 fn collection_of(object: &Value) -> Result<String> {
     let (api, kind) = (text_at(object, "/apiVersion")?, text_at(object, "/kind")?);
     let root = if api.contains('/') { "apis" } else { "api" };

@@ -1,6 +1,7 @@
-//! Makes the fixtures in `fixtures/` anew with the program under test (`POLYPLANE_BIN`, else the
-//! one cargo built): `cargo run -p polyplane-tests --bin fixtures -- FOLDER`. Without a folder they
-//! are put where they belong. A release that is out keeps its fixtures: a new one gets new names.
+//! Makes the fixtures in `fixtures/` with the program under test (`POLYPLANE_BIN`, else the one
+//! that cargo built): `cargo run -p polyplane-tests --bin fixtures -- FOLDER`. Without a folder
+//! they replace those in the tree. The fixtures of a published release stay: a new release gets new
+//! names.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -30,13 +31,13 @@ async fn main() -> ExitCode {
     }
 }
 
-/// The folder of `polyplane up`, as it is after an orderly end.
+/// Makes the folder of `polyplane up`, as a clean stop leaves it.
 async fn embedded(to: &Path, made_by: &str) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = Up::start(folder.path(), &[]).await?;
     let seen = fill(&server.root()?, made_by).await?;
     server.stop().await?;
-    // What another address or another life of the process makes anew.
+    // Without the files that a process with another address makes again.
     pack(
         folder.path(),
         &to.join("embedded.tar.gz"),
@@ -45,7 +46,7 @@ async fn embedded(to: &Path, made_by: &str) -> Result<()> {
     note(&to.join("embedded.json"), &seen)
 }
 
-/// A snapshot of etcd, taken while three replicas hold their planes.
+/// Makes a snapshot of etcd while three replicas hold their planes.
 async fn etcd(to: &Path, made_by: &str) -> Result<()> {
     let ring = Ring::start(&Wish::default()).await?.context("no ring")?;
     let seen = fill(&ring.controller.admin()?, made_by).await;

@@ -14,11 +14,11 @@ use crate::scenario::{Record, Scenario};
 pub struct Golden {
     /// The recorded steps in order.
     pub steps: Vec<Recorded>,
-    /// Symbols of all versions seen, oldest first.
+    /// The symbols of all versions seen, oldest first.
     pub order: Vec<String>,
 }
 
-/// One answer without what differs from run to run.
+/// One answer without the values that differ from run to run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recorded {
     /// The step's name.
@@ -28,7 +28,7 @@ pub struct Recorded {
     /// The status code; absent where a watch is joined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// Headers that matter, with lower-case names.
+    /// The compared headers, with lower-case names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
     /// The body, or a list of events.
@@ -36,7 +36,7 @@ pub struct Recorded {
     pub body: Value,
 }
 
-/// Where scenarios, golden files and differences are: this crate's own folder.
+/// Returns the folder of scenarios, golden files and differences: this crate's own folder.
 pub fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
@@ -50,7 +50,7 @@ impl Golden {
     /// Reads the golden file of a scenario.
     ///
     /// # Errors
-    /// When there is none, or it is damaged.
+    /// Returns an error if the file does not exist or is damaged.
     pub fn load(scenario: &str) -> Result<Self> {
         let path = Self::path(scenario);
         let text = std::fs::read_to_string(&path)
@@ -61,7 +61,7 @@ impl Golden {
     /// Writes the golden file of a scenario.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn store(&self, scenario: &str) -> Result<()> {
         let path = Self::path(scenario);
         std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
@@ -70,8 +70,8 @@ impl Golden {
         std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Steps of the scenario that are not in the recording, and the other way round: then the
-    /// scenario was changed after it was recorded.
+    /// Returns the steps that are only in the scenario or only in the recording. There are some if
+    /// the scenario was changed after it was recorded.
     pub fn stale_steps(&self, scenario: &Scenario) -> Vec<String> {
         let written: Vec<(&str, String)> = scenario
             .steps
@@ -102,7 +102,7 @@ impl Golden {
 /// Returns every scenario in the folder, by name.
 ///
 /// # Errors
-/// When the folder cannot be read.
+/// Returns an error if the folder cannot be read.
 pub fn scenario_files() -> Result<Vec<(String, PathBuf)>> {
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder().join("scenarios"))? {
@@ -160,7 +160,7 @@ mod tests {
             assert!(names.contains(&name), "{name} has no scenario");
             let text = std::fs::read_to_string(&path).expect("readable");
             let prose = text.lines().map(str::trim).find(|line| {
-                // These two are values of a PriorityClass that the scenario itself sends.
+                // Both are values of a PriorityClass that the scenario itself sends.
                 line.starts_with("\"description\": \"")
                     && !line.contains("own words")
                     && !line.contains("other words")

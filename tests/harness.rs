@@ -1,9 +1,9 @@
-//! Replays every scenario against a plane of its own and compares with what the reference answered.
+//! Replays every scenario against a plane of its own and compares the answers with the reference's.
 //!
 //! A difference that tests/differences.toml does not list fails the test, and so does an entry
-//! there that no answer needs any more. Steps in tests/open.txt are known to differ and nobody has
-//! decided yet whether they may: they are counted apart and do not fail. `RECORD_OPEN=1` writes
-//! that file anew. `cargo test -p polyplane-tests --test harness -- NAME…`
+//! there that no answer needs any more. Steps in tests/open.txt are known to differ, and it is not
+//! decided whether they may: they are counted separately and do not fail the test. `RECORD_OPEN=1`
+//! writes that file again. `cargo test -p polyplane-tests --test harness -- NAME…`
 //! runs the scenarios whose names contain one of the words.
 
 use std::collections::BTreeSet;
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Replays and reports; true when nothing unaccepted was found.
+/// Replays scenarios and reports; returns true if there is no unaccepted difference.
 async fn replay_all(words: &[String]) -> Result<bool> {
     let accepted = AcceptedList::load(&folder().join("differences.toml"))?;
     let server = Server::start().await?;

@@ -1,6 +1,7 @@
-//! The chart, with the real helm: a matrix of values that must lint and render, what fits what in
-//! every manifest (`parts`), who may do and reach what (`security`), what is refused (`refusals`), what a server says to the manifests and
-//! to helm itself (`cluster`), and the Deployment under load (`running`).
+//! The chart, with the real helm: a matrix of values that must lint and render, the consistency of
+//! every manifest (`parts`), access and network rules (`security`), refused values (`refusals`), a
+//! server's answers to the manifests and to helm itself (`cluster`), and the Deployment under load
+//! (`running`).
 
 use std::sync::OnceLock;
 
@@ -26,7 +27,7 @@ mod security;
 
 use matrix::{Combination, combinations};
 
-/// A combination of values and what helm made of it.
+/// A combination of values, and the manifests that helm rendered from it.
 struct Rendered {
     combination: Combination,
     /// All of the chart's values, with those of the combination over them.
@@ -60,7 +61,7 @@ fn render() -> Result<Vec<Rendered>> {
     combinations().into_iter().map(render).collect()
 }
 
-/// Runs a check on every combination and says in which it failed.
+/// Runs a check on every combination and reports in which ones it failed.
 fn each(check: impl Fn(&Rendered) -> Result<()>) -> Result<()> {
     for rendered in rendered() {
         check(rendered).with_context(|| rendered.combination.name.to_owned())?;

@@ -1,7 +1,7 @@
-//! The checker of recorded runs: right runs pass, and each fault of a store is caught.
+//! Tests of the checker: it passes right runs, and finds each fault of a store.
 //!
-//! Runs come from a simulated store, so that thousands are checked in a second, and small call
-//! histories are judged by a second, independent search.
+//! Runs come from a simulated store, so that thousands are checked in a second. A second,
+//! independent search judges small call histories.
 
 #[path = "histories/simulated.rs"]
 mod simulated;
@@ -68,7 +68,8 @@ fn plan() -> impl Strategy<Value = Plan> {
     })
 }
 
-/// Returns the same requests one after another, each with an answer: nothing excuses a fault.
+/// Returns the same requests one after another, each with an answer, so that nothing excuses a
+/// fault.
 fn one_by_one(plans: &[Plan]) -> Vec<Plan> {
     let plans = plans.iter().map(|plan| Plan {
         gap: 300,
@@ -111,7 +112,7 @@ proptest! {
     }
 }
 
-/// Returns a deterministic plan: a small generator's numbers as kinds, objects and times.
+/// Returns a deterministic plan, whose kinds, objects and times come from a small random generator.
 fn seeded(seed: u64, length: usize, kinds: &[Kind], objects: u8) -> Vec<Plan> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut draw = |below: usize| {
@@ -243,8 +244,8 @@ fn answer(ask: Ask, guess: u8) -> Answer {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
 
-    /// Threads take turns at random: who has nothing under way asks, else is answered, with an
-    /// answer that may be wrong. Some are never answered.
+    /// Threads act in random order: one without a request in flight sends one, another gets an
+    /// answer, which may be wrong. Some requests are never answered.
     #[test]
     fn the_search_agrees_with_another_one(
         turns in prop::collection::vec((0_usize..3, ask(), 0_u8..6), 2..16),

@@ -1,8 +1,9 @@
-//! What clients did and saw: operations, lists and watches with their times, nothing judged.
+//! The record of a run: operations, lists and watches with their times and results, without a
+//! judgement.
 //!
-//! Owns the vocabulary of a recorded run. Pure: times are given, nothing is sent or read here.
-//! Invariant: every write of a run carries a number of its own as its value, so that a value names
-//! the operation that wrote it.
+//! This module owns the vocabulary of a recorded run. It is pure: callers pass in times, and
+//! nothing is sent or read here. Invariant: every write of a run has a number of its own as its
+//! value, so that a value names the operation that wrote it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,11 +13,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Moment(pub u64);
 
-/// A `resourceVersion`, as a number. 0 is before everything.
+/// A `resourceVersion`, as a number. 0 is before all changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Version(pub u64);
 
-/// What an object holds: the number of the operation that wrote it.
+/// The content of an object: the number of the operation that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Value(pub u64);
 
@@ -29,14 +30,14 @@ pub type PlaneName = Arc<str>;
 /// An object by name; names are unique within a plane's part of the run.
 pub type ObjectName = Arc<str>;
 
-/// What was asked of one object.
+/// The request about one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// POST of a new object.
     Create(Value),
     /// GET without a version, which is a consistent read.
     Get,
-    /// PUT; with a precondition it must find exactly that version.
+    /// PUT. With a precondition, the object must have exactly that version.
     Update {
         /// The new content.
         value: Value,
@@ -45,7 +46,7 @@ pub enum Verb {
     },
     /// A merge patch without a precondition.
     Patch(Value),
-    /// DELETE; with a precondition it must find exactly that version.
+    /// DELETE. With a precondition, the object must have exactly that version.
     Delete {
         /// `preconditions.resourceVersion` of the request.
         over: Option<Version>,
@@ -53,7 +54,7 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Returns the content that it writes.
+    /// Returns the content that the request writes.
     pub fn writes(&self) -> Option<Value> {
         match self {
             Self::Create(value) | Self::Update { value, .. } | Self::Patch(value) => Some(*value),
@@ -62,46 +63,47 @@ impl Verb {
     }
 }
 
-/// A refusal that says something about the object, and so is a consistent read of it.
+/// A refusal that depends on the object, and so is a consistent read of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    /// 404: it is not there.
+    /// 404: the object does not exist.
     NotFound,
-    /// 409 to a create: it is there.
+    /// 409 to a create: the object exists.
     AlreadyExists,
-    /// 409 to a precondition: it is there with another version.
+    /// 409 to a precondition: the object has another version.
     Conflict,
 }
 
-/// How an operation ended, for its caller.
+/// The end of an operation, as its caller saw it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// A create, update or patch was acknowledged with this version, or a get was answered.
     Object {
-        /// The version told.
+        /// The version in the answer.
         version: Version,
-        /// The content told.
+        /// The content in the answer.
         value: Value,
     },
     /// A delete was acknowledged.
     Deleted,
-    /// Refused for what the object is.
+    /// The request was refused because of the object's state.
     Refused(Refusal),
-    /// Refused for something else, for certain before anything happened: 429, another 4xx, a
-    /// connection that was never made. It says nothing about the object and must have no effect.
+    /// The request was refused for another reason, certainly before it had any effect: 429, another
+    /// 4xx, or a connection that was never made. The refusal says nothing about the object.
     Failed(Failure),
-    /// No answer, or one that leaves open what happened. A write may take effect at any later time.
+    /// There was no answer, or one that leaves open what happened. A write may take effect at any
+    /// later time.
     Unknown(Failure),
 }
 
-/// Why an operation was not answered as asked.
+/// The reason why an operation failed.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Failure {
-    /// The server answered this status code.
+    /// The server answered with this status code.
     Status(u16),
     /// The connection could not be made or broke.
     Connection,
-    /// The client's patience ended.
+    /// The client waited too long.
     TimedOut,
 }
 
@@ -118,23 +120,23 @@ impl fmt::Display for Failure {
 /// One request about one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
-    /// Who asked.
+    /// The client.
     pub client: ClientId,
-    /// Whom.
+    /// The plane.
     pub plane: PlaneName,
-    /// About what.
+    /// The object.
     pub object: ObjectName,
-    /// What.
+    /// The verb.
     pub verb: Verb,
-    /// Before the first byte was sent.
+    /// The moment before the first byte was sent.
     pub start: Moment,
-    /// After the last byte was read, or when the client gave up.
+    /// The moment after the last byte was read, or at which the client gave up.
     pub end: Moment,
-    /// The answer.
+    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// What a complete list of the run's objects of a plane told.
+/// The content of a complete list of the run's objects of a plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// The list's version.
@@ -146,26 +148,26 @@ pub struct Cut {
 /// One list request without a version, which is a consistent read of everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// Who asked.
+    /// The client.
     pub client: ClientId,
-    /// Whom.
+    /// The plane.
     pub plane: PlaneName,
-    /// Before the first byte was sent.
+    /// The moment before the first byte was sent.
     pub start: Moment,
-    /// After the last byte was read.
+    /// The moment after the last byte was read.
     pub end: Moment,
     /// The answer.
     pub outcome: Result<Cut, Failure>,
 }
 
-/// The type of a watch event that tells a change.
+/// The type of a watch event that reports a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Change {
     /// ADDED.
     Added,
     /// MODIFIED.
     Modified,
-    /// DELETED; it carries the last content.
+    /// DELETED. The event contains the last content.
     Deleted,
 }
 
@@ -176,19 +178,19 @@ pub enum Event {
     Change {
         /// The event's type.
         change: Change,
-        /// Which object.
+        /// The object.
         object: ObjectName,
-        /// Its new version.
+        /// The object's new version.
         version: Version,
-        /// Its content, the last one of a deleted object.
+        /// The object's content; for a deleted object, the last one.
         value: Value,
     },
-    /// BOOKMARK: everything up to here has been told.
+    /// BOOKMARK: the watch has delivered everything up to this version.
     Bookmark(Version),
 }
 
 impl Event {
-    /// Returns the version it tells.
+    /// Returns the version in the event.
     pub fn version(&self) -> Version {
         match self {
             Self::Change { version, .. } | Self::Bookmark(version) => *version,
@@ -196,18 +198,18 @@ impl Event {
     }
 }
 
-/// How one session of a watch ended.
+/// The end of one session of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEnd {
     /// The server ended the body properly.
     Closed,
     /// The connection broke, or the request never got an answer.
     Broken,
-    /// The request was not answered in the client's patience.
+    /// The client waited too long for an answer.
     Unanswered,
-    /// The server asked for patience (429, 503) and opened nothing.
+    /// The server asked the client to retry later (429, 503) and opened no watch.
     Refused(u16),
-    /// 410: the version is too old to go on from.
+    /// 410: the version is too old to continue from.
     Expired,
     /// Another ERROR event or status.
     Error(u16),
@@ -215,36 +217,36 @@ pub enum SessionEnd {
     Finished,
 }
 
-/// One connection of a watch, from the version it asked for to its end.
+/// One connection of a watch, from its request to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
     /// `resourceVersion` of the request.
     pub from: Version,
-    /// When it was asked for.
+    /// The moment of the request.
     pub start: Moment,
-    /// What came, with the moment at which it was read.
+    /// The events, each with the moment at which it was read.
     pub events: Vec<(Moment, Event)>,
-    /// Why no more came.
+    /// The reason why the session ended.
     pub end: SessionEnd,
 }
 
 /// A watch of all objects of a plane through all its sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Watch {
-    /// Who watches.
+    /// The client.
     pub client: ClientId,
-    /// Which plane.
+    /// The plane.
     pub plane: PlaneName,
-    /// What was there when it began, by the list that gave the first version.
+    /// The list with which the watch began.
     pub first: Cut,
-    /// When that list had been read.
+    /// The moment at which that list had been read.
     pub since: Moment,
-    /// In order of time.
+    /// The sessions in order of time.
     pub sessions: Vec<Session>,
 }
 
 impl Watch {
-    /// Returns the newest version that was told.
+    /// Returns the newest version up to which the watch has delivered everything.
     pub fn reached(&self) -> Version {
         let told = self.sessions.iter().flat_map(|session| &session.events);
         let newest = told.map(|(_, event)| event.version()).max();
@@ -255,7 +257,7 @@ impl Watch {
 /// Everything that was recorded of a run, in no particular order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// Requests about single objects. Nothing existed before the first.
+    /// Requests about single objects. Before the first one, no object existed.
     pub operations: Vec<Operation>,
     /// Lists.
     pub listings: Vec<Listing>,
@@ -264,7 +266,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes in what another recorder wrote down.
+    /// Adds the record of another client.
     pub fn merge(&mut self, other: Self) {
         self.operations.extend(other.operations);
         self.listings.extend(other.listings);

@@ -17,7 +17,7 @@ struct Pair {
     root: Endpoint,
     a: Client,
     b: Client,
-    /// Removed last.
+    /// Declared last, so that it is removed last.
     _folder: tempfile::TempDir,
 }
 
@@ -140,7 +140,7 @@ async fn namespaces_and_their_deletion_stay_inside() -> Result<()> {
         namespace["status"]["phase"] == "Active",
         "b's namespace is untouched: {namespace}"
     );
-    // All of b can be emptied without touching a.
+    // All objects of b can be deleted without an effect on a.
     pair.a
         .post(CONFIG_MAPS, &config_map("one", "a"))
         .await?
@@ -180,7 +180,8 @@ async fn tokens_and_versions_of_one_show_nothing_of_the_other() -> Result<()> {
         .expect(200)?;
     let token = page["metadata"]["continue"].as_str().unwrap_or_default();
     ensure!(!token.is_empty(), "a's list goes on: {page}");
-    // The token names a place and a version, both meaningless in b: an error or b's own objects.
+    // The token contains a place and a version of a, both meaningless in b: the answer is an error
+    // or b's own objects.
     let other = pair
         .b
         .get(&format!("{CONFIG_MAPS}?limit=10&continue={token}"))
@@ -211,7 +212,7 @@ async fn tokens_and_versions_of_one_show_nothing_of_the_other() -> Result<()> {
             );
         }
     }
-    // A watch of b from a version that only a has written shows b's next change and nothing else.
+    // A watch of b from a version that only a has reached shows b's next change and nothing else.
     let made = pair
         .a
         .post(CONFIG_MAPS, &config_map("newest-of-a", "a"))
@@ -235,7 +236,7 @@ async fn tokens_and_versions_of_one_show_nothing_of_the_other() -> Result<()> {
         }
         Err(error) => ensure!(error.to_string().contains("410"), "{error:#}"),
     }
-    // A version of a is no precondition that anything of b meets.
+    // A version of a is not a precondition that an object of b can meet.
     let mut stolen = pair
         .b
         .get(&format!("{CONFIG_MAPS}/of-b"))
@@ -326,7 +327,7 @@ async fn no_way_of_writing_a_path_leads_into_another_plane() -> Result<()> {
         .await?
         .expect(200)?;
     ensure!(kept["data"]["of"] == "only-in-a");
-    // Names that are no plane: no plane answers, and the root does not either.
+    // Names that no plane has: no plane answers, and the root does not either.
     let names = [
         "",
         ".",
@@ -389,7 +390,7 @@ async fn the_word_clusters_is_a_name_like_any_other() -> Result<()> {
         pair.b.get("/api/v1/namespaces/clusters").await?.status == 404,
         "b never had it"
     );
-    // No kind is called so, and nothing below a plane's path becomes another plane.
+    // No kind has such a name, and no path below a plane leads to another plane.
     for path in [
         "/apis/clusters/v1/clusters",
         "/api/v1/clusters",
@@ -399,7 +400,7 @@ async fn the_word_clusters_is_a_name_like_any_other() -> Result<()> {
     ] {
         ensure!(pair.a.get(path).await?.status == 404, "{path}");
     }
-    // The reserved names cannot be taken by a plane.
+    // No plane can have a reserved or invalid name.
     let root = Client::open(&pair.root).await?;
     for name in ["root", "clusters", "a/b", "..", "A", "", "a.b", "p_1"] {
         let body = json!({"apiVersion": "polyplane.dev/v1alpha1", "kind": "ControlPlane", "metadata": {"name": name}});
@@ -425,7 +426,8 @@ async fn a_plane_is_reached_by_name_and_by_id_but_not_by_mixtures() -> Result<()
     };
     let (a, b) = (id_of("a").await?, id_of("b").await?);
     ensure!(!a.is_empty() && a != b, "ids differ: {a} {b}");
-    // A plane whose name is the id of another is its own plane: names and ids are not mixed up.
+    // A plane whose name is the id of another one is a plane of its own, because names and ids are
+    // separate.
     let made = create_plane(&pair.root, &a).await;
     if let Ok(impostor) = made {
         let impostor = Client::open(&impostor).await?;
@@ -442,7 +444,7 @@ async fn a_plane_is_reached_by_name_and_by_id_but_not_by_mixtures() -> Result<()
         pair.a.get(&format!("{CONFIG_MAPS}/fake")).await?.status == 404,
         "a is untouched"
     );
-    // An id cannot be chosen or changed by a client.
+    // A client cannot choose or change an id.
     let mut object = root.get(&format!("{PLANES}/b")).await?.expect(200)?;
     object["status"]["id"] = json!(a);
     let path = format!("{PLANES}/b/status");
@@ -513,7 +515,7 @@ async fn a_name_that_returns_brings_nothing_back() -> Result<()> {
         "another cluster id"
     );
     ensure!(version(&new_system) > version(&system), "versions go on");
-    // Old versions and tokens are gone, never answered from the new plane's beginnings.
+    // Old versions and tokens fail: the new plane of the same name does not answer them.
     let resumed = again
         .watch(&format!(
             "{CONFIG_MAPS}?watch=1&resourceVersion={}",
@@ -538,7 +540,7 @@ async fn a_name_that_returns_brings_nothing_back() -> Result<()> {
         .get(&format!("{CONFIG_MAPS}?limit=1&continue={token}"))
         .await?;
     page.refuses(410, "")?;
-    // The neighbour noticed nothing.
+    // The other plane was not affected.
     pair.b
         .post(CONFIG_MAPS, &config_map("calm", "b"))
         .await?

@@ -1,4 +1,4 @@
-//! Runs rows of `judged.toml` and keeps what came out in `results/`, one file for each row and
+//! Runs rows of `judged.toml` and stores their results in `results/`, one file for each row and
 //! form: `tests/judge disk-full`, `tests/judge 8`, `tests/judge 8 --long`.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use polyplane_tests::golden::folder;
 use polyplane_tests::rows::{Form, Outcome, Row, Rows};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// How often a command is asked whether it has ended.
+/// Interval at which the judge checks whether a command has ended.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Judges by rows of judged.toml
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether all passed.
+/// Judges the rows; returns whether all passed.
 fn judged(arguments: &Arguments) -> Result<bool> {
     let rows = Rows::read()?;
     let mut chosen: Vec<&Row> = Vec::new();
@@ -123,7 +123,7 @@ fn run(row: &Row, name: &str, form: &Form, seed: u64) -> Result<Outcome> {
         Some(_) => Ok(()),
     };
     if let Err(error) = ready {
-        // What cannot be run has not passed.
+        // A row that cannot be run has not passed.
         outcome.faults.push(format!("{error:#}"));
     }
     let began = Instant::now();
@@ -149,7 +149,7 @@ fn run(row: &Row, name: &str, form: &Form, seed: u64) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Finds or builds what the command needs.
+/// Finds or builds the programs that the command needs.
 fn programs(names: &[String]) -> Result<()> {
     for name in names {
         let output = match name.as_str() {
@@ -163,7 +163,7 @@ fn programs(names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Compiles what a cargo command runs, which is no part of its time.
+/// Compiles what a cargo command runs, so that compiling does not count in its time.
 fn build(command: &str) -> Result<()> {
     let words = command.split_whitespace().take_while(|word| *word != "--");
     let words: Vec<&str> = words.collect();
@@ -195,8 +195,8 @@ fn cargo<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command in a process group of its own, to its end or to the limit; its exit code and
-/// both outputs in the order they were written.
+/// Runs a command in a process group of its own, to its end or to the time limit. Returns its exit
+/// code and both outputs in the order in which they were written.
 fn ran(
     command: &str,
     environment: &BTreeMap<String, String>,
@@ -218,7 +218,7 @@ fn ran(
     let mut child = running
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
-    // Its copies of the pipe's end would keep the reader waiting.
+    // Its copies of the pipe's end would make the reader wait forever.
     drop(running);
     let reading = std::thread::spawn(move || {
         let mut output = Vec::new();

@@ -1,4 +1,4 @@
-//! Every row of `judged.toml` can be run: what its command names is there.
+//! Every row of `judged.toml` can be run: the targets that its command names exist.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -9,7 +9,7 @@ use polyplane_tests::rows::{Form, Row, Rows, SHORT_SECONDS_MAX};
 use regex::Regex;
 use serde_json::Value;
 
-/// Targets of the workspace as `package kind name`.
+/// Returns the targets of the workspace as `package kind name`.
 fn targets() -> Result<BTreeSet<String>> {
     let output = Command::new(env!("CARGO"))
         .args([
@@ -40,13 +40,13 @@ fn targets() -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Returns the word behind a flag.
+/// Returns the word that follows a flag.
 fn behind<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     let at = words.iter().position(|word| *word == flag)?;
     words.get(at + 1).copied()
 }
 
-/// What a command names and is not there.
+/// Returns the first target in a command that does not exist.
 fn missing(form: &Form, targets: &BTreeSet<String>) -> Result<Option<String>> {
     let words: Vec<&str> = form.command.split_whitespace().collect();
     if words[0] != "cargo" {
@@ -60,7 +60,7 @@ fn missing(form: &Form, targets: &BTreeSet<String>) -> Result<Option<String>> {
     let own_words = words.iter().skip_while(|word| **word != "--").skip(1);
     let scenario = own_words.copied().nth(1);
     if let (Some("explore"), Some(name)) = (behind(&words, "--example"), scenario) {
-        // The explorer passes over a name that no scenario has.
+        // The explorer ignores a name that no scenario has, so check the name here.
         let text = std::fs::read_to_string(folder().join("../fencing/model/scenarios.rs"))?;
         return Ok((!text.contains(name)).then(|| format!("scenario {name}")));
     }

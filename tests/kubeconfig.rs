@@ -1,6 +1,6 @@
-//! Reads the part of a kubeconfig that says where a server is and who is asking.
+//! Reads the parts of a kubeconfig that describe a server and the client's credentials.
 //!
-//! Owns the file format. Must not know what is asked of the server.
+//! This module owns the file format. It does not know which requests are sent.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 
-/// Whom a connection speaks for.
+/// The caller of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
     /// The user of the kubeconfig's context.
     Admin,
-    /// Nobody: no client certificate, no token.
+    /// A caller without a client certificate and without a token.
     Anonymous,
 }
 
-/// Which protocols a connection offers in its TLS handshake.
+/// The protocols that a connection offers in its TLS handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// HTTP/2 alone.
+    /// Only HTTP/2.
     Http2,
-    /// HTTP/1.1 alone.
+    /// Only HTTP/1.1.
     Http1,
 }
 
@@ -44,7 +44,7 @@ pub struct Endpoint {
     pub host: String,
     /// TCP port.
     pub port: u16,
-    /// What stands before every path, without a slash at its end; empty for a server at the root.
+    /// The text before every path, without a slash at its end; empty for a server at the root.
     pub base_path: String,
     /// The bearer token of the context's user, if it has one.
     pub token: Option<String>,
@@ -54,10 +54,10 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Reads `path` and follows `context`, or the current context.
+    /// Reads the file `path` and its context `context`, or its current context.
     ///
     /// # Errors
-    /// When the file cannot be read, or lacks what a connection needs.
+    /// Returns an error if the file cannot be read, or lacks something that a connection needs.
     pub fn from_kubeconfig(path: &Path, context: Option<&str>) -> Result<Self> {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
@@ -98,7 +98,7 @@ impl Endpoint {
         })
     }
 
-    /// The same server with another path before every request.
+    /// Returns the same server with another path before every request.
     pub fn at_base_path(&self, base_path: &str) -> Self {
         Self {
             base_path: base_path.trim_end_matches('/').to_owned(),
@@ -106,10 +106,10 @@ impl Endpoint {
         }
     }
 
-    /// Returns the name the server's certificate must carry.
+    /// Returns the name that the server's certificate must have.
     ///
     /// # Errors
-    /// When the kubeconfig's host is neither a name nor an address.
+    /// Returns an error if the kubeconfig's host is neither a name nor an address.
     pub fn server_name(&self) -> Result<ServerName<'static>> {
         ServerName::try_from(self.server_name.clone()).context("bad server name")
     }
@@ -117,7 +117,7 @@ impl Endpoint {
     /// Returns the TLS settings of a connection for `caller`.
     ///
     /// # Errors
-    /// When the client certificate does not fit its key.
+    /// Returns an error if the client certificate does not fit its key.
     pub fn tls(&self, caller: Caller, protocol: Protocol) -> Result<Arc<ClientConfig>> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider)
@@ -165,7 +165,7 @@ fn text_at(value: &Value, field: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Returns the bytes that `<field>-data` holds or that the file named by `field` holds.
+/// Returns the bytes of `<field>-data`, or of the file that `field` names.
 fn bytes_at(value: &Value, field: &str, folder: &Path) -> Result<Option<Vec<u8>>> {
     if let Some(data) = text_at(value, &format!("{field}-data")) {
         let bytes = base64::engine::general_purpose::STANDARD

@@ -1,6 +1,6 @@
 //! The real kubectl, run as a user runs it.
 //!
-//! Owns its environment: kubeconfig, home and PATH. Must not know what it is asked to do.
+//! This module owns its environment: kubeconfig, home and PATH. It does not know the commands.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,10 +22,10 @@ pub struct Kubectl {
 }
 
 impl Kubectl {
-    /// Finds kubectl with `tests/programs`; its caches go below `home`, plugins are found in `bin`.
+    /// Finds kubectl with `tests/programs`. Its caches are below `home`, its plugins in `bin`.
     ///
     /// # Errors
-    /// When there is none and it cannot be built.
+    /// Returns an error if there is no kubectl and it cannot be built.
     pub fn find(kubeconfig: &Path, home: &Path, bin: &Path) -> Result<Self> {
         let found = Command::new(folder().join("programs"))
             .arg("kubectl")
@@ -48,7 +48,7 @@ impl Kubectl {
         })
     }
 
-    /// The same with another kubeconfig.
+    /// Returns kubectl with another kubeconfig.
     pub fn with_kubeconfig(&self, path: &Path) -> Self {
         Self {
             kubeconfig: path.to_owned(),
@@ -57,7 +57,7 @@ impl Kubectl {
         }
     }
 
-    /// The same in a context of the kubeconfig.
+    /// Returns kubectl in another context of the kubeconfig.
     pub fn in_context(&self, context: &str) -> Self {
         Self {
             context: Some(context.to_owned()),
@@ -65,17 +65,17 @@ impl Kubectl {
         }
     }
 
-    /// The same with a variable set.
+    /// Returns kubectl with an environment variable.
     pub fn with_variable(&self, name: &str, value: &str) -> Self {
         let mut other = self.clone();
         other.environment.push((name.to_owned(), value.to_owned()));
         other
     }
 
-    /// Returns the command, ready to be run.
+    /// Returns the command, ready to run.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.program);
-        // kubectl takes this option behind a plugin's name only, so it goes last.
+        // Last, because kubectl accepts this option only after a plugin's name.
         command
             .args(arguments)
             .env("HOME", &self.home)
@@ -90,28 +90,28 @@ impl Kubectl {
         command
     }
 
-    /// Runs it, whatever comes of it.
+    /// Runs kubectl, and returns its output even if it fails.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if kubectl cannot be started.
     pub fn run(&self, arguments: &[&str]) -> Result<Output> {
         self.command(arguments)
             .output()
             .context("cannot start kubectl")
     }
 
-    /// Its standard output, when it succeeds.
+    /// Runs kubectl, which must succeed, and returns its standard output.
     ///
     /// # Errors
-    /// When it fails, with everything it said.
+    /// Returns an error with the whole output if kubectl fails.
     pub fn ok(&self, arguments: &[&str]) -> Result<String> {
         succeeded(arguments, self.run(arguments)?)
     }
 
-    /// As [`Kubectl::ok`], with standard input.
+    /// Does the same as [`Kubectl::ok`], with standard input.
     ///
     /// # Errors
-    /// As [`Kubectl::ok`].
+    /// Returns the errors of [`Kubectl::ok`].
     pub fn ok_with(&self, arguments: &[&str], input: &str) -> Result<String> {
         let mut command = self.command(arguments);
         command
@@ -125,10 +125,10 @@ impl Kubectl {
         succeeded(arguments, child.wait_with_output()?)
     }
 
-    /// What it said on standard error, when it fails.
+    /// Runs kubectl, which must fail, and returns its standard error.
     ///
     /// # Errors
-    /// When it succeeds.
+    /// Returns an error if kubectl succeeds.
     pub fn fails(&self, arguments: &[&str]) -> Result<String> {
         let output = self.run(arguments)?;
         if output.status.success() {

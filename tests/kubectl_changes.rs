@@ -1,4 +1,4 @@
-//! Objects made, changed, watched and waited for with the real kubectl.
+//! Objects that the real kubectl creates, changes, watches and waits for.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,7 +14,8 @@ async fn objects_are_changed_in_every_way() -> Result<()> {
     let deploy = ["-n", "shop", "deploy/web"];
     let ok = |verb: &str, rest: &[&str]| team.ok(&[&[verb], &deploy[..], rest].concat());
     let value = |path: &str| ok("get", &["-o", &format!("jsonpath={path}")]);
-    // diff: 1 and the difference when there is one, 0 and nothing when there is none.
+    // `kubectl diff` exits with 1 and prints the difference if there is one, else with 0 and no
+    // output.
     let file = manifests().join("30-web.yaml");
     ensure!(
         team.ok(&["diff", "-f", &file.to_string_lossy()])?
@@ -47,7 +48,7 @@ async fn objects_are_changed_in_every_way() -> Result<()> {
         &["deployment.apps/web configured", "service/web unchanged"],
     )?;
     ensure!(value("{.spec.replicas} {.metadata.generation}")? == "5 2");
-    // The three patches.
+    // All three kinds of patch.
     ok(
         "patch",
         &[
@@ -85,7 +86,7 @@ async fn objects_are_changed_in_every_way() -> Result<()> {
             "field is immutable",
         ],
     )?;
-    // label, annotate, scale, set, edit, replace.
+    // The commands label, annotate, scale, set, edit and replace.
     contains(&ok("label", &["tier=front"])?, &["labeled"])?;
     let failed = team.fails(&[&["label"], &deploy[..], &["tier=back"]].concat())?;
     contains(&failed, &["already has a value (front)"])?;
@@ -151,7 +152,7 @@ async fn objects_are_changed_in_every_way() -> Result<()> {
         &["replaced"],
     )?;
     ensure!(value("{.spec.minReadySeconds}")? == "9");
-    // The version it was read at is old now.
+    // The version at which the object was read is outdated now.
     let mut replace = team
         .command(&["replace", "-f", "-"])
         .stdin(Stdio::piped())
@@ -166,7 +167,7 @@ async fn objects_are_changed_in_every_way() -> Result<()> {
         &String::from_utf8_lossy(&refused.stderr),
         &["(Conflict)", "the object has been modified"],
     )?;
-    // Server-side dry run says what would be and leaves it.
+    // A dry run at the server shows the result and changes nothing.
     contains(
         &ok("scale", &["--replicas=9", "--dry-run=server"])?,
         &["scaled (server dry run)"],
@@ -174,7 +175,7 @@ async fn objects_are_changed_in_every_way() -> Result<()> {
     ensure!(value("{.spec.replicas}")? == "2");
     team.ok(&["rollout", "pause", "-n", "shop", "deploy/web"])?;
     ensure!(value("{.spec.paused}")? == "true");
-    // A wrong manifest is refused before anything of it is written.
+    // A wrong manifest is refused before any part of it is written.
     let typo = "# YAML\n{apiVersion: v1, kind: ConfigMap, metadata: {name: typo}, dta: {a: b}}";
     let wrong = folder.path().join("wrong.yaml");
     fs::write(&wrong, typo)?;
@@ -229,7 +230,7 @@ async fn waiting_and_watching_see_what_happens() -> Result<()> {
             .eq(["DELETED", "watched", "2"])
     );
     drop(following);
-    // A table, watched.
+    // A watch of a table.
     let web = "# YAML\n{apiVersion: apps/v1, kind: Deployment, metadata: {name: web}, spec: {replicas: 2, selector: {matchLabels: {a: b}}, \
         template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}}";
     team.ok_with(&["apply", "-f", "-"], web)?;
@@ -242,7 +243,7 @@ async fn waiting_and_watching_see_what_happens() -> Result<()> {
         "AGE"
     ]));
     contains(&table.line()?, &["web", "0/2"])?;
-    // wait: for a condition, a value, and the end.
+    // `kubectl wait` for a condition, for a value, and for a deletion.
     let condition = r#"{"status":{"replicas":2,"readyReplicas":2,"conditions":[{"type":"Available","status":"True"}]}}"#;
     let mut waiting = Following::start(
         team,
@@ -282,7 +283,7 @@ async fn waiting_and_watching_see_what_happens() -> Result<()> {
         &team.ok(&["delete", "deploy", "web", "--cascade=background"])?,
         &["deleted"],
     )?;
-    // A kubectl that comes late finds nothing left to wait for and says nothing.
+    // If kubectl starts late, the object is already gone, and it prints nothing.
     let (said, success) = ending.finish()?;
     ensure!(
         success && (said.is_empty() || said.contains("deployment.apps/web condition met")),
@@ -292,7 +293,7 @@ async fn waiting_and_watching_see_what_happens() -> Result<()> {
         &team.fails(&["wait", "cm/other", "--for=condition=Ready", "--timeout=1s"])?,
         &["timed out"],
     )?;
-    // A finalizer holds an object until it is taken away.
+    // A finalizer keeps an object until it is removed.
     let held = "# YAML\n{apiVersion: v1, kind: ConfigMap, metadata: {name: held, finalizers: [example.com/hold]}}";
     team.ok_with(&["create", "-f", "-"], held)?;
     team.ok(&["delete", "cm", "held", "--wait=false"])?;
@@ -428,7 +429,7 @@ async fn objects_are_made_by_command() -> Result<()> {
     Ok(())
 }
 
-/// kubectl validates a `List` with version 2 of OpenAPI, which it wants as protobuf.
+/// kubectl validates a `List` with version 2 of OpenAPI, which it requests as protobuf.
 #[tokio::test]
 async fn lists_in_a_file_are_validated_and_made() -> Result<()> {
     let session = begin().await?;

@@ -27,7 +27,7 @@ async fn manifests_are_applied_and_shown_in_every_form() -> Result<()> {
         "{applied}"
     );
     let again = team.ok(&["apply", "-f", &folder])?;
-    // kubectl sends these again, to upstream too: lists and selectors that it cannot merge.
+    // kubectl sends these again, also to upstream: it cannot merge their lists and selectors.
     let sent = [
         "secret/db-credentials",
         "poddisruptionbudget.policy/web",
@@ -56,7 +56,7 @@ async fn manifests_are_applied_and_shown_in_every_form() -> Result<()> {
         generations == "1 1 1 1",
         "applying again changed nothing: {generations}"
     );
-    // What a user sees first.
+    // The first output that a user sees.
     let all = team.ok(&[
         "get",
         "all,cm,secret,sa,role,ing,hpa,pdb,netpol,pvc,quota,limits",
@@ -277,7 +277,7 @@ async fn everything_is_described_and_explained() -> Result<()> {
         !resources.contains("controlplanes"),
         "a tenant has no planes of its own"
     );
-    // Every kind can be explained.
+    // `kubectl explain` knows every kind.
     for line in team
         .ok(&["api-resources", "--verbs=list", "--no-headers"])?
         .lines()
@@ -313,8 +313,8 @@ async fn everything_is_described_and_explained() -> Result<()> {
         &team.ok(&["cluster-info"])?,
         &["Kubernetes control plane", "is running at"],
     )?;
-    // Raw paths are whole with the kubeconfig of the root. With that of a plane, older releases of
-    // kubectl leave out the path in front, and newer ones say it.
+    // With the root's kubeconfig, raw paths reach the root. With a plane's kubeconfig, older
+    // releases of kubectl leave out the path prefix of the plane, and newer ones keep it.
     let root = team.with_kubeconfig(&server.kubeconfig);
     ensure!(team.ok(&["get", "--raw", "/readyz"])? == "ok");
     contains(
@@ -346,14 +346,14 @@ async fn everything_is_described_and_explained() -> Result<()> {
             "polyplane_plane_take_duration_seconds_count{waited=\"true\"}",
         ],
     )?;
-    // Who may do what.
+    // `kubectl auth can-i`.
     ensure!(
         team.ok(&["auth", "can-i", "create", "deployments", "-n", "shop"])?
             .trim()
             == "yes"
     );
     contains(&team.ok(&["auth", "whoami"])?, &["admin", "system:masters"])?;
-    // Events.
+    // `kubectl events`.
     let event = r#"{"apiVersion":"v1","kind":"Event","metadata":{"name":"web.1","namespace":"shop"},"type":"Warning","reason":"Unhealthy",
       "message":"it does not answer","involvedObject":{"apiVersion":"apps/v1","kind":"Deployment","namespace":"shop","name":"web"},
       "firstTimestamp":"2026-01-01T00:00:00Z","lastTimestamp":"2026-01-01T00:00:00Z","count":3,"source":{"component":"test"}}"#;
@@ -404,7 +404,7 @@ async fn a_deleted_namespace_is_emptied_and_goes() -> Result<()> {
         let left = team.ok(&["get", kind, "-n", "shop", "-o", "name"])?;
         ensure!(left.is_empty(), "{kind} left behind: {left}");
     }
-    // What is cluster-wide stays, and the name can be used again at once.
+    // Cluster-wide objects stay, and the namespace's name can be used again at once.
     team.ok(&[
         "get",
         "clusterrole/shop-observer",
@@ -464,7 +464,7 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         &root.ok(&["describe", "controlplane", "team-b"])?,
         &["Deletion Protection:", "Type:", "Ready"],
     )?;
-    // use switches the current context.
+    // `kubectl plane use` switches the current context.
     contains(&root.ok(&["plane", "use", "team-b"])?, &["team-b"])?;
     root.ok(&["create", "configmap", "in-b"])?;
     contains(&team.fails(&["get", "cm", "in-b"])?, &["NotFound"])?;
@@ -481,7 +481,8 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         &root.fails(&["plane", "kubeconfig", "nobody"])?,
         &["\"nobody\" not found"],
     )?;
-    // A plane has no users of its own, so nobody is given a master's credentials by accident.
+    // A plane has no users of its own, so without a flag nobody gets an administrator's credentials
+    // by accident.
     contains(
         &root.fails(&["plane", "kubeconfig", "team-b"])?,
         &[
@@ -497,7 +498,7 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         "credentials on standard output"
     );
     names::names_that_are_no_text_elsewhere(&root)?;
-    // Protection holds until it is switched off.
+    // A protected plane cannot be deleted until its protection is switched off.
     contains(
         &root.fails(&["plane", "delete", "team-b", "--yes"])?,
         &["deletion protection", "deletionProtection"],
@@ -515,7 +516,7 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         "-p",
         r#"{"spec":{"deletionProtection":false}}"#,
     ])?;
-    // Without --yes it asks, and an empty answer is a no.
+    // Without --yes the command asks for confirmation, and an empty answer means no.
     contains(
         &root.fails(&["plane", "delete", "team-b"])?,
         &["cannot be undone", "not deleted"],
@@ -528,7 +529,7 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         &root.fails(&["plane", "get", "team-b"])?,
         &["\"team-b\" not found"],
     )?;
-    // Deleting leaves nothing behind: what was written cannot be found in the store any more.
+    // After a deletion, no value of the plane can be found in the store's files any more.
     for index in 0..5 {
         team.ok(&[
             "create",

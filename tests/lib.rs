@@ -1,7 +1,7 @@
-//! What the integration tests and the load generator share: reading a kubeconfig, talking HTTPS to
-//! the endpoint it names, finding and starting the programs under test, rendering the chart and
-//! reading what its Deployment asks for, and the comparison harness (scenario, run, symbols,
-//! normalize, compare).
+//! The shared parts of the integration tests and the load generator: kubeconfigs, HTTPS requests to
+//! the endpoint that one names, finding and starting the programs under test, rendering the chart
+//! and reading its Deployment, and the comparison harness (scenario, run, symbols, normalize,
+//! compare).
 //!
 //! Invariant: nothing here knows the server's crates. An endpoint is an address and a credential,
 //! so the same code talks to a plane and to the reference.

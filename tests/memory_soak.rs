@@ -1,9 +1,10 @@
 //! The memory budget of a real server: all shares that clients can fill are kept nearly full, and
-//! the process stays within its budget and what it had before. Once with a budget, once with half.
+//! the process must stay within its budget plus the memory that it had before. The test runs once
+//! with a budget and once with half of it.
 //!
-//! `POLYPLANE_SOAK_SECONDS` says for how long (15 by default), `POLYPLANE_SOAK_MIB` the larger
-//! budget (64). The shares of states that move between replicas are full only while planes move;
-//! one replica has none, and the bound leaves them out.
+//! `POLYPLANE_SOAK_SECONDS` sets the duration (15 by default), `POLYPLANE_SOAK_MIB` the larger
+//! budget (64). The shares for states that move between replicas are full only while planes move; a
+//! single replica does not use them, and the limit does not count them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,33 +30,33 @@ const MIB: u64 = 1 << 20;
 const SHARES: [&str; 5] = ["logs", "rendered", "interner", "answers", "bodies"];
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const CLUSTER_ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-/// Objects of the plane whose list nobody reads, and bytes of each: more than all windows hold.
+/// Number and bytes of the objects in the list that nobody reads. Together they are larger than all
+/// windows.
 const LISTED: usize = 40;
 const OBJECT_BYTES: usize = 100_000;
-/// Planes whose logs together would be many times their share: 4 MiB each.
+/// Planes that get writes. Their logs of 4 MiB each would together be many times the share of logs.
 const CHURNED: usize = 40;
-/// Annotations of an object whose values all are parts to share, and bytes of each.
+/// Number and bytes of the annotations of one object. The table of shared parts stores each value.
 const PARTS: usize = 200;
 const PART_BYTES: usize = 1100;
-/// Of a share of the interner: bytes of one part's place.
+/// Bytes that the table of shared parts uses for the place of one part.
 const PLACE_BYTES: u64 = 128;
-/// What is sent of a body that does not end.
+/// Bytes that are sent of a body that does not end.
 const BODY_BYTES: usize = 128 * 1024;
-/// Bodies take this much of their share, in hundredths, so that writes still get in.
+/// The part of their share that bodies use, in percent. The rest is for writes.
 const BODIES_PERCENT: u64 = 94;
-/// A request that nobody finishes is given up and begun again after this long, before the server
-/// ends it.
+/// Time after which an unfinished request is cancelled and begun again, before the server ends it.
 const RENEW: Duration = Duration::from_secs(45);
-/// What a share has to have at each look, in hundredths, and may have: what is weighed after the
-/// fact may be beyond its limit for a moment.
+/// The part of a share that must be in use at each check, in percent. More than 100 is possible for
+/// a moment, because some memory is counted only after its use.
 const PERCENT: std::ops::RangeInclusive<u64> = 90..=105;
-/// The cache of the embedded store, which fills while there are writes.
+/// Bytes of the embedded store's cache, which fills while there are writes.
 const STORE_CACHE: u64 = 128 * MIB;
-/// What the process may have beside its budget, the store's cache and what it had before: buffers of
-/// connections, and what the allocator has not given back.
+/// Bytes that the process may use beside its budget, the store's cache and the memory that it had
+/// before: buffers of connections, and memory that the allocator has not returned.
 const REST: u64 = 32 * MIB;
 
-/// Text that neither compresses nor repeats.
+/// Returns text that neither compresses nor repeats.
 fn noise(seed: usize, len: usize) -> String {
     let mut state = seed as u64 + 1;
     let mut text = String::with_capacity(len + 16);
@@ -76,7 +77,7 @@ fn get(path: &str) -> Ask {
     ask(Method::GET, path, &Value::Null)
 }
 
-/// What the server says of its memory.
+/// The metrics of the server's memory.
 struct Figures(String);
 
 impl Figures {
@@ -96,19 +97,20 @@ impl Figures {
         self.value("polyplane_memory_limit_bytes", share)
     }
 
-    /// Hundredths of the share that are in use.
+    /// Returns the percentage of the share that is in use.
     fn percent(&self, share: &str) -> Result<u64> {
         let used = self.value("polyplane_memory_used_bytes", share)?;
         Ok(used * 100 / self.limit(share)?)
     }
 }
 
-/// How often in a row a list is refused before no more are begun. Another answer may have had the
-/// room at one moment and given it back at the next, and of half a budget a list takes a tenth.
+/// Refusals in a row after which no more lists are begun. One refusal is not enough, because
+/// another answer may have used the room only for a moment. With half the budget, one list uses a
+/// tenth of the share.
 const REFUSALS: usize = 3;
 const BETWEEN_REFUSALS: Duration = Duration::from_millis(20);
 
-/// Lists that are begun and not read, as many as get in.
+/// As many lists as the server accepts, begun and not read.
 struct Unread {
     plane: Endpoint,
     open: VecDeque<(Instant, Connection, Response<Incoming>)>,
@@ -175,7 +177,7 @@ impl Unfinished {
     }
 }
 
-/// Replaces one large object of each plane in turn until told to stop.
+/// Replaces one large object of each plane in turn until it is stopped.
 async fn churn(
     planes: Vec<Endpoint>,
     seeds: Arc<AtomicUsize>,
@@ -193,14 +195,14 @@ async fn churn(
         }
         let put = config_map("churned", seeds.fetch_add(1, Ordering::SeqCst));
         let reply = client.send(Method::PUT, &path, &put).await?;
-        // Bodies that do not end leave little room, which is another writer's at times.
+        // Bodies that do not end leave little room, which another writer may be using.
         ensure!([200, 429].contains(&reply.status.as_u16()), "{reply:?}");
         writes += usize::from(reply.status == 200);
     }
     Ok(writes)
 }
 
-/// Fills the table of shared parts: each value is there twice.
+/// Fills the table of shared parts: each value occurs twice.
 async fn share_parts(plane: &Client, parts: usize) -> Result<()> {
     for object in 0..parts.div_ceil(PARTS) {
         let annotations: Map<String, Value> = (0..PARTS)
@@ -342,7 +344,7 @@ async fn soak(mib: u64, time: Duration) -> Result<()> {
         before / MIB,
         bound / MIB,
     );
-    // Whoever goes away gives its memory back.
+    // Clients that disconnect release their memory.
     drop((unread, unfinished));
     let patience = Instant::now() + Duration::from_secs(30);
     loop {

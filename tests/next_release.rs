@@ -1,9 +1,9 @@
-//! The binary of a release that there is not yet: this one with a level more and other bootstrap
-//! objects. Rolling upgrades are tested with it.
+//! The binary of a future release: this program with a higher level and other bootstrap objects,
+//! for tests of rolling upgrades.
 //!
-//! What it has different stands in `tests/ring_upgrade.rs`, which looks for it: roles that are new
-//! (more than one commit of a step can bring), changed and gone, a binding of another role, a flow
-//! schema of another precedence.
+//! `tests/ring_upgrade.rs` checks the differences: roles that are new (more than one commit of a
+//! step can contain), changed and removed, a binding of another role, a flow schema with another
+//! precedence.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use polyplane_batteries::bootstrap::{BootstrapObject, LEVEL, Restore, objects};
 use polyplane_plane::Key;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
-/// New roles beside the named ones.
+/// New roles beside the named ones. With so many, a step needs more than one commit.
 const ROLES: usize = 300;
 
 fn main() -> ExitCode {

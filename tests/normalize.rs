@@ -1,9 +1,9 @@
-//! Takes out of an answer what differs from run to run, and what is not to be stored.
+//! Removes from an answer the values that differ from run to run, and text that must not be stored.
 //!
-//! Versions, uids and generated names become symbols, times, addresses, node ports, tokens and
+//! Versions, uids and generated names become symbols; times, addresses, node ports, tokens and
 //! certificates become marks. A value that a request of the scenario itself contained stays as it
-//! is. Dropped altogether: `managedFields` (a later issue serves them) and `description` fields of
-//! tables and schemas (upstream's prose is not ours to store).
+//! is. Two kinds of fields are removed: `managedFields` (they have tests of their own) and
+//! `description` fields of tables and schemas (upstream's prose must not be stored here).
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -18,7 +18,7 @@ use crate::golden::Recorded;
 use crate::scenario::{Record, Step};
 use crate::symbols::Symbols;
 
-/// Headers whose value is compared.
+/// Headers whose values are compared.
 const HEADERS_BY_VALUE: [&str; 13] = [
     "accept-patch",
     "allow",
@@ -43,10 +43,10 @@ const HEADERS_BY_PRESENCE: [&str; 6] = [
     "x-kubernetes-pf-flowschema-uid",
     "x-kubernetes-pf-prioritylevel-uid",
 ];
-/// Table columns that tell an age.
+/// Table columns that show an age.
 const AGE_COLUMNS: [&str; 5] = ["Age", "Created At", "Duration", "First Seen", "Last Seen"];
 
-/// What the server appends to a generateName.
+/// Characters that the server appends to a generateName.
 const SUFFIX_CHARS: usize = 5;
 const SUFFIX_LETTERS: &str = "bcdfghjklmnpqrstvwxz2456789";
 
@@ -91,15 +91,15 @@ pattern!(
 pub struct Normalizer<'a> {
     /// The symbols of this run.
     pub symbols: &'a mut Symbols,
-    /// The step's name.
+    /// The name of the step.
     pub step: &'a str,
-    /// All that the scenario has sent so far.
+    /// The text of all requests that the scenario has sent so far.
     pub sent: &'a str,
-    /// What the endpoint puts before every path.
+    /// The path that the endpoint puts before every path.
     pub base_path: &'a str,
 }
 
-/// Whose version a `metadata.resourceVersion` is.
+/// The owner of a `metadata.resourceVersion`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VersionOf {
     Object,
@@ -184,7 +184,7 @@ impl Normalizer<'_> {
             .and_then(|value| value.to_str().ok());
         let parts = matches!(record, Record::Keep(_) | Record::Keys(_));
         let parsed = match kind.unwrap_or_default() {
-            // Upstream calls the index of the schemas plain text.
+            // Upstream labels the index of the schemas as plain text, so it is parsed too.
             json if json.contains("json") || parts => serde_json::from_str(&text).ok(),
             yaml if yaml.contains("yaml") => serde_saphyr::from_str::<Value>(&text).ok(),
             _ => None,
@@ -288,7 +288,7 @@ impl Normalizer<'_> {
                 "object" => inner,
                 _ => VersionOf::Object,
             };
-            // The version stands inside metadata, whose owner decides what it means.
+            // The version is inside metadata. The object around it decides what it means.
             match (&mut value, name.as_str()) {
                 (Value::Object(metadata), "metadata") => {
                     if let Some(Value::String(text)) = metadata.get_mut("resourceVersion") {
@@ -317,7 +317,7 @@ impl Normalizer<'_> {
         }
     }
 
-    /// Normalises a text, whatever it means.
+    /// Normalises a text of any kind.
     pub fn text(&mut self, text: &str) -> String {
         let text = self
             .symbols
@@ -333,7 +333,8 @@ impl Normalizer<'_> {
         let text = API_ACCESS.replace_all(&text, "kube-api-access-<suffix>");
         let text = UUID.replace_all(&text, |found: &Captures<'_>| self.uid(&found[0]));
         let text = TEXT_VERSION.replace_all(&text, |found: &Captures<'_>| {
-            // What the store has reached is no version of an object, even if the numbers meet.
+            // The version that the store has reached is not that of an object, even if the numbers
+            // are equal.
             let of_object = found[1].starts_with("ResourceVersion");
             let version = found[2].parse().ok().filter(|_| of_object);
             let symbol = version.and_then(|version| self.symbols.version(version));
@@ -365,7 +366,7 @@ impl Normalizer<'_> {
             .into_owned()
     }
 
-    /// Refused objects show the name the server made for them in texts alone.
+    /// Replaces names that the server generated for refused objects, which occur only in texts.
     fn without_suffixes(&self, mut text: String) -> String {
         for sent in PREFIX_SENT.captures_iter(self.sent) {
             let prefix = &sent[1];
@@ -412,7 +413,7 @@ impl Normalizer<'_> {
 }
 
 fn picked(pointers: &[String], pick: impl Fn(&str) -> Option<Value>) -> Value {
-    // "/" stands for the whole document, whose pointer is empty and cannot be written in a line.
+    // "/" means the whole document, because its pointer is empty and cannot be written on a line.
     let fields = pointers.iter().map(|pointer| {
         let found = pick(if pointer == "/" { "" } else { pointer });
         (pointer.clone(), found.unwrap_or(Value::Null))
@@ -420,7 +421,7 @@ fn picked(pointers: &[String], pick: impl Fn(&str) -> Option<Value>) -> Value {
     Value::Object(fields.collect())
 }
 
-/// Parts of schemas are kept without their prose.
+/// Removes the prose from parts of schemas.
 fn drop_descriptions(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(drop_descriptions),
@@ -467,7 +468,8 @@ fn rewrite_table(table: &mut Map<String, Value>) {
     for row in rows.into_iter().flatten() {
         let cells = row.get_mut("cells").and_then(Value::as_array_mut);
         for (index, cell) in cells.into_iter().flatten().enumerate() {
-            // Later events of a watch carry no columns: there any cell that looks like an age is one.
+            // Later events of a watch have no columns, so any cell that looks like an age counts as
+            // one.
             let may_be_age = ages.is_empty() || ages.contains(&index);
             if may_be_age && cell.as_str().is_some_and(|text| AGE.is_match(text)) {
                 *cell = Value::String("<age>".to_owned());

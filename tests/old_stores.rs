@@ -1,4 +1,4 @@
-//! Stores that an earlier release left: this one opens them, and shows what that one showed.
+//! This release opens the stores that earlier releases left, and shows the same content.
 
 use anyhow::{Context, Result};
 use polyplane_tests::fixture::{check, fixtures, seen, unpack};
@@ -13,7 +13,7 @@ async fn the_folder_of_an_earlier_release_opens_with_everything_in_it() -> Resul
     let server = Up::start(folder.path(), &[]).await?;
     let checked = check(&server.root()?, &seen).await;
     checked.with_context(|| server.log().unwrap_or_default())?;
-    // What was written now is there after the next start too.
+    // Objects written now are present after the next start too.
     let root = server.root()?;
     let path = "/clusters/later/api/v1/namespaces/default/configmaps/new";
     let made = get(&root, path).await?;

@@ -1,9 +1,11 @@
-//! Strangers at the door: six HTTP/2 connections, each with 2 000 POSTs whose bodies never end, half
-//! of them without a credential and half with a wrong one. Each is refused at once, and they cost those with a credential nothing: all
-//! requests through the same replica are answered, health checks get in, memory stays bounded.
+//! Clients without a valid credential open six HTTP/2 connections, each with 2 000 POSTs whose
+//! bodies never end: half of them without a credential and half with a wrong one. Each request is
+//! refused at once, and clients with a credential are not affected: all their requests through the
+//! same replica are answered, health checks succeed, memory stays limited.
 //!
-//! On one replica and on three; against the root plane, a plane with watches, a plane that is being
-//! handed over, planes of this replica and of others. `DOOR_ROUNDS` says how often (1 in CI).
+//! The test runs on one replica and on three; against the root plane, a plane with watches, a plane
+//! that is being handed over, and planes of this replica and of others. `DOOR_ROUNDS` sets the
+//! number of rounds (1 in CI).
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -30,18 +32,18 @@ use tokio::time::{sleep, timeout};
 
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 2000;
-/// What each stranger sends of its body.
+/// Bytes that each request sends of its body.
 const BODY_BYTES: usize = 128 * 1024;
-/// The longest anything may take here, on a busy machine.
+/// The longest time that any step may take on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What sieges may add to the memory of a replica, while all strangers are still there. Their bodies
-/// would be 1.5 GiB.
+/// Bytes that sieges may add to a replica's memory while all strangers are connected. Their bodies
+/// together would be 1.5 GiB.
 const MEMORY_BYTES_MAX: u64 = 150 << 20;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// The strangers of one connection, with what keeps their requests open.
+/// The requests of one connection, with the streams that keep them open.
 struct Strangers {
     requests: Vec<(ResponseFuture, SendStream<Bytes>)>,
     frames: JoinHandle<()>,
@@ -56,7 +58,8 @@ impl Strangers {
         let uri = format!("https://{}:{}{path}", door.host, door.port);
         let mut requests = Vec::new();
         for _ in 0..STREAMS {
-            // A connection that misbehaves may be closed by the server; nobody is owed another.
+            // The server may close a connection that misbehaves; then no further request begins on
+            // it.
             let Ok(ready) = sender.ready().await else {
                 break;
             };
@@ -71,21 +74,21 @@ impl Strangers {
             let Ok((answer, mut body)) = sender.send_request(request.body(())?, false) else {
                 break;
             };
-            // It may have been refused already.
+            // The server may have refused the request already.
             let _ = body.send_data(Bytes::from_static(&[b' '; BODY_BYTES]), false);
             requests.push((answer, body));
         }
         Ok(Self { requests, frames })
     }
 
-    /// Gives up all requests, which ends the connection.
+    /// Cancels all requests, which ends the connection.
     async fn leave(self) -> Result<()> {
         drop(self.requests);
         let ended = timeout(PATIENCE, self.frames).await;
         Ok(ended.context("a connection does not end")??)
     }
 
-    /// How many were refused; all others lost their connection.
+    /// Returns how many requests were refused. The others must have lost their connection.
     async fn refused(&mut self) -> Result<usize> {
         let mut refused = 0;
         for (answer, _) in &mut self.requests {
@@ -100,7 +103,7 @@ impl Strangers {
     }
 }
 
-/// Reads and writes one plane through the door until it is told to stop.
+/// Reads and writes one plane through the door until it is stopped.
 struct Work {
     over: Arc<AtomicBool>,
     done: Arc<AtomicUsize>,
@@ -132,7 +135,7 @@ impl Work {
         Ok(Self { over, done, task })
     }
 
-    /// Waits until so many more reads and writes were answered.
+    /// Waits until `more` further reads and writes have been answered.
     async fn goes_on(&self, more: usize) -> Result<()> {
         let until = self.done.load(Ordering::SeqCst) + more;
         let began = Instant::now();
@@ -153,7 +156,7 @@ impl Work {
     }
 }
 
-/// Whether a health check on a connection of its own is answered.
+/// Checks that a health check on a connection of its own is answered.
 async fn probe(door: &Endpoint) -> Result<()> {
     let probed = async {
         let connection = Connection::open(door, Caller::Anonymous, Protocol::Http1).await?;
@@ -168,17 +171,17 @@ async fn probe(door: &Endpoint) -> Result<()> {
         .context("no health check gets in")?
 }
 
-/// Where strangers come, and whom they must not disturb.
+/// The place where strangers connect, and the clients that they must not disturb.
 struct Siege<'a> {
     what: &'a str,
     door: &'a Endpoint,
     plane: &'a Endpoint,
-    /// How much more memory the replica has than before all sieges.
+    /// Returns how much more memory the replica uses than before all sieges.
     memory: &'a (dyn Fn() -> Result<u64> + Sync),
 }
 
 impl Siege<'_> {
-    /// Waits until the refused requests are gone from memory; what is left is the strangers' to keep.
+    /// Waits until the refused requests have left the memory; the rest belongs to open connections.
     async fn settled(&self) -> Result<u64> {
         let began = Instant::now();
         loop {
@@ -192,7 +195,7 @@ impl Siege<'_> {
         }
     }
 
-    /// Lets the strangers come, does `meanwhile` while all of them are there, and judges.
+    /// Connects the strangers, runs `meanwhile` while all of them are connected, and judges.
     async fn run(&self, meanwhile: impl Future<Output = Result<()>>) -> Result<()> {
         let what = self.what;
         let work = Work::begin(self.plane, "work").await?;
@@ -233,7 +236,7 @@ impl Siege<'_> {
     }
 }
 
-/// A watch that has to go on while strangers are there.
+/// Checks that a watch continues while strangers are connected.
 async fn tells_of(events: &mut Events, plane: &Endpoint, name: &str) -> Result<()> {
     let client = Client::open(plane).await?;
     let made = client
@@ -282,7 +285,8 @@ async fn strangers_cost_one_replica_nothing() -> Result<()> {
     Ok(())
 }
 
-/// A stranger is told the same of a plane that exists, was deleted, or never was, by name or id.
+/// Checks that a stranger gets the same answer for a plane that exists, was deleted, or never
+/// existed, by name or id.
 async fn tells_nothing(door: &Endpoint, plane: &Endpoint) -> Result<()> {
     let root = Client::open(&door.at_base_path("")).await?;
     let object = root
@@ -335,7 +339,7 @@ async fn tells_nothing(door: &Endpoint, plane: &Endpoint) -> Result<()> {
     Ok(())
 }
 
-/// A process that was given few open files takes as many as it may.
+/// A process that starts with a low limit of open files raises it to the allowed maximum.
 #[tokio::test]
 async fn the_limit_of_open_files_is_raised() -> Result<()> {
     const FEW: u64 = 256;
@@ -375,7 +379,7 @@ async fn the_limit_of_open_files_is_raised() -> Result<()> {
     Ok(())
 }
 
-/// Removes what a round has written, so that the next one finds none of it.
+/// Deletes the objects of a round, so that the next one finds none of them.
 async fn clean(planes: &[&Endpoint]) -> Result<()> {
     for plane in planes {
         let removed = Client::open(plane).await?.delete(CONFIG_MAPS).await?;
@@ -384,7 +388,7 @@ async fn clean(planes: &[&Endpoint]) -> Result<()> {
     Ok(())
 }
 
-/// Has a replica take a plane and waits until it has.
+/// Makes a replica take a plane and waits until it has.
 async fn move_to(root: &Client, plane: &str, replica: &str) -> Result<()> {
     let pin = json!({"spec": {"placement": {"replica": replica}}}).to_string();
     let path = format!("{CONTROL_PLANES}/{plane}");
@@ -393,7 +397,7 @@ async fn move_to(root: &Client, plane: &str, replica: &str) -> Result<()> {
     let inside = format!("/clusters/{plane}{CONFIG_MAPS}");
     let began = Instant::now();
     loop {
-        // A plane that sleeps has no owner.
+        // A request, because a plane that sleeps has no owner.
         let woken = root.get(&inside).await?;
         ensure!(woken.status == 200, "{woken:?}");
         if owner(root, plane).await? == replica {

@@ -1,6 +1,6 @@
 //! A server that a test starts, stops, kills and starts again in a folder of its own choice.
 //!
-//! Owns the process and what it printed. Must not know what is asked of it.
+//! This module owns the process and its output. It does not know the requests.
 
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Output, Stdio};
@@ -14,19 +14,19 @@ use tokio::time::timeout;
 use crate::kubeconfig::Endpoint;
 use crate::programs::polyplane;
 
-/// The longest a server may take to come up, on a busy machine.
+/// The longest time until a server answers, on a busy machine.
 const START_LIMIT: Duration = Duration::from_secs(60);
-/// The longest a server may take to end.
+/// The longest time until a server has ended.
 const STOP_LIMIT: Duration = Duration::from_secs(40);
 
 /// A running `polyplane up`. Dropping it kills the process.
 pub struct Up {
     child: Child,
-    /// Not in the server's folder, whose disk may be full.
+    /// The server's output. Not in its folder, because that disk may be full.
     log: tempfile::NamedTempFile,
-    /// The kubeconfig it wrote.
+    /// The kubeconfig that the server wrote.
     pub kubeconfig: PathBuf,
-    /// Its first line: how long it took and where it listens.
+    /// The first line of output: how long the start took and where the server listens.
     pub greeting: String,
 }
 
@@ -46,18 +46,18 @@ fn command(program: &Path, folder: &Path, options: &[&str]) -> Command {
 }
 
 impl Up {
-    /// Starts a server in `folder` and waits until it says that it is up.
+    /// Starts a server in `folder` and waits until it reports that it is up.
     ///
     /// # Errors
-    /// When it ends instead, with what it said.
+    /// Returns an error with the output if the server ends instead.
     pub async fn start(folder: &Path, options: &[&str]) -> Result<Self> {
         Self::start_program(&polyplane()?, folder, options).await
     }
 
-    /// The same with a program that is not the one under test.
+    /// Starts another program than the one under test, like [`Up::start`].
     ///
     /// # Errors
-    /// As [`Up::start`].
+    /// Returns the errors of [`Up::start`].
     pub async fn start_program(program: &Path, folder: &Path, options: &[&str]) -> Result<Self> {
         let log = tempfile::NamedTempFile::new()?;
         let mut command = command(program, folder, options);
@@ -90,7 +90,7 @@ impl Up {
     /// Returns the root plane.
     ///
     /// # Errors
-    /// When the kubeconfig is not what a client can use.
+    /// Returns an error if a client cannot use the kubeconfig.
     pub fn root(&self) -> Result<Endpoint> {
         Endpoint::from_kubeconfig(&self.kubeconfig, Some("root"))
     }
@@ -98,39 +98,39 @@ impl Up {
     /// Returns the plane of this name, whether or not the kubeconfig has a context for it already.
     ///
     /// # Errors
-    /// As [`Up::root`].
+    /// Returns the errors of [`Up::root`].
     pub fn plane(&self, name: &str) -> Result<Endpoint> {
         Ok(self.root()?.at_base_path(&format!("/clusters/{name}")))
     }
 
-    /// Its process id.
+    /// Returns the process id.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the server has ended.
     pub fn pid(&self) -> Result<u32> {
         self.child.id().context("the server has ended")
     }
 
-    /// Memory it holds now, in bytes.
+    /// Returns the resident memory in bytes.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the server has ended.
     pub fn memory_bytes(&self) -> Result<u64> {
         memory_bytes(self.pid()?)
     }
 
-    /// What it said on standard error.
+    /// Returns the server's standard error.
     ///
     /// # Errors
-    /// When the log cannot be read.
+    /// Returns an error if the log cannot be read.
     pub fn log(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.log.path())?)
     }
 
-    /// Ends it at once, as SIGKILL does.
+    /// Kills the server with SIGKILL.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Returns an error if the system refuses.
     pub async fn kill(mut self) -> Result<()> {
         self.child.kill().await.context("cannot kill the server")
     }
@@ -138,7 +138,7 @@ impl Up {
     /// Sends SIGTERM and returns at once.
     ///
     /// # Errors
-    /// When it has ended already.
+    /// Returns an error if the server has ended already.
     pub fn terminate(&self) -> Result<()> {
         let status = std::process::Command::new("kill")
             .arg(self.pid()?.to_string())
@@ -149,29 +149,29 @@ impl Up {
         Ok(())
     }
 
-    /// Waits until it has ended.
+    /// Waits until the server has ended.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error if the server does not end in time.
     pub async fn ended(mut self) -> Result<ExitStatus> {
         let waited = timeout(STOP_LIMIT, self.child.wait()).await;
         Ok(waited.context("the server does not end")??)
     }
 
-    /// Asks it to end and waits until it has.
+    /// Sends SIGTERM and waits until the server has ended.
     ///
     /// # Errors
-    /// When it does not.
+    /// Returns an error if the server does not end in time.
     pub async fn stop(self) -> Result<ExitStatus> {
         self.terminate()?;
         self.ended().await
     }
 }
 
-/// Memory that a process holds now, in bytes.
+/// Returns the resident memory of a process in bytes.
 ///
 /// # Errors
-/// When it has ended.
+/// Returns an error if the process has ended.
 pub fn memory_bytes(pid: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -181,10 +181,10 @@ pub fn memory_bytes(pid: u32) -> Result<u64> {
     Ok(kib.parse::<u64>()? * 1024)
 }
 
-/// Runs `polyplane up` where it is expected to refuse.
+/// Runs `polyplane up`, which is expected to refuse.
 ///
 /// # Errors
-/// When it goes on running.
+/// Returns an error if the server keeps running.
 pub async fn refused(folder: &Path, options: &[&str]) -> Result<Output> {
     let mut command = command(&polyplane()?, folder, options);
     let output = timeout(START_LIMIT, command.output()).await;

@@ -1,6 +1,6 @@
-//! Finds and starts the programs the tests run against.
+//! Finds and starts the programs that the tests use.
 //!
-//! Owns child processes and their folders. What is started here is stopped when its value is
+//! This module owns child processes and their folders. A process is stopped when its value is
 //! dropped.
 
 use std::io::{BufRead, BufReader};
@@ -18,15 +18,15 @@ use crate::connection::{Ask, Connection};
 use crate::golden::folder;
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 
-/// Where `ControlPlane` objects live in the root plane.
+/// The path of `ControlPlane` objects in the root plane.
 const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-/// The longest a server may take to become ready.
+/// The longest time until a server is ready.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// A running server and its folder.
 pub struct Server {
     child: Child,
-    /// Holds the state; removed with the server.
+    /// The folder with the server's state, removed with the server.
     folder: tempfile::TempDir,
     /// The kubeconfig of the root plane, or of the reference.
     pub kubeconfig: PathBuf,
@@ -36,7 +36,7 @@ impl Server {
     /// Starts `polyplane up` in a new folder and waits until it is ready.
     ///
     /// # Errors
-    /// When the program is not there or does not become ready.
+    /// Returns an error if the program does not exist or does not become ready.
     pub async fn start() -> Result<Self> {
         let program = polyplane()?;
         let folder = tempfile::tempdir()?;
@@ -61,10 +61,10 @@ impl Server {
         Ok(server)
     }
 
-    /// Starts the reference: etcd, kube-apiserver and the controllers a scenario may rely on.
+    /// Starts the reference: etcd, kube-apiserver and the controllers that scenarios rely on.
     ///
     /// # Errors
-    /// When a program is missing or the reference does not become ready.
+    /// Returns an error if a program is missing or the reference does not become ready.
     pub async fn start_reference() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut child = Command::new(self::folder().join("reference-up"))
@@ -117,8 +117,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // SIGTERM first: the reference ends its own children only then. `kill` is a program of every
-        // POSIX system; signals have no safe call in std.
+        // SIGTERM first, because only then does the reference end its own children. `kill` is a
+        // program of every POSIX system; std has no safe call for signals.
         let pid = self.child.id().to_string();
         let asked = Command::new("kill").arg(&pid).status();
         let ended = asked.is_ok() && self.child.wait().is_ok();
@@ -129,10 +129,11 @@ impl Drop for Server {
     }
 }
 
-/// Returns the program under test: `POLYPLANE_BIN`, else the one cargo built beside this program.
+/// Returns the program under test: `POLYPLANE_BIN`, else the one that cargo built beside this
+/// program.
 ///
 /// # Errors
-/// When there is none; the error says how to build it.
+/// Returns an error that says how to build the program if it does not exist.
 pub fn polyplane() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("POLYPLANE_BIN").filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
@@ -153,10 +154,10 @@ pub fn polyplane() -> Result<PathBuf> {
         .context("no polyplane program: build it with `cargo build -p polyplane`")
 }
 
-/// Returns the program of a later release, which cargo builds as an example of this crate.
+/// Returns the program of a future release, which cargo builds as an example of this crate.
 ///
 /// # Errors
-/// When it is not there; the error says how to build it.
+/// Returns an error that says how to build the program if it does not exist.
 pub fn next_release() -> Result<PathBuf> {
     let own = std::env::current_exe()?;
     let mut folders = own.ancestors().skip(1).take(3);
@@ -171,7 +172,7 @@ pub fn next_release() -> Result<PathBuf> {
 /// commit.
 ///
 /// # Errors
-/// When the commit is not in this clone or does not build; the error says what to do.
+/// Returns an error that says what to do if the commit is not in this clone or does not build.
 pub fn tagged_release() -> Result<PathBuf> {
     let script = folder().join("tagged-binary");
     let output = Command::new(script)
@@ -219,7 +220,7 @@ pub fn ask(method: Method, path: &str, body: &Value) -> Ask {
 /// Creates a control plane, waits until it is Ready and returns its endpoint.
 ///
 /// # Errors
-/// When the root plane refuses, or the plane does not become Ready.
+/// Returns an error if the root plane refuses the plane, or the plane does not become Ready.
 pub async fn create_plane(root: &Endpoint, name: &str) -> Result<Endpoint> {
     let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
     let body = json!({
@@ -254,7 +255,7 @@ pub async fn create_plane(root: &Endpoint, name: &str) -> Result<Endpoint> {
 /// Asks the root plane to delete a control plane.
 ///
 /// # Errors
-/// When the root plane cannot be reached.
+/// Returns an error if the root plane cannot be reached.
 pub async fn delete_plane(root: &Endpoint, name: &str) -> Result<()> {
     let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
     let path = format!("{CONTROL_PLANES}/{name}");

@@ -1,6 +1,7 @@
-//! A Python with the official client of Kubernetes and what that one brings along.
+//! A Python environment with the official client of Kubernetes and its dependencies.
 //!
-//! Owns the environment below the cache of programs. Must not know what is run in it.
+//! This module owns the environment, which is below the cache of programs. It does not know what
+//! runs in it.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -10,14 +11,14 @@ use anyhow::{Context, Result, ensure};
 
 use crate::golden::folder;
 
-/// What is installed; it brings `websocket-client`.
+/// The package to install. It depends on `websocket-client`.
 const PACKAGE: &str = "kubernetes==37.0.2";
 
-/// Returns the interpreter, made ready once; `None` if that cannot be done on a machine that need not
-/// have one, which is said on standard error.
+/// Returns the interpreter, and installs the environment once. If that is impossible on a machine
+/// where the test is optional, it prints the reason on standard error and returns `None`.
 ///
 /// # Errors
-/// When it cannot be made ready where all tests must run.
+/// Returns an error if it cannot be installed on a machine where all tests must run.
 pub fn python() -> Result<Option<PathBuf>> {
     match environment() {
         Ok(python) => Ok(Some(python)),
@@ -26,7 +27,7 @@ pub fn python() -> Result<Option<PathBuf>> {
                 "tests: nothing is tested with Python (apt-get install python3-venv, then again): {error:#}"
             );
             ensure!(std::env::var_os("CI").is_none(), "{line}");
-            // Past the capture of the test driver, so that it is seen.
+            // Written directly, so that the test driver does not capture the line.
             writeln!(std::io::stderr(), "{line}")?;
             Ok(None)
         }

@@ -1,8 +1,8 @@
-//! Replays scenarios against the reference and records the answers, or checks that another run
-//! answers the same.
+//! Replays scenarios against the reference and records the answers, or checks that another run has
+//! the same answers.
 //!
 //! `cargo run -p polyplane-tests --bin record` starts a reference of its own; `--kubeconfig` uses a
-//! running server; `--check` writes nothing and compares with what is recorded.
+//! running server; `--check` writes nothing and compares with the recordings.
 
 use std::path::PathBuf;
 

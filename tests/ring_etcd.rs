@@ -1,7 +1,8 @@
-//! Three members of etcd fail in every way they can, under load: nothing is lost, and the ring
-//! goes on without a restart.
+//! Three members of etcd fail in every possible way, under load: no acknowledged write is lost, and
+//! the ring recovers without a restart.
 //!
-//! What clients saw in each part is printed. See `ring::judged` for the numbers.
+//! The test prints the failures that clients saw in each part. `ring::judged` describes the
+//! settings.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use polyplane_tests::ring::process::Told;
 use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::time::sleep;
 
-/// One way to fail.
+/// One kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failing {
     LeaderKilled,
@@ -29,7 +30,7 @@ const ALL: [Failing; 5] = [
     Failing::AllDown,
     Failing::NoSpace,
 ];
-/// How long all members are away.
+/// How long all members are down.
 const DOWN: Duration = Duration::from_secs(10);
 /// How long a single failure lasts.
 const AWAY: Duration = Duration::from_secs(4);
@@ -65,7 +66,7 @@ fn phase(load: &Load, failing: Failing, from: polyplane_tests::history::Moment) 
     }
 }
 
-/// Recovery is without a restart.
+/// Checks that no replica has ended: recovery needs no restart.
 fn all_run(ring: &mut Ring) -> Result<()> {
     for replica in &mut ring.controller.replicas {
         let runs = replica.runs()?;

@@ -1,7 +1,7 @@
-//! The ring harness itself, on what one server can show: its load, its faults and its records.
+//! Tests of the ring harness itself, with one server: its load, its faults and its records.
 //!
-//! One server on its embedded store stands behind the balancer and is killed under load; a store
-//! of three members loses its leader; a network is cut and healed.
+//! One server on its embedded store is behind the balancer and is killed under load; a store of
+//! three members loses its leader; a network is cut and healed.
 
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
@@ -115,7 +115,7 @@ async fn a_cut_network_says_nothing_and_heals() -> Result<()> {
     let Some(mut network) = Network::make(2)? else {
         return Ok(());
     };
-    // The test is a machine of the network too; a listener of its own is enough to see it.
+    // The test is a machine of the network too, so a listener of its own shows the partition.
     let own = network.own();
     let listener = TcpListener::bind((own, 0))?;
     let port = listener.local_addr()?.port();

@@ -1,6 +1,7 @@
-//! kill -9 of a replica, again and again, under load: nothing acknowledged is lost.
+//! Repeated kill -9 of a replica under load: no acknowledged write is lost.
 //!
-//! `RING_ROUNDS` says how often (100 for the judged run); see `ring::judged` for the other numbers.
+//! `RING_ROUNDS` sets the number of rounds (100 for the judged run); `ring::judged` describes the
+//! other settings.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
-//! Replicas that stand still or are cut off, and come back: they write nothing and answer nothing
-//! stale. One that only etcd does not reach passes requests on to those who have its planes.
+//! Replicas that hang or are cut off, and return: they write nothing and answer nothing stale. A
+//! replica that only etcd cannot reach forwards requests to the new owners of its planes.
 //!
-//! `RING_ROUNDS` says how often each of the three happens (34 for the judged run). Needs root, for
-//! the partitions.
+//! `RING_ROUNDS` sets how often each of the three faults happens (34 for the judged run). The test
+//! needs root, for the partitions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,16 +20,17 @@ use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// How long a replica stands still or is cut off: longer than its member lease lives.
+/// How long a replica hangs or is cut off: longer than its member lease lasts.
 const AWAY: Duration = Duration::from_secs(5);
-/// The fault that its peers can help with.
+/// The name of the fault in which peers can still help.
 const FROM_ETCD: &str = "cut from etcd";
-/// How long it is cut off from etcd alone.
+/// How long a replica is cut off from etcd alone.
 const AWAY_FROM_ETCD: Duration = Duration::from_secs(10);
-/// When requests through it are sent: it has no right to answer any more and does not know yet that
-/// others have its planes.
+/// Time from the cut to the first requests through the replica. By then it may not answer any more,
+/// and does not know yet that others own its planes.
 const SENT_AFTER: Duration = Duration::from_secs(1);
-/// When they are answered at the latest, counted from the cut: by others, while it is still cut off.
+/// The latest time of their answers, counted from the cut. Others answer them while the replica is
+/// still cut off.
 const ANSWERED_AFTER: Duration = Duration::from_secs(7);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,7 +57,8 @@ async fn a_replica_that_comes_back_writes_nothing_and_answers_nothing_stale() ->
                 AWAY
             };
             let through = through(&ring, &load, round, what)?;
-            // Clients whose connection leads to it wait, until it is back or knows who answers.
+            // Clients that are connected to the replica wait until it is back or knows the new
+            // owners.
             let back = async {
                 sleep(away).await;
                 end(&mut ring, victim, what)
@@ -72,14 +74,14 @@ async fn a_replica_that_comes_back_writes_nothing_and_answers_nothing_stale() ->
                 to: load.now(),
             });
         }
-        // Who lost its member key may have ended itself: its container is started again.
+        // A replica that lost its member key may have ended itself; its container is started again.
         ring.controller.revive(victim).await?;
     }
     judge(&ring, load, Demand::Honest, &phases, gaps).await
 }
 
-/// Asks a replica that is cut off from etcd for a read and a write of every plane; its peers have to
-/// answer. Nothing is asked in other phases.
+/// Sends a read and a write of every plane to a replica that is cut off from etcd; its peers have
+/// to answer. Does nothing in other phases.
 fn through(
     ring: &Ring,
     load: &Load,
@@ -98,7 +100,8 @@ fn through(
         sleep(SENT_AFTER).await;
         let mut asking = JoinSet::new();
         for (plane, id) in planes.iter().zip(0..) {
-            // What is asked here is no part of the run's history: these objects are not its own.
+            // These requests are not part of the run's history, because their objects are not the
+            // run's.
             let client = PlaneClient::new(id, plane, Arc::clone(&pool), Arc::default());
             asking.spawn(async move {
                 let object: ObjectName = Arc::from(format!("through-{}", round));

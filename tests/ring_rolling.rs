@@ -1,9 +1,9 @@
-//! Rolling updates in a loop under load: nobody notices.
+//! Repeated rolling updates under load: no client notices.
 //!
-//! `RING_SECONDS` says how long (600 for the judged run); see `ring::judged` for the other numbers.
-//! A run of which the length is given fails at the first request that was not answered. The short
-//! one, which has to hold on any busy machine, prints them: replicas that get no processor for
-//! longer than a member lease are removed from the ring, and then requests fail in honesty.
+//! `RING_SECONDS` sets the duration (600 for the judged run); `ring::judged` describes the other
+//! settings. With an explicit duration, the test fails at the first request without an answer. The
+//! short form has to pass on any busy machine and only prints such requests: the ring removes
+//! replicas that get no CPU for longer than a member lease, and then some requests fail.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn rolling_updates_fail_no_request_and_lose_no_event() -> Result<()> {
         rounds += 1;
         sleep(Duration::from_millis(500)).await;
     }
-    // Down to one and up again, as an autoscaler would.
+    // Scale down to one and up again, as an autoscaler would.
     ring.controller.scale(1).await?;
     ring.controller.scale(wish.replicas).await?;
     let seconds = began.elapsed().as_secs();
@@ -35,7 +35,8 @@ async fn rolling_updates_fail_no_request_and_lose_no_event() -> Result<()> {
         Spread::of(ends)
     );
     judge(&ring, load, demanded(), &[], Vec::new()).await?;
-    // Whoever comes is there when it is asked for something, and whoever goes has left before.
+    // A new replica is ready before it gets requests, and an old one has left before it ends, so no
+    // replica should be removed by others.
     let removed = ring.said("removed from the ring")?;
     println!("removed from the ring by others: {removed}");
     let planned = demanded() == Demand::Honest || removed == 0;

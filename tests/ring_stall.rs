@@ -1,8 +1,9 @@
-//! Writes through living replicas, while the owner of their plane stands still and while its
-//! machine has vanished: none waits longer than a member's TTL and half a second, none is repeated,
-//! and none that was acknowledged is lost.
+//! Writes through living replicas while the owner of their plane hangs, and while its machine has
+//! vanished: none waits longer than a member's TTL and half a second, none is repeated, and no
+//! acknowledged one is lost.
 //!
-//! `RING_ROUNDS` says how often each of the two happens. Needs root, for the machine that vanishes.
+//! `RING_ROUNDS` sets how often each of the two faults happens. The test needs root, for the
+//! machine that vanishes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,31 +27,31 @@ use serde_json::Value as Json;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, sleep_until, timeout};
 
-/// The TTL of member leases that replicas have by default.
+/// The default TTL of member leases.
 const MEMBER_TTL: Duration = Duration::from_secs(3);
-/// The longest wait of a write, beside the time in which this machine ran nobody.
+/// The longest wait of a write, not counting time in which this machine ran no process.
 const LONGEST: Duration = MEMBER_TTL.saturating_add(Duration::from_millis(500));
-/// How long the owner is away: longer than any write may wait for another one.
+/// How long the owner is away: longer than any write may wait for another owner.
 const AWAY: Duration = Duration::from_secs(6);
-/// Writes go on for so long before and behind it.
+/// How long writes continue before and after the fault.
 const AROUND: Duration = Duration::from_secs(1);
-/// Between two writes to a plane through one replica, answered or not.
+/// Interval of writes to a plane through one replica, whether answered or not.
 const EVERY: Duration = Duration::from_millis(50);
-/// Planes of the owner that are written to.
+/// Planes of the owner that get writes.
 const PLANES: usize = 2;
-/// How long a plane may take to be with the owner the test chose.
+/// How long a plane may take to move to the owner that the test chose.
 const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What happens to the owner.
+/// The fault of the owner.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Its process gets SIGSTOP: the system there still takes packets.
+    /// Its process gets SIGSTOP: the system still accepts packets.
     Stopped,
-    /// Every packet from and to it is dropped.
+    /// Every packet from and to its machine is dropped.
     Vanished,
 }
 
-/// A write and what became of it.
+/// A write and its outcome.
 struct Write {
     plane: PlaneName,
     object: ObjectName,
@@ -93,7 +94,7 @@ async fn a_write_through_a_living_replica_waits_no_longer_than_the_ttl_and_half_
     Ok(())
 }
 
-/// Returns the planes that a replica owns, awake, as soon as it has enough of them.
+/// Waits until a replica owns enough awake planes, and returns them.
 async fn owned(ring: &Ring, victim: usize, names: &[String]) -> Result<Vec<String>> {
     let pod = &ring.controller.replicas[victim].pod;
     let at = at_address(&ring.controller.admin()?, pod.client());
@@ -126,8 +127,8 @@ async fn owned(ring: &Ring, victim: usize, names: &[String]) -> Result<Vec<Strin
     found.with_context(|| format!("{} does not get {PLANES} planes", pod.name))?
 }
 
-/// Writes to planes through every replica but their owner, which is away for a while. When it went,
-/// and all writes.
+/// Writes to planes through every replica but their owner, which is away for a while. Returns the
+/// moment at which it went away, and all writes.
 async fn run(
     ring: &mut Ring,
     victim: usize,
@@ -166,7 +167,7 @@ async fn run(
     Ok((began, writes))
 }
 
-/// What replicas have said of the faults so far.
+/// The numbers of log lines about the faults so far.
 struct Said([usize; 2]);
 
 impl Said {
@@ -180,7 +181,7 @@ impl Said {
         Ok(said)
     }
 
-    /// Prints when each is said once more; for the reader, who sees where the time goes.
+    /// Prints when each of the lines appears again, which shows the reader how the time is spent.
     async fn told(&self, ring: &Ring, began: Instant) -> Result<()> {
         for (count, words) in self.0.iter().zip(Self::WORDS) {
             while ring.said(words)? == *count && began.elapsed() < AWAY {
@@ -207,7 +208,7 @@ fn begin(ring: &mut Ring, victim: usize, fault: Fault) -> Result<()> {
     }
 }
 
-/// Creates an object after the other, each at its time, and waits for all answers.
+/// Creates one object after another, each at its time, and waits for all answers.
 async fn write(client: PlaneClient, prefix: String, until: Instant) -> Result<Vec<Write>> {
     let mut turns = interval(EVERY);
     let mut under_way = JoinSet::new();
@@ -234,8 +235,8 @@ async fn write(client: PlaneClient, prefix: String, until: Instant) -> Result<Ve
     under_way.join_all().await.into_iter().collect()
 }
 
-/// Prints how long writes took, and holds them against what they may take and against what stands
-/// in their planes.
+/// Prints how long writes took, and compares them with the limit and with the objects in their
+/// planes.
 async fn judge(
     ring: &Ring,
     fault: Fault,
@@ -270,7 +271,7 @@ async fn judge(
         since(back),
         stalls.within(began, began + AWAY).as_millis(),
     );
-    // A create of a name that is new is refused only if it was carried out twice.
+    // A create of a new name is refused only if it was carried out twice.
     let refused = |write: &&Write| matches!(write.outcome, Outcome::Refused(_) | Outcome::Deleted);
     let repeated = writes.iter().filter(refused).count();
     ensure!(repeated == 0, "{repeated} writes were repeated: {others:?}");

@@ -1,6 +1,6 @@
 //! The lease terms of a ring on etcd change under load, up and down: with all replicas well, while
-//! one joins, and while the one that would finish the change is killed. Nothing acknowledged is lost
-//! and nothing stale is answered.
+//! one joins, and while the replica that would finish the change is killed. No acknowledged write
+//! is lost, and no answer is stale.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use polyplane_tests::ring::judged::{Demand, judge, loaded, wished};
 use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::time::{Instant, sleep};
 
-/// How long a change may take, with a replica that dies in its middle.
+/// How long a change may take in which a replica dies.
 const CHANGE_LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -36,7 +36,7 @@ async fn lease_terms_change_under_load_while_replicas_come_and_die() -> Result<(
     ring.controller.kill(0).await?;
     let found = load.gaps(fault).await;
     let gaps = found.with_context(|| ring.last_words())?;
-    // The one that was asked may have died. What has begun goes on without it.
+    // The replica that got the request may have died. A change that has begun continues without it.
     println!("asked during a kill: {:?}", asking.await?);
     changed(&ring, "700", "100").await?;
     ring.controller.restart(0).await?;
@@ -57,7 +57,7 @@ fn change(
     Ok(ring.plugin(&polyplane()?, &words))
 }
 
-/// Asks for it until it is so: a replica that dies takes its connections along.
+/// Requests a change until it has happened, because a replica that dies breaks its connections.
 async fn changed(ring: &Ring, read_lease: &str, margin: &str) -> Result<()> {
     let began = Instant::now();
     loop {

@@ -1,9 +1,10 @@
 //! A rolling upgrade to a release with another layer, back before the floor rises, and up again,
-//! under load; then the floor rises, planes come to the new layer, and the old release stays out.
+//! under load. Then the floor rises, planes step to the new layer, and the old release cannot join
+//! any more.
 //!
-//! The new release is `next_release.rs`. Beside it, the release named in
-//! `fixtures/tagged-release` and this one follow each other (see `tagged-binary`). `RING_SECONDS` says how long each release is kept under
-//! load (2); with it given, one request that was not answered fails the run.
+//! The new release is `next_release.rs`. Another test alternates this release with the one named in
+//! `fixtures/tagged-release` (see `tagged-binary`). `RING_SECONDS` sets how long each release is
+//! under load (2 by default); if it is set, one request without an answer fails the run.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,14 +28,14 @@ use tokio::time::{Instant, sleep};
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
-/// What the new release has more: `next:reader` and the numbered ones.
+/// The number of roles that only the new release has: `next:reader` and the numbered ones.
 const NEW_ROLES: usize = 301;
-/// Planes that are watched, beside those of the load.
+/// Planes with watches, beside those of the load.
 const WATCHED: usize = 3;
-/// How long planes may take to come to a layer.
+/// How long planes may take to step to a layer.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
 
-/// Pods have the same addresses in every ring, so there is one at a time.
+/// Held by one test at a time, because pods have the same addresses in every ring.
 static ONE_RING: Mutex<()> = Mutex::const_new(());
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,8 +79,8 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     judge(&ring, load, demanded(), &[], Vec::new()).await
 }
 
-/// A ring of the tagged release takes this one, goes back to it, and takes this one again. Nothing
-/// new may have been written or said meanwhile that the tagged release cannot read.
+/// A ring of the tagged release is updated to this one, back, and to this one again. In between,
+/// this release must not write or send anything that the tagged release cannot read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tagged_release_and_this_one_follow_each_other() -> Result<()> {
     let _only = ONE_RING.lock().await;
@@ -98,7 +99,7 @@ async fn the_tagged_release_and_this_one_follow_each_other() -> Result<()> {
         (&new, "to this release again"),
     ] {
         roll(&mut ring, program, what).await?;
-        // A plane that one release makes is the other's to serve.
+        // The other release must serve planes that this one creates.
         create_plane(&root, &format!("made-{}", what.replace(' ', "-"))).await?;
         sleep(kept).await;
     }
@@ -120,7 +121,7 @@ async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
     let began = Instant::now();
     let mut gaps = Vec::new();
     for victim in 0..wish.replicas {
-        // Steps begin a second after the floor has risen or a plane woke.
+        // Steps begin one second after the floor has risen or a plane has woken.
         sleep(Duration::from_millis(1050)).await;
         let fault = load.now();
         ring.controller.kill(victim).await?;
@@ -139,7 +140,7 @@ async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
     judge(&ring, load, Demand::Honest, &[], gaps).await
 }
 
-/// A rolling update to a program.
+/// Does a rolling update to a program.
 async fn roll(ring: &mut Ring, program: &Path, what: &str) -> Result<()> {
     ring.program.becomes(program.to_owned());
     let rolled = ring.controller.roll().await;
@@ -148,7 +149,7 @@ async fn roll(ring: &mut Ring, program: &Path, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// The old release does not start any more, and says why.
+/// Checks that the old release refuses to start and gives the reason.
 async fn stays_out(ring: &Ring, old: &Path) -> Result<()> {
     let certs = ring.folder().join("certs");
     let launch = Launch::of(old)
@@ -174,7 +175,7 @@ async fn stays_out(ring: &Ring, old: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Planes with watches and with objects of their own where layers have some.
+/// Planes with watches, and with objects of their own in place of a layer's.
 struct Scene {
     root: Endpoint,
     pool: Arc<Pool>,
@@ -208,7 +209,8 @@ impl Scene {
         Ok(scene)
     }
 
-    /// In the first plane the user has changed, deleted, and created ahead.
+    /// Makes objects in the first plane that the user has changed, deleted, or created before the
+    /// layer does.
     async fn own_objects(&mut self) -> Result<()> {
         let role = |name: &str| of("watched-0", &format!("{ROLES}/{name}"));
         let label = json!({"metadata": {"labels": {"mine": "1"}}});
@@ -245,7 +247,8 @@ impl Scene {
         self.done(Method::GET, &of(plane, path), &Json::Null).await
     }
 
-    /// No plane shows anything of the new layer, one born under the new release neither.
+    /// Checks that no plane shows anything of the new layer, not even one created by the new
+    /// release.
     async fn nothing_has_changed(&self) -> Result<()> {
         let names = self.watches.iter().map(|(name, _)| name.as_str());
         for plane in names.skip(1).chain(["between"]) {
@@ -269,7 +272,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until planes show all of the new layer; how long each took since `began`.
+    /// Waits until planes show the whole new layer; returns how long after `began` each did.
     async fn until_stepped(&self, extra: &[String], began: Instant) -> Result<Vec<Duration>> {
         let watched = self.watches.iter().map(|(name, _)| name);
         let names: Vec<&String> = match extra.iter().any(|name| name == "asleep") {
@@ -295,7 +298,8 @@ impl Scene {
         Ok(took)
     }
 
-    /// Each watch was told each change once, and the user's own objects followed their rules.
+    /// Checks that each watch got each change once, and that the user's own objects followed their
+    /// rules.
     async fn judge(mut self) -> Result<()> {
         let watches = std::mem::take(&mut self.watches);
         let (mut events, mut resumed) = (0, 0);
@@ -350,14 +354,14 @@ impl Scene {
     }
 }
 
-/// What a watch was told of an object is this, and nothing else.
+/// Checks that a watch got exactly these events of an object.
 fn only(plane: &str, told: &Told, name: &str, wanted: &[&str]) -> Result<()> {
     let events = told.of(name);
     ensure!(events == wanted, "{plane}: {name} was {events:?}");
     Ok(())
 }
 
-/// What watches of a plane are told that has nothing of its own.
+/// Checks the events of a plane without objects of its own.
 fn plain_changes(plane: &str, told: &[Told]) -> Result<()> {
     let [roles, bindings, flows] = told else {
         anyhow::bail!("three collections");
@@ -392,7 +396,7 @@ fn plain_changes(plane: &str, told: &[Told]) -> Result<()> {
     Ok(())
 }
 
-/// What watches of the plane are told whose user has changed it before.
+/// Checks the events of the plane whose user has changed objects before.
 fn own_changes(told: &[Told]) -> Result<()> {
     let [roles, _, flows] = told else {
         anyhow::bail!("three collections");

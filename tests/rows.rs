@@ -1,6 +1,7 @@
-//! The rows of `judged.toml`: what is judged, the command that judges it, and what it must print.
+//! The rows of `judged.toml`: what is judged, the command that judges it, and the output that it
+//! must have.
 //!
-//! Owns the file's format and the verdict over an output. Must not start anything.
+//! This module owns the file's format and the verdict over an output. It starts no process.
 
 use std::collections::BTreeMap;
 
@@ -10,17 +11,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::golden::folder;
 
-/// The longest that a short form may take.
+/// The longest time of a short form, in seconds. A longer one would not fit CI.
 pub const SHORT_SECONDS_MAX: u64 = 120;
 
-/// Numbers that were found in an output, by the pattern of their bound.
+/// Numbers found in an output, by the pattern of their bound.
 pub type Samples = BTreeMap<String, Vec<f64>>;
 
 /// All rows.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rows {
-    /// In the order of the file.
+    /// The rows in the order of the file.
     #[serde(rename = "row")]
     pub rows: Vec<Row>,
 }
@@ -29,44 +30,44 @@ pub struct Rows {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// Names the row on the command line and in results.
+    /// The row's name on the command line and in results.
     pub name: String,
-    /// The issue it is a line of.
+    /// The number of the issue.
     pub issue: u32,
-    /// What it shows, in one sentence.
+    /// The property that the row shows, in one sentence.
     pub judges: String,
     /// Programs that `tests/programs` finds or builds before the command runs.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// The variable that the seed is given in, where the command takes one.
+    /// The environment variable for the seed, if the command uses one.
     pub seed: Option<String>,
-    /// Why the command cannot be there yet. Running the row fails until it is.
+    /// The reason why the command cannot exist yet. Until it does, running the row fails.
     pub awaits: Option<String>,
-    /// For every change; absent where nothing that short says anything.
+    /// The form for every change; absent if nothing that short is meaningful.
     pub short: Option<Form>,
-    /// For a release.
+    /// The form for a release.
     pub long: Form,
 }
 
-/// A command and what it must print.
+/// A command and the output that it must have.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Form {
-    /// Words, split at spaces; run in the root of the tree, without a shell.
+    /// The command's words, separated by spaces; run in the root of the tree, without a shell.
     pub command: String,
-    /// Variables beside those of the caller.
+    /// Environment variables beside those of the caller.
     #[serde(default)]
     pub environment: BTreeMap<String, String>,
-    /// Regular expressions that the output must contain, each.
+    /// Regular expressions, each of which the output must contain.
     #[serde(default)]
     pub prints: Vec<String>,
-    /// Regular expressions that it must not contain.
+    /// Regular expressions that the output must not contain.
     #[serde(default)]
     pub never: Vec<String>,
-    /// Numbers within bounds.
+    /// Bounds on numbers in the output.
     #[serde(default)]
     pub numbers: Vec<Bound>,
-    /// After how many seconds it has hung.
+    /// Seconds after which the command counts as hanging.
     pub seconds_max: u64,
 }
 
@@ -74,20 +75,20 @@ pub struct Form {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Bound {
-    /// A regular expression whose first group is the number. It must be found.
+    /// A regular expression whose first group is the number. The output must contain it.
     pub pattern: String,
-    /// The smallest that passes.
+    /// The smallest number that passes.
     pub least: Option<f64>,
-    /// The largest that passes.
+    /// The largest number that passes.
     pub most: Option<f64>,
 }
 
-/// What a run of a row left, as it is kept.
+/// The stored result of a run of a row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
     /// The row's name.
     pub row: String,
-    /// Its issue.
+    /// The row's issue.
     pub issue: u32,
     /// `short` or `long`.
     pub form: String,
@@ -97,23 +98,23 @@ pub struct Outcome {
     pub changed_files: Vec<String>,
     /// The command.
     pub command: String,
-    /// Its variables, the seed among them.
+    /// The environment variables, the seed among them.
     pub environment: BTreeMap<String, String>,
-    /// The seed, where there is one.
+    /// The seed, if there was one.
     pub seed: Option<u64>,
-    /// When it began, in seconds since 1970.
+    /// The start, in seconds since 1970.
     pub began: u64,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f64,
-    /// The exit code; `None` where a signal or the time limit ended it.
+    /// The exit code; `None` if a signal or the time limit ended the command.
     pub exit: Option<i32>,
-    /// Whether all was as the row wants it.
+    /// True if the output and the exit code were as the row demands.
     pub passed: bool,
-    /// What was not.
+    /// The deviations from the row.
     pub faults: Vec<String>,
-    /// Numbers that bounds were checked against, by pattern.
+    /// The numbers that were compared with bounds, by pattern.
     pub samples: Samples,
-    /// All it printed.
+    /// The whole output.
     pub output: String,
 }
 
@@ -121,7 +122,7 @@ impl Rows {
     /// Reads `judged.toml`.
     ///
     /// # Errors
-    /// When it is not there, has an unknown field, or a name twice.
+    /// Returns an error if the file does not exist, has an unknown field, or has a name twice.
     pub fn read() -> Result<Self> {
         let path = folder().join("judged.toml");
         let text = std::fs::read_to_string(&path)?;
@@ -141,7 +142,7 @@ impl Rows {
     /// Returns the rows of a name or of an issue's number.
     ///
     /// # Errors
-    /// When there are none.
+    /// Returns an error if there are none.
     pub fn named(&self, word: &str) -> Result<Vec<&Row>> {
         let fits = |row: &&Row| row.name == word || row.issue.to_string() == word;
         let found: Vec<&Row> = self.rows.iter().filter(fits).collect();
@@ -157,10 +158,10 @@ impl Rows {
 }
 
 impl Form {
-    /// What is wrong with an output, and the numbers found in it.
+    /// Returns the faults of an output, and the numbers found in it.
     ///
     /// # Errors
-    /// When a pattern of the row is none.
+    /// Returns an error if a pattern of the row is not valid.
     pub fn faults(&self, output: &str) -> Result<(Vec<String>, Samples)> {
         let mut faults = Vec::new();
         for pattern in &self.prints {

@@ -1,7 +1,7 @@
-//! Runs one scenario against one endpoint and returns what was answered.
+//! Runs one scenario against one endpoint and returns the answers.
 //!
-//! Owns the order of steps, captures, watches beside steps, and the scenario's namespace. Must not
-//! know whether the endpoint is the reference or a plane.
+//! This module owns the order of steps, captures, watches that run beside steps, and the scenario's
+//! namespace. It does not know whether the endpoint is the reference or a plane.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,24 +23,24 @@ use crate::scenario::{Action, Condition, Namespace, Record, Scenario, Step, Temp
 use crate::scenario::{Watch, WatchEnd};
 use crate::symbols::Symbols;
 
-/// The longest a request may take: more than the server's own deadline.
+/// The longest time of a request: more than the server's own deadline.
 const REQUEST_LIMIT: Duration = Duration::from_secs(75);
-/// The longest an `@until` is tried.
+/// The longest time for which an `@until` is tried.
 const UNTIL_LIMIT: Duration = Duration::from_secs(40);
-/// The longest a `@join` waits for the events it wants.
+/// The longest time that a `@join` waits for its events.
 const JOIN_LIMIT: Duration = Duration::from_secs(15);
-/// How often a condition is looked at.
+/// Interval between two checks of a condition.
 const POLL: Duration = Duration::from_millis(50);
-/// Events of one watch that are kept at most.
+/// Events of one watch that are stored at most.
 const EVENTS_MAX: usize = 10_000;
-/// Bodies longer than this are not searched for values that answers repeat.
+/// Longest body, in bytes, that is searched for values that answers repeat.
 const SENT_BODY_BYTES_MAX: usize = 64 * 1024;
 
 /// Runs the scenario.
 ///
 /// # Errors
-/// When the endpoint cannot be reached or the scenario itself is at fault. An unexpected answer is
-/// no error: it is part of the result.
+/// Returns an error if the endpoint cannot be reached or the scenario itself is wrong. An
+/// unexpected answer is not an error: it is part of the result.
 pub async fn run(scenario: &Scenario, endpoint: &Endpoint) -> Result<Golden> {
     let mut run = Run {
         endpoint,
@@ -165,7 +165,7 @@ impl Run<'_> {
             let value = match body.pointer(pointer) {
                 Some(Value::String(text)) => text.clone(),
                 Some(other) => other.to_string(),
-                // The missing value shows as a difference of this step; the next ones go on.
+                // The missing value shows as a difference of this step; the next steps still run.
                 None => "not-captured".to_owned(),
             };
             self.variables.capture(name, &value);
@@ -234,7 +234,8 @@ impl Run<'_> {
         send_within_limit(&self.admin, ask).await
     }
 
-    /// Runs the cleanup steps before the scenario: an earlier run may have been cut off.
+    /// Runs the cleanup steps before the scenario, because an earlier run may have been
+    /// interrupted.
     async fn clean_up(&mut self, scenario: &Scenario) -> Result<()> {
         for step in &scenario.steps {
             if let (Record::Cleanup, Action::Send(template)) = (&step.record, &step.action) {
@@ -244,7 +245,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Makes the scenario's namespace anew and waits for what every namespace contains.
+    /// Creates the scenario's namespace again and waits for the objects that every namespace
+    /// contains.
     async fn make_namespace(&self, name: &str) -> Result<()> {
         let path = format!("/api/v1/namespaces/{name}");
         if self.ask(Method::DELETE, &path, "").await?.status != 404 {
@@ -300,7 +302,7 @@ fn holds(condition: &Condition, answer: &Answer) -> bool {
     }
 }
 
-/// Cuts the stream at its line ends and parses each line.
+/// Splits the stream into lines and parses each line.
 async fn read_events(mut body: Incoming, events: mpsc::Sender<Value>) {
     let mut rest = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {

@@ -16,9 +16,9 @@
 //! @watch changes 2
 //! ```
 //!
-//! `###` begins a step and names it. Then come the request line, directives (`@`) and headers, and
-//! behind an empty line the body. tests/README.md lists the directives. This module owns parsing
-//! and the filling of `{{…}}`; it must not know how a step is sent.
+//! `###` begins a step and names it. Then follow the request line, directives (`@`) and headers,
+//! and after an empty line the body. tests/README.md lists the directives. This module owns parsing
+//! and the filling of `{{…}}`; it does not know how a step is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,9 +27,9 @@ use anyhow::{Context, Result, bail, ensure};
 /// A parsed scenario file.
 #[derive(Debug)]
 pub struct Scenario {
-    /// The file's name without its ending; also the namespace it runs in.
+    /// The file's name without its ending; also the namespace in which the scenario runs.
     pub name: String,
-    /// Whether the runner makes a namespace for it.
+    /// Whether the runner creates a namespace for the scenario.
     pub namespace: Namespace,
     /// `@let` definitions in order.
     pub lets: Vec<(String, String)>,
@@ -37,34 +37,34 @@ pub struct Scenario {
     pub steps: Vec<Step>,
 }
 
-/// Whether a scenario wants a namespace of its own.
+/// Whether a scenario needs a namespace of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Namespace {
-    /// The runner makes one and removes it.
+    /// The runner creates one and removes it.
     Own,
-    /// The scenario touches no namespace, or makes its own.
+    /// The scenario uses no namespace, or creates its own.
     None,
 }
 
-/// One request with what is to be kept of its answer.
+/// One request, and which parts of its answer are kept.
 #[derive(Debug)]
 pub struct Step {
-    /// Unique within the scenario.
+    /// The step's name, unique within the scenario.
     pub name: String,
-    /// What the step does.
+    /// The action of the step.
     pub action: Action,
-    /// Where captured values come from: variable and JSON pointer.
+    /// The captured values: variable and JSON pointer.
     pub captures: Vec<(String, String)>,
-    /// How much of the answer is recorded.
+    /// The recorded part of the answer.
     pub record: Record,
 }
 
-/// What a step does.
+/// The action of a step.
 #[derive(Debug)]
 pub enum Action {
     /// Sends one request and reads the answer.
     Send(Template),
-    /// Sends the request until the answer is as wished, and records the last one.
+    /// Sends the request until the answer meets the condition, and records the last answer.
     Until(Template, Condition),
     /// Opens a watch that runs beside the following steps.
     Watch(Template, Watch),
@@ -72,66 +72,67 @@ pub enum Action {
     Join(String),
 }
 
-/// A request whose `{{…}}` are not yet filled.
+/// A request in which `{{…}}` is not yet filled.
 #[derive(Debug)]
 pub struct Template {
-    /// The verb.
+    /// The method.
     pub method: String,
     /// Path and query.
     pub path: String,
     /// Headers in order.
     pub headers: Vec<(String, String)>,
-    /// The body, empty for none.
+    /// The body; empty for none.
     pub body: String,
-    /// Sent without any credential.
+    /// The credentials with which the request is sent.
     pub caller: crate::kubeconfig::Caller,
 }
 
 /// A watch's name and its end.
 #[derive(Debug, Clone)]
 pub struct Watch {
-    /// What `@join` calls it.
+    /// The name that `@join` uses.
     pub name: String,
-    /// When it has seen enough.
+    /// The end of the watch.
     pub end: WatchEnd,
 }
 
-/// When a watch has seen enough.
+/// The point at which a watch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchEnd {
-    /// After so many events.
+    /// After this number of events.
     Events(usize),
     /// When the server ends the stream.
     Closed,
 }
 
-/// What an `@until` waits for.
+/// The condition of an `@until`.
 #[derive(Debug)]
 pub enum Condition {
     /// A status code.
     Status(u16),
-    /// A JSON pointer that has this value (text is compared without quotes).
+    /// A JSON pointer has this value (text is compared without quotes).
     Equals(String, String),
-    /// A JSON pointer that exists.
+    /// A JSON pointer exists.
     Exists(String),
 }
 
-/// How much of an answer is recorded.
+/// The recorded part of an answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Record {
     /// Status, headers and the parsed body.
     Full,
-    /// Status, headers and the body as text: order of fields, spaces and line ends count.
+    /// Status, headers and the body as text, so that the order of fields, spaces and line ends
+    /// count.
     Raw,
     /// Status and headers.
     Head,
-    /// Only what these pointers lead to.
+    /// Only the values at these pointers.
     Keep(Vec<String>),
-    /// Only the sorted field names of the objects these pointers lead to.
+    /// Only the sorted field names of the objects at these pointers.
     Keys(Vec<String>),
     /// Nothing: the step only prepares or cleans up.
     Nothing,
-    /// Nothing, and it runs at the end whatever happened before.
+    /// Nothing, and the step runs at the end whatever happened before.
     Cleanup,
 }
 
@@ -139,7 +140,7 @@ impl Scenario {
     /// Parses the text of a scenario file.
     ///
     /// # Errors
-    /// When a line cannot be understood; the error names the step.
+    /// Returns an error that names the step if a line cannot be parsed.
     pub fn parse(name: &str, text: &str) -> Result<Self> {
         let mut scenario = Self {
             name: name.to_owned(),
@@ -185,7 +186,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// A watch nobody joins is joined after the last step.
+    /// Adds a join after the last step for each watch that no step joins.
     fn join_the_rest(&mut self) {
         let joined: BTreeSet<String> = self
             .steps
@@ -225,7 +226,7 @@ impl Step {
     }
 }
 
-/// Cuts the text before every line that begins with `### `; the marks are taken away.
+/// Splits the text before every line that begins with `### `, and removes these marks.
 fn split_steps(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut start = 0;
@@ -367,7 +368,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Returns a body without a content type is JSON; `Content-Type: none` sends no such header.
+    /// Returns the headers. A body without a content type is JSON; `Content-Type: none` sends no
+    /// such header.
     fn headers(&mut self, body: &str) -> Vec<(String, String)> {
         let mut headers = std::mem::take(&mut self.headers);
         let named = headers.iter().any(|(name, _)| name == "content-type");
@@ -402,7 +404,7 @@ pub struct Variables {
 }
 
 impl Variables {
-    /// Returns the variables every scenario has.
+    /// Returns the variables that every scenario has.
     pub fn for_scenario(scenario: &Scenario) -> Result<Self> {
         let mut variables = Self::default();
         let meta = "v=v1;g=meta.k8s.io";
@@ -434,10 +436,10 @@ impl Variables {
         self.captured.insert(name.to_owned());
     }
 
-    /// Returns the text as the scenario gives it: with nothing in place of what answers contained.
+    /// Fills a text with the scenario's own values only; captured values are left empty.
     ///
     /// # Errors
-    /// When a name has no value.
+    /// Returns an error if a name has no value.
     pub fn fill_as_given(&self, text: &str) -> Result<String> {
         let empty = |name: &String| (name.clone(), String::new());
         let mut values = self.values.clone();
@@ -452,7 +454,7 @@ impl Variables {
     /// Fills every `{{name}}` and `{{repeat N text}}`.
     ///
     /// # Errors
-    /// When a name has no value.
+    /// Returns an error if a name has no value.
     pub fn fill(&self, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -477,7 +479,7 @@ impl Variables {
     }
 }
 
-/// Reads `N "text"}}`, appends the repetition and returns what follows.
+/// Parses `N 'text'}}`, appends the repetition and returns the rest of the text.
 fn repeat<'a>(text: &'a str, filled: &mut String) -> Result<&'a str> {
     let (count, rest) = text.split_once(" '").context("{{repeat N 'text'}}")?;
     let (piece, rest) = rest.split_once("'}}").context("{{repeat N 'text'}}")?;

@@ -11,22 +11,22 @@ use serde_json::Value;
 use crate::kubectl::Kubectl;
 use crate::process::Up;
 
-/// A server with the plane `team-a`, and kubectl for both.
+/// A server with the plane `team-a`, and kubectl for the root and for that plane.
 pub struct Session {
-    /// Part of the session.
+    /// The running server.
     pub server: Up,
-    /// Part of the session.
+    /// The folder of the session.
     pub folder: tempfile::TempDir,
-    /// Part of the session.
+    /// kubectl with the root's kubeconfig.
     pub root: Kubectl,
-    /// Part of the session.
+    /// kubectl with the kubeconfig of `team-a`.
     pub team: Kubectl,
 }
 
 /// Returns the folder of the example manifests.
 ///
 /// # Panics
-/// Never: the tests are a folder of the tree.
+/// Never, because the tests are a folder of the tree.
 pub fn manifests() -> PathBuf {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
     tests
@@ -35,10 +35,10 @@ pub fn manifests() -> PathBuf {
         .join("examples/manifests")
 }
 
-/// Returns the beginning of every session, as the issue writes it.
+/// Begins a session: starts the server, creates the plane and writes its kubeconfig.
 ///
 /// # Errors
-/// When a step of it fails.
+/// Returns an error if a step of it fails.
 pub async fn begin() -> Result<Session> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
@@ -68,10 +68,10 @@ pub async fn begin() -> Result<Session> {
     })
 }
 
-/// As [`begin`], with the example manifests applied.
+/// Begins a session like [`begin`], and applies the example manifests.
 ///
 /// # Errors
-/// When a step of it fails.
+/// Returns an error if a step of it fails.
 pub async fn with_manifests() -> Result<Session> {
     let session = begin().await?;
     session
@@ -83,7 +83,7 @@ pub async fn with_manifests() -> Result<Session> {
 /// Checks that a text contains all the words.
 ///
 /// # Errors
-/// When one is missing.
+/// Returns an error if one is missing.
 pub fn contains(text: &str, words: &[&str]) -> Result<()> {
     for word in words {
         ensure!(text.contains(word), "{word:?} is missing in:\n{text}");
@@ -91,25 +91,25 @@ pub fn contains(text: &str, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Reads JSON.
+/// Parses JSON.
 ///
 /// # Errors
-/// When it is none.
+/// Returns an error if the text is not JSON.
 pub fn json_of(text: &str) -> Result<Value> {
     serde_json::from_str(text).with_context(|| format!("no JSON: {text}"))
 }
 
-/// kubectl in the background, whose lines are read as they come.
+/// kubectl in the background, whose lines are read as they arrive.
 pub struct Following {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
 }
 
 impl Following {
-    /// Starts it.
+    /// Starts kubectl.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// Returns an error if kubectl cannot be started.
     pub fn start(kubectl: &Kubectl, arguments: &[&str]) -> Result<Self> {
         let mut child = kubectl.command(arguments).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().context("no output")?;
@@ -119,18 +119,18 @@ impl Following {
         })
     }
 
-    /// Returns the next line.
+    /// Returns the next line of output.
     ///
     /// # Errors
-    /// When it has ended; kubectl's own time-out ends a wait that is in vain.
+    /// Returns an error if kubectl has ended. kubectl's own time-out ends a wait for nothing.
     pub fn line(&mut self) -> Result<String> {
         Ok(self.lines.next().context("kubectl ended")??)
     }
 
-    /// What is left of its output, and whether it ended well.
+    /// Returns the rest of the output, and whether kubectl succeeded.
     ///
     /// # Errors
-    /// When its output cannot be read.
+    /// Returns an error if the output cannot be read.
     pub fn finish(&mut self) -> Result<(String, bool)> {
         let rest: std::io::Result<Vec<String>> = self.lines.by_ref().collect();
         let success = self.child.wait()?.success();

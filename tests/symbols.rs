@@ -1,7 +1,7 @@
 //! Names for values that differ from run to run: versions, uids, generated names.
 //!
 //! A value gets its symbol from the step that first showed it, so one surprising version in one
-//! step does not rename those of all later steps. The order of versions is kept beside them.
+//! step does not rename those of all later steps. The order of versions is stored separately.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,7 +14,7 @@ pub struct Symbols {
 }
 
 impl Symbols {
-    /// Gives symbols to versions of objects that no earlier step showed.
+    /// Assigns symbols to versions of objects that no earlier step showed.
     pub fn learn_versions(&mut self, step: &str, mut versions: Vec<u64>) {
         versions.sort_unstable();
         versions.dedup();
@@ -24,7 +24,7 @@ impl Symbols {
         }
     }
 
-    /// Remembers that the server made up `name` from `prefix`.
+    /// Records that the server generated `name` from `prefix`.
     pub fn learn_generated(&mut self, prefix: &str, name: &str) {
         if name.len() > prefix.len() && name.starts_with(prefix) {
             self.names
@@ -38,7 +38,8 @@ impl Symbols {
     }
 
     /// Returns the symbol of a version that belongs to no object: that of a list or a bookmark.
-    /// Other clients may have moved the store on, so it says which object's version it has reached.
+    /// Other clients may have advanced the store, so the symbol names the newest object's version
+    /// that it has reached.
     pub fn version_of_list(&self, version: u64) -> String {
         match self.versions.range(..=version).next_back() {
             Some((_, symbol)) => format!("at least {symbol}"),
@@ -46,7 +47,7 @@ impl Symbols {
         }
     }
 
-    /// Returns the symbol of a uid; made at first sight.
+    /// Returns the symbol of a uid, and assigns one at first sight.
     pub fn uid(&mut self, step: &str, uid: &str) -> String {
         if let Some(symbol) = self.uids.get(uid) {
             return symbol.clone();

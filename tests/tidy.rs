@@ -1,13 +1,13 @@
-//! The rules of the tree that no compiler checks: how long files and functions are, which crate
-//! may know which, that the pure crates stay pure, and which words are not used.
+//! The rules of the tree that no compiler checks: the length of files and functions, which crate
+//! may use which, that the pure crates stay pure, and which words are banned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a file without its tests.
+/// Lines of a file without its tests. Longer files are hard to read in one go.
 const FILE_LINES_MAX: usize = 600;
-/// Lines of a function.
+/// Lines of a function, so that it fits one screen.
 const FUNCTION_LINES_MAX: usize = 70;
 
 fn root() -> PathBuf {
@@ -89,7 +89,8 @@ fn files_and_functions_fit_their_place() {
     report("too long", &long);
 }
 
-/// Functions over the bound, by the indentation of their first line and closing brace.
+/// Returns the functions above the limit, found by the indentation of their first line and closing
+/// brace.
 fn long_functions(name: &str, text: &str) -> Vec<String> {
     let lines: Vec<&str> = text.lines().collect();
     let mut found = Vec::new();
@@ -214,14 +215,14 @@ fn engines_are_named_in_one_place() {
     report("an engine is named outside its file", &wrong);
 }
 
-/// A strategy takes schemas and features from its context: planes can differ in them, and a
+/// A strategy gets schemas and features from its context: planes can differ in them, and a
 /// process-wide table is the same for all planes.
 #[test]
 fn no_strategy_reaches_the_global_kind_tables() {
-    // The tables themselves, and the layer that is made of it before there are planes.
+    // The tables themselves, and the layer that is made from them before there are planes.
     let allowed = ["src/batteries/kind_tables.rs", "src/batteries/bootstrap.rs"];
-    // Ways to name the tables, to make other ones, and to keep one for the process. A compiled
-    // pattern is a constant.
+    // Ways to name the tables, to make other ones, and to store one for the process. A compiled
+    // pattern is a constant, so it is allowed.
     let banned = [
         "kind_tables",
         "Schemas::parse",
@@ -252,8 +253,8 @@ fn no_strategy_reaches_the_global_kind_tables() {
     report("a strategy reaches the global kind tables", &wrong);
 }
 
-/// `no_std` keeps clocks, I/O and threads out, `clippy.toml` floats; here is what may come from
-/// elsewhere.
+/// `no_std` excludes clocks, I/O and threads, and `clippy.toml` excludes floats; this test checks
+/// the dependencies.
 #[test]
 fn the_pure_crates_depend_on_nothing_impure() {
     let allowed = ["polyplane-ring", "thiserror", "twox-hash"];
@@ -282,7 +283,7 @@ fn the_pure_crates_depend_on_nothing_impure() {
 
 #[test]
 fn nothing_is_left_for_later_in_silence() {
-    // Lints of the workspace refuse `todo!`, `dbg!`, `unsafe` and `#[allow]`.
+    // `todo!`, `dbg!`, `unsafe` and `#[allow]` are refused by lints of the workspace.
     let banned = ["#[ignore", "cfg!(test)"];
     let mut wrong = Vec::new();
     for (name, text) in sources() {
@@ -334,7 +335,7 @@ fn every_module_says_what_it_owns() {
     report("no module documentation at the top", &wrong);
 }
 
-/// A path in backticks in a document or comment leads to a file, and `PROTOCOL n` to a rule.
+/// A path in backticks in a document or comment names a file, and `PROTOCOL n` names a rule.
 #[test]
 fn citations_resolve() {
     let files = tree_files();
@@ -388,7 +389,7 @@ fn tree_files() -> BTreeSet<String> {
     found
 }
 
-/// What stands in backticks and has the form of a path of this tree.
+/// Returns the texts in backticks that have the form of a path of this tree.
 fn cited_paths(line: &str) -> impl Iterator<Item = &str> {
     let inside = line.split('`').skip(1).step_by(2);
     inside.filter(|word| {
@@ -398,7 +399,8 @@ fn cited_paths(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns a cited path may leave out what stands in front: `history/log.rs`, or only `log.rs`.
+/// Returns whether a cited path names a file. It may leave out its beginning: `history/log.rs`, or
+/// only `log.rs`.
 fn leads_somewhere(cited: &str, files: &BTreeSet<String>) -> bool {
     let behind_a_folder = format!("/{cited}");
     files.contains(cited) || files.iter().any(|path| path.ends_with(&behind_a_folder))
@@ -417,7 +419,7 @@ fn protocol_rules() -> BTreeSet<String> {
     rules
 }
 
-/// Returns the first number behind each `PROTOCOL`.
+/// Returns the first number after each `PROTOCOL`.
 fn cited_rules(line: &str) -> impl Iterator<Item = &str> {
     let behind = line.split("PROTOCOL").skip(1);
     behind.filter_map(|text| {
@@ -428,10 +430,10 @@ fn cited_rules(line: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A dependency that a manifest names is used by the crate's code.
+/// The code of a crate uses every dependency that its manifest names.
 #[test]
 fn dependencies_are_used() {
-    // Named for its features alone: tonic's client is reached through etcd-client.
+    // Named only to set its features: tonic's client is used through etcd-client.
     let (mut wrong, mut checked) = (Vec::new(), 0);
     let sources = sources();
     for manifest_path in tree_files()

@@ -1,6 +1,6 @@
-//! A replica whose etcd is away at its start waits for it, says why, ends at once when it is asked to,
-//! and serves as soon as etcd is there. What the token for metrics opens, and what it does not. A
-//! drain where the serving certificate was given.
+//! A replica whose etcd is down at its start waits for etcd, reports why, ends at once on SIGTERM,
+//! and serves as soon as etcd is up. The test also covers which paths the metrics token opens, and
+//! a drain with a given serving certificate.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
@@ -16,9 +16,9 @@ use polyplane_tests::ring::process::{Launch, Process, Told};
 use serde_json::json;
 use tokio::time::Instant;
 
-/// The longest a replica may take to come to anything on a busy machine.
+/// The longest time of any step on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The longest a replica that holds nothing may take to end. Its grace is 25 s.
+/// The longest time until a replica that holds no plane has ended. Its grace is 25 s.
 const END_LIMIT: Duration = Duration::from_secs(10);
 const TOKEN: &str = "metrics-0123456789abcdef";
 
@@ -54,7 +54,7 @@ impl Replica {
         Endpoint::from_kubeconfig(&self.folder.join("certs/admin.kubeconfig"), None)
     }
 
-    /// A path's answer, asked again until `well` says that it is the one that is waited for.
+    /// Returns a path's answer, and repeats the request until `well` accepts the answer.
     async fn until(&mut self, path: &str, well: impl Fn(&Reply) -> bool) -> Result<Reply> {
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -74,7 +74,7 @@ impl Replica {
         }
     }
 
-    /// What `polyplane drain` prints with the certificates of `folder`.
+    /// Returns the output of `polyplane drain` with the certificates of `folder`.
     async fn drain(&self, folder: &Path) -> Result<String> {
         let mut drain = tokio::process::Command::new(polyplane()?);
         drain.args(["drain", "--server", &self.address, "--certs"]);
@@ -83,7 +83,7 @@ impl Replica {
         Ok(String::from_utf8(said)?)
     }
 
-    /// SIGTERM; how long the process takes.
+    /// Sends SIGTERM and checks that the process ends well within [`END_LIMIT`].
     async fn ended(&mut self) -> Result<()> {
         self.process.tell(Told::End)?;
         let status = self.process.end(END_LIMIT).await?;
@@ -113,12 +113,13 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .until("/clusters/team-a/api/v1/pods", |_| true)
         .await?;
     ensure!(listed.status == 503, "{listed:?}");
-    // It holds nothing, so it is drained; the hook before its end has no reason to wait.
+    // The replica holds no planes, so it is drained already, and the hook before its end does not
+    // wait.
     let drained = replica.drain(&replica.folder.join("certs")).await?;
     ensure!(drained == "drained\n", "{drained}");
     replica.ended().await?;
 
-    // Another one sees etcd come, and go again before it ends.
+    // Another replica sees etcd start, and stop again before the replica ends.
     let mut replica = Replica::start("patient", folder.path(), &etcd.url())?;
     replica.until("/readyz/etcd", known).await?;
     etcd.start_member(0)?;
@@ -176,13 +177,14 @@ async fn the_token_for_metrics_opens_metrics_and_nothing_else() -> Result<()> {
     plane.token = Some(TOKEN.to_owned());
     let refused = Client::open(&plane).await?.get("/metrics").await?;
     ensure!(refused.status == 401, "{refused:?}");
-    // The administrator still reads them.
+    // The administrator can still read the metrics.
     let admin = Client::open(&replica.admin()?).await?;
     ensure!(admin.get("/metrics").await?.status == 200);
     replica.process.kill().await
 }
 
-/// A serving certificate that a company's CA signed for the name that clients use, and for no other.
+/// Writes a serving certificate that a company's CA signed for the name that clients use, and for
+/// no other name.
 fn give_certificate(certs: &Path) -> Result<()> {
     let ca_key = rcgen::KeyPair::generate()?;
     let mut ca = rcgen::CertificateParams::new(Vec::new())?;
@@ -207,15 +209,15 @@ async fn a_replica_is_drained_whatever_its_serving_certificate_names() -> Result
     let deadline = Instant::now() + LIMIT;
     loop {
         let said = replica.drain(&certs).await?;
-        // A replica that is alone has nobody to give its root plane to; it was asked all the same.
+        // A replica that is alone cannot hand its root plane over, but the request reached it.
         if said == "drained\n" || said.contains("could not be given away") {
             break;
         }
-        // Before it listens, or has made its keys.
+        // The replica does not listen yet, or has not created its keys.
         let early = said.contains("Connection refused") || said.contains("cannot read");
         ensure!(early && Instant::now() < deadline, "{said}");
     }
-    // Whoever does not have that certificate trusts the ring's CA alone, which did not sign it.
+    // Without that certificate, `drain` trusts only the ring's CA, which did not sign it.
     let elsewhere = folder.path().join("elsewhere");
     std::fs::create_dir_all(&elsewhere)?;
     for name in ["ca.crt", "admin.token"] {

@@ -1,7 +1,8 @@
 """Watches over a WebSocket with the websocket-client package.
 
-Run with an address, a file of CAs, a token and the way to send it (`header` or `protocol`). Prints
-the sub-protocol in brackets, each message as it comes, and at the end `closed` with the code.
+Run it with an address, a file of CAs, a token and the way to send the token (`header` or
+`protocol`). It prints the sub-protocol in brackets, each message as it arrives, and at the end
+`closed` with the code.
 """
 
 import base64
@@ -24,7 +25,7 @@ def main(url, authorities, token, way):
         url, header=headers, subprotocols=protocols, sslopt={"ca_certs": authorities}
     )
     print(f"[{socket.subprotocol}]", flush=True)
-    # What a client says is ignored.
+    # The server ignores messages from clients.
     socket.send("hello")
     socket.ping("are you there?")
     while True:

@@ -1,5 +1,5 @@
-//! Watches over a WebSocket with a client nobody here wrote, at the owner of a plane and through
-//! hops, while the plane changes hands.
+//! Watches over a WebSocket with the client of another project, at the owner of a plane and through
+//! hops, while the plane changes owners.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
@@ -22,10 +22,11 @@ const REPLICAS: u16 = 3;
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PLANE: &str = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
 const MERGE_PATCH: &str = "application/merge-patch+json";
-/// The longest a test waits for something that must come.
+/// The longest time that a test waits for something that must happen.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Returns the first of as many free ports in a row; who asks the system for a port gets another.
+/// Returns the first of `count` free ports in a row. The range is one from which the system does
+/// not assign ports by itself.
 fn ports_in_a_row(count: u16) -> Result<u16> {
     let is_free = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok();
     let mut bases = (20_000_u16..30_000).step_by(16);
@@ -37,7 +38,7 @@ fn ports_in_a_row(count: u16) -> Result<u16> {
     found.context("no free ports in a row")
 }
 
-/// The client as a process.
+/// The client, as a process.
 struct Watcher {
     _process: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -70,7 +71,7 @@ impl Watcher {
         line.context("nothing came")??.context("the client ended")
     }
 
-    /// Returns the next event: what happened, and the value in the object.
+    /// Returns the next event: its type, and the value in the object.
     async fn event(&mut self) -> Result<(String, String)> {
         let line = self.line().await?;
         let event: Value =
@@ -80,7 +81,7 @@ impl Watcher {
     }
 }
 
-/// Has a replica take the plane and waits until it has.
+/// Makes a replica take the plane and waits until it has.
 async fn move_to(root: &Client, replica: &str) -> Result<()> {
     let pin = json!({"spec": {"placement": {"replica": replica}}}).to_string();
     let pinned = root.typed(Method::PATCH, PLANE, MERGE_PATCH, pin).await?;
@@ -110,7 +111,7 @@ async fn a_websocket_tells_every_change_once_through_hops_and_hand_offs() -> Res
     let server = Up::start(data.path(), &options).await?;
     let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
     let root = Client::open(&server.root()?).await?;
-    // It has an owner once it is used.
+    // The request wakes the plane, which then has an owner.
     ensure!(plane.get(MAPS).await?.status == 200);
     move_to(&root, "polyplane-0").await?;
 
@@ -129,7 +130,7 @@ async fn a_websocket_tells_every_change_once_through_hops_and_hand_offs() -> Res
         let replica = format!("polyplane-{}", change % REPLICAS);
         let path = format!("{MAPS}/m");
         let value = json!({"data": {"v": change.to_string()}}).to_string();
-        // Some changes come while the plane is on its way.
+        // Some changes happen while the plane moves.
         let (changed, moved) = tokio::join!(
             plane.typed(Method::PATCH, &path, MERGE_PATCH, value),
             move_to(&root, &replica)
@@ -146,7 +147,7 @@ async fn a_websocket_tells_every_change_once_through_hops_and_hand_offs() -> Res
             ensure!((event.0.as_str(), &event.1) == (*kind, value), "{event:?}");
         }
     }
-    // The server stops, and says so.
+    // The server stops, and closes the WebSockets in good order.
     server.terminate()?;
     for watcher in &mut watchers {
         ensure!(watcher.line().await? == "closed 1000");

@@ -394,7 +394,6 @@ pub enum PluginAction {
     /// and the margin. All replicas change together. This command starts the change and waits until
     /// it has ended. If the command is interrupted, the change continues; run the command again to
     /// wait.
-    /// it is done. If it is interrupted, the replicas go on; run it again to wait.
     Terms {
         /// The new read lease, 200 to 60000. A longer one tolerates a slower store; a shorter one
         /// lets the planes of a dead replica be served again sooner.

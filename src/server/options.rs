@@ -4,7 +4,6 @@
 //! [`CompletedOptions::configure`] reads or creates keys on disk; [`Config::build`] adds the
 //! backend and the listeners. Each step consumes the result of the step before, which callers may
 //! change.
-//! change.
 
 use std::fmt;
 use std::io;

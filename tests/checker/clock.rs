@@ -1,20 +1,22 @@
-//! Versions of a plane grow in real time: what begins later gets a higher one.
+//! Versions of a plane grow in real time: a write that begins later gets a higher one.
 //!
-//! Owns one sweep over all that a plane told. Must not look at single objects' contents.
+//! This module sweeps once over all observations of a plane. It does not look at the contents of
+//! single objects.
 
 use crate::history::{Event, Moment, ObjectName, Outcome, PlaneName, Version};
 
 use super::facts::{Facts, Step};
 use super::{Fault, Kind};
 
-/// One moment of the sweep. At equal moments what was told comes last: the two overlap.
+/// One moment of the sweep. At equal moments observations come last, because they overlap with the
+/// requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
-    /// A request began whose version must exceed all that was told before.
+    /// A request began whose version must exceed all that were known before.
     Exceeds(Version, ObjectName),
-    /// A list began whose version must not be below what was told before.
+    /// A list began whose version must not be below those that were known before.
     Reaches(Version),
-    /// Somebody was told this version.
+    /// A client learned of this version.
     Told(Version),
 }
 

@@ -1,7 +1,8 @@
-//! One log per plane out of everything that anybody was told.
+//! Builds one log per plane from all answers, lists and events.
 //!
-//! Owns which version stands for which change, and who made it. A change is in the log if an
-//! acknowledgement, a read, a list or a watch showed it. Must not judge the order.
+//! This module decides which version belongs to which change, and who made the change. A change is
+//! in the log if an acknowledgement, a read, a list or a watch showed it. It does not judge the
+//! order.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,12 @@ use crate::history::{
 
 use super::{Fault, Kind};
 
-/// What happened to an object at a version.
+/// The change of an object at a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It was written with this content.
+    /// The object was written with this content.
     Put(Value),
-    /// It was deleted.
+    /// The object was deleted.
     Deleted,
 }
 
@@ -25,7 +26,7 @@ pub(super) enum Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) step: Step,
-    /// When somebody first knew of it: it happened before.
+    /// The first moment at which a client knew of the change. The change happened before.
     pub(super) seen: Moment,
 }
 
@@ -36,21 +37,22 @@ pub(super) struct ObjectLog<'a> {
     pub(super) operations: Vec<&'a Operation>,
 }
 
-/// Everything about one plane.
+/// All facts about one plane.
 #[derive(Debug, Default)]
 pub(super) struct Facts<'a> {
     pub(super) objects: BTreeMap<ObjectName, ObjectLog<'a>>,
     pub(super) listings: Vec<&'a Listing>,
     pub(super) watches: Vec<&'a Watch>,
-    /// At which version a write took effect, by its content.
+    /// The version at which a write took effect, by its content.
     pub(super) versions: BTreeMap<Value, Version>,
-    /// Up to here every change of the plane is in the log, because a watch told all of them.
+    /// Up to this version every change of the plane is in the log, because one watch delivered all
+    /// of them.
     pub(super) complete_through: Option<Version>,
-    /// Which object a version belongs to.
+    /// The object to which a version belongs.
     of_version: BTreeMap<Version, ObjectName>,
 }
 
-/// Something that was told.
+/// One observation of a version by a client.
 struct Told<'a> {
     plane: &'a PlaneName,
     object: &'a ObjectName,
@@ -60,7 +62,7 @@ struct Told<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// Puts a run together by planes, and what contradicts itself in it already.
+    /// Groups a run by planes. Returns the contradictions that this already shows.
     pub(super) fn collect(history: &'a History) -> (BTreeMap<PlaneName, Self>, Vec<Fault>) {
         let mut planes: BTreeMap<PlaneName, Self> = BTreeMap::new();
         let mut faults = Vec::new();
@@ -87,7 +89,8 @@ impl<'a> Facts<'a> {
         for (plane, facts) in &mut planes {
             facts.complete_through = facts.find_complete();
             if facts.complete_through.is_none() {
-                // Without the whole log a deletion cannot be told from others that nobody saw.
+                // Unless the log is complete, a deletion cannot be distinguished from others that
+                // nobody saw.
                 for log in facts.objects.values_mut() {
                     log.known.retain(|_, known| known.step != Step::Deleted);
                 }
@@ -97,7 +100,7 @@ impl<'a> Facts<'a> {
         (planes, faults)
     }
 
-    /// Returns every change of the plane that is known, in order.
+    /// Returns every known change of the plane, in order.
     pub(super) fn changes(&self) -> impl Iterator<Item = (Version, &ObjectName)> {
         self.of_version
             .iter()
@@ -197,8 +200,8 @@ impl<'a> Facts<'a> {
         }
     }
 
-    /// Returns the newest version up to which some watch, begun before anything existed, told
-    /// everything.
+    /// Returns the newest version up to which one watch, begun before anything existed, delivered
+    /// every change.
     fn find_complete(&self) -> Option<Version> {
         let operations = self.objects.values().flat_map(|log| &log.operations);
         let writes = operations.filter(|operation| operation.verb != Verb::Get);
@@ -213,7 +216,8 @@ impl<'a> Facts<'a> {
         complete.map(|watch| watch.reached()).max()
     }
 
-    /// Everything that is there was written by an operation that may have done so, to that object.
+    /// Checks that an operation that may have written it exists for all content, on the same
+    /// object.
     fn check_writers(&self, plane: &PlaneName, faults: &mut Vec<Fault>) {
         let mut writers: BTreeMap<Value, &Operation> = BTreeMap::new();
         for operation in self.objects.values().flat_map(|log| &log.operations) {

@@ -1,14 +1,14 @@
-//! Lists are consistent cuts: all of the newest state up to their version, nothing else.
+//! Lists are consistent cuts: they contain exactly the newest state up to their version.
 //!
-//! Owns the comparison of a list with the log. Whether a list is fresh enough is for the search
-//! and the clock.
+//! This module compares a list with the log. The search and the clock check whether a list is fresh
+//! enough.
 
 use crate::history::{Cut, ObjectName, PlaneName};
 
 use super::facts::{Facts, Step};
 use super::{Fault, Kind};
 
-/// Checks all lists of one plane, those that began a watch included.
+/// Checks all lists of one plane, also those with which a watch began.
 pub(super) fn check(plane: &PlaneName, facts: &Facts<'_>, faults: &mut Vec<Fault>) {
     let listed = facts
         .listings
@@ -23,7 +23,7 @@ pub(super) fn check(plane: &PlaneName, facts: &Facts<'_>, faults: &mut Vec<Fault
                 Step::Deleted => None,
             });
             let found = cut.items.get(object).copied();
-            // Deletions are known only as far as the log is complete.
+            // Deletions are known only up to the version to which the log is complete.
             let unseen = found.is_none() && facts.complete_through < Some(cut.version);
             if found != expected && !unseen {
                 let evidence = format!(
@@ -37,7 +37,7 @@ pub(super) fn check(plane: &PlaneName, facts: &Facts<'_>, faults: &mut Vec<Fault
     }
 }
 
-/// Items above the list's own version.
+/// Finds items whose version is above that of the list.
 fn newer(plane: &PlaneName, cut: &Cut, faults: &mut Vec<Fault>) {
     for (object, (version, _)) in &cut.items {
         if *version > cut.version {

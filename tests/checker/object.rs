@@ -1,9 +1,9 @@
-//! One object as a sequential thing: absent, or there with a version and content.
+//! One object as a sequential object: absent, or present with a version and content.
 //!
-//! Owns what each verb does and which answers fit. The log of known changes is the witness of the
-//! order: a state is left only for the change that the log has next, so that for acknowledged
-//! writes there is nothing to search for. A write without an answer that nobody ever saw may have
-//! happened unseen, unless the log is complete.
+//! This module defines the effect of each verb and which answers fit. The log of known changes
+//! shows the order: a state is left only for the change that the log has next, so acknowledged
+//! writes need no search. A write without an answer that nobody ever saw may have happened, unless
+//! the log is complete.
 
 use crate::history::{
     Listing, Moment, ObjectName, Operation, Outcome, PlaneName, Refusal, Value, Verb, Version,
@@ -13,28 +13,29 @@ use super::facts::{Facts, Known, ObjectLog, Step};
 use super::search::{Call, Found, Model, search};
 use super::{Fault, Kind};
 
-/// The longest search for one object, in calls of the model.
+/// The longest search for one object, in calls of the model. Without the limit a hard history would
+/// never end.
 const STEPS_MAX: u64 = 3_000_000;
 
-/// What is there.
+/// The content of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Content {
     Absent,
     There(Value),
-    /// Written by a lost request that nobody ever saw.
+    /// Written by a request without an answer, which nobody ever saw.
     Unseen,
 }
 
 /// The object between two changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct State {
-    /// The version of the last change; the change came after it if not `exact`.
+    /// The version of the last change. If not `exact`, the last change came after this version.
     version: Version,
     exact: bool,
     content: Content,
 }
 
-/// A call, an operation on the object or a list that covers it.
+/// A call: an operation on the object, or a list that covers it.
 #[derive(Clone, Copy, Debug)]
 enum Asked<'a> {
     Operation(&'a Operation),
@@ -45,11 +46,11 @@ struct Object<'a> {
     log: &'a ObjectLog<'a>,
     facts: &'a Facts<'a>,
     asked: Vec<Asked<'a>>,
-    /// Beside each entry of the log, in order: by when it had happened.
+    /// For each entry of the log, in order: the moment before which it had happened.
     left_by: Vec<(Version, Moment)>,
 }
 
-/// Checks one object and returns the steps that it took.
+/// Checks one object and returns the number of steps of the search.
 pub(super) fn check(
     plane: &PlaneName,
     name: &ObjectName,
@@ -136,7 +137,7 @@ impl<'a> Object<'a> {
         (object, calls)
     }
 
-    /// Returns the next change that certainly happened after a state.
+    /// Returns the next change after a state that certainly happened.
     fn next(&self, state: &State) -> Option<(Version, Known)> {
         use std::ops::Bound::{Excluded, Unbounded};
         let mut after = self.log.known.range((Excluded(state.version), Unbounded));
@@ -153,7 +154,7 @@ impl<'a> Object<'a> {
                 content: Content::There(value),
             });
         }
-        // Seen elsewhere in the log, or acknowledged: it has its place, which is not here.
+        // The change was seen elsewhere in the log, or acknowledged, so its place is not here.
         if told.is_some() || self.facts.versions.contains_key(&value) {
             return None;
         }
@@ -171,7 +172,8 @@ impl<'a> Object<'a> {
         }
     }
 
-    /// Returns a change that the log does not have; impossible where the log has everything.
+    /// Returns the state after a change that the log does not have; `None` if the log is complete
+    /// there.
     fn unseen(&self, state: &State, content: Content) -> Option<State> {
         let version = match self.facts.complete_through {
             None => state.version,
@@ -291,8 +293,8 @@ impl Model for Object<'_> {
     }
 }
 
-/// Returns the call of an operation; `None` when it says nothing about the object and did nothing.
-/// A write that nobody saw counts from `unseen_from` on.
+/// Returns the call of an operation; `None` if the operation says nothing about the object and had
+/// no effect. A write that nobody saw counts from `unseen_from` on.
 fn call_of(
     operation: &Operation,
     log: &ObjectLog<'_>,
@@ -315,7 +317,7 @@ fn call_of(
             Verb::Create(value) | Verb::Update { value, .. } | Verb::Patch(value) => {
                 let version = facts.versions.get(&value);
                 match version.and_then(|version| log.known.get(version)) {
-                    // It did happen, and before somebody saw it.
+                    // The write happened, and before somebody saw it.
                     Some(known) => (Some(known.seen.max(operation.start)), false),
                     None => {
                         start = start.max(unseen_from);
@@ -333,8 +335,8 @@ fn call_of(
     })
 }
 
-/// Where the log has everything, a write that nobody saw came after the newest known one, and so
-/// after that one's beginning.
+/// Returns the moment after which a write that nobody saw happened. In a complete log, that is
+/// after the newest known write, and so after the beginning of that write's request.
 fn unseen_from(log: &ObjectLog<'_>, facts: &Facts<'_>) -> Moment {
     let newest = log.known.values().next_back();
     let (Some(known), Some(_)) = (newest, facts.complete_through) else {

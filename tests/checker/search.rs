@@ -1,11 +1,11 @@
-//! Looks for an order of concurrent calls that one sequential object could have given.
+//! Searches an order of concurrent calls that one sequential object could have produced.
 //!
-//! Owns the search of Wing and Gong with the memory of Lowe: calls are placed one after another,
+//! The search is that of Wing and Gong with the memory of Lowe: calls are placed one after another,
 //! always one that began before the earliest end among those not yet placed, and a set of placed
-//! calls with a state is never looked at twice. Three rules keep it short and lose nothing:
-//! a call that changes nothing is placed as soon as it fits; calls that may or may not have
-//! happened and do the same are tried once; a model may give each state a moment by which it must
-//! have been left. Pure. Must not know what the calls mean.
+//! calls with a state is never examined twice. Three rules shorten the search without losing
+//! orders: a call that changes nothing is placed as soon as it fits; of calls that may or may not
+//! have happened and have the same effect, only one is tried; a model may name a moment by which a
+//! state must have been left. This module is pure, and does not know what the calls mean.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -15,76 +15,77 @@ use crate::history::Moment;
 /// One call to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// It happened after this.
+    /// The call happened after this moment.
     pub start: Moment,
-    /// It happened before this; `None` when it may have happened at any later time, or never.
+    /// The call happened before this moment; `None` if it may have happened at any later time, or
+    /// never.
     pub end: Option<Moment>,
-    /// It never changes the state.
+    /// True if the call never changes the state.
     pub reads: bool,
-    /// Calls without an end and with the same number here do the same in every state.
+    /// Calls without an end that have the same number here have the same effect in every state.
     pub alike: Option<u32>,
 }
 
 /// A sequential object.
 pub trait Model {
-    /// What the object remembers.
+    /// The state of the object.
     type State: Clone + Eq + Hash;
 
-    /// Returns the state after a call, by its place in the list; `None` when it could not have been
-    /// answered so in this state.
+    /// Returns the state after a call, which is given by its place in the list; `None` if the call
+    /// cannot have had its answer in this state.
     fn step(&self, state: &Self::State, call: usize) -> Option<Self::State>;
 
-    /// Returns the moment by which the state was certainly left: no call that began later saw it.
+    /// Returns the moment by which the state was certainly left. No call that began later saw the
+    /// state.
     fn left_by(&self, state: &Self::State) -> Option<Moment>;
 
-    /// Returns whether the object may stay in this state for ever.
+    /// Returns whether the object may stay in this state forever.
     fn may_end(&self, state: &Self::State) -> bool;
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found<S> {
-    /// An order, as places in the list of calls.
+    /// A legal order, as places in the list of calls.
     Order(Vec<usize>),
-    /// There is none. The longest legal beginning, the state after it, and which calls had to
-    /// follow and could not.
+    /// There is no legal order. The fields describe the longest legal beginning.
     None {
-        /// How many calls were placed.
+        /// The number of calls that were placed.
         placed: usize,
-        /// The state after them.
+        /// The state after these calls.
         state: S,
-        /// The calls that stood open there.
+        /// The calls of which one had to follow, but none could.
         open: Vec<usize>,
     },
-    /// More steps than allowed.
+    /// The search exceeded its limit.
     GaveUp,
 }
 
-/// One decision that can be taken back.
+/// One decision that can be undone.
 struct Choice<S> {
-    /// How many calls had been placed before it.
+    /// The number of calls that had been placed before the decision.
     placed: usize,
     state: S,
-    /// What else could be placed here, the best last.
+    /// The other calls that could be placed here, the best one last.
     others: Vec<usize>,
 }
 
 struct Search<'a, M: Model> {
     model: &'a M,
     calls: &'a [Call],
-    /// The calls that are not placed, by their start, as a ring of neighbours; the last place in
-    /// both lists stands for the ring's beginning and end.
+    /// The calls that are not placed, by their start, as a ring of neighbours. The last place in
+    /// both lists is the ring's beginning and end.
     after: Vec<usize>,
     before: Vec<usize>,
     order: Vec<usize>,
-    /// Calls with an end that are not placed.
+    /// The number of calls with an end that are not placed.
     owed: usize,
-    /// Stands for the set of placed calls.
+    /// A number that represents the set of placed calls.
     signature: u128,
     steps: u64,
 }
 
-/// Searches with at most `steps_max` calls of the model; returns how many it took.
+/// Searches with at most `steps_max` calls of the model; returns the number of calls as well.
 pub fn search<M: Model>(
     model: &M,
     calls: &[Call],
@@ -159,7 +160,7 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// Takes the next decision that is open, going back as far as needed.
+    /// Takes the next open decision, and first undoes as many as needed.
     fn choose(&mut self, choices: &mut Vec<Choice<M::State>>) -> Option<(usize, M::State)> {
         while let Some(choice) = choices.last_mut() {
             while self.order.len() > choice.placed {
@@ -185,7 +186,7 @@ impl<M: Model> Search<'_, M> {
         self.signature ^= signature(call);
     }
 
-    /// Undoes the last [`Search::place`]; the neighbours are as they were then.
+    /// Undoes the last [`Search::place`], so that the neighbours are as before it.
     fn take_back(&mut self) {
         let call = self.order.pop().expect("something was placed");
         let (before, after) = (self.before[call], self.after[call]);
@@ -229,7 +230,7 @@ impl<M: Model> Search<'_, M> {
         }
     }
 
-    /// Returns the writes that may come next, the most pressing last.
+    /// Returns the writes that may come next, the most urgent one last.
     fn writes(&self, state: &M::State) -> Vec<usize> {
         let mut tried = Vec::new();
         let mut writes = Vec::new();
@@ -252,8 +253,8 @@ impl<M: Model> Search<'_, M> {
     }
 }
 
-/// Returns a number for a call; those of two sets of calls, each put together by exclusive or, are
-/// equal for equal sets and else with a probability that no run will see.
+/// Returns a number for a call. Combined by exclusive or, the numbers of equal sets of calls are
+/// equal, and those of different sets differ with near certainty.
 fn signature(call: usize) -> u128 {
     let mix = |seed: u64| {
         let mut mixed = (call as u64)

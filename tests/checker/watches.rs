@@ -1,7 +1,7 @@
-//! Each watch tells every change once, in order, with no gap, across all its sessions.
+//! Each watch delivers every change once, in order, without a gap, across all its sessions.
 //!
-//! Owns the comparison of a watch with itself and with the plane's log. Must not know why a
-//! session ended otherwise than badly.
+//! This module compares a watch with itself and with the plane's log. It only distinguishes whether
+//! a session ended with an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::history::{Change, Event, ObjectName, Session, SessionEnd, Value, Vers
 use super::facts::Facts;
 use super::{Allowed, Fault, Kind};
 
-/// What a watcher knows, and what it was told.
+/// The state of a watcher, and the events that it got.
 struct Watcher<'a> {
     watch: &'a Watch,
     objects: BTreeMap<ObjectName, (Version, Value)>,
@@ -19,7 +19,7 @@ struct Watcher<'a> {
     faults: &'a mut Vec<Fault>,
 }
 
-/// Checks one watch and returns how many events it has.
+/// Checks one watch and returns the number of its events.
 pub(super) fn check(
     watch: &Watch,
     facts: &Facts<'_>,
@@ -123,7 +123,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// Compares with all that is known of the plane.
+    /// Compares the watch with all known changes of the plane.
     fn gaps(&mut self, facts: &Facts<'_>, allowed: Allowed) {
         let from = self.watch.first.version;
         for (version, object) in facts.changes() {

@@ -1,4 +1,4 @@
-//! Manifests as Helm prints them, and how they must not look.
+//! Manifests as Helm prints them, and manifests that must be refused.
 
 use super::*;
 
@@ -67,7 +67,7 @@ fn deployment() -> Deployment {
     Deployment::from_manifest(MANIFEST).expect("it is understood")
 }
 
-/// Returns the manifest with one thing said otherwise.
+/// Returns the Deployment of the manifest after replacing `from` by `to`.
 fn changed(from: &str, to: &str) -> Result<Deployment> {
     assert_eq!(MANIFEST.matches(from).count(), 1, "{from}");
     Deployment::from_manifest(&MANIFEST.replace(from, to))

@@ -1,4 +1,4 @@
-//! What a server says to the chart: to every manifest, to helm itself, and to the keys.
+//! A server's answers to every manifest of the chart, to helm itself, and to the keys.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,12 +19,12 @@ use serde_json::{Value, json};
 
 use super::{Rendered, list, rendered, text};
 
-/// Groups of kinds that a plane does not have by itself.
+/// API groups that a plane does not have by itself.
 const FOREIGN: &[&str] = &["cert-manager.io/v1", "monitoring.coreos.com/v1"];
-/// The Secret with the keys that the chart makes.
+/// The Secret with the keys that the chart creates.
 const KEYS: &str = "ring-polyplane-certificates";
 
-/// Where objects of a built-in kind are created; none for a kind of somebody else's.
+/// Returns the path to which objects of a built-in kind are posted; `None` for other kinds.
 fn collection(object: &Value) -> Result<Option<String>> {
     let version = text(&object["apiVersion"]);
     let resource = match text(&object["kind"]).as_str() {
@@ -54,8 +54,8 @@ async fn make_namespace(client: &Client) -> Result<()> {
     Ok(())
 }
 
-/// Creates an object. A plane has one address family, as a cluster without dual stack; what asks for
-/// another is refused for that alone.
+/// Creates an object. Like a cluster without dual stack, a plane has one address family; an object
+/// that requests another one is refused, and only for that reason.
 async fn create(client: &Client, path: &str, object: &Value) -> Result<Value> {
     let families = list(&object["spec"]["ipFamilies"]);
     let mut object = object.clone();
@@ -72,7 +72,7 @@ async fn create(client: &Client, path: &str, object: &Value) -> Result<Value> {
     client.post(path, &object).await?.expect(201)
 }
 
-/// Creates every built-in object in a plane of its own; the kinds that were there.
+/// Creates every built-in object in a plane of its own; returns their kinds.
 async fn create_all(root: &Endpoint, at: usize, rendered: &Rendered) -> Result<BTreeSet<String>> {
     let client = Client::open(&create_plane(root, &format!("combination-{at}")).await?).await?;
     make_namespace(&client).await?;
@@ -141,7 +141,7 @@ async fn a_server_runs_with_the_keys_and_the_kubeconfig_opens_it() -> Result<()>
     (administrator.host, administrator.port) = (listening.host, listening.port);
     let client = Client::open(&administrator).await?;
     client.get("/api/v1/namespaces").await?.expect(200)?;
-    // Whoever has another token is nobody.
+    // Another token proves nobody.
     administrator.token = Some("x".repeat(43));
     let stranger = Client::open(&administrator).await?;
     stranger
@@ -156,7 +156,7 @@ async fn a_server_runs_with_the_keys_and_the_kubeconfig_opens_it() -> Result<()>
 struct Release {
     chart: Chart,
     kubeconfig: std::path::PathBuf,
-    /// Options that only some versions of helm know.
+    /// Options that not all versions of helm know.
     options: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ impl Release {
         Ok((output.status.success(), said))
     }
 
-    /// `helm install` or `helm upgrade`: whether it went well, and what it said.
+    /// Runs `helm install` or `helm upgrade`; returns whether it succeeded, and its output.
     fn apply(&self, verb: &str, values: &Value) -> Result<(bool, String)> {
         let mut file = tempfile::NamedTempFile::with_suffix(".json")?;
         serde_json::to_writer(&mut file, values)?;
@@ -243,7 +243,7 @@ fn replicas(kubectl: &Kubectl) -> Result<String> {
     ])
 }
 
-/// Runs what the notes of a release tell a user to run for the kubeconfig.
+/// Runs the command for the kubeconfig that a release's notes show to the user.
 fn kubeconfig_by_the_notes(kubectl: &Kubectl, notes: &str) -> Result<String> {
     let line = notes
         .lines()
@@ -289,7 +289,7 @@ async fn upgrades_keep_the_keys_and_an_end_of_the_release_does_too() -> Result<(
     ensure!(String::from_utf8(kubeconfig)?.contains("https://planes.example.org:443"));
     ensure!(replicas(kubectl)? == "5");
 
-    // The autoscaler goes on from the number that is there, and later upgrades leave its choice.
+    // The autoscaler continues from the present number, and later upgrades keep its choice.
     let autoscaled = over(&values, &json!({"autoscaling": {"enabled": true}}));
     release.applied("upgrade", &autoscaled)?;
     ensure!(replicas(kubectl)? == "5", "{}", replicas(kubectl)?);
@@ -342,7 +342,7 @@ async fn keys_that_are_not_complete_are_refused_before_anything_is_changed() -> 
         !well && said.contains("the Secret keys has no peer-ca.key"),
         "{said}"
     );
-    // A peer certificate makes the key of its CA unnecessary.
+    // With a peer certificate the key of its CA is not needed.
     kubectl.ok(&[
         "patch",
         "secret",

@@ -1,5 +1,5 @@
-//! The values under which the chart is looked at: every switch on and off, every way certificates
-//! come, and what large installations ask for.
+//! The values with which the chart is tested: every switch on and off, every source of
+//! certificates, and the settings of large installations.
 
 use std::collections::BTreeSet;
 
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 
 /// Values under a name.
 pub struct Combination {
-    /// Says what is special.
+    /// Describes what is special.
     pub name: &'static str,
-    /// What differs from the chart's own values.
+    /// The values that differ from the chart's own.
     pub values: Value,
-    /// Secrets that the user makes.
+    /// Secrets that the user provides.
     pub given_secrets: &'static [&'static str],
 }
 
-/// Returns all of them. Each has etcd's endpoints.
+/// Returns all combinations. Each has etcd's endpoints.
 pub fn combinations() -> Vec<Combination> {
     let mut all = Vec::new();
     let mut add = |name, given_secrets, more: Value| {
@@ -263,7 +263,7 @@ fn the_matrix_covers_every_switch_of_the_values() -> Result<()> {
     ensure!(combinations.len() >= 12);
     let names: BTreeSet<_> = combinations.iter().map(|one| one.name).collect();
     ensure!(names.len() == combinations.len(), "two have one name");
-    // Every boolean of values.yaml is on in one combination and off in another.
+    // Every boolean of values.yaml must be on in one combination and off in another.
     let defaults = default_values()?;
     for path in switches(&defaults, "") {
         let seen: BTreeSet<bool> = combinations
@@ -295,8 +295,8 @@ fn the_readme_has_every_value() -> Result<()> {
     Ok(())
 }
 
-/// Returns the values that stand in the table neither as a whole nor with each of their parts. A
-/// row may name several parts of one value, the later ones by their last word.
+/// Returns the values that the table explains neither as a whole nor by each of their parts. A row
+/// may name several parts of one value, the later ones by their last word.
 fn unexplained(value: &Value, path: &str, quoted: &BTreeSet<&str>) -> Vec<String> {
     let ending = path.rfind('.').map(|at| &path[at..]);
     if quoted.contains(path) || ending.is_some_and(|ending| quoted.contains(ending)) {

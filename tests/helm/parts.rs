@@ -1,4 +1,4 @@
-//! What fits what in every manifest of the matrix. No manifest is kept to compare with: each test
+//! The consistency of every manifest of the matrix. There are no recorded manifests: each test
 //! states what must hold, whatever the chart looks like.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 use super::{Rendered, each, list, text};
 
 impl Rendered {
-    /// Names of the Secrets that will be there, with their keys; `None` where only the cluster knows.
+    /// Returns the names of the Secrets that will exist, with their keys; `None` where only the
+    /// cluster knows the keys.
     fn secrets(&self) -> BTreeMap<String, Option<BTreeSet<String>>> {
         let mut secrets = BTreeMap::new();
         for secret in self.of_kind("Secret") {
@@ -34,8 +35,7 @@ impl Rendered {
     }
 }
 
-/// Returns whether labels carry everything a selector asks for; an empty selector selects nothing
-/// here.
+/// Returns whether labels match a selector. An empty selector matches nothing here.
 fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let wanted = selector.as_object().into_iter().flatten();
     let mut wanted = wanted.peekable();
@@ -128,7 +128,7 @@ fn probes_ask_the_client_port_over_tls() -> Result<()> {
             ensure!(name == expected && probe.check == check, "{name}");
         }
         let readiness = container.readiness.as_ref().context("no readiness")?;
-        // A draining replica leaves the Service while it still takes new connections.
+        // A draining replica must have left the Service before it stops accepting connections.
         let notice = rendered.values["server"]["drainNoticeSeconds"].as_u64();
         ensure!(readiness.notices_within() <= Duration::from_secs(notice.context("no notice")?));
         Ok(())
@@ -257,7 +257,7 @@ fn what_is_mounted_is_there() -> Result<()> {
     })
 }
 
-/// Returns the files in a mounted folder, where they are known by name.
+/// Returns the files in a mounted folder, if their names are known.
 fn files_below(deployment: &Deployment, folder: &str) -> Option<BTreeSet<String>> {
     let mut mounts = deployment.container.mounts.iter();
     let mount = mounts.find(|mount| mount.path.as_os_str() == folder)?;
@@ -307,7 +307,7 @@ fn the_certificate_folder_is_complete() -> Result<()> {
                 "peer-ca.crt",
                 "peer-ca.key",
             ],
-            // Whoever has a peer certificate needs no key of its CA.
+            // With a peer certificate the key of its CA is not needed.
             Some("certManager") => &[
                 "admin.token",
                 "ca.crt",
@@ -318,7 +318,7 @@ fn the_certificate_folder_is_complete() -> Result<()> {
                 "serving.crt",
                 "serving.key",
             ],
-            // All of the Secret's keys, whatever they are.
+            // All keys of the Secret.
             _ => &[],
         };
         ensure!(
@@ -391,7 +391,7 @@ fn every_object_is_named_and_labelled_as_one_release() -> Result<()> {
             }
             ensure!(seen.insert(identity), "twice: {metadata}");
         }
-        // A new version of the chart alone replaces no pod.
+        // A new version of the chart alone must replace no pod.
         ensure!(!rendered.deployment.labels.contains_key("helm.sh/chart"));
         Ok(())
     })

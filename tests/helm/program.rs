@@ -1,4 +1,4 @@
-//! What the chart calls, and what the program says it can be called with.
+//! The commands that the chart runs, and the flags that the program has.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use polyplane_tests::programs::polyplane;
 
 use super::each;
 
-/// What a subcommand says about itself.
+/// Returns the help text of a subcommand.
 fn help(subcommand: &str) -> Result<String> {
     let output = Command::new(polyplane()?)
         .args([subcommand, "--help"])

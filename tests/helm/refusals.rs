@@ -1,18 +1,18 @@
-//! Values that make no sense, and the words in which they are refused: where the mistake is, and
+//! Values that make no sense, and the words with which they are refused: where the mistake is, and
 //! what would be right.
 
 use anyhow::{Result, ensure};
 use polyplane_tests::chart::{Chart, on_etcd, over};
 use serde_json::{Value, json};
 
-/// What a user may get wrong, with words the answer must contain.
+/// Returns a user's mistakes, each with words that the refusal must contain.
 fn mistakes() -> Vec<(Value, &'static [&'static str])> {
     let mut mistakes = unknown_and_out_of_range();
     mistakes.extend(contradictions());
     mistakes
 }
 
-/// What the schema refuses.
+/// Returns values that the schema refuses.
 fn unknown_and_out_of_range() -> Vec<(Value, &'static [&'static str])> {
     vec![
         (json!({"replicaCount": 3}), &["replicaCount", "not allowed"]),
@@ -118,7 +118,7 @@ fn unknown_and_out_of_range() -> Vec<(Value, &'static [&'static str])> {
     ]
 }
 
-/// What each value alone would allow.
+/// Returns values that are valid alone and contradict each other.
 fn contradictions() -> Vec<(Value, &'static [&'static str])> {
     vec![
         (

@@ -8,7 +8,7 @@ use polyplane_tests::ring::judged::{Demand, judge};
 use polyplane_tests::ring::load::{Load, Mix, make_planes};
 use polyplane_tests::ring::setup::{Ring, ToldBy, Wish};
 
-/// `RING_CHART=1` does it at length; see `ring_rolling`.
+/// The short form of `ring_rolling` with `RING_CHART=1`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_deployment_scales_and_is_updated_and_no_client_notices() -> Result<()> {
     let wish = Wish {

@@ -1,6 +1,6 @@
-//! What the chart must keep for security: pods meet the restricted Pod Security Standard, metrics
+//! The security properties of the chart: pods meet the restricted Pod Security Standard, metrics
 //! have a token of their own, only replicas reach the peer port, names that look like numbers stay
-//! text, and the image is built on one named by its digest.
+//! text, and the base of the image is named by its digest.
 
 use anyhow::{Context, Result, ensure};
 use polyplane_tests::chart::{Chart, on_etcd};
@@ -21,7 +21,7 @@ const VOLUMES: [&str; 8] = [
     "secret",
 ];
 
-/// What the restricted Pod Security Standard finds wrong with a pod.
+/// Returns the violations of the restricted Pod Security Standard in a pod.
 fn violations(pod: &Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut demand = |holds: bool, what: String| {
@@ -51,7 +51,7 @@ fn violations(pod: &Value) -> Vec<String> {
     for container in lists.iter().flat_map(|name| list(&pod[*name])) {
         let name = text(&container["name"]);
         let context = &container["securityContext"];
-        // A container says it, or the pod says it for all.
+        // The container sets the field, or the pod sets it for all containers.
         let said = |field: &str| match &context[field] {
             Value::Null => own[field].clone(),
             value => value.clone(),
@@ -106,7 +106,7 @@ fn pods_are_admitted_where_pod_security_is_restricted() -> Result<()> {
         for pod in pods.chain([rendered.pod()?]) {
             let found = violations(pod);
             ensure!(found.is_empty(), "{found:?}");
-            // Beyond the standard: nothing is written into the image.
+            // Stricter than the standard: nothing can be written into the image.
             for container in list(&pod["containers"]) {
                 ensure!(container["securityContext"]["readOnlyRootFilesystem"] == true);
             }
@@ -185,7 +185,7 @@ fn metrics_have_a_token_of_their_own() -> Result<()> {
                 credentials["key"] == source["items"][0]["key"],
                 "{credentials}"
             );
-            // The administrator's token is in none of what Prometheus reads.
+            // Prometheus must not read the administrator's token.
             ensure!(!monitor.to_string().contains("admin.token"), "{monitor}");
         }
         Ok(())
@@ -221,7 +221,7 @@ fn only_replicas_reach_the_peer_port() -> Result<()> {
             labels["app.kubernetes.io/component"] == "replica",
             "{labels}"
         );
-        // A ring of one release per zone has peers in other releases.
+        // In a ring with one release per zone, peers belong to other releases.
         let spans = rendered.values["zone"]["source"] == "fixed";
         ensure!(
             labels["app.kubernetes.io/instance"].is_null() == spans,
@@ -237,7 +237,7 @@ fn only_replicas_reach_the_peer_port() -> Result<()> {
     })
 }
 
-/// Everything that must be text in a manifest and is not.
+/// Collects all values that must be text in a manifest and are not.
 fn not_text(value: &Value, path: &str, found: &mut Vec<String>) {
     const TEXTS: [&str; 8] = [
         "name",

@@ -1,7 +1,8 @@
 //! A small store with clients and watchers whose run is computed, not measured.
 //!
-//! Owns the order in which planned requests take effect and what their callers are told. A bug can
-//! be switched on; the run says whether it had the occasion to show. Must not know the checker.
+//! This module decides in which order planned requests take effect and which answers clients get. A
+//! bug can be switched on; the run reports whether the bug had an occasion to show. It does not
+//! know the checker.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -11,83 +12,83 @@ use polyplane_tests::history::{
     Outcome, PlaneName, Refusal, Session, SessionEnd, Value, Verb, Version, Watch,
 };
 
-/// What the store does wrong, once, at the first occasion after a planned request.
+/// A fault of the store, which it commits once, at the first occasion after a planned request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// An acknowledged write is not there.
+    /// An acknowledged write is not present.
     LostWrite,
     /// An acknowledged deletion did not happen.
     LostDelete,
-    /// A read shows what was there before a write that had been acknowledged.
+    /// A read shows the state before a write that had been acknowledged.
     StaleRead,
     /// A list leaves out the newest change below its version.
     StaleList,
     /// A write takes effect again, after another one.
     AppliedTwice,
-    /// A write gets a version below one that had been told.
+    /// A write gets a version below one that clients already know.
     VersionFalls,
     /// A write is refused and takes effect.
     RefusedApplied,
-    /// A create is told that the object exists, which it never did.
+    /// A create gets the answer that the object exists, which it never did.
     PhantomAlreadyExists,
-    /// A read is told that the object is gone, which it is not.
+    /// A read gets the answer that the object is gone, although it exists.
     PhantomNotFound,
     /// A watch leaves out a change.
     WatchGap,
-    /// A watch that goes on tells a change again.
+    /// A resumed watch delivers a change again.
     WatchRepeat,
-    /// A watch tells two changes in the wrong order.
+    /// A watch delivers two changes in the wrong order.
     WatchReorder,
-    /// A bookmark names a version above a change that is told later.
+    /// A bookmark names a version above a change that is delivered later.
     BookmarkAhead,
-    /// A watch that goes on is told 410.
+    /// A resumed watch gets 410.
     Expires,
 }
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is answered.
+    /// The request is answered.
     Answered,
-    /// It takes effect, the answer is lost.
+    /// The request takes effect, but its answer is lost.
     AnswerLost,
-    /// It takes effect long after its caller gave up.
+    /// The request takes effect long after its caller gave up.
     Late,
-    /// It never arrives, and its caller cannot know.
+    /// The request never arrives, and its caller cannot know that.
     Lost,
-    /// It is refused for load, for certain.
+    /// The request is refused because of load, certainly without effect.
     Overload,
 }
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// As [`Verb::Create`].
+    /// A [`Verb::Create`].
     Create,
-    /// As [`Verb::Get`].
+    /// A [`Verb::Get`].
     Get,
-    /// An update over a version that clients were told.
+    /// An update over a version that clients know.
     Update,
     /// An update without a precondition.
     Overwrite,
-    /// As [`Verb::Patch`].
+    /// A [`Verb::Patch`].
     Patch,
     /// A deletion without a precondition.
     Delete,
-    /// A deletion of a version that clients were told.
+    /// A deletion of a version that clients know.
     DeleteExact,
     /// A list.
     List,
-    /// Nothing is asked: the watchers' connections break.
+    /// No request: the watchers' connections break.
     Break,
 }
 
 /// One planned request.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
-    /// What is asked.
+    /// The kind of the request.
     pub kind: Kind,
-    /// About which object.
+    /// The number of the object.
     pub object: u8,
     /// Time since the request before it began.
     pub gap: u16,
@@ -95,21 +96,21 @@ pub struct Plan {
     pub there: u16,
     /// Time from its effect to the answer.
     pub back: u16,
-    /// What becomes of it.
+    /// The fate of the request.
     pub fate: Fate,
 }
 
 /// A computed run.
 pub struct Run {
-    /// What was recorded.
+    /// The recorded history.
     pub history: History,
-    /// Whether the bug did something that the history must show.
+    /// True if the bug had an effect that the history must show.
     pub shown: bool,
 }
 
-/// How long a client waits.
+/// How long a client waits, in the run's time.
 const PATIENCE: u64 = 5_000;
-/// How much later than planned a late request takes effect.
+/// How much later than planned a late request takes effect, in the run's time.
 const LATE: u64 = 40_000;
 const OBJECTS: u8 = 4;
 
@@ -124,20 +125,20 @@ struct Store {
     plane: PlaneName,
     revision: u64,
     objects: BTreeMap<ObjectName, (Version, Value)>,
-    /// Every change with the moment it happened.
+    /// Every change with the moment at which it happened.
     log: Vec<(u64, Event)>,
-    /// The last version that an answer told of an object.
+    /// The last version of an object that an answer contained.
     known: BTreeMap<ObjectName, Version>,
-    /// The newest version anybody was told, by when.
+    /// The newest version that any client knew, by moments.
     told: Vec<(u64, Version)>,
-    /// The state before the newest change of an object, and when that change was acknowledged.
+    /// For each object, the state before the newest change, and when that change was acknowledged.
     before: BTreeMap<ObjectName, (Option<(Version, Value)>, u64)>,
     history: History,
     bug: Option<(Bug, usize)>,
     shown: bool,
 }
 
-/// Runs a plan; the bug shows at the first occasion at or after the plan of this place.
+/// Runs a plan. The bug shows at the first occasion at or after the given place in the plan.
 pub fn simulate(plans: &[Plan], bug: Option<(Bug, usize)>) -> Run {
     let mut store = Store {
         plane: Arc::from("p"),
@@ -200,7 +201,7 @@ fn name(plan: &Plan) -> ObjectName {
 }
 
 impl Store {
-    /// Returns whether this bug is on and its time has come; it shows once.
+    /// Returns whether this bug is on and has to show now, which happens once.
     fn buggy(&mut self, bug: Bug, at: usize, occasion: bool) -> bool {
         let now =
             occasion && !self.shown && self.bug.is_some_and(|(on, from)| on == bug && at >= from);
@@ -210,7 +211,7 @@ impl Store {
 
     fn verb(&self, plan: &Plan, at: usize) -> Option<Verb> {
         let value = Value(at as u64 + 1);
-        // Some clients remember an old version.
+        // Some clients use an old version.
         let known = self
             .known
             .get(&name(plan))
@@ -233,7 +234,7 @@ impl Store {
         told.map(|(_, version)| *version).max().unwrap_or_default()
     }
 
-    /// What the object answers, and what it becomes if it changes.
+    /// Returns the new state of the object if the request changes it, or the refusal.
     fn judge(&self, object: &ObjectName, verb: Verb) -> Result<Option<Value>, Refusal> {
         let found = self.objects.get(object);
         let over = match verb {
@@ -276,7 +277,8 @@ impl Store {
         version
     }
 
-    /// One request takes effect; returns when it does so again.
+    /// Lets a request take effect; returns the moment at which it takes effect a second time, if it
+    /// does.
     fn effect(&mut self, plan: &Plan, at: usize, start: u64, now: u64, verb: Verb) -> Option<u64> {
         let object = name(plan);
         let answered = now + u64::from(plan.back);
@@ -382,7 +384,7 @@ impl Store {
         }
     }
 
-    /// A patch takes effect again, if another write stood in between.
+    /// Lets a patch take effect again, if another write came in between.
     fn again(&mut self, plan: &Plan, now: u64, verb: Option<Verb>) {
         let object = name(plan);
         let Some(value) = verb.and_then(|verb| verb.writes()) else {
@@ -449,7 +451,7 @@ impl Store {
         });
     }
 
-    /// The end of every run: each object is read once more.
+    /// Ends the run: each object is read once more.
     fn read_all(&mut self, now: u64) {
         for object in 0..OBJECTS {
             let object: ObjectName = Arc::from(format!("o{object}"));
@@ -471,7 +473,7 @@ impl Store {
         }
     }
 
-    /// What a watcher saw whose connection broke at these moments.
+    /// Records what a watcher saw whose connection broke at these moments.
     fn watch(&mut self, watcher: usize, breaks: &[u64], end: u64) {
         let delay = 7 + 20 * watcher as u64;
         let mut sessions = Vec::new();
@@ -493,7 +495,8 @@ impl Store {
                 }
             }
             self.spoil(place, &mut events, sessions.last());
-            // Resumes after the highest told version; a fallen one must not take it back.
+            // The watcher resumes after the highest version that it got; a version that fell must
+            // not undo that.
             let told = events.iter().map(|(_, event)| event.version()).max();
             let last = if until == end {
                 SessionEnd::Finished
@@ -526,7 +529,7 @@ impl Store {
         });
     }
 
-    /// Lets a watch's bug show in one session.
+    /// Lets the bug of a watch show in one session.
     fn spoil(&mut self, place: usize, events: &mut Vec<(Moment, Event)>, before: Option<&Session>) {
         let many = events.len() > 1;
         let is_change = |(_, event): &&(Moment, Event)| matches!(event, Event::Change { .. });

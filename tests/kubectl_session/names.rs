@@ -1,4 +1,4 @@
-//! Names that other programs do not take for text.
+//! Names that other programs do not read as text.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,11 @@ use anyhow::{Context, Result, ensure};
 use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::session::{contains, json_of};
 
-/// How long the server may take to write its kubeconfig.
+/// The longest time until the server has written its kubeconfig.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Names of planes that YAML takes for numbers, booleans and dates: kubectl reads the kubeconfig that
-/// the server keeps, and one that the plugin prints, and reaches each of them.
+/// Planes whose names YAML reads as numbers, booleans and dates: kubectl reaches each of them with
+/// the server's kubeconfig and with one that the plugin prints.
 pub fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
     let names = [
         "123",
@@ -28,7 +28,7 @@ pub fn names_that_are_no_text_elsewhere(root: &Kubectl) -> Result<()> {
         root.ok(&["plane", "create", name])?;
     }
     let since = Instant::now();
-    // The server writes its file behind the answer to a create.
+    // The server writes its file after the answer to a create.
     loop {
         let config = json_of(&root.ok(&["config", "view", "-o", "json"])?)?;
         let contexts = config["contexts"].as_array().context("no contexts")?;

@@ -1,8 +1,9 @@
-//! Addresses of loopback that belong to one run: 254 of them, so that several rings on one machine
+//! Loopback addresses that belong to one run: 254 of them, so that several rings on one machine
 //! never meet.
 //!
-//! Owns the choice. A block is taken by listening at its first address and given back by closing
-//! that, so that one whose run was killed is free as well. Must not know what uses an address.
+//! This module chooses the addresses. A block is taken by listening at its first address and
+//! released by closing that listener, so a killed run releases its block too. It does not know what
+//! uses an address.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::ErrorKind;
@@ -10,12 +11,12 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 
 use anyhow::{Context, Result, bail};
 
-/// Where a taken block listens; nothing else of a run does.
+/// The port on which the owner of a block listens. Nothing else of a run uses it.
 const TAKEN_PORT: u16 = 24024;
 /// The number of blocks. Each has 256 addresses of 127.64.0.0/10.
 const BLOCKS: u16 = 1 << 14;
 
-/// Addresses `127.x.y.1` to `127.x.y.254` that nobody else has. Dropping it gives them back.
+/// The addresses `127.x.y.1` to `127.x.y.254`, which no other run has. Dropping this releases them.
 #[derive(Debug)]
 pub struct Block {
     number: u16,
@@ -23,12 +24,12 @@ pub struct Block {
 }
 
 impl Block {
-    /// Takes any that is free.
+    /// Takes any free block.
     ///
     /// # Errors
-    /// When none is, or this machine has no such addresses.
+    /// Returns an error if no block is free, or this machine has no such addresses.
     pub fn take() -> Result<Self> {
-        // A hasher that nobody feeds gives a number that no other run has.
+        // The hasher is randomly seeded, so the number differs from that of other runs.
         let any = RandomState::new().build_hasher().finish();
         let first = u16::try_from(any % u64::from(BLOCKS)).context("below the limit")?;
         for number in (first..BLOCKS).chain(0..first) {
@@ -46,15 +47,15 @@ impl Block {
         bail!("every block of 127.64.0.0/10 is taken")
     }
 
-    /// Returns the address of what stands once in a run: the balancer.
+    /// Returns the address of the balancer, of which a run has one.
     pub fn first(&self) -> Ipv4Addr {
         address(self.number, 1)
     }
 
-    /// Returns the address of the `place`-th of what comes and goes, counted from 1.
+    /// Returns the address of the pod or member number `place`, counted from 1.
     ///
     /// # Errors
-    /// When the block has no more.
+    /// Returns an error if the block has no such address.
     pub fn nth(&self, place: u8) -> Result<Ipv4Addr> {
         let last = place.checked_add(1).filter(|last| (2..255).contains(last));
         let last = last.with_context(|| format!("a block has no address {place}"))?;
@@ -62,10 +63,10 @@ impl Block {
     }
 }
 
-/// Ports of this address that nobody uses now, all different.
+/// Returns unused ports of this address, all different.
 ///
 /// # Errors
-/// When the system has none.
+/// Returns an error if the system has no free port.
 pub fn free_ports(address: IpAddr, count: usize) -> Result<Vec<u16>> {
     let taken: Vec<TcpListener> = (0..count)
         .map(|_| TcpListener::bind((address, 0)))

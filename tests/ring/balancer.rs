@@ -1,8 +1,8 @@
 //! haproxy as the Service in front of a ring: TCP, ready endpoints only.
 //!
-//! Owns the process, its configuration and a fixed number of slots for servers. As with a
-//! Service, a server that is taken out gets no new connection and keeps those it has, and one
-//! whose readiness probe fails is passed over. Must not know what an endpoint is a replica of.
+//! This module owns the process, its configuration and a fixed number of slots for servers. As with
+//! a Service, a removed server gets no new connection and keeps those it has, and a server whose
+//! readiness probe fails is skipped. The module does not know which replica an endpoint is.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -17,22 +17,22 @@ use tokio::time::{Instant, sleep};
 use super::etcd::program;
 use super::process::{Launch, Process};
 
-/// Servers that can be behind it at one time.
+/// Servers that the balancer can have at one time.
 const SLOTS: usize = 16;
-/// The longest it may take to listen.
+/// The longest time until haproxy listens.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How often readiness is asked for, and after how many failures a server is passed over.
+/// The interval of readiness probes, and the number of failures after which a server is skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probing {
-    /// From one probe to the next.
+    /// The time from one probe to the next.
     pub period: Duration,
-    /// Failures in a row.
+    /// The number of failures in a row.
     pub failures: u32,
 }
 
 impl Default for Probing {
-    /// As often as a kubelet can.
+    /// Probes as often as a kubelet can.
     fn default() -> Self {
         Self {
             period: Duration::from_secs(1),
@@ -41,9 +41,9 @@ impl Default for Probing {
     }
 }
 
-/// The one address of a ring. Dropping it ends it.
+/// The one address of a ring. Dropping this ends the balancer.
 pub struct Balancer {
-    /// What clients dial.
+    /// The address to which clients connect.
     pub address: SocketAddr,
     process: Process,
     socket: PathBuf,
@@ -52,10 +52,10 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Starts it at this address with nothing behind it.
+    /// Starts a balancer without servers at this address.
     ///
     /// # Errors
-    /// When haproxy cannot be had or does not listen.
+    /// Returns an error if haproxy cannot be installed or does not listen.
     pub async fn start(address: SocketAddr, probing: Probing) -> Result<Self> {
         let haproxy = program("haproxy").await?;
         let folder = tempfile::tempdir()?;
@@ -86,10 +86,10 @@ impl Balancer {
         Ok(balancer)
     }
 
-    /// Puts a ready server behind it.
+    /// Adds a ready server.
     ///
     /// # Errors
-    /// When all slots are taken or haproxy refuses.
+    /// Returns an error if all slots are taken or haproxy refuses.
     pub async fn add(&mut self, server: SocketAddr) -> Result<()> {
         let slot = self.slots.iter().position(Option::is_none);
         let slot = slot.context("too many servers behind the balancer")?;
@@ -104,10 +104,10 @@ impl Balancer {
         Ok(())
     }
 
-    /// Sends no new connection to a server; those it has go on.
+    /// Removes a server: it gets no new connection, and keeps those it has.
     ///
     /// # Errors
-    /// When it is not behind this balancer or haproxy refuses.
+    /// Returns an error if the balancer does not have the server, or haproxy refuses.
     pub async fn remove(&mut self, server: SocketAddr) -> Result<()> {
         let slot = self.slots.iter().position(|slot| *slot == Some(server));
         let slot = slot.with_context(|| format!("{server} is not behind the balancer"))?;
@@ -117,7 +117,8 @@ impl Balancer {
         Ok(())
     }
 
-    /// haproxy answers an address change with a sentence, well or ill.
+    /// Sends an order and checks haproxy's answer, which is a sentence both for success and for
+    /// failure.
     async fn said_well(&self, order: &str) -> Result<()> {
         let answer = self.order(order).await?;
         ensure!(

@@ -1,7 +1,8 @@
-//! Requests about the run's objects, each recorded with its times and what came of it.
+//! Requests about the run's objects, each recorded with its times and its outcome.
 //!
-//! Owns the clock of the run, the numbers that writes carry, and the reading of answers. Requests
-//! are sent once: what was under way when a connection broke is never repeated. Must not judge.
+//! This module owns the clock of the run, the numbers in writes, and the reading of answers. A
+//! request is sent once: one in flight when its connection broke is never repeated. The module does
+//! not judge.
 
 pub mod pool;
 pub mod watching;
@@ -25,14 +26,14 @@ use crate::history::{
 };
 use pool::{Pool, SendError};
 
-/// Where the run's objects are.
+/// The path of the run's objects.
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
-/// What the names of the run's objects begin with.
+/// The prefix of the names of the run's objects.
 pub const PREFIX: &str = "run-";
-/// How long a client waits for an answer.
+/// The time that a client waits for an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Writes down what clients do, on one clock.
+/// Records the requests of clients, on one clock.
 pub struct Recorder {
     began: Instant,
     writes: AtomicU64,
@@ -50,18 +51,18 @@ impl Default for Recorder {
 }
 
 impl Recorder {
-    /// Returns the moment it is.
+    /// Returns the present moment on the run's clock.
     pub fn now(&self) -> Moment {
         let since = self.began.elapsed().as_nanos();
         Moment(u64::try_from(since).unwrap_or(u64::MAX))
     }
 
-    /// Content that no other write of the run has.
+    /// Returns content that no other write of the run has.
     pub fn value(&self) -> Value {
         Value(self.writes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Takes what was recorded so far.
+    /// Removes and returns the record so far.
     pub async fn take(&self) -> History {
         std::mem::take(&mut *self.history.lock().await)
     }
@@ -71,23 +72,23 @@ impl Recorder {
     }
 }
 
-/// One plane as one client sees it.
+/// A client of one plane.
 #[derive(Clone)]
 pub struct PlaneClient {
-    /// Who asks.
+    /// The id of the client.
     pub id: ClientId,
-    /// Which plane.
+    /// The name of the plane.
     pub plane: PlaneName,
     pool: Arc<Pool>,
     recorder: Arc<Recorder>,
 }
 
-/// A whole answer, or why there is none.
+/// A whole answer, or the reason why there is none.
 enum Reply {
     Answer(StatusCode, Json),
     /// Nothing was sent.
     Unsent,
-    /// It was sent and not answered.
+    /// The request was sent and not answered.
     Broken,
     TimedOut,
 }
@@ -103,7 +104,7 @@ impl PlaneClient {
         }
     }
 
-    /// Content that no other write of the run has.
+    /// Returns content that no other write of the run has.
     pub fn value(&self) -> Value {
         self.recorder.value()
     }
@@ -152,7 +153,7 @@ impl PlaneClient {
     /// Sends one request about one object and records it.
     ///
     /// # Errors
-    /// When the request cannot be expressed in HTTP.
+    /// Returns an error if HTTP cannot express the request.
     pub async fn operate(&self, object: &ObjectName, verb: Verb) -> Result<Outcome> {
         let (method, path, body) = asked(object, verb);
         let start = self.recorder.now();
@@ -179,10 +180,10 @@ impl PlaneClient {
         Ok(outcome)
     }
 
-    /// Lists everything and records it.
+    /// Lists all objects of the run and records the list.
     ///
     /// # Errors
-    /// When the request cannot be expressed in HTTP.
+    /// Returns an error if HTTP cannot express the request.
     pub async fn list(&self) -> Result<Result<Cut, Failure>> {
         let start = self.recorder.now();
         let reply = self.reply(Method::GET, CONFIG_MAPS, &Json::Null).await?;
@@ -206,7 +207,7 @@ impl PlaneClient {
     }
 }
 
-/// Returns the request of a verb.
+/// Returns method, path and body of the request for a verb.
 fn asked(object: &ObjectName, verb: Verb) -> (Method, String, Json) {
     let one = format!("{CONFIG_MAPS}/{object}");
     let content = |value: Value| json!({"v": value.0.to_string()});
@@ -235,9 +236,9 @@ fn asked(object: &ObjectName, verb: Verb) -> (Method, String, Json) {
     }
 }
 
-/// What an answer means for one object.
+/// Returns the outcome that an answer means for one object.
 fn outcome(object: &ObjectName, verb: Verb, status: StatusCode, body: &Json) -> Outcome {
-    // A 404 may also be about the plane or the namespace.
+    // A 404 may also mean that the plane or the namespace does not exist.
     let about_it = body["details"]["name"] == **object && body["details"]["kind"] == "configmaps";
     match (status.as_u16(), body["reason"].as_str()) {
         (200..=202, _) if matches!(verb, Verb::Delete { .. }) => Outcome::Deleted,
@@ -257,7 +258,7 @@ fn version(object: &Json) -> Version {
     Version(crate::client::version(object))
 }
 
-/// Returns the content of an object; 0, which nobody writes, when there is none.
+/// Returns the content of an object, or 0, which nobody writes, if there is none.
 fn value(object: &Json) -> Value {
     let text = object["data"]["v"].as_str().unwrap_or_default();
     Value(text.parse().unwrap_or_default())

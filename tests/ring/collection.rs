@@ -1,8 +1,8 @@
-//! A watch over one collection of a plane that goes on from its last version whenever it ends, and
-//! all it was told.
+//! A watch over one collection of a plane that continues from its last version whenever it ends,
+//! and all its events.
 //!
-//! Owns the watch. Whether what was told is right is asked by [`Told::replayed`]; what should have
-//! been told only the scenario knows.
+//! This module owns the watch. [`Told::replayed`] checks that the events are consistent; only the
+//! scenario knows which ones are expected.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,9 +19,9 @@ use tokio::time::{Instant, sleep, timeout};
 use super::client::pool::{Pool, SendError};
 use super::client::watching::Lines;
 
-/// Pause before a watch that ended is taken up again.
+/// Pause before a watch that ended is opened again.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long an answer may take.
+/// The time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One event.
@@ -31,24 +31,24 @@ pub struct Event {
     pub kind: String,
     /// The object's name.
     pub name: String,
-    /// Its version.
+    /// The object's version.
     pub version: u64,
-    /// Its uid.
+    /// The object's uid.
     pub uid: String,
 }
 
-/// What a watch was told.
+/// The list and the events of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct Told {
     /// Names and versions of the list that it began with.
     pub first: BTreeMap<String, u64>,
-    /// What came after it.
+    /// The events after that list.
     pub events: Vec<Event>,
-    /// Everything up to here.
+    /// The version up to which the watch has delivered everything.
     pub version: u64,
-    /// How often it was taken up again.
+    /// The number of times that the watch was opened again.
     pub resumed: usize,
-    /// What it was told that is no event: a 410 above all.
+    /// The errors that the watch got, above all 410.
     pub errors: Vec<String>,
 }
 
@@ -63,7 +63,7 @@ pub struct Collection {
 /// Sends a request and reads the whole answer.
 ///
 /// # Errors
-/// When there is no answer, or one that is no JSON.
+/// Returns an error if there is no answer, or one that is not JSON.
 pub async fn ask(pool: &Pool, method: Method, path: &str, body: &Json) -> Result<(u16, Json)> {
     let kind = match method {
         Method::PATCH => "application/merge-patch+json",
@@ -91,7 +91,7 @@ impl Collection {
     /// Lists the collection at an absolute path and watches it from there.
     ///
     /// # Errors
-    /// When there is no list.
+    /// Returns an error if the list fails.
     pub async fn start(pool: &Arc<Pool>, path: &str) -> Result<Self> {
         let (first, version) = list(pool, path).await?;
         let told = Arc::new(Mutex::new(Told {
@@ -118,15 +118,15 @@ impl Collection {
         })
     }
 
-    /// What it was told so far.
+    /// Returns what the watch got so far.
     pub fn told(&self) -> Told {
         locked(&self.told).clone()
     }
 
-    /// Waits until it was told what a list shows now, and ends.
+    /// Waits until the watch has everything that a list shows now, and ends it.
     ///
     /// # Errors
-    /// When that does not come, or what was told leads elsewhere.
+    /// Returns an error if that takes too long, or the events lead to another state.
     pub async fn finish(self) -> Result<Told> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -155,11 +155,11 @@ impl Drop for Collection {
 }
 
 impl Told {
-    /// Names and versions of the state that the events lead to.
+    /// Returns names and versions in the state to which the events lead.
     ///
     /// # Errors
-    /// When an event cannot be: it came twice or out of order, adds what is there, changes or
-    /// deletes what is not.
+    /// Returns an error for an impossible event: one that arrived twice or out of order, adds an
+    /// object that exists, or changes or deletes one that does not.
     pub fn replayed(&self) -> Result<BTreeMap<String, u64>> {
         let mut state = self.first.clone();
         let mut last = 0;

@@ -1,9 +1,10 @@
-//! A Deployment's moves: pods come, become ready, are endpoints, are ended with grace.
+//! A Deployment's moves: pods start, become ready, become endpoints, and are ended with grace.
 //!
-//! Owns the pods and what is behind the balancer. The rules are the Deployment controller's with
-//! maxSurge 1 and maxUnavailable 0, and the kubelet's for one pod: a pod is an endpoint once its
-//! readiness probe succeeds, and stops being one, a little after its deletion began, while the
-//! pre-stop hook already runs. Must not know how a pod's command line is made.
+//! This module owns the pods and the balancer's list of servers. The rules are the Deployment
+//! controller's with maxSurge 1 and maxUnavailable 0, and the kubelet's for one pod: a pod is an
+//! endpoint once its readiness probe succeeds, and stops being one a short time after its deletion
+//! began, while the pre-stop hook already runs. The module does not know how a pod's command line
+//! is made.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -20,12 +21,12 @@ use super::network::Node;
 use super::process::Told;
 use super::replica::{Pod, Replica, Start};
 
-/// How pods are ended.
+/// The times for ending a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manners {
-    /// From the deletion to SIGKILL.
+    /// The time from the deletion to SIGKILL.
     pub grace: Duration,
-    /// How much later than a pod's deletion its address leaves the endpoints everywhere.
+    /// The time from a pod's deletion until its address has left the endpoints everywhere.
     pub endpoints_lag: Duration,
 }
 
@@ -41,20 +42,20 @@ impl Default for Manners {
 /// Makes the command line of a pod.
 pub type Template = Box<dyn Fn(&Pod) -> Result<Start> + Send + Sync>;
 
-/// Where pods live.
+/// The machines on which pods run.
 #[derive(Debug)]
 pub enum Places {
-    /// On machines of their own.
+    /// Each pod on a machine of its own.
     Nodes(Vec<Node>),
-    /// On the test's machine, each at an address of its own.
+    /// All pods on the test's machine, each at an address of its own.
     Loopback(Block),
 }
 
 /// The pods of one Deployment behind one balancer.
 pub struct Controller {
-    /// The Service in front.
+    /// The balancer, in place of the Service.
     pub balancer: Balancer,
-    /// The pods that are meant to be there, in the order of their birth.
+    /// The pods that should exist, oldest first.
     pub replicas: Vec<Replica>,
     name: String,
     template: Template,
@@ -66,8 +67,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// Creates a Deployment without pods. `admin` is a kubeconfig by which the pods are probed; it
-    /// may appear with the first pod.
+    /// Creates a Deployment without pods. `admin` is the kubeconfig by which pods are probed; the
+    /// first pod may create it.
     pub fn new(
         name: &str,
         template: Template,
@@ -90,10 +91,10 @@ impl Controller {
         }
     }
 
-    /// Returns the administrator of the ring, at the balancer.
+    /// Returns the administrator's endpoint of the ring, at the balancer.
     ///
     /// # Errors
-    /// When the kubeconfig is not there yet.
+    /// Returns an error if the kubeconfig does not exist yet.
     pub fn admin(&self) -> Result<Endpoint> {
         let mut endpoint = Endpoint::from_kubeconfig(&self.admin, None)?;
         endpoint.host = self.balancer.address.ip().to_string();
@@ -119,10 +120,10 @@ impl Controller {
         })
     }
 
-    /// Starts one pod, waits until it is ready, makes it an endpoint.
+    /// Starts one pod, waits until it is ready, and makes it an endpoint.
     ///
     /// # Errors
-    /// When it does not become ready.
+    /// Returns an error if the pod does not become ready.
     pub async fn add(&mut self) -> Result<()> {
         let pod = self.pod()?;
         let start = (self.template)(&pod)?;
@@ -130,7 +131,7 @@ impl Controller {
         self.readied(self.replicas.len() - 1).await
     }
 
-    /// Waits for a pod's readiness and puts it behind the balancer.
+    /// Waits until a pod is ready and adds it to the balancer.
     async fn readied(&mut self, place: usize) -> Result<()> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while !self.admin.is_file() {
@@ -144,11 +145,10 @@ impl Controller {
         self.balancer.add(replica.pod.client()).await
     }
 
-    /// Ends one pod in the way a rolling update or a scale down does; returns how long it took.
-    /// Whether it ended by itself in its grace is an error if not.
+    /// Ends one pod as a rolling update or a scale down does; returns how long that took.
     ///
     /// # Errors
-    /// When it had to be killed, or ended with a failure.
+    /// Returns an error if the pod had to be killed, or ended with a failure.
     pub async fn remove(&mut self, place: usize) -> Result<Duration> {
         let began = Instant::now();
         let mut replica = self.replicas.remove(place);
@@ -167,11 +167,11 @@ impl Controller {
         Ok(began.elapsed())
     }
 
-    /// Scales to a number of pods: up one after another, down from the youngest, as the
-    /// controller ranks pods that are equal otherwise.
+    /// Scales to a number of pods: up one after another; down from the youngest, as the controller
+    /// does with pods that are equal otherwise.
     ///
     /// # Errors
-    /// When a pod does not become ready or does not end.
+    /// Returns an error if a pod does not become ready or does not end.
     pub async fn scale(&mut self, pods: usize) -> Result<()> {
         while self.replicas.len() < pods {
             self.add().await?;
@@ -182,11 +182,11 @@ impl Controller {
         Ok(())
     }
 
-    /// A rolling update: each old pod is ended once a new one more is ready. Returns how long the
-    /// end of each took.
+    /// Does a rolling update: each old pod is ended once one more new pod is ready. Returns how
+    /// long the end of each took.
     ///
     /// # Errors
-    /// When a pod does not become ready or does not end.
+    /// Returns an error if a pod does not become ready or does not end.
     pub async fn roll(&mut self) -> Result<Vec<Duration>> {
         let mut took = Vec::new();
         for _ in 0..self.replicas.len() {
@@ -196,19 +196,19 @@ impl Controller {
         Ok(took)
     }
 
-    /// kill -9 of a pod's process; its container is started again at the same address, as a
-    /// kubelet does. The address leaves the endpoints by its probe, and comes back by it.
+    /// Kills a pod's process with SIGKILL. Its container is started again at the same address, as a
+    /// kubelet does. The address leaves the endpoints and returns to them by its readiness probe.
     ///
     /// # Errors
-    /// When it does not become ready again.
+    /// Returns an error if the pod does not become ready again.
     pub async fn kill(&mut self, place: usize) -> Result<()> {
         self.replicas[place].kill().await
     }
 
-    /// Starts a killed pod's container again and waits for its readiness.
+    /// Starts a killed pod's container again and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not become ready.
+    /// Returns an error if the pod does not become ready.
     pub async fn restart(&mut self, place: usize) -> Result<()> {
         let admin = self.admin()?;
         let replica = &mut self.replicas[place];
@@ -216,10 +216,10 @@ impl Controller {
         replica.wait_ready(&admin).await
     }
 
-    /// Starts a pod's container again if it has ended by itself, and waits for its readiness.
+    /// Starts a pod's container again if it has ended by itself, and waits until it is ready.
     ///
     /// # Errors
-    /// When it does not become ready.
+    /// Returns an error if the pod does not become ready.
     pub async fn revive(&mut self, place: usize) -> Result<()> {
         if self.replicas[place].runs()? {
             let admin = self.admin()?;
@@ -228,10 +228,10 @@ impl Controller {
         self.restart(place).await
     }
 
-    /// Stops a pod's process, or lets it go on.
+    /// Sends a signal to a pod's process.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the process does not run.
     pub fn tell(&self, place: usize, told: Told) -> Result<()> {
         self.replicas[place].tell(told)
     }

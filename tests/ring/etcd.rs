@@ -1,7 +1,7 @@
 //! A real etcd of one or three members that can be killed, stopped, started again and alarmed.
 //!
-//! Owns the members' processes and folders. Speaks to them through their JSON gateway, for what a
-//! test must know: health, the leader, alarms. Must not know what Polyplane keeps in it.
+//! This module owns the members' processes and folders. It uses their JSON gateway for what a test
+//! needs: health, the leader, alarms. It does not know what Polyplane stores in etcd.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use super::addresses::Block;
 use super::network::Node;
 use super::process::{Launch, Process, Told, folder};
 
-/// Port of a member's clients.
+/// The port for clients of a member.
 const CLIENT_PORT: u16 = 2379;
-/// Port of the other members.
+/// The port for the other members.
 const PEER_PORT: u16 = 2380;
-/// The longest a store may take to have a leader again.
+/// The longest time until a store has a leader again.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// The longest one question to a member may take.
+/// The longest time of one request to a member.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 
 /// One member.
@@ -39,17 +39,17 @@ struct Member {
     process: Option<Process>,
 }
 
-/// A running store. Dropping it ends its members.
+/// A running store. Dropping this ends its members.
 pub struct Cluster {
     members: Vec<Member>,
     folder: tempfile::TempDir,
     _addresses: Option<Block>,
 }
 
-/// Finds a program with tests/programs, which builds or fetches it once.
+/// Finds a program with tests/programs, which builds or downloads it once.
 ///
 /// # Errors
-/// When it cannot be had; the error says what would help.
+/// Returns an error that says what to do if the program cannot be found or built.
 pub async fn program(name: &str) -> Result<PathBuf> {
     let script = crate::golden::folder().join("programs");
     let found = tokio::process::Command::new(script)
@@ -66,7 +66,7 @@ pub async fn program(name: &str) -> Result<PathBuf> {
 }
 
 /// Makes a member's folder from a snapshot, as an operator would after the loss of a store. The
-/// revisions stay: no client has seen what the lost store had beyond them.
+/// revisions stay as they are, because no client has seen later ones of the lost store.
 async fn restore_member(snapshot: &Path, data: &Path, name: &str, all: &str) -> Result<()> {
     let (_, peer) = all.split_once('=').context("no member")?;
     let restore = Launch::of(program("etcdutl").await?)
@@ -88,19 +88,19 @@ async fn restore_member(snapshot: &Path, data: &Path, name: &str, all: &str) -> 
 }
 
 impl Cluster {
-    /// Starts `members` members, on loopback or on a node each, and waits until they have a
-    /// leader. `options` go to every member.
+    /// Starts `members` members, on loopback or on one node each, and waits until they have a
+    /// leader. Every member gets `options`.
     ///
     /// # Errors
-    /// When etcd cannot be had or does not come up.
+    /// Returns an error if etcd cannot be installed or does not start.
     pub async fn start(members: usize, nodes: &[Node], options: &[&str]) -> Result<Self> {
         Self::start_from(members, nodes, options, None).await
     }
 
-    /// Starts one member on loopback with what a snapshot holds, at the revision it was taken at.
+    /// Starts one member on loopback with the content of a snapshot, at the snapshot's revision.
     ///
     /// # Errors
-    /// When the snapshot cannot be restored, or as [`Cluster::start`].
+    /// Returns an error if the snapshot cannot be restored, or the errors of [`Cluster::start`].
     pub async fn restore(snapshot: &Path, options: &[&str]) -> Result<Self> {
         Self::start_from(1, &[], options, Some(snapshot)).await
     }
@@ -113,7 +113,7 @@ impl Cluster {
     ) -> Result<Self> {
         let etcd = program("etcd").await?;
         let folder = folder()?;
-        // A member that starts again has to find its ports free.
+        // The block is kept, so that a member that starts again finds its ports free.
         let block = nodes.is_empty().then(Block::take).transpose()?;
         let mut addresses = Vec::new();
         for place in 0..members {
@@ -165,7 +165,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Where clients find it, as `--store` wants it.
+    /// Returns the address for clients, in the form of `--store`.
     pub fn url(&self) -> String {
         format!("etcd://{}", self.endpoints().join(","))
     }
@@ -179,7 +179,7 @@ impl Cluster {
     /// Writes a snapshot of the first member's store to a file.
     ///
     /// # Errors
-    /// When etcdctl cannot be had, or fails.
+    /// Returns an error if etcdctl cannot be installed, or fails.
     pub async fn snapshot(&self, to: &Path) -> Result<()> {
         let save = Launch::of(program("etcdctl").await?)
             .with(["--endpoints", &self.endpoints()[0], "snapshot", "save"])
@@ -196,7 +196,7 @@ impl Cluster {
         running.filter_map(Process::id).collect()
     }
 
-    /// How many members it has, running or not.
+    /// Returns the number of members, running or not.
     pub fn size(&self) -> usize {
         self.members.len()
     }
@@ -209,10 +209,10 @@ impl Cluster {
         }
     }
 
-    /// Starts a member that does not run; its data is what it left.
+    /// Starts a member that does not run, with the data that it had.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn start_member(&mut self, member: usize) -> Result<()> {
         let folder = self.folder.path();
         let member = &mut self.members[member];
@@ -221,10 +221,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// kill -9.
+    /// Kills a member with SIGKILL.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Returns an error if the system refuses.
     pub async fn kill_member(&mut self, member: usize) -> Result<()> {
         if let Some(mut process) = self.members[member].process.take() {
             process.kill().await?;
@@ -232,19 +232,19 @@ impl Cluster {
         Ok(())
     }
 
-    /// Stops a member, or lets it go on.
+    /// Sends a signal to a member.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the member does not run.
     pub fn tell_member(&self, member: usize, told: Told) -> Result<()> {
         let process = self.members[member].process.as_ref();
         process.context("the member does not run")?.tell(told)
     }
 
-    /// Waits until every member that runs is healthy.
+    /// Waits until every running member is healthy.
     ///
     /// # Errors
-    /// When that takes too long.
+    /// Returns an error if that takes too long.
     pub async fn wait_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + READY_LIMIT;
         for place in 0..self.members.len() {
@@ -274,10 +274,10 @@ impl Cluster {
         answer.is_ok_and(|answer| answer["health"] == "true")
     }
 
-    /// Which member leads.
+    /// Returns which member leads.
     ///
     /// # Errors
-    /// When none says so.
+    /// Returns an error if no member reports a leader.
     pub async fn leader(&self) -> Result<usize> {
         for place in 0..self.members.len() {
             let path = "/v3/maintenance/status";
@@ -291,10 +291,10 @@ impl Cluster {
         bail!("no member says that it leads")
     }
 
-    /// Raises the alarm that space has run out, or clears it.
+    /// Raises or clears the alarm that there is no space.
     ///
     /// # Errors
-    /// When no member does so.
+    /// Returns an error if no member does so.
     pub async fn alarm_no_space(&self, raised: bool) -> Result<()> {
         let status = self
             .ask(0, Method::POST, "/v3/maintenance/status", &json!({}))
@@ -309,7 +309,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// One question to a member's gateway.
+    /// Sends one request to a member's gateway.
     async fn ask(&self, member: usize, method: Method, path: &str, body: &Value) -> Result<Value> {
         let address = self.members[member].client;
         let asked = async {

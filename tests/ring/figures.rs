@@ -1,6 +1,6 @@
-//! What a run's numbers look like: how many requests ended how, how long they took, gaps.
+//! The numbers of a run: requests by outcome, latencies, gaps.
 //!
-//! Owns the counting and the lines that are printed. Must not judge.
+//! This module counts, and formats the lines that are printed. It does not judge.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,35 +9,35 @@ use std::time::Duration;
 
 use crate::history::{Failure, History, Moment, Outcome, SessionEnd};
 
-/// A run in numbers.
+/// The numbers of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Requests that were answered as asked, or refused for what the object is.
+    /// Requests that succeeded, or were refused because of the object's state.
     pub answered: usize,
-    /// Requests that were not, by reason; the word says what is known of them.
+    /// Requests that failed, by reason. The word says whether they may have taken effect.
     pub failed: BTreeMap<(&'static str, Failure), usize>,
-    /// Requests that were never sent because too many were under way.
+    /// Requests that were not sent because too many were in flight.
     pub left_out: u64,
-    /// How long answered requests took.
+    /// The latencies of answered requests.
     pub latency: Spread,
-    /// Sessions of watches by how they ended.
+    /// The sessions of watches by their ends.
     pub sessions: BTreeMap<&'static str, usize>,
-    /// Events of watches.
+    /// The number of watch events.
     pub events: usize,
 }
 
-/// Times in order.
+/// Times in ascending order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread(Vec<Duration>);
 
 impl Spread {
-    /// Puts times in order.
+    /// Sorts times.
     pub fn of(mut times: Vec<Duration>) -> Self {
         times.sort();
         Self(times)
     }
 
-    /// Returns the time that so many hundredths of all do not exceed.
+    /// Returns the time that `percent` percent of all times do not exceed.
     pub fn at(&self, percent: usize) -> Duration {
         let last = self.0.len().saturating_sub(1);
         let place = (self.0.len() * percent / 100).min(last);
@@ -61,7 +61,7 @@ impl Figures {
         figures
     }
 
-    /// Counts what began in a part of a run.
+    /// Counts the requests and sessions that began in a part of a run.
     pub fn between(history: &History, span: Range<Moment>) -> Self {
         let mut figures = Self::default();
         let mut times = Vec::new();
@@ -112,7 +112,7 @@ impl Figures {
         *self.failed.entry((how, failure.clone())).or_default() += 1;
     }
 
-    /// Requests without the answer that was asked for.
+    /// Returns the number of requests that failed.
     pub fn failures(&self) -> usize {
         self.failed.values().sum()
     }

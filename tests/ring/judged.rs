@@ -1,6 +1,6 @@
-//! The end of a scenario: the load is finished, its figures are printed, its history is checked.
+//! The end of a scenario: the load is finished, its numbers are printed, its history is checked.
 //!
-//! Owns what is printed and what makes a scenario fail. Must not make faults.
+//! This module decides what is printed and what makes a scenario fail. It makes no faults.
 
 use std::env;
 use std::str::FromStr;
@@ -15,33 +15,33 @@ use super::figures::{Figures, Spread};
 use super::load::{Load, Mix, make_planes};
 use super::setup::{Ring, ToldBy, Wish};
 
-/// Planes that waited longer for their first write were hit by a fault.
+/// A plane whose first write took longer than this was affected by a fault.
 const NOTICED: Duration = Duration::from_millis(50);
 
-/// A part of a run with a name.
+/// A named part of a run.
 pub struct Phase {
-    /// What was done.
+    /// The action in this part.
     pub name: String,
-    /// From when.
+    /// The beginning.
     pub from: Moment,
-    /// To when.
+    /// The end.
     pub to: Moment,
 }
 
-/// What clients may have seen.
+/// The failures that clients may have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Every request is answered and no watch is told 410 or another error.
+    /// No failure: every request is answered, and no watch gets 410 or another error.
     Nothing,
-    /// Requests may fail while something is broken; what is answered must be right, and no watch
-    /// is told 410.
+    /// Requests may fail while something is broken. Every answer must be right, and no watch gets
+    /// 410.
     Honest,
 }
 
-/// Returns a number from the environment, or the one for a short run.
+/// Returns a number from the environment, or the default of a short run.
 ///
 /// # Errors
-/// When the variable holds something else.
+/// Returns an error if the variable is not a number.
 pub fn number<N: FromStr>(variable: &str, otherwise: N) -> Result<N> {
     match env::var(variable) {
         Ok(text) => {
@@ -52,11 +52,11 @@ pub fn number<N: FromStr>(variable: &str, otherwise: N) -> Result<N> {
     }
 }
 
-/// What the environment says of a ring: `RING_REPLICAS`, and `RING_CHART=1` for command lines
-/// from the rendered chart.
+/// Returns the ring that the environment describes: `RING_REPLICAS`, and `RING_CHART=1` for command
+/// lines from the rendered chart.
 ///
 /// # Errors
-/// When a variable holds something else than a number.
+/// Returns an error if a variable is not a number.
 pub fn wished(otherwise: Wish) -> Result<Wish> {
     let chart = number("RING_CHART", 0_u8)? != 0;
     Ok(Wish {
@@ -70,8 +70,8 @@ pub fn wished(otherwise: Wish) -> Result<Wish> {
     })
 }
 
-/// What a scenario of a length in time demands: nothing may fail where the length is given. The
-/// short one has to hold on any busy machine.
+/// Returns the demand on a scenario with a duration: no failure if the duration is given
+/// explicitly. The short form has to pass on any busy machine.
 #[must_use]
 pub fn demanded() -> Demand {
     match env::var_os("RING_SECONDS") {
@@ -80,11 +80,10 @@ pub fn demanded() -> Demand {
     }
 }
 
-/// Returns the load of a scenario: `RING_PLANES` planes, `RING_RATE` requests a second,
-/// `RING_SEED`.
+/// Starts the load of a scenario: `RING_PLANES` planes, `RING_RATE` requests a second, `RING_SEED`.
 ///
 /// # Errors
-/// When a plane cannot be made or a watch does not begin.
+/// Returns an error if a plane cannot be created or a watch does not begin.
 pub async fn loaded(ring: &Ring) -> Result<Load> {
     let mix = Mix {
         per_second: number("RING_RATE", 60.0)?,
@@ -102,7 +101,7 @@ pub async fn loaded(ring: &Ring) -> Result<Load> {
 /// Finishes the load, prints its figures and judges its history.
 ///
 /// # Errors
-/// When the run does not meet the demand; the faults have been printed.
+/// Returns an error if the run does not meet the demand. The faults have been printed then.
 pub async fn judge(
     ring: &Ring,
     load: Load,

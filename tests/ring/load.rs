@@ -1,7 +1,8 @@
-//! An open-loop mix of requests and long watches over many planes, recorded from end to end.
+//! An open-loop mix of requests and long watches over many planes, all of them recorded.
 //!
-//! Owns the rate, which the server's speed does not change: each request begins at its time,
-//! whether or not those before it were answered. Nothing is sent twice. Must not judge the run.
+//! This module owns the rate, which does not depend on the server's speed: each request begins at
+//! its time, even if earlier ones are not answered. No request is sent twice. The module does not
+//! judge.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,27 +20,27 @@ use crate::programs::create_plane;
 use super::client::pool::Pool;
 use super::client::{PREFIX, PlaneClient, Recorder};
 
-/// Requests under way at one time; more are left out and counted.
+/// Requests in flight at one time. Further ones are not sent but counted.
 const UNDER_WAY_MAX: usize = 4000;
-/// How long requests and watches may take to finish after the load has stopped.
+/// The time that requests and watches have to finish after the load has stopped.
 const FINISH_LIMIT: Duration = Duration::from_secs(60);
-/// Planes that are made at one time.
+/// Planes that are created at one time.
 const MADE_AT_ONCE: usize = 8;
-/// Pause of a client that tries its first write after a fault.
+/// Pause between two attempts of the first write after a fault.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// How much is asked.
+/// The amount of load.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Mix {
-    /// Requests of all planes together in a second.
+    /// The number of requests a second, of all planes together.
     pub per_second: f64,
-    /// Objects of one plane.
+    /// The number of objects of one plane.
     pub objects: u8,
-    /// Connections for requests.
+    /// The number of connections for requests.
     pub connections: usize,
-    /// Watches of one plane.
+    /// The number of watches of one plane.
     pub watches: usize,
-    /// Where the choices come from.
+    /// The seed of all random choices.
     pub seed: u64,
 }
 
@@ -55,13 +56,13 @@ impl Default for Mix {
     }
 }
 
-/// One plane of the load: its clients and what they believe of the objects.
+/// One plane of the load: its clients, and the state of the objects as far as they know it.
 struct Plane {
     client: PlaneClient,
     objects: Vec<(ObjectName, Mutex<Option<Version>>)>,
 }
 
-/// A watch under way: where it learns its goal, and its task.
+/// A running watch: the channel that sets its goal, and its task.
 type Watcher = (watch::Sender<Option<Version>>, JoinHandle<Result<()>>);
 
 /// A running load.
@@ -74,10 +75,10 @@ pub struct Load {
     watching: Vec<Watcher>,
 }
 
-/// Makes planes `<prefix>0` and on, and returns their names.
+/// Creates planes `<prefix>0`, `<prefix>1` and so on, and returns their names.
 ///
 /// # Errors
-/// When one does not become Ready.
+/// Returns an error if one does not become Ready.
 pub async fn make_planes(root: &Endpoint, prefix: &str, count: usize) -> Result<Vec<String>> {
     let names: Vec<String> = (0..count).map(|at| format!("{prefix}{at}")).collect();
     for part in names.chunks(MADE_AT_ONCE) {
@@ -94,11 +95,11 @@ pub async fn make_planes(root: &Endpoint, prefix: &str, count: usize) -> Result<
 }
 
 impl Load {
-    /// Begins the watches, waits until they stand, then begins the requests. The planes hold no
-    /// object of a run yet.
+    /// Begins the watches, waits until all have begun, then begins the requests. The planes must
+    /// not have objects of a run yet.
     ///
     /// # Errors
-    /// When a watch cannot begin.
+    /// Returns an error if a watch cannot begin.
     pub async fn start(root: &Endpoint, planes: &[String], mix: Mix) -> Result<Self> {
         let recorder = Arc::new(Recorder::default());
         let asking_pool = Pool::new(root.clone(), mix.connections);
@@ -152,21 +153,22 @@ impl Load {
         })
     }
 
-    /// Returns the names of the planes, as they were given.
+    /// Returns the names of the planes, in the order given.
     pub fn plane_names(&self) -> Vec<String> {
         let planes = self.planes.iter();
         planes.map(|plane| plane.client.plane.to_string()).collect()
     }
 
-    /// Returns the moment it is on the run's clock.
+    /// Returns the present moment on the run's clock.
     pub fn now(&self) -> Moment {
         self.recorder.now()
     }
 
-    /// Writes to every plane until each has acknowledged one; how long each took since `fault`.
+    /// Writes to every plane until each has acknowledged one write; returns how long after `fault`
+    /// each did.
     ///
     /// # Errors
-    /// When a plane takes no write within a minute.
+    /// Returns an error if a plane acknowledges no write within a minute.
     pub async fn gaps(&self, fault: Moment) -> Result<Vec<Duration>> {
         let mut trying = JoinSet::new();
         for plane in &self.planes {
@@ -202,11 +204,11 @@ impl Load {
         Ok(gaps)
     }
 
-    /// Ends the requests, lets the watches tell everything up to a last write of each plane, and
-    /// returns what was recorded and how many requests were left out.
+    /// Ends the requests, waits until the watches have a last write of each plane, and returns the
+    /// record and the number of requests that were not sent.
     ///
     /// # Errors
-    /// When a plane takes no last write.
+    /// Returns an error if a plane acknowledges no last write.
     pub async fn finish(self) -> Result<(History, u64)> {
         self.stop.send_replace(true);
         self.asking.await?;
@@ -238,7 +240,7 @@ impl Load {
             let ended = match timeout(left, &mut follow).await {
                 Ok(ended) => ended,
                 Err(_) => {
-                    // It ends where it is, and the checker says what it lacks.
+                    // The watch ends where it is, and the checker reports what it lacks.
                     drop(goal);
                     let ended = timeout(FINISH_LIMIT, follow).await;
                     ended.context("a watcher that does not end")?
@@ -251,7 +253,7 @@ impl Load {
     }
 }
 
-/// A write that is acknowledged, and then a list of everything.
+/// Writes until a write is acknowledged, then lists everything; returns the version of the write.
 async fn last_write(client: &PlaneClient, recorder: &Recorder) -> Result<Version> {
     for attempt in 0.. {
         let object: ObjectName = Arc::from(format!("{PREFIX}last-{attempt}"));
@@ -265,7 +267,7 @@ async fn last_write(client: &PlaneClient, recorder: &Recorder) -> Result<Version
     unreachable!("the loop has no end of its own")
 }
 
-/// Small numbers in no order, the same for the same seed.
+/// A random generator of small numbers, deterministic for a seed.
 struct Dice(u64);
 
 impl Dice {
@@ -277,7 +279,7 @@ impl Dice {
     }
 }
 
-/// Begins requests at their times until told to stop; returns when all have ended.
+/// Begins requests at their times until it is stopped; returns when all have ended.
 async fn ask(
     planes: Vec<Arc<Plane>>,
     mix: Mix,
@@ -312,8 +314,9 @@ async fn ask(
 }
 
 impl Plane {
-    /// One request, chosen by what is believed of the object. A request that HTTP cannot express
-    /// is a mistake of this file and ends the task, which the checker would not see: hence expect.
+    /// Sends one request, chosen by the known state of the object. A request that HTTP cannot
+    /// express is a bug in this file and would end the task without the checker's notice, hence
+    /// `expect`.
     async fn ask(&self, object: usize, choice: usize) {
         let (name, belief) = &self.objects[object];
         let believed = *belief.lock().expect("nobody panics with it");

@@ -1,18 +1,18 @@
-//! Machines of their own for processes of one machine: network namespaces around a hub.
+//! Separate machines for processes, simulated by network namespaces around a hub.
 //!
-//! Owns namespaces, addresses and routes; all of them go when it is dropped. A partition is a rule
-//! of the hub that drops what one address sends to another, without a word to either, as a network
-//! does. Needs root. Must not know what runs in it.
+//! This module owns namespaces, addresses and routes, and removes all of them when it is dropped. A
+//! partition is a rule of the hub that drops packets from one address to another without notice, as
+//! a network does. It needs root. It does not know which programs run in the namespaces.
 
 use std::net::Ipv4Addr;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// Priority of the hub's rules, before its routes.
+/// The priority of the hub's rules, which must come before its routes.
 const PRIORITY: &str = "100";
 
-/// One machine.
+/// One simulated machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// The network namespace.
@@ -51,11 +51,11 @@ fn within(namespace: &str, words: &[&str]) -> Result<()> {
 }
 
 impl Network {
-    /// Makes a hub with `nodes` machines. Who may not is told so in one line, and gets none; with
-    /// `CI` set that is an error, so that no test is passed over unseen.
+    /// Makes a hub with `nodes` machines. Without the right to do so it prints one line and returns
+    /// `None`; with `CI` set that is an error, so that no test is skipped unnoticed.
     ///
     /// # Errors
-    /// When it cannot be made, or must be and may not.
+    /// Returns an error if the network cannot be made.
     pub fn make(nodes: usize) -> Result<Option<Self>> {
         match Self::try_make(nodes) {
             Ok(network) => Ok(Some(network)),
@@ -72,7 +72,7 @@ impl Network {
     fn try_make(count: usize) -> Result<Self> {
         let id = std::process::id();
         let subnet = u8::try_from(64 + id % 128).context("below 192")?;
-        // Dropped on an early return, so that half a network does not stay.
+        // Built first, so that an early return drops it and removes the half-made network.
         let mut network = Self {
             hub: format!("pp{id}-hub"),
             own_link: format!("pp{id}"),
@@ -112,7 +112,7 @@ impl Network {
         Ok(network)
     }
 
-    /// A link between the hub and a namespace, with an address at both ends.
+    /// Links the hub and a namespace, with an address at both ends.
     fn link(&self, name: &str, namespace: Option<&str>, place: u8) -> Result<()> {
         let hub_end = format!("to{place}");
         let mut words = vec!["link", "add", &hub_end, "netns", &self.hub];
@@ -139,7 +139,7 @@ impl Network {
         Ipv4Addr::new(10, self.subnet, place, 2)
     }
 
-    /// Returns the address at which the machines reach the test itself.
+    /// Returns the address at which the machines reach the test's own process.
     pub fn own(&self) -> Ipv4Addr {
         self.address(0)
     }
@@ -149,10 +149,10 @@ impl Network {
         &self.nodes
     }
 
-    /// Nothing goes from one of these addresses to the other any more, in either direction.
+    /// Drops all packets between these two addresses, in both directions.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Returns an error if the system refuses.
     pub fn cut(&mut self, one: Ipv4Addr, other: Ipv4Addr) -> Result<()> {
         for (from, to) in [(one, other), (other, one)] {
             self.rule("add", from, to)?;
@@ -161,10 +161,10 @@ impl Network {
         Ok(())
     }
 
-    /// Everything goes everywhere again.
+    /// Removes all partitions.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Returns an error if the system refuses.
     pub fn heal(&mut self) -> Result<()> {
         while let Some((from, to)) = self.cut.pop() {
             self.rule("del", from, to)?;
@@ -182,7 +182,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // With a namespace go its links and their other ends.
+        // Deleting a namespace also deletes its links and their other ends.
         for node in &self.nodes {
             drop(ip(&["netns", "del", &node.namespace]));
         }
@@ -191,10 +191,10 @@ impl Drop for Network {
     }
 }
 
-/// Returns a node of the network, or none for the test's own.
+/// Returns a node of the network; `None` for the test's own machine.
 ///
 /// # Errors
-/// When the network has fewer.
+/// Returns an error if the network has fewer nodes.
 pub fn node(network: Option<&Network>, place: usize) -> Result<Option<Node>> {
     let Some(network) = network else {
         return Ok(None);

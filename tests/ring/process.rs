@@ -1,6 +1,6 @@
-//! One child process: its log, the signals it gets, its end.
+//! One child process: its log, its signals, its end.
 //!
-//! Invariant: a process is signalled by its own id and never by name.
+//! Invariant: signals go to a process's own id, never to a name.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use tokio::time::timeout;
 
 use super::network::Node;
 
-/// A folder for logs and data. It goes when it is dropped, unless `RING_KEEP` names a folder: then
-/// it is made there and stays, for whoever wants to know what happened.
+/// Creates a folder for logs and data. It is removed when dropped, unless `RING_KEEP` names a
+/// folder: then it is created there and stays, for an analysis of the run.
 ///
 /// # Errors
-/// When it cannot be made.
+/// Returns an error if the folder cannot be created.
 pub fn folder() -> Result<TempDir> {
     let mut made = tempfile::Builder::new();
     made.prefix("ring-");
@@ -33,19 +33,19 @@ pub fn folder() -> Result<TempDir> {
 /// Lines of a log that an error shows.
 const SHOWN_LINES: usize = 12;
 
-/// A command to start, as often as wanted.
+/// A command that can be started any number of times.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Launch {
     /// The program.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments.
     pub arguments: Vec<String>,
-    /// Variables beside those of the test.
+    /// Environment variables beside those of the test.
     pub environment: Vec<(String, String)>,
 }
 
 impl Launch {
-    /// Creates a program without arguments.
+    /// Creates a command without arguments.
     pub fn of(program: impl Into<PathBuf>) -> Self {
         Self {
             program: program.into(),
@@ -54,15 +54,15 @@ impl Launch {
         }
     }
 
-    /// The same with more arguments.
+    /// Adds arguments.
     #[must_use]
     pub fn with<A: Into<String>>(mut self, arguments: impl IntoIterator<Item = A>) -> Self {
         self.arguments.extend(arguments.into_iter().map(Into::into));
         self
     }
 
-    /// Returns the command, within a node's network if there is one. `ip netns exec` becomes the
-    /// program, so the id is the program's own.
+    /// Returns the command, within a node's network if there is one. `ip netns exec` replaces
+    /// itself by the program, so the id is the program's own.
     pub fn command(&self, node: Option<&Node>) -> Command {
         let mut command = match node {
             None => Command::new(&self.program),
@@ -82,20 +82,20 @@ impl Launch {
     }
 }
 
-/// What a process is told.
+/// A signal to a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Told {
-    /// SIGTERM: end in an orderly way.
+    /// SIGTERM: end in good order.
     End,
-    /// SIGKILL: be gone.
+    /// SIGKILL: end at once.
     BeGone,
-    /// SIGSTOP: stand still.
+    /// SIGSTOP: pause.
     Stand,
-    /// SIGCONT: go on.
+    /// SIGCONT: continue.
     GoOn,
 }
 
-/// A process that runs, or has ended by itself. Dropping it ends it.
+/// A process that runs, or has ended by itself. Dropping this kills it.
 pub struct Process {
     name: String,
     child: Child,
@@ -103,10 +103,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it; both outputs are appended to `<name>.log` in the folder.
+    /// Starts the process. Both outputs are appended to `<name>.log` in the folder.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn start(name: &str, launch: &Launch, node: Option<&Node>, logs: &Path) -> Result<Self> {
         let log = logs.join(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
@@ -123,7 +123,7 @@ impl Process {
         })
     }
 
-    /// Its id, while it runs or waits to be collected.
+    /// Returns the process id, while the process runs or its end has not been collected.
     pub fn id(&self) -> Option<u32> {
         self.child.id()
     }
@@ -131,7 +131,7 @@ impl Process {
     /// Sends a signal.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Returns an error if the process has ended.
     pub fn tell(&self, told: Told) -> Result<()> {
         let id = self.child.id().and_then(|id| i32::try_from(id).ok());
         let id = id.and_then(Pid::from_raw);
@@ -145,18 +145,18 @@ impl Process {
         kill_process(id, signal).with_context(|| format!("{told:?} to {}", self.name))
     }
 
-    /// Returns whether it has ended, and how.
+    /// Returns the exit status if the process has ended.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// Returns an error if the system does not report it.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Waits for its end; `None` when it still runs after `limit`.
+    /// Waits for the end of the process; returns `None` if it still runs after `limit`.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// Returns an error if the system does not report it.
     pub async fn end(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         match timeout(limit, self.child.wait()).await {
             Ok(status) => Ok(Some(status?)),
@@ -164,21 +164,21 @@ impl Process {
         }
     }
 
-    /// SIGKILL, and the process is collected.
+    /// Sends SIGKILL and collects the process.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Returns an error if the system refuses.
     pub async fn kill(&mut self) -> Result<()> {
         let killed = self.child.kill().await;
         killed.with_context(|| format!("cannot kill {}", self.name))
     }
 
-    /// Where its outputs go.
+    /// Returns the file of both outputs.
     pub fn log(&self) -> &Path {
         &self.log
     }
 
-    /// Returns the end of its log, for an error's text.
+    /// Returns the end of the log, for the text of an error.
     pub fn last_words(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);

@@ -1,7 +1,7 @@
-//! One server process of a ring, with the address a pod would have.
+//! One server process of a ring, with the address that a pod would have.
 //!
-//! Owns the process through all its lives. Where its command line comes from is the caller's: the
-//! flags of `polyplane serve`, or a rendered Deployment. Must not know its peers.
+//! This module owns the process through restarts. The caller supplies its command line: the flags
+//! of `polyplane serve`, or a rendered Deployment. The module does not know the replica's peers.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -22,73 +22,74 @@ use crate::programs::ask;
 use super::network::Node;
 use super::process::{Launch, Process, Told};
 
-/// The longest a replica may take to become ready on a busy machine.
+/// The longest time until a replica is ready on a busy machine.
 const READY_LIMIT: Duration = Duration::from_secs(60);
-/// How often a container that ends before it is ready is started again.
+/// Restarts of a container that ends before it is ready. With more, a wrong command line would be
+/// tried for minutes.
 const RESTARTS_MAX: u32 = 10;
-/// The longest one probe may take, as a kubelet's default has it.
+/// The longest time of one probe, as in a kubelet's defaults.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
-/// Port of clients within a pod.
+/// The port for clients within a pod.
 pub const CLIENT_PORT: u16 = 6443;
-/// Port of the other replicas within a pod.
+/// The port for other replicas within a pod.
 pub const PEER_PORT: u16 = 7443;
 
-/// How a replica is started and ended.
+/// The commands by which a replica is started and ended.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The server.
+    /// The command of the server.
     pub serve: Launch,
-    /// What runs before SIGTERM, if anything.
+    /// The command that runs before SIGTERM, if any.
     pub pre_stop: Option<Launch>,
 }
 
-/// Where a replica lives.
+/// The place of a replica.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// Its name, unique among all that ever were.
+    /// The pod's name, unique among all pods of a run.
     pub name: String,
-    /// Its address; the ports are the same for all.
+    /// The pod's address; the ports are the same for all pods.
     pub address: Ipv4Addr,
-    /// The network it is in, if not the test's own.
+    /// The pod's network, if it is not the test's own.
     pub node: Option<Node>,
 }
 
 impl Pod {
-    /// Where clients reach it.
+    /// Returns the address for clients.
     pub fn client(&self) -> SocketAddr {
         SocketAddr::from((self.address, CLIENT_PORT))
     }
 
-    /// Where its peers reach it.
+    /// Returns the address for peers.
     pub fn peer(&self) -> SocketAddr {
         SocketAddr::from((self.address, PEER_PORT))
     }
 }
 
-/// The program that pods run from their start on; an upgrade makes it another one.
+/// The program with which pods start. An upgrade replaces it.
 #[derive(Clone, Debug)]
 pub struct Program(Arc<Mutex<PathBuf>>);
 
 impl Program {
-    /// This one, for now.
+    /// Creates a program.
     pub fn new(path: PathBuf) -> Self {
         Self(Arc::new(Mutex::new(path)))
     }
 
-    /// What pods run that are made now.
+    /// Returns the program of pods that start now.
     pub fn path(&self) -> PathBuf {
         let path = self.0.lock();
         path.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Pods that are made from now on run another one.
+    /// Sets the program of pods that start from now on.
     pub fn becomes(&self, path: PathBuf) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *known = path;
     }
 }
 
-/// What all replicas of a ring are told.
+/// The settings that all replicas of a ring share.
 #[derive(Clone, Debug)]
 pub struct Common {
     /// The program.
@@ -97,16 +98,16 @@ pub struct Common {
     pub store: String,
     /// `--certs`.
     pub certs: PathBuf,
-    /// `--endpoint`: what clients dial.
+    /// `--endpoint`: the address for clients.
     pub endpoint: SocketAddr,
     /// `--grace`.
     pub grace: Duration,
-    /// More words for `serve`.
+    /// Further arguments of `serve`.
     pub options: Vec<String>,
 }
 
 impl Common {
-    /// Returns the flags of `polyplane serve` for a pod, and the drain before its end.
+    /// Returns the command of `polyplane serve` for a pod, and that of the drain before its end.
     pub fn start(&self, pod: &Pod) -> Start {
         let certs = self.certs.to_string_lossy().into_owned();
         let serve = Launch::of(self.program.path())
@@ -131,7 +132,7 @@ impl Common {
     /// Fills the folder of certificates that all replicas share.
     ///
     /// # Errors
-    /// When the program fails.
+    /// Returns an error if the program fails.
     pub async fn make_certs(&self, hosts: &[String]) -> Result<()> {
         let mut launch = Launch::of(self.program.path())
             .with(["certs", "--endpoint", &self.endpoint.to_string(), "--certs"])
@@ -150,9 +151,9 @@ impl Common {
     }
 }
 
-/// A replica through its lives. Dropping it ends it.
+/// A replica, through restarts of its process. Dropping this ends the process.
 pub struct Replica {
-    /// Where it lives.
+    /// The replica's pod.
     pub pod: Pod,
     start: Start,
     logs: PathBuf,
@@ -160,10 +161,10 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Starts one.
+    /// Starts a replica.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn start(pod: Pod, start: Start, logs: &Path) -> Result<Self> {
         let mut replica = Self {
             pod,
@@ -175,10 +176,10 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Starts it anew after its process has gone.
+    /// Starts the process again after it has ended.
     ///
     /// # Errors
-    /// When the program cannot be started.
+    /// Returns an error if the program cannot be started.
     pub fn again(&mut self) -> Result<()> {
         let Pod { name, node, .. } = &self.pod;
         let process = Process::start(name, &self.start.serve, node.as_ref(), &self.logs)?;
@@ -186,16 +187,16 @@ impl Replica {
         Ok(())
     }
 
-    /// Returns whether a probe of its readiness succeeds now.
+    /// Returns whether a readiness probe succeeds now.
     pub async fn is_ready(&self, admin: &Endpoint) -> bool {
         is_ready(admin, self.pod.client()).await
     }
 
-    /// Waits until it is ready. A container that ends before is started again, as a kubelet does;
-    /// this one does so only a few times.
+    /// Waits until the replica is ready. A container that ends before that is started again, as by
+    /// a kubelet, but only a few times.
     ///
     /// # Errors
-    /// When it ends too often or takes too long, with the end of its log.
+    /// Returns an error with the end of the log if it ends too often or takes too long.
     pub async fn wait_ready(&mut self, admin: &Endpoint) -> Result<()> {
         let deadline = Instant::now() + READY_LIMIT;
         let mut restarts = 0;
@@ -220,10 +221,10 @@ impl Replica {
         Ok(())
     }
 
-    /// Returns whether its process is there.
+    /// Returns whether the process runs.
     ///
     /// # Errors
-    /// When the system does not say.
+    /// Returns an error if the system does not report it.
     pub fn runs(&mut self) -> Result<bool> {
         match &mut self.process {
             Some(process) => Ok(process.ended()?.is_none()),
@@ -231,28 +232,28 @@ impl Replica {
         }
     }
 
-    /// Memory it holds now, in bytes.
+    /// Returns the resident memory in bytes.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the process does not run.
     pub fn memory_bytes(&self) -> Result<u64> {
         let id = self.process.as_ref().and_then(Process::id);
         memory_bytes(id.context("the replica does not run")?)
     }
 
-    /// SIGSTOP, SIGCONT or SIGTERM.
+    /// Sends SIGSTOP, SIGCONT or SIGTERM.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Returns an error if the process does not run.
     pub fn tell(&self, told: Told) -> Result<()> {
         let process = self.process.as_ref();
         process.context("the replica does not run")?.tell(told)
     }
 
-    /// kill -9.
+    /// Kills the process with SIGKILL.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// Returns an error if the system refuses.
     pub async fn kill(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
             process.kill().await?;
@@ -260,11 +261,12 @@ impl Replica {
         Ok(())
     }
 
-    /// Ends it as a kubelet does: the pre-stop hook, SIGTERM, and SIGKILL when `grace` is over,
-    /// which counts from the hook's start. Returns how it ended, or none if it had to be killed.
+    /// Ends the replica as a kubelet does: the pre-stop hook, SIGTERM, and SIGKILL when `grace` is
+    /// over, which counts from the hook's start. Returns the exit status, or `None` if the process
+    /// had to be killed.
     ///
     /// # Errors
-    /// When a process cannot be started or signalled.
+    /// Returns an error if a process cannot be started or signalled.
     pub async fn end(&mut self, grace: Duration) -> Result<Option<ExitStatus>> {
         let deadline = Instant::now() + grace;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -272,7 +274,7 @@ impl Replica {
             let output = hook.command(self.pod.node.as_ref()).output();
             match timeout(left(), output).await {
                 Ok(Ok(output)) if output.status.success() => {}
-                // A kubelet says so in an event and goes on.
+                // A kubelet only reports this in an event and continues.
                 Ok(Ok(output)) => println!(
                     "{}: the pre-stop hook failed with {}: {}",
                     self.pod.name,
@@ -299,14 +301,14 @@ impl Replica {
         Ok(ended)
     }
 
-    /// Returns the end of its log.
+    /// Returns the end of the log.
     pub fn last_words(&self) -> String {
         let process = self.process.as_ref();
         process.map(Process::last_words).unwrap_or_default()
     }
 }
 
-/// Returns whether a GET of /readyz at this address is answered 200 in time.
+/// Returns whether a GET of /readyz at this address succeeds in time.
 pub async fn is_ready(admin: &Endpoint, at: SocketAddr) -> bool {
     let probed = async {
         let endpoint = at_address(admin, at);
@@ -317,7 +319,7 @@ pub async fn is_ready(admin: &Endpoint, at: SocketAddr) -> bool {
     matches!(timeout(PROBE_LIMIT, probed).await, Ok(Ok(true)))
 }
 
-/// The same server seen at another address; its name in the certificate stays.
+/// Returns the same server at another address. The name in the certificate stays.
 pub fn at_address(endpoint: &Endpoint, at: SocketAddr) -> Endpoint {
     let mut endpoint = endpoint.at_base_path("");
     endpoint.host = at.ip().to_string();

@@ -1,6 +1,6 @@
-//! A whole ring: store, certificates, pods, balancer, and the way a pod's command line is made.
+//! A whole ring: store, certificates, pods, balancer, and the command lines of pods.
 //!
-//! Owns the order in which these come and go. Must not judge what happens in it.
+//! This module owns the order in which the parts start and end. It does not judge a run.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use super::network::Network;
 use super::process::{Launch, folder};
 use super::replica::{CLIENT_PORT, Common, PEER_PORT, Pod, Program, Start};
 
-/// Where a pod's command line, hooks and grace come from.
+/// The source of a pod's command line, hooks and grace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToldBy {
     /// The flags of `polyplane serve`.
@@ -30,26 +30,26 @@ pub enum ToldBy {
     Chart,
 }
 
-/// What ring is wanted.
+/// A description of the wanted ring.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// Pods.
+    /// The number of pods.
     pub replicas: usize,
-    /// Members of etcd.
+    /// The number of etcd members.
     pub members: usize,
-    /// Machines of their own for pods and members, so that they can be parted.
+    /// True to run pods and members on machines of their own, so that a test can partition them.
     pub parted: bool,
-    /// The drain's deadline; the pod's own is a little longer.
+    /// The deadline of a drain. A pod's grace is a little longer.
     pub grace: Duration,
-    /// Where a pod's command line comes from.
+    /// The source of a pod's command line.
     pub told_by: ToldBy,
-    /// More words for etcd.
+    /// Further arguments of etcd.
     pub etcd: Vec<String>,
-    /// More words for `serve`, without the chart.
+    /// Further arguments of `serve`, unless the chart sets them.
     pub options: Vec<String>,
-    /// What pods run at first; none for the program under test.
+    /// The program with which pods start; `None` for the program under test.
     pub program: Option<PathBuf>,
-    /// A snapshot of etcd that its one member begins with.
+    /// A snapshot of etcd with which its one member starts.
     pub snapshot: Option<PathBuf>,
 }
 
@@ -69,29 +69,30 @@ impl Default for Wish {
     }
 }
 
-/// A running ring. Dropping it ends all of it; the processes go before the network.
+/// A running ring. Dropping this ends all parts, the processes before the network.
 pub struct Ring {
     /// The pods and the balancer.
     pub controller: Controller,
     /// The store.
     pub cluster: Cluster,
-    /// The machines, if they were asked for.
+    /// The machines, if `wish` has some.
     pub network: Option<Network>,
-    /// What pods run.
+    /// The program with which pods start.
     pub program: Program,
     folder: tempfile::TempDir,
 }
 
 impl Ring {
-    /// Starts the store, the balancer and the pods, and waits until all pods are ready. `None` if
-    /// `wish` needs machines and this user may not make any; a line on stdout says why.
+    /// Starts the store, the balancer and the pods, and waits until all pods are ready. Returns
+    /// `None` if `wish` needs machines and this user may not create any; a line on stdout gives the
+    /// reason.
     ///
     /// # Errors
-    /// When a part does not come up, or when `CI` is set and machines cannot be made.
+    /// Returns an error if a part does not start, or if `CI` is set and machines cannot be created.
     pub async fn start(wish: &Wish) -> Result<Option<Self>> {
         let folder = folder()?;
         let network = if wish.parted {
-            // One more for the pod that a rolling update adds.
+            // One machine more, for the pod that a rolling update adds.
             let Some(network) = Network::make(wish.members + wish.replicas + 1)? else {
                 return Ok(None);
             };
@@ -183,10 +184,10 @@ impl Ring {
         self.folder.path()
     }
 
-    /// Returns the output of the kubectl plugin of a program, which the ring's administrator runs.
+    /// Runs the kubectl plugin of a program as the ring's administrator; returns its output.
     ///
     /// # Errors
-    /// When it fails; the text is what it said.
+    /// Returns an error with the output if the plugin fails.
     pub fn plugin(
         &self,
         program: &Path,
@@ -206,10 +207,10 @@ impl Ring {
         }
     }
 
-    /// How many lines with these words the logs of all pods have that ever were.
+    /// Returns the number of lines with these words in the logs of all pods, also of former ones.
     ///
     /// # Errors
-    /// When a log cannot be read.
+    /// Returns an error if a log cannot be read.
     pub fn said(&self, words: &str) -> Result<usize> {
         let mut lines = 0;
         for log in std::fs::read_dir(self.folder.path().join("logs"))? {
@@ -220,17 +221,17 @@ impl Ring {
         Ok(lines)
     }
 
-    /// Fails if a pod ever panicked, even in a task that the rest survives.
+    /// Checks that no pod ever panicked, even in a task whose end the process survives.
     ///
     /// # Errors
-    /// The pods' last words, or that a log cannot be read.
+    /// Returns an error with the pods' last lines, or if a log cannot be read.
     pub fn ensure_no_panic(&self) -> Result<()> {
         let panics = self.said("panicked at")?;
         ensure!(panics == 0, "{panics} panics\n{}", self.last_words());
         Ok(())
     }
 
-    /// What all pods said last, for an error's text.
+    /// Returns the last lines of all pods' logs, for the text of an error.
     pub fn last_words(&self) -> String {
         let pods = self.controller.replicas.iter();
         let words = pods.map(|one| format!("--- {}\n{}\n", one.pod.name, one.last_words()));
@@ -238,8 +239,8 @@ impl Ring {
     }
 }
 
-/// Returns the administrator of the ring, by the files that every folder of certificates has. JSON
-/// is YAML.
+/// Returns a kubeconfig for the ring's administrator, with the files that every folder of
+/// certificates has. JSON is valid YAML.
 fn kubeconfig(certs: &Path, address: SocketAddr) -> Value {
     json!({
         "apiVersion": "v1",
@@ -254,11 +255,12 @@ fn kubeconfig(certs: &Path, address: SocketAddr) -> Value {
     })
 }
 
-/// What stands in the mounted Secret with the token for metrics.
+/// The content of the mounted Secret with the token for metrics.
 const METRICS_TOKEN: &str = "metrics-0123456789abcdef";
 
-/// Returns a pod's processes as a rendered Deployment has them. What a machine has elsewhere than a
-/// pod is put in its place: the program, the mounted folders, and, on loopback, the addresses.
+/// Returns a pod's processes as a rendered Deployment has them. Values that differ between a pod
+/// and this machine are replaced: the program, the mounted folders, and, on loopback, the
+/// addresses.
 fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
     let folder = folder.to_owned();
     Box::new(move |pod| {
@@ -309,13 +311,13 @@ fn rendered(deployment: Deployment, common: Common, folder: &Path) -> Template {
     })
 }
 
-/// Returns a field of the pod, as the downward API names it.
+/// Returns a field of the pod that the downward API names.
 fn field_of(pod: &Pod, field: &str) -> Result<String> {
     match field {
         "metadata.name" => Ok(pod.name.clone()),
         "metadata.namespace" => Ok(crate::chart::NAMESPACE.to_owned()),
         "status.podIP" => Ok(pod.address.to_string()),
-        // Set from Kubernetes 1.35 on, and empty before.
+        // Kubernetes sets this label from 1.35 on; before, it is empty.
         "metadata.labels['topology.kubernetes.io/zone']" => Ok(String::new()),
         "spec.nodeName" | "status.hostIP" => Ok("node".to_owned()),
         other => Err(anyhow::anyhow!("a field nobody set: {other}")).context("downward API"),

@@ -1,24 +1,24 @@
-//! When the machine of a test ran nobody, so that a bound on time is held against the servers
-//! alone.
+//! Finds the times in which the machine of a test ran no process, so that they do not count against
+//! the servers' time limits.
 //!
-//! A thread sleeps a little, again and again. What a sleep takes longer than it was asked to is time
-//! in which a process of this machine that was ready to run did not, and the servers share the
-//! machine. Must not judge.
+//! A thread sleeps for short times, again and again. If a sleep takes longer than requested, a
+//! ready process of this machine did not run in the difference, and the servers share the machine.
+//! This module does not judge.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// One sleep.
+/// The length of one sleep.
 const TURN: Duration = Duration::from_millis(5);
-/// A sleep that is late by less is as usual.
+/// A sleep that is late by less than this is normal.
 const USUAL: Duration = Duration::from_millis(5);
 
-/// A stall: when it began to count, and how long it took.
+/// A stall: its beginning and its length.
 type Stall = (Instant, Duration);
 
-/// Notes stalls until it is dropped.
+/// Records stalls until it is dropped.
 pub struct Stalls {
     seen: Arc<Mutex<Vec<Stall>>>,
     stop: Arc<AtomicBool>,
@@ -45,7 +45,7 @@ impl Default for Stalls {
 }
 
 impl Stalls {
-    /// How much of a span the machine ran nobody.
+    /// Returns the time within a span in which the machine ran no process.
     pub fn within(&self, from: Instant, to: Instant) -> Duration {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let part = |(began, late): &Stall| {

@@ -263,7 +263,7 @@ impl Body for CountedBody {
     }
 }
 
-/// How a connection has to end.
+/// The way in which a connection has to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Closing {
     /// Accept no new request, answer those in flight, and close.

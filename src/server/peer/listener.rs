@@ -67,7 +67,7 @@ pub(crate) struct PeerSide {
     /// The clients of forwarded requests, by the digest of their chains.
     clients: Mutex<HashMap<[u8; DIGEST_BYTES], Arc<Connection>>>,
     large: Semaphore,
-    /// When the last rejected connection was logged as a warning.
+    /// The time of the last warning about a rejected connection.
     warned: Mutex<Option<Instant>>,
 }
 

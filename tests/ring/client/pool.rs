@@ -1,8 +1,9 @@
-//! A few HTTP/2 connections that many clients share, made again when they break.
+//! A few HTTP/2 connections that many clients share. A broken one is replaced.
 //!
-//! Owns the connections. A request that was provably not sent, or provably never taken up because
-//! the server had said goodbye, goes over a new connection, as client libraries do; one that may
-//! have been taken up never does.
+//! This module owns the connections. Like client libraries, it sends a request over a new
+//! connection if the first one provably did not send it, or if the server provably did not accept
+//! it because it was closing the connection. A request that the server may have accepted is never
+//! sent again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,29 +22,29 @@ use tokio::time::timeout;
 use crate::connection::connect;
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 
-/// The longest it may take to connect.
+/// The longest time of a connect.
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
-/// The client pings a connection that has been silent for this time, and gives it up if no answer
-/// comes within [`ALIVE_LIMIT`]. Both are client-go's defaults.
+/// The client pings a connection that has been silent for this time, and drops it if no answer
+/// arrives within [`ALIVE_LIMIT`]. Both are client-go's defaults.
 const ALIVE_AFTER: Duration = Duration::from_secs(30);
 const ALIVE_LIMIT: Duration = Duration::from_secs(15);
-/// Connections a request is offered before it counts as unsent.
+/// Connections that are tried for a request before it counts as unsent.
 const OFFERS: usize = 3;
 
-/// Broken requests of which the reason is printed.
+/// Broken requests whose reasons are printed. More would hide the result.
 const SAID: usize = 10;
 
-/// Why a request has no answer.
+/// The reason why a request has no answer.
 #[derive(Debug)]
 pub enum SendError {
-    /// It did not leave this process.
+    /// The request was not sent.
     Unsent(anyhow::Error),
     /// The connection broke after at least a part of the request was sent, so it may have arrived.
     Broken(anyhow::Error),
 }
 
-/// A connection. Its frames are moved by a task that ends when nobody can send any more and its
-/// last stream has ended: who forgets a connection does not break what others still read from it.
+/// A connection. A task moves its frames, and ends when nobody can send any more and the last
+/// stream has ended. Dropping a connection therefore does not break streams that others still read.
 struct Link {
     sender: http2::SendRequest<Full<Bytes>>,
 }
@@ -57,7 +58,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Returns a pool of so many connections, none of them made yet.
+    /// Creates a pool of `links` connections, none of them open yet.
     pub fn new(endpoint: Endpoint, links: usize) -> Arc<Self> {
         Arc::new(Self {
             endpoint,
@@ -67,11 +68,10 @@ impl Pool {
         })
     }
 
-    /// Returns the beginning of a request to an absolute path, with the credentials of the
-    /// endpoint.
+    /// Begins a request to an absolute path, with the credentials of the endpoint.
     ///
     /// # Errors
-    /// When the path is none.
+    /// Returns an error if the path is not valid.
     pub fn request(&self, method: Method, path: &str) -> Result<http::request::Builder> {
         let (host, port) = (&self.endpoint.host, self.endpoint.port);
         let mut request = Request::builder()
@@ -83,10 +83,11 @@ impl Pool {
         Ok(request)
     }
 
-    /// Sends a request over one of the connections and waits for the answer's head.
+    /// Sends a request over one of the connections and waits for the head of the answer.
     ///
     /// # Errors
-    /// When there is none; the kind says whether the request may have arrived.
+    /// Returns the reason if there is no answer. Its kind says whether the request may have
+    /// arrived.
     pub async fn send(
         &self,
         request: Request<Full<Bytes>>,
@@ -115,14 +116,14 @@ impl Pool {
         Err(SendError::Unsent(anyhow!("no connection took the request")))
     }
 
-    /// Says how requests broke, the first few times.
+    /// Prints why a request broke, up to [`SAID`] times.
     pub(super) fn say(&self, error: &anyhow::Error) {
         if self.broken.fetch_add(1, Ordering::Relaxed) < SAID {
             println!("broken: {error:#}");
         }
     }
 
-    /// Returns the connection of a place, made if there is none that can be used.
+    /// Returns the connection of a slot, and opens one if there is none that can be used.
     async fn link(&self, place: usize) -> Result<Arc<Link>> {
         let mut slot = self.links[place].lock().await;
         if let Some(link) = slot.as_ref().filter(|link| !link.sender.is_closed()) {
@@ -149,7 +150,7 @@ impl Pool {
         Ok(Link { sender })
     }
 
-    /// Uses a connection no more, if it is still the one of its place. Streams on it go on.
+    /// Stops using a connection, if it is still that of its slot. Streams on it continue.
     async fn forget(&self, place: usize, link: &Arc<Link>) {
         let mut slot = self.links[place].lock().await;
         if slot.as_ref().is_some_and(|there| Arc::ptr_eq(there, link)) {
@@ -158,8 +159,8 @@ impl Pool {
     }
 }
 
-/// Returns whether this is the server's orderly goodbye (GOAWAY without an error), which a request
-/// meets only if the server has not taken it up and never will (RFC 9113, 6.8).
+/// Returns whether the server closed the connection in good order (GOAWAY without an error). Only a
+/// request that the server has not accepted and never will gets this error (RFC 9113, 6.8).
 fn is_goodbye(error: &anyhow::Error) -> bool {
     let mut causes = error.chain().filter_map(|cause| cause.downcast_ref());
     causes.any(|cause: &h2::Error| {

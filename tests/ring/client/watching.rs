@@ -1,6 +1,6 @@
-//! A long watch of a plane that goes on from its last version whenever it ends.
+//! A long watch of a plane that continues from its last version whenever it ends.
 //!
-//! Owns the sessions and their recording. Must not compare what they tell.
+//! This module owns the sessions and their recording. It does not compare their events.
 
 use std::time::Duration;
 
@@ -17,24 +17,24 @@ use crate::history::{Change, Event, Moment, Session, SessionEnd, Version, Watch}
 
 use super::{CONFIG_MAPS, PlaneClient, name, value, version};
 
-/// How long a watcher waits before it asks again after it was refused.
+/// Pause of a watcher before its next attempt after a refusal.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a watcher waits for the first list.
+/// The time that a watcher waits for the first list.
 const LIST_LIMIT: Duration = Duration::from_secs(60);
-/// How long a watcher waits for the head of an answer.
+/// The time that a watcher waits for the head of an answer.
 const HEAD_LIMIT: Duration = Duration::from_secs(30);
-/// The longest line a watch may send.
+/// Longest line of a watch, in bytes.
 const LINE_BYTES_MAX: usize = 1 << 20;
 
-/// When a watcher is done: it has been told this version. Unset, it goes on.
+/// The goal of a watcher: it ends once it has this version. While unset, it continues.
 pub type Goal = watch::Receiver<Option<Version>>;
 
 impl PlaneClient {
-    /// Watches until the goal is reached; each new beginning after a 410 is a watch of its own.
-    /// `ready` is called when the first list is there: from then on it tells everything.
+    /// Watches until the goal is reached. After a 410 a new watch begins. `ready` is called after
+    /// the first list: from then on, the watch delivers every change.
     ///
     /// # Errors
-    /// When there is no first list, or an answer is not JSON.
+    /// Returns an error if there is no first list, or an answer is not JSON.
     pub async fn follow(&self, mut goal: Goal, ready: impl FnOnce()) -> Result<()> {
         let mut ready = Some(ready);
         loop {
@@ -69,7 +69,7 @@ impl PlaneClient {
         }
     }
 
-    /// Session after session, until the goal is reached or the server says 410.
+    /// Runs session after session, until the goal is reached or the server answers 410.
     async fn sessions(&self, watch: &mut Watch, goal: &mut Goal) -> Result<SessionEnd> {
         loop {
             let from = watch.reached();
@@ -83,7 +83,8 @@ impl PlaneClient {
             if let Ok(end) = &ended {
                 session.end = *end;
             }
-            // A refused beginning says nothing, and a store that is away refuses many.
+            // A session that was refused shows nothing, and a store that is down refuses many, so
+            // they are not recorded.
             let silent = session.events.is_empty() && !watch.sessions.is_empty();
             let end = session.end;
             if !(silent && matches!(end, SessionEnd::Broken | SessionEnd::Refused(_))) {
@@ -107,7 +108,7 @@ impl PlaneClient {
         }
     }
 
-    /// One session, from the request to its end.
+    /// Runs one session, from the request to its end.
     async fn session(&self, session: &mut Session, goal: &mut Goal) -> Result<SessionEnd> {
         let from = session.from.0;
         let path = format!("{CONFIG_MAPS}?watch=1&allowWatchBookmarks=true&resourceVersion={from}");
@@ -135,7 +136,7 @@ impl PlaneClient {
             if goal.borrow_and_update().is_some_and(|goal| reached >= goal) {
                 return Ok(SessionEnd::Finished);
             }
-            // An event first: the goal can wait.
+            // The event first, because the goal can wait.
             let line = tokio::select! {
                 biased;
                 line = lines.next() => line,
@@ -163,7 +164,7 @@ impl PlaneClient {
     }
 }
 
-/// Returns the event of a line, or the end that it is.
+/// Parses a line: an event, or the end of the session.
 fn told(line: &[u8], seen: Moment) -> Result<Result<(Moment, Event), SessionEnd>> {
     let told: Json = serde_json::from_slice(line).context("a watch event is no JSON")?;
     let object = &told["object"];
@@ -188,20 +189,20 @@ fn told(line: &[u8], seen: Moment) -> Result<Result<(Moment, Event), SessionEnd>
             version: version(object),
             value: value(object),
         },
-        // Another's object: it says how far the watch is.
+        // The object is not one of the run's, but it shows up to which version the watch is.
         None => Event::Bookmark(version(object)),
     };
     Ok(Ok((seen, event)))
 }
 
-/// The lines of a body. `next` is cancel safe: what was read stays in the buffer.
+/// The lines of a body. `next` is cancel safe: bytes that were read stay in the buffer.
 pub(in crate::ring) struct Lines {
     body: Incoming,
     buffer: BytesMut,
 }
 
 impl Lines {
-    /// Of a body of which nothing was read.
+    /// Creates a reader of a body's lines.
     pub(in crate::ring) fn of(body: Incoming) -> Self {
         Self {
             body,

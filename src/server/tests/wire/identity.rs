@@ -1,4 +1,4 @@
-//! Who is admitted, and as which user.
+//! Authentication and impersonation: which callers are admitted, and as which user.
 
 use std::sync::atomic::Ordering;
 
