@@ -59,7 +59,8 @@ pub async fn hand_off(moves: u32, rate: f64, format: Format) -> Result<()> {
     }
     let synced = disk::sync_latency(ring.folder(), Duration::from_secs(1))?;
     show_quantiles(format, "raw write of 4 KiB and fdatasync", &synced);
-    // The writer's connection stays at the first replica, which forwards half of the time.
+    // The writer's connection stays at the first replica, which forwards the writes while the other
+    // replica owns the plane.
     let lane = ring.lane(0, "").await?;
     let (stop, stopped) = mpsc::channel::<()>(1);
     let writer = tokio::spawn(write_on(lane, rate, stopped));

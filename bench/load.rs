@@ -26,7 +26,7 @@ pub struct Turn {
     pub count: u64,
 }
 
-/// The order of requests in time.
+/// The rule by which streams send their next requests.
 #[derive(Clone, Copy, Debug)]
 pub enum Pace {
     /// Each stream sends when its last answer is complete.
@@ -47,7 +47,7 @@ pub struct Load {
     pub expected: StatusCode,
     /// The number of streams over all connections.
     pub streams: u64,
-    /// The order of requests in time.
+    /// The rule by which streams send their next requests.
     pub pace: Pace,
     /// The time in which new requests are sent.
     pub time: Duration,

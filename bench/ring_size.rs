@@ -89,7 +89,8 @@ fn name(verb: Verb) -> &'static str {
     }
 }
 
-/// Creates the planes, in turn at each replica, and connects in turn to each replica.
+/// Creates the planes, spread evenly over the replicas, and opens connections to each replica in
+/// turn.
 async fn open(ring: &Ring, replicas: usize) -> Result<Target> {
     for plane in 0..PLANES {
         let name = format!("bench-{plane}");

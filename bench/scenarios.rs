@@ -53,7 +53,7 @@ pub enum Scenario {
 pub struct Effort {
     /// The number of streams over all connections.
     pub streams: u64,
-    /// The order of requests in time.
+    /// The rule by which streams send their next requests.
     pub pace: Pace,
     /// The time of one block.
     pub time: Duration,

@@ -1,11 +1,11 @@
-//! Forms that a later release must not change by accident, as files in `frozen/`: what stands in
-//! the store, what replicas say to each other, metric names, flags, names in logs.
+//! Forms that a later release must not change by accident, recorded in `frozen/`: records in the
+//! store, messages between replicas, metric names, flags, and names in logs.
 //!
-//! A file that differs from the code fails its test with the lines that differ. Whoever wants the
-//! difference runs `tests/bless` and commits the file, so that a review shows it. A record or frame
-//! that was once written stays in its file: every later release must read it.
+//! If a file differs from the code, its test fails and shows the lines. If the difference is
+//! intended, run `tests/bless` and commit the file, so that a review shows it. A record or frame
+//! that was once written stays in its file, because every later release must read it.
 //!
-//! Owns the files and the comparison. Must not know what is frozen.
+//! This module owns the files and the comparison. It does not know the content.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,12 +16,12 @@ use crate::golden::folder;
 
 /// Set to rewrite the files instead of comparing with them.
 const BLESS: &str = "POLYPLANE_BLESS";
-/// Bytes of one line of a dump.
+/// Bytes on one line of a dump.
 const LINE_BYTES: usize = 16;
 /// Differing lines that a failure shows.
 const SHOWN_LINES: usize = 60;
 
-/// What today's program writes under a name.
+/// A record or frame that today's program writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     /// The record or frame, and what is special about this one.
@@ -31,7 +31,7 @@ pub struct Written {
 }
 
 impl Written {
-    /// Bytes with their name.
+    /// Creates a record or frame with its name.
     pub fn new(name: &str, bytes: impl Into<Vec<u8>>) -> Self {
         Self {
             name: name.to_owned(),
@@ -44,7 +44,7 @@ impl Written {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Entry {
     name: String,
-    /// What the bytes say, as today's decoder reads them.
+    /// The content of the bytes, as today's decoder reads it.
     reads: String,
     bytes: Vec<u8>,
 }
@@ -52,17 +52,17 @@ struct Entry {
 /// Compares a text with `frozen/<name>.txt`.
 ///
 /// # Errors
-/// When they differ; the error shows the lines and says how the file is rewritten.
+/// Returns an error that shows the lines and says how to rewrite the file if the two differ.
 pub fn text(name: &str, now: &str) -> Result<()> {
     compare(name, now, blesses())
 }
 
-/// Compares what today's program writes with `frozen/<name>.txt`, and reads every entry of that
-/// file with today's decoder, those that only older programs wrote included.
+/// Compares the records of today's program with `frozen/<name>.txt`, and reads every entry of that
+/// file with today's decoder, also those that only older programs wrote.
 ///
 /// # Errors
-/// When an entry of the file reads otherwise than the file says, or today's program writes a form
-/// that is not the newest in the file.
+/// Returns an error if today's decoder reads an entry otherwise than the file says, or if today's
+/// program writes a form that is not the newest one in the file.
 pub fn records(
     name: &str,
     written: &[Written],
@@ -130,9 +130,8 @@ fn compare(name: &str, now: &str, blesses: bool) -> Result<()> {
     );
 }
 
-/// The lines that only one of two texts has, in order, each with its number. Lines at the same
-/// place of both are found by their longest common beginnings and ends of what is left, which is
-/// enough to read.
+/// Returns the lines that only one of two texts has, in order, each with its number. It pairs lines
+/// by the nearest common line, which is not minimal but good enough to read.
 fn difference(old: &str, new: &str) -> String {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let mut shown = String::new();
@@ -142,7 +141,7 @@ fn difference(old: &str, new: &str) -> String {
             (a, b) = (a + 1, b + 1);
             continue;
         }
-        // The nearest place where both go on alike.
+        // Continue at the nearest line that both sides have.
         let (skip_old, skip_new) = next_common(&old[a..], &new[b..]);
         for line in &old[a..a + skip_old] {
             let _ = writeln!(shown, "  {:>5} - {line}", a + 1);
@@ -160,7 +159,7 @@ fn difference(old: &str, new: &str) -> String {
     shown
 }
 
-/// How many lines of each side to pass over until both go on with the same line.
+/// Returns how many lines of each side to skip until both have the same line.
 fn next_common(old: &[&str], new: &[&str]) -> (usize, usize) {
     for both in 1..old.len() + new.len() {
         for skip_old in 0..=both.min(old.len()) {

@@ -1,4 +1,4 @@
-//! Names that dashboards, alerts, scripts and log searches rely on: metrics, flags with their
+//! Names on which dashboards, alerts, scripts and log searches rely: metrics, flags with their
 //! defaults and variables, fields of log lines. See `polyplane_tests::frozen`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Each family of `/metrics`: type, name, labels, help.
+/// Returns type, name, labels and help of each family in `/metrics`.
 fn families(exposition: &str) -> Result<String> {
     #[derive(Default)]
     struct Family {
@@ -60,7 +60,7 @@ fn families(exposition: &str) -> Result<String> {
     Ok(shown)
 }
 
-/// The names in `{name="value",…}`.
+/// Returns the names in `{name="value",…}`.
 fn labels(series: &str) -> Vec<String> {
     let mut names = Vec::new();
     let mut rest = series.strip_prefix('{').unwrap_or_default();
@@ -80,14 +80,14 @@ fn labels(series: &str) -> Vec<String> {
     names
 }
 
-/// Two replicas, so that what is counted between them has series too.
+/// There are two replicas, so that the metrics of their connections have series too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_metrics() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let ports = polyplane_tests::ring::addresses::free_ports([127, 0, 0, 1].into(), 2)?;
     let listen = format!("127.0.0.1:{}", ports[0]);
     let server = Up::start(folder.path(), &["--replicas", "2", "--listen", &listen]).await?;
-    // Planes enough that both replicas own some, so that requests are forwarded.
+    // With this many planes both replicas own some, so that requests are forwarded.
     for name in ["a", "b", "c", "d", "e", "f"] {
         let client = Client::open(&create_plane(&server.root()?, name).await?).await?;
         let object = json!({"metadata": {"name": "x"}});
@@ -106,7 +106,7 @@ async fn frozen_metrics() -> Result<()> {
     text("metrics", &families(&exposition)?)
 }
 
-/// The form of a value: what differs from plane to plane is a mark.
+/// Replaces values that differ from plane to plane by a mark.
 fn form(value: &Value) -> Value {
     match value {
         Value::Object(fields) => {
@@ -122,8 +122,8 @@ fn form(value: &Value) -> Value {
     }
 }
 
-/// The `ControlPlane` is the directory's record of a plane: replicas of every release read their
-/// id, layer, birth and wish out of its bytes.
+/// The `ControlPlane` is the directory's record of a plane: replicas of every release read the
+/// plane's id, layer, birth and placement from its bytes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_directory_record() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -147,7 +147,7 @@ async fn frozen_directory_record() -> Result<()> {
     text("directory-record", &shown)
 }
 
-/// A command's flags, and those of its subcommands.
+/// Appends a command's flags, and those of its subcommands.
 fn flags(command: &Command, path: &str, shown: &mut String) {
     *shown += &format!("{path}\n");
     let mut lines = Vec::new();
@@ -207,7 +207,8 @@ fn frozen_flags() -> Result<()> {
     text("flags", &shown)
 }
 
-/// The name that a crate's log fields are frozen by: that of the crate which logged them first.
+/// Returns the name under which a crate's log fields are recorded: that of the crate which first
+/// logged them.
 fn frozen_as(folder: &str) -> &str {
     match folder {
         "pki" => "server",
@@ -215,7 +216,7 @@ fn frozen_as(folder: &str) -> &str {
     }
 }
 
-/// Every Rust file of the product, by crate.
+/// Returns every Rust file of the product, with its crate.
 fn sources() -> Result<Vec<(String, PathBuf)>> {
     let root = polyplane_tests::golden::folder().join("..");
     let mut folders = Vec::new();
@@ -248,7 +249,7 @@ fn sources() -> Result<Vec<(String, PathBuf)>> {
     Ok(files)
 }
 
-/// The parts between commas of what stands in brackets that are open at the start.
+/// Splits at commas up to the bracket that closes the text.
 fn arguments(text: &str) -> Vec<&str> {
     let (mut depth, mut start, mut parts) = (0_i32, 0, Vec::new());
     let (mut quoted, mut escaped) = (false, false);
@@ -276,7 +277,7 @@ fn arguments(text: &str) -> Vec<&str> {
     parts
 }
 
-/// The name of the field that an argument of a tracing macro makes, if it makes one.
+/// Returns the name of the field that an argument of a tracing macro creates, if it creates one.
 fn field(argument: &str) -> Option<&str> {
     let name = argument.split(" = ").next()?.trim();
     let name = name.trim_start_matches(['%', '?']);
@@ -286,8 +287,8 @@ fn field(argument: &str) -> Option<&str> {
     .then_some(name)
 }
 
-/// The fields of all events and spans, and the names of spans. What a field is named is found by
-/// searches and alerts; messages are prose and may change.
+/// Collects the fields of all events and spans, and the names of spans. Searches and alerts use
+/// these names; messages are prose and may change.
 fn log_names(text: &str, name: &str, found: &mut BTreeMap<String, usize>) {
     let text = text
         .split("\n#[cfg(test)]\nmod tests {")

@@ -1,4 +1,4 @@
-//! The user as whom a request acts, and the reserved users and groups.
+//! The user that a request acts as, and the reserved users and groups.
 
 use polyplane_apimachinery::Str;
 
@@ -13,14 +13,14 @@ pub const SYSTEM_MASTERS: &str = "system:masters";
 /// The group whose members may read this server's metrics, and nothing else.
 pub const METRICS_READERS: &str = "polyplane:metrics-readers";
 
-/// The user as whom a request acts.
+/// The user that a request acts as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserInfo {
     /// The user name, which roles and messages contain.
     pub name: Str,
     /// A value that distinguishes two users who had one name at different times; often empty.
     pub uid: Str,
-    /// The groups, in the order of the authenticator.
+    /// The groups, in the order in which the authenticator returned them.
     pub groups: Vec<Str>,
     /// Further values about the user, by key, keys in byte order. Only impersonation and access
     /// reviews set them.

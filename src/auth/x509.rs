@@ -21,11 +21,11 @@ use crate::authenticator::{Authentication, Authenticator, CertificateFault, Cred
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
 
-/// The most certificates of a chain. Replicas of the first release forward chains of this length
-/// for their clients.
+/// Largest number of certificates in a chain that a peer forwards. Replicas of the first release
+/// accept and forward chains of this length.
 const CHAIN_LENGTH_MAX: usize = 10;
-/// The most certificates that a handshake accepts. A verifier tries every order of intermediates
-/// with the same name: with four that takes milliseconds, with nine a second.
+/// Largest number of certificates in a chain that a handshake accepts. A verifier tries every order
+/// of intermediates with the same name: with four that takes milliseconds, with nine a second.
 const SHOWN_LENGTH_MAX: usize = 5;
 /// Bytes of all certificates that a handshake accepts. A chain of five with RSA keys of 4096 bits
 /// has about 10 000. A chain of this length in base64 fits a slot of the channel between replicas,

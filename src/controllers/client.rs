@@ -115,7 +115,7 @@ mod tests {
     use polyplane_registry::{KindTable, Strategy};
     use polyplane_storage::{MemoryOptions, MemoryStore, Revision, Store};
 
-    /// A conversion for config maps, whose version v0 calls the data `values`.
+    /// A kind of config maps whose version v0 has the data in a field `values`.
     #[derive(Debug)]
     struct Values;
 

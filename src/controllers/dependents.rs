@@ -231,7 +231,7 @@ fn awaits_dependents(body: &[u8]) -> bool {
     })
 }
 
-/// The state of an owner, as far as its dependents depend on it.
+/// Whether an owner keeps its dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OwnerState {
     /// The owner exists and stays, or its kind is unknown.

@@ -99,8 +99,8 @@ async fn bring_up_to_date(
             Err(error) if error.is_moved() => return Err(error),
             // A client changed the object meanwhile: the next round reads it again.
             Err(error) if error.reason == Reason::Conflict => tried = true,
-            // An object that cannot be brought up to date does not stop the others, as at
-            // upstream's start.
+            // An object that cannot be brought up to date does not stop the others, as in
+            // upstream's start hooks.
             Err(error) => {
                 tracing::warn!(plane = tenant.plane.id(), %key, %error, "cannot bring an object of the plane up to date with the new layer");
             }

@@ -23,6 +23,8 @@ const EXPIRED_MAX: usize = 100;
 /// Planes whose sizes one sweep writes, at most. The next sweep writes the others; without the
 /// limit the root plane would get a burst of writes.
 const FIGURES_MAX: usize = 100;
+/// How long removing one plane's expired objects may take. Without the limit a store that does not
+/// answer would stop the sweeps of all planes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the root plane if it is awake in this process.

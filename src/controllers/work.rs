@@ -27,6 +27,8 @@ const STEPPING_MAX: usize = 4;
 const ANSWERS_FIRST: Duration = Duration::from_secs(1);
 /// The first pause after a failure. Each further pause is twice as long, up to `PAUSE_LAST`.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
+/// The longest pause after failures. A reconciler notices at most this much later that its problem
+/// has gone.
 const PAUSE_LAST: Duration = Duration::from_secs(30);
 
 /// One item of work. Doing it twice has the same effect as doing it once.

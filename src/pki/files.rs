@@ -14,7 +14,9 @@ use uuid::Uuid;
 
 use crate::PkiError;
 
+/// The mode of a private file, which only its owner can read and write.
 const PRIVATE: u32 = 0o600;
+/// The mode bits that concern users other than the owner.
 const OF_OTHERS: u32 = 0o077;
 
 /// Returns the text of a file, through links; `None` if the file does not exist. Changes nothing.

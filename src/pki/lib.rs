@@ -55,10 +55,13 @@ pub use role::{RoleError, Unmarked};
 pub use serving::{RenewingCertificate, TlsError};
 
 const DAY: Duration = Duration::from_secs(86_400);
+/// How long a CA is valid. This program never replaces a CA, because clients have copies of it.
 const CA_LIFETIME: Duration = Duration::from_secs(3650 * 86_400);
+/// How long an issued certificate is valid. It is replaced well before that, see
+/// [`leaf_renewal_age`].
 const LEAF_LIFETIME: Duration = Duration::from_secs(365 * 86_400);
-/// The time before its issue from which a certificate is valid. Without it, clients whose clocks
-/// are behind would refuse a new certificate.
+/// How long before its issue a certificate becomes valid. Without it, clients whose clocks are slow
+/// would refuse a new certificate.
 const BACKDATING: Duration = Duration::from_secs(3600);
 
 /// The reason why keys and certificates cannot be read or created.

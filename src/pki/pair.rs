@@ -3,8 +3,8 @@
 //! There is no background task: a handshake checks the times of the files, unless another one has
 //! just checked them. So new handshakes use new certificates, and an idle server does nothing.
 //!
-//! Invariant: a certificate and key that do not belong together, because only one of them is
-//! replaced yet, never replace a pair that does.
+//! Invariant: a certificate and key that do not belong together, because the operator has replaced
+//! only one of them so far, never replace a pair that does.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

@@ -266,7 +266,7 @@ fn check_role(leaf: &CertificateDer<'_>, unmarked: Unmarked) -> Result<(), rustl
     }
 }
 
-/// Accepts connections with certificates that the peer CA signed as those of peers.
+/// Accepts connections only with peer certificates that the peer CA signed.
 #[derive(Debug)]
 struct PeersOnly {
     signed: Arc<dyn ClientCertVerifier>,

@@ -11,11 +11,11 @@ use rustls_pki_types::pem::PemObject;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Pause between two attempts after a certificate error. The files may just have been renewed, and
-/// the replica and this process do not read them at the same moment.
+/// Pause between two attempts after a certificate error. A renewed file is seen at different
+/// moments by the replica and by this process, so an immediate attempt would fail again.
 const AGAIN: Duration = Duration::from_millis(500);
-/// Attempts while the certificate is not trusted. A certificate that is still not trusted after
-/// them is wrong.
+/// Attempts while the certificate is not trusted. One that is still not trusted after them is
+/// wrong, and more attempts would only delay the end of the pod.
 const TRIES_MAX: u32 = 6;
 
 /// Requests the drain and waits for the replica's answer.

@@ -37,10 +37,11 @@ use crate::watch::websocket;
 use std::convert::Infallible;
 use std::time::Duration;
 
-/// Bytes of a request body that a client may send on one stream before the server reads them.
+/// Bytes of a request body that a client may send on one stream before the server reads them. More
+/// would cost memory per stream; less would make uploads wait for round trips.
 const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes of request bodies that a client may send on all streams of one connection before the
-/// server reads them.
+/// server reads them. More would cost memory per connection.
 const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Bytes of answers that one stream may buffer. Less would make the source of a large answer wait
 /// for each round trip.
@@ -51,7 +52,8 @@ const HEADER_LIST_BYTES: u32 = 256 * 1024;
 /// A silent HTTP/2 client gets a ping after this time; without it, clients behind a broken network
 /// would keep their connections.
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// How long a client may take to answer a ping before its connection is closed.
+/// How long a client may take to answer a ping before its connection is closed. Less would
+/// disconnect clients on slow networks.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The facts about a client that are known before its first request.

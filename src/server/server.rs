@@ -26,7 +26,8 @@ const PEERS_GRACE: Duration = Duration::from_secs(2);
 /// How long a stopping replica waits for peers to close their connections. Less would break
 /// requests of peers that have not yet noticed that this replica has left.
 const PEERS_NOTICE: Duration = Duration::from_millis(500);
-/// Interval at which a stopping server checks whether requests are in flight.
+/// Interval at which a stopping server checks whether requests are in flight. A longer one would
+/// delay the stop.
 const DRAIN_TICK: Duration = Duration::from_millis(5);
 
 /// A server that is ready to run.

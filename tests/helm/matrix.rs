@@ -295,8 +295,9 @@ fn the_readme_has_every_value() -> Result<()> {
     Ok(())
 }
 
-/// Returns the values that the table explains neither as a whole nor by each of their parts. A row
-/// may name several parts of one value, the later ones by their last word.
+/// Returns the values that the README explains neither as a whole nor by each of their parts, given
+/// the texts in its backticks. A row of its table may list several parts of one value; all but the
+/// first are then shortened to their last word.
 fn unexplained(value: &Value, path: &str, quoted: &BTreeSet<&str>) -> Vec<String> {
     let ending = path.rfind('.').map(|at| &path[at..]);
     if quoted.contains(path) || ending.is_some_and(|ending| quoted.contains(ending)) {

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 
-/// The priority of the hub's rules, which must come before its routes.
+/// Priority of the hub's rules: low enough for the kernel to apply them before its routes.
 const PRIORITY: &str = "100";
 
 /// One simulated machine.

@@ -1,9 +1,9 @@
 //! Finds the times in which the machine of a test ran no process, so that they do not count against
 //! the servers' time limits.
 //!
-//! A thread sleeps for short times, again and again. If a sleep takes longer than requested, a
-//! ready process of this machine did not run in the difference, and the servers share the machine.
-//! This module does not judge.
+//! A thread sleeps for short times, again and again. For as long as a sleep takes beyond the
+//! requested time, the machine did not run a process that was ready to run, and the servers share
+//! the machine. This module does not judge.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

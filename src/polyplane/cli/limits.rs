@@ -163,7 +163,7 @@ fn seconds() -> clap::builder::RangedU64ValueParser {
 }
 
 impl LimitOptions {
-    /// Returns the limits in the server's form. Bodies get no more than their share of the memory
+    /// Converts the flags to the server's limits. Bodies get no more than their share of the memory
     /// budget.
     pub fn limits(&self, memory: &Memory) -> Limits {
         let bodies_bytes_max = self.bodies_bytes_max.min(memory.limit(Share::Bodies));

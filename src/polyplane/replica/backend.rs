@@ -174,7 +174,7 @@ fn record(
     found.map(|located| Arc::new(BackendRecord { shared, located }) as Arc<dyn PlaneRecord>)
 }
 
-/// Returns a member in the server's form.
+/// Converts a member of the ring to the server's type for replicas.
 fn peer(member: &Member) -> Peer {
     Peer {
         replica: member.id.as_str().to_owned(),

@@ -64,7 +64,7 @@ impl Fences {
         }
     }
 
-    /// Returns the name and the birth of a plane, if the directory knows them.
+    /// Returns a plane's name and the time of its creation, if the directory knows them.
     fn plane(&self, id: &str) -> (Option<Str>, Option<Str>) {
         if id == ROOT {
             let root = self.0.root();

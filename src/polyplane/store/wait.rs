@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use polyplane_storage::{CommitError, ReadError, Rejection};
 use std::time::{Duration, Instant};
 
-/// The first pause before the replica tries the store again.
+/// The first pause before the replica tries the store again. Each further one is twice as long, so
+/// that a store that starts is not flooded.
 const PAUSE_FIRST: Duration = Duration::from_millis(250);
 /// The longest pause. A replica notices at most this much later that the store is back.
 const PAUSE_MAX: Duration = Duration::from_secs(3);

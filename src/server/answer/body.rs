@@ -31,8 +31,8 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Length in bytes from which a slice is passed on without a copy. Below it, the copy is cheaper
 /// than a frame of its own.
 pub(crate) const PASS_BYTES: usize = 16 * 1024;
-/// Length in bytes below which a complete answer needs no watchdog: the buffers of the connection
-/// hold all of it.
+/// Length in bytes below which a complete answer needs no watchdog, because the buffers of the
+/// connection hold all of it.
 const GUARDED_BYTES: u64 = 512 * 1024;
 
 pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;

@@ -24,7 +24,8 @@ use crate::answer::warnings;
 /// A reply to a client or peer.
 pub(crate) type Reply = Response<ResponseBody>;
 
-/// Length above which a finite answer is compressed for clients that accept it, in bytes.
+/// Length in bytes above which a finite answer is compressed for clients that accept it. For
+/// shorter ones, compressing costs more time than it saves.
 const GZIP_BYTES_MIN: usize = 128 * 1024;
 /// Bytes of memory that an indented answer needs per byte: for the answer and its indented form.
 const PRETTY_FACTOR: usize = 3;

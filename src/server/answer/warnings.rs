@@ -5,7 +5,7 @@ use http::HeaderValue;
 /// Characters of all texts together above which each text is shortened, and above which further
 /// shortened texts are dropped. A longer header could exceed what clients and proxies accept.
 const TOTAL_CHARS_MAX: usize = 4096;
-/// Characters that a shortened text keeps.
+/// Characters that a shortened text keeps. With more, fewer texts would fit the limit for all.
 const TEXT_CHARS_MAX: usize = 256;
 
 /// Returns the headers for `texts`, in order.

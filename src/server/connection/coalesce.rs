@@ -24,7 +24,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::request::seat::Seats;
 
-/// The most bytes that the buffer holds; a write beyond it sends the buffer first. More would cost
+/// Largest number of bytes in the buffer; a write beyond it sends the buffer first. More would cost
 /// memory on each busy connection.
 const BUFFERED_BYTES_MAX: usize = 64 * 1024;
 /// Bytes for which the buffer is first allocated, so that a few answers need one allocation.

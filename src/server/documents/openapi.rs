@@ -37,7 +37,8 @@ use crate::documents::{DocumentCache, HeapSize};
 
 /// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
-/// The time for which a client may cache a document that is named by its hash.
+/// The time for which a client may cache a document that is named by its hash: practically forever,
+/// because another content has another hash.
 const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
 /// The names of the documents that describe paths of no group.
 const ROOTS: [&str; 3] = ["api", "apis", "version"];

@@ -1,4 +1,4 @@
-//! Counts requests and watches under the labels of upstream.
+//! Counts requests and watches with upstream's labels.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

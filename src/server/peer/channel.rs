@@ -44,7 +44,8 @@ const WAITING_BYTES_MAX: usize = 512 * 1024;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Bytes of one read of the socket. More is useless, because a TLS record holds no more.
 const READ_BYTES: usize = 16 * 1024;
-/// Bytes of free room below which the connection allocates a new read buffer.
+/// Bytes of free room below which the connection allocates a new read buffer. With less room, reads
+/// would become small and many.
 const READ_BYTES_MIN: usize = 4 * 1024;
 /// Reads of the socket in one poll. Without the limit a busy connection would starve other tasks.
 const READS_AT_ONCE: usize = 16;

@@ -65,9 +65,10 @@ const TRIES_MAX: u32 = 256;
 /// Attempts that follow a hint about the owner at once. Later ones pause first, so that wrong hints
 /// do not make a busy loop.
 const TRIES_AT_ONCE: u32 = 4;
-/// The first pause between two attempts; each next one is twice as long.
+/// The first pause between two attempts; each further one is twice as long, so that a short move
+/// costs little and a long one does not cause many attempts.
 const PAUSE_FIRST: Duration = Duration::from_millis(1);
-/// The longest pause between two attempts.
+/// The longest pause between two attempts. A request is sent at most this much later than possible.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
 /// Upper bounds of the buckets for forwarded requests, in seconds.

@@ -1,4 +1,4 @@
-//! What travels between replicas, as a test that fails when a byte of it changes.
+//! Tests that fail when a byte of the protocol between replicas changes.
 
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
@@ -38,7 +38,7 @@ fn headers_of(pairs: &[(HeaderName, &str)]) -> HeaderMap {
     headers
 }
 
-/// A forwarded request of a client, the message of a replica, and each kind of frame beside them.
+/// Returns a client's forwarded request, a message of a replica, and one frame of each other kind.
 fn frames() -> Vec<Written> {
     let chain = HeaderValue::try_from("QUJD".repeat(20)).expect("a value");
     let mut forwarded = headers_of(&[
@@ -106,8 +106,8 @@ fn frames() -> Vec<Written> {
     ]
 }
 
-/// A frame as its reader sees it. Streams of one connection come in order, so what one frame told
-/// the next may name.
+/// Describes a frame as its reader sees it. Frames must come in the order of their connection,
+/// because a frame may name a value that an earlier one sent.
 fn read(received_values: &mut ReceivedValues, bytes: &[u8]) -> Result<String> {
     let head = FrameHead::parse(bytes)?.context("no whole head")?;
     let mut payload = Bytes::copy_from_slice(&bytes[HEAD_BYTES..]);
@@ -130,7 +130,7 @@ fn read(received_values: &mut ReceivedValues, bytes: &[u8]) -> Result<String> {
 fn frozen_frames() {
     let received_values = std::cell::RefCell::new(ReceivedValues::default());
     let read = |name: &str, bytes: &[u8]| {
-        // What names a chain belongs to the connection that told it.
+        // A new connection begins: slots are valid only on the connection that sent the chain.
         if name == "request, tells a chain" {
             *received_values.borrow_mut() = ReceivedValues::default();
         }
@@ -152,7 +152,8 @@ fn frozen_watch_records() {
     records("peer-watch-records", &written, read).expect("as they were");
 }
 
-/// The order of the usual names is part of the protocol: they travel as their places.
+/// The order of the usual names is part of the protocol, because frames contain their places in the
+/// list.
 #[test]
 fn frozen_words_of_peers() {
     let mut words = format!(

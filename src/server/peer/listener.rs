@@ -50,11 +50,13 @@ const DIGEST_BYTES: usize = 32;
 /// Shortest time between two warnings about rejected connections. Less would let strangers fill the
 /// log.
 const WARNING_PAUSE: Duration = Duration::from_secs(1);
-/// How long a peer above the limit of connections may take to read the refusal.
+/// How long a peer above the limit of connections may take to read the refusal. Without the limit,
+/// such connections would stay open.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
 /// Length in bytes above which a message counts as large. A replica reads only a few large messages
 /// at a time, so that hand-offs do not use all memory.
 const LARGE_BYTES: u64 = 1024 * 1024;
+/// Large messages that are read at a time.
 const LARGE_AT_A_TIME: usize = 4;
 
 /// A server's side towards its peers.

@@ -19,9 +19,10 @@ use crate::peer::wire;
 pub(super) const MESSAGE_PATH: &str = "/peer/v1/message";
 /// The header that names the sender if all replicas share one certificate.
 pub(super) const SENDER: http::HeaderName = http::HeaderName::from_static("x-polyplane-sender");
-/// Payload bytes for which the time-out of an answer grows by one second.
+/// Payload bytes for which the time-out of an answer grows by one second. Without this, a large
+/// hand-off over a slow network would time out.
 const BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
-/// Longest reply to a message, in bytes.
+/// Longest reply to a message, in bytes. Without the limit a peer could use up the memory.
 const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Sends messages to other replicas over mutual TLS. It opens connections when they are needed.

@@ -50,7 +50,8 @@ pub(crate) async fn discard_unread(
         return;
     };
     if parts.headers.contains_key(EXPECT) {
-        // The client sends its body only after `100 Continue`, which nobody has sent.
+        // The client waits with its body for `100 Continue`. The server has not sent that, because
+        // no stage has read the body.
         return;
     }
     let is_unproven = status == StatusCode::UNAUTHORIZED;

@@ -15,7 +15,7 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
-/// Returns the user as whom a request acts: the proven one, or the one that its headers name.
+/// Returns the user that a request acts as: the proven one, or the one that its headers name.
 pub(crate) async fn effective_user(
     proven: &Arc<UserInfo>,
     headers: &HeaderMap,
@@ -157,7 +157,7 @@ mod tests {
     use polyplane_auth::{Authorizer, DenyAll, Masters, SYSTEM_MASTERS};
     use polyplane_registry::Authority;
 
-    /// Returns the user as whom a request acts if `authorizer` decides.
+    /// Returns the user that a request acts as if `authorizer` decides.
     async fn effective(
         proven: &Arc<UserInfo>,
         headers: &HeaderMap,

@@ -126,7 +126,7 @@ fn lower(text: &str) -> String {
         .unwrap_or_default()
 }
 
-/// Returns the names of the parameters that every operation takes.
+/// Returns the names of the parameters that every operation accepts.
 fn everywhere() -> Vec<&'static str> {
     OptionSet::Every.rows().map(|row| row.name).collect()
 }

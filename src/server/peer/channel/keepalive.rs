@@ -26,7 +26,8 @@ const PING_TIMEOUT: Duration = Duration::from_secs(3);
 /// Without this limit, writes sent to a peer that hangs would wait for [`PING_INTERVAL`] and
 /// [`PING_TIMEOUT`] together.
 const LEFT_TURNS: u32 = 10;
-/// Length of one turn of silence of a peer that has left the ring.
+/// Length of one turn of silence of a peer that has left the ring. Shorter turns would count time
+/// in which this replica itself does not run.
 const LEFT_TURN: Duration = Duration::from_millis(50);
 
 /// The action that is due on a connection.

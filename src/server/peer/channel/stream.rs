@@ -358,7 +358,7 @@ pub(crate) struct PeerStream {
 }
 
 impl PeerStream {
-    /// Returns the body behind a head with these headers.
+    /// Returns the body that follows a head with these headers.
     pub(in crate::peer) fn new(
         channel: &Arc<Channel>,
         stream: &Arc<Stream>,

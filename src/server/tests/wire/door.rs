@@ -186,8 +186,8 @@ async fn a_path_ends_at_its_deadline() {
     assert_eq!(late.status(), StatusCode::GATEWAY_TIMEOUT);
 }
 
-/// Even if `Connection` names such a header, it must reach the owner: a proxy in front adds these
-/// headers, and its client must not be able to have them removed.
+/// A header that decides about the request reaches the owner even if `Connection` names it. A proxy
+/// in front adds such headers, and the proxy's client must not be able to have them removed.
 #[tokio::test]
 async fn a_header_that_decides_survives_a_hop_whatever_connection_names() {
     let ring = Ring::start(2).await;

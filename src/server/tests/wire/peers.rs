@@ -91,8 +91,8 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
     let mut with_other = builder()
         .with_client_auth_cert(chain, key)
         .expect("a certificate");
-    // Three certificates of the peer CA: one for clients only, one without the mark of a peer, and
-    // a real peer's, which shows that it is the certificate that decides.
+    // Three certificates of the peer CA: one for clients only, one without the mark of a peer, and,
+    // for comparison, a real peer's, which must be accepted.
     let of_peer_ca = |usages: &[ExtendedKeyUsagePurpose], names: &[&str]| {
         let (chain, key) = issued(&ring.folder.path().join("pki"), usages, names);
         let config = builder().with_client_auth_cert(chain, key);

@@ -26,8 +26,8 @@ use crate::answer::body::ResponseBody;
 const CLIENT_MESSAGE_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the read buffer of each WebSocket. More would cost memory per watch without use.
 const READ_BUFFER_BYTES: usize = 4 * 1024;
-/// Bytes up to which messages are coalesced before they are written. The unwritten bytes are at
-/// most this and one message.
+/// Bytes up to which messages are coalesced before they are written. More would cost memory per
+/// watch: the unwritten bytes are at most this and one message.
 const WRITE_BUFFER_BYTES: usize = 16 * 1024;
 /// Longest event, in bytes. No event is longer; without the limit a broken stream would use up the
 /// memory.
