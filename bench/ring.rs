@@ -285,7 +285,8 @@ impl Ring {
     /// # Errors
     /// Returns an error if it does not become ready.
     pub async fn restart(&mut self, index: usize) -> Result<()> {
-        // It has handed its planes over, so there is nothing left for which SIGTERM would wait.
+        // The replica has handed its planes over, so there is nothing left for which SIGTERM would
+        // wait.
         self.replicas[index].child.kill().await?;
         self.replicas[index] = self.replica(index)?;
         self.ready(index).await?;

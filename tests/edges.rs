@@ -71,7 +71,7 @@ async fn a_second_server_in_the_same_folder_is_refused_and_the_first_goes_on() -
         .await?
         .expect(200)?;
     ensure!(first.stop().await?.success());
-    // Reached through a link, it is still the same folder.
+    // The server recognizes a folder in use even through a link.
     let first = Up::start(&data, &[]).await?;
     let link = folder.path().join("link");
     symlink(&data, &link)?;

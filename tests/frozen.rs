@@ -26,7 +26,7 @@ const SHOWN_LINES: usize = 60;
 pub struct Written {
     /// The record or frame, and what is special about this one.
     pub name: String,
-    /// Its bytes.
+    /// The bytes of the record or frame.
     pub bytes: Vec<u8>,
 }
 

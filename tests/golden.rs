@@ -160,7 +160,8 @@ mod tests {
             assert!(names.contains(&name), "{name} has no scenario");
             let text = std::fs::read_to_string(&path).expect("readable");
             let prose = text.lines().map(str::trim).find(|line| {
-                // Both are values of a PriorityClass that the scenario itself sends.
+                // A PriorityClass that the scenario itself sends has a description with these
+                // words.
                 line.starts_with("\"description\": \"")
                     && !line.contains("own words")
                     && !line.contains("other words")

@@ -218,7 +218,7 @@ fn ran(
     let mut child = running
         .spawn()
         .with_context(|| format!("cannot run {program}"))?;
-    // Its copies of the pipe's end would make the reader wait forever.
+    // The command's copies of the pipe's end would make the reader wait forever.
     drop(running);
     let reading = std::thread::spawn(move || {
         let mut output = Vec::new();

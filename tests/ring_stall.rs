@@ -45,7 +45,7 @@ const SETTLE_LIMIT: Duration = Duration::from_secs(60);
 /// The fault of the owner.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// Its process gets SIGSTOP: the system still accepts packets.
+    /// The owner's process gets SIGSTOP: the system still accepts packets.
     Stopped,
     /// Every packet from and to its machine is dropped.
     Vanished,

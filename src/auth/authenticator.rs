@@ -35,22 +35,22 @@ pub enum Denied {
     Certificate(CertificateFault),
 }
 
-/// What is wrong with a client certificate.
+/// The problem with a client certificate.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CertificateFault {
-    /// It does not chain to the CA, or is not valid now.
+    /// The certificate does not chain to the CA, or is not valid now.
     #[error("{0}")]
     Chain(rustls::Error),
-    /// It is not X.509.
+    /// The certificate is not X.509.
     #[error("the leaf cannot be read")]
     Unreadable,
-    /// It names no user.
+    /// The certificate names no user.
     #[error("the subject has no common name")]
     NoCommonName,
-    /// The attribute of the uid holds something else.
+    /// The attribute of the uid does not contain text.
     #[error("the uid is not text")]
     UidNotText,
-    /// It names several uids.
+    /// The certificate names several uids.
     #[error("the subject has several uids")]
     SeveralUids,
 }

@@ -101,8 +101,8 @@ impl Dependents {
         let owners = owners_in(&body);
         let deleting = object.flags().has(Flags::DELETING);
         if removal == Removal::Pending && owners.is_empty() && !deleting {
-            // This is the case for most writes. If the object is already deleted, its deletion is
-            // reported separately.
+            // Most writes end here: the object has no owners and is not being deleted. A removal
+            // that has already happened is reported separately.
             return Vec::new();
         }
         let cut = tenant.plane.snapshot();

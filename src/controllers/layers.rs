@@ -102,7 +102,7 @@ async fn bring_up_to_date(
             // An object that cannot be brought up to date does not stop the others, as in
             // upstream's start hooks.
             Err(error) => {
-                tracing::warn!(plane = tenant.plane.id(), %key, %error, "cannot bring an object of the plane up to date with the new layer");
+                tracing::warn!(plane = tenant.plane.id(), %key, %error, "cannot update an object");
             }
         }
     }

@@ -23,8 +23,8 @@ const EXPIRED_MAX: usize = 100;
 /// Planes whose sizes one sweep writes, at most. The next sweep writes the others; without the
 /// limit the root plane would get a burst of writes.
 const FIGURES_MAX: usize = 100;
-/// How long removing one plane's expired objects may take. Without the limit a store that does not
-/// answer would stop the sweeps of all planes.
+/// How long removing one expired object may take. Without the limit a store that does not answer
+/// would stop the sweeps of all planes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Returns the root plane if it is awake in this process.
@@ -139,7 +139,7 @@ async fn remove_expired(plane: &Arc<Plane>) {
             deadline: Some(Instant::now() + PATIENCE),
         };
         if let Err(error) = plane.submit(write).await {
-            tracing::debug!(plane = plane.id(), %error, "cannot remove an expired object; the next sweep tries again");
+            tracing::debug!(plane = plane.id(), %error, "cannot remove an expired object");
         }
     }
 }

@@ -63,7 +63,7 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
         prepared = prepare(&options) => prepared?,
     };
     let mut started = tokio::select! {
-        // `signals` first, for the reason given above.
+        // `signals` first: a replica that does not serve yet may exit at once.
         biased;
         () = signals.next() => return Ok(()),
         started = start_with_health(&options, release, prepared) => started?,

@@ -129,7 +129,7 @@ struct Store {
     log: Vec<(u64, Event)>,
     /// The last version of an object that an answer contained.
     known: BTreeMap<ObjectName, Version>,
-    /// The newest version that any client knew, by moments.
+    /// The newest version that any client knew, with the moment from which it did.
     told: Vec<(u64, Version)>,
     /// For each object, the state before the newest change, and when that change was acknowledged.
     before: BTreeMap<ObjectName, (Option<(Version, Value)>, u64)>,

@@ -17,7 +17,7 @@ const PRIORITY: &str = "100";
 pub struct Node {
     /// The network namespace.
     pub namespace: String,
-    /// Its only address beside loopback.
+    /// The machine's only address beside loopback.
     pub address: Ipv4Addr,
 }
 

@@ -1,6 +1,6 @@
-//! The form of a watch between replicas of which one is too old for records: bare lines, as a client
-//! gets them. A forwarding replica has to parse the version of each event, and to remove bookmarks
-//! that the client did not request. See `record` for the form of today.
+//! The older form of a watch between replicas, for one that is too old for records: bare lines, as
+//! a client gets them. A forwarding replica has to parse the version of each event, and to remove
+//! bookmarks that the client did not request. `record` has the present form.
 
 use std::collections::VecDeque;
 

@@ -53,9 +53,9 @@ pub(crate) trait Reopen: Send + Sync {
 
 /// The place from which the events of a watch come.
 pub(crate) enum Source {
-    /// This replica.
+    /// A watch of this replica.
     Here(Box<Watch>),
-    /// Another replica.
+    /// A watch of another replica.
     There(Box<RemoteWatch>),
     /// The next source is being opened.
     Opening(Opening),

@@ -193,7 +193,7 @@ async fn what_was_told_moved_is_repeated_with_its_body() {
     let (reply, ()) = tokio::join!(client.send(Method::POST, PODS, &[], POD_JSON), correct);
     assert_eq!(reply.status, StatusCode::CREATED);
     assert_eq!(*ring.world.created.lock(), [(2, POD_JSON.to_owned())]);
-    // The same for a client that is connected to the old owner itself.
+    // The same happens to a client that is connected to the old owner itself.
     ring.world.beliefs.lock()[0] = Some(Location::Here);
     let asked = ring.world.asked.load(Ordering::SeqCst);
     let mut direct = ring.client(0).await;
