@@ -126,4 +126,4 @@ pub use rules::{Rule, Rules};
 pub use terms::{InvalidTerms, LeaseTerms, Terms};
 pub use time::{Duration, Time};
 pub use transaction::{Attempt, Compare, Directory, Outcome, Refusal, Transaction, Write};
-pub use witness::{Life, Sighting, Witness};
+pub use witness::{Liveness, Sighting, Witness};

@@ -11,7 +11,7 @@ use crate::time::Time;
 
 /// What a replica knows about one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Life {
+pub enum Liveness {
     /// The incarnation's member key is in the newest view.
     Alive,
     /// The incarnation's member key was seen to be gone.
@@ -31,7 +31,7 @@ pub enum Life {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sighting {
     fence: Option<Observed<Fence>>,
-    life: Life,
+    life: Liveness,
     wait: LeaseTerms,
 }
 
@@ -42,7 +42,7 @@ impl Sighting {
     }
 
     /// Returns what is known about the fence's holder.
-    pub fn life(&self) -> Life {
+    pub fn liveness(&self) -> Liveness {
         self.life
     }
 
@@ -144,23 +144,23 @@ impl Witness {
     }
 
     /// Returns what is known about an incarnation.
-    pub fn life(&self, holder: &Holder) -> Life {
+    pub fn liveness(&self, holder: &Holder) -> Liveness {
         let embedded = self
             .opened_at
             .is_some_and(|at| holder.incarnation.get() <= at.get());
         if embedded {
-            return Life::BeforeOpening;
+            return Liveness::BeforeOpening;
         }
         if self.alive.get(&holder.replica) == Some(&holder.incarnation) {
-            return Life::Alive;
+            return Liveness::Alive;
         }
         if let Some(since) = self.gone.get(holder) {
-            return Life::Gone { since: *since };
+            return Liveness::Gone { since: *since };
         }
         let created = ViewNumber::new(holder.incarnation.get());
         match self.views.range(created..).next() {
-            Some((_, since)) => Life::Gone { since: *since },
-            None => Life::Unseen,
+            Some((_, since)) => Liveness::Gone { since: *since },
+            None => Liveness::Unseen,
         }
     }
 
@@ -175,8 +175,8 @@ impl Witness {
                         ..
                     },
                 ..
-            }) => self.life(holder),
-            Some(_) | None => Life::Unseen,
+            }) => self.liveness(holder),
+            Some(_) | None => Liveness::Unseen,
         };
         let wait = self.wait;
         Sighting { fence, life, wait }
@@ -198,14 +198,17 @@ mod tests {
     fn a_death_counts_from_when_it_was_first_seen() {
         let mut witness = Witness::shared_store(LeaseTerms::default());
         let at = Time::from_nanos;
-        assert_eq!(witness.life(&holder("a", 1)), Life::Unseen);
+        assert_eq!(witness.liveness(&holder("a", 1)), Liveness::Unseen);
         let both = [holder("a", 3), holder("b", 5)];
         witness.observe(at(10), ViewNumber::new(5), both);
-        assert_eq!(witness.life(&holder("a", 3)), Life::Alive);
-        assert_eq!(witness.life(&holder("a", 2)), Life::Gone { since: at(10) });
+        assert_eq!(witness.liveness(&holder("a", 3)), Liveness::Alive);
         assert_eq!(
-            witness.life(&holder("a", 8)),
-            Life::Unseen,
+            witness.liveness(&holder("a", 2)),
+            Liveness::Gone { since: at(10) }
+        );
+        assert_eq!(
+            witness.liveness(&holder("a", 8)),
+            Liveness::Unseen,
             "newer than the view"
         );
         witness.observe(at(20), ViewNumber::new(9), [holder("b", 5)]);
@@ -214,17 +217,26 @@ mod tests {
             ViewNumber::new(11),
             [holder("a", 11), holder("b", 5)],
         );
-        assert_eq!(witness.life(&holder("a", 3)), Life::Gone { since: at(20) });
-        assert_eq!(witness.life(&holder("a", 11)), Life::Alive);
+        assert_eq!(
+            witness.liveness(&holder("a", 3)),
+            Liveness::Gone { since: at(20) }
+        );
+        assert_eq!(witness.liveness(&holder("a", 11)), Liveness::Alive);
         witness.observe(at(40), ViewNumber::new(9), []);
         assert_eq!(
-            witness.life(&holder("b", 5)),
-            Life::Alive,
+            witness.liveness(&holder("b", 5)),
+            Liveness::Alive,
             "an older view changes nothing"
         );
         witness.forget(at(25));
-        assert_eq!(witness.life(&holder("a", 3)), Life::Gone { since: at(20) });
-        assert_eq!(witness.life(&holder("a", 2)), Life::Gone { since: at(20) });
+        assert_eq!(
+            witness.liveness(&holder("a", 3)),
+            Liveness::Gone { since: at(20) }
+        );
+        assert_eq!(
+            witness.liveness(&holder("a", 2)),
+            Liveness::Gone { since: at(20) }
+        );
     }
 
     #[test]
@@ -234,8 +246,8 @@ mod tests {
         witness.observe(Time::from_nanos(90), ViewNumber::new(9), []);
         let passed = holder("a", 7);
         assert_eq!(
-            witness.life(&passed),
-            Life::Gone {
+            witness.liveness(&passed),
+            Liveness::Gone {
                 since: Time::from_nanos(90)
             }
         );
@@ -244,9 +256,9 @@ mod tests {
     #[test]
     fn opening_an_embedded_store_proves_all_earlier_lives_over() {
         let mut witness = Witness::embedded_store(Revision::new(7), LeaseTerms::default());
-        assert_eq!(witness.life(&holder("a", 7)), Life::BeforeOpening);
+        assert_eq!(witness.liveness(&holder("a", 7)), Liveness::BeforeOpening);
         witness.observe(Time::from_nanos(1), ViewNumber::new(8), [holder("a", 8)]);
-        assert_eq!(witness.life(&holder("a", 8)), Life::Alive);
-        assert_eq!(witness.life(&holder("a", 7)), Life::BeforeOpening);
+        assert_eq!(witness.liveness(&holder("a", 8)), Liveness::Alive);
+        assert_eq!(witness.liveness(&holder("a", 7)), Liveness::BeforeOpening);
     }
 }

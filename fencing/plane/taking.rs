@@ -11,7 +11,7 @@ use crate::rules::Rule;
 use crate::terms::LeaseTerms;
 use crate::time::{Duration, Time};
 use crate::transaction::{Compare, Directory, Outcome, Refusal, Transaction, Write};
-use crate::witness::{Life, Sighting};
+use crate::witness::{Liveness, Sighting};
 
 impl PlaneFence {
     pub(super) fn acquire(&mut self, now: Time, sighting: &Sighting) -> Vec<Action> {
@@ -46,7 +46,7 @@ impl PlaneFence {
             return self.take(now, None, Ground::Free { released_head }, wait);
         };
         let holder = &fence.value.holder;
-        match (&fence.value.state, sighting.life()) {
+        match (&fence.value.state, sighting.liveness()) {
             (FenceState::Released { head, .. }, _) => {
                 let released_head = Some(*head);
                 self.take(now, Some(fence), Ground::Free { released_head }, wait)
@@ -56,14 +56,14 @@ impl PlaneFence {
                 vec![Action::NotTaken(NotTaken::Deleted { fence })]
             }
             (FenceState::Held, _) if *holder == self.me => self.looked(now, sighting),
-            (FenceState::Held, Life::BeforeOpening) => {
+            (FenceState::Held, Liveness::BeforeOpening) => {
                 self.take(now, Some(fence), Ground::BeforeOpening(holder), wait)
             }
-            (FenceState::Held, Life::Gone { since }) => {
+            (FenceState::Held, Liveness::Gone { since }) => {
                 self.take(now, Some(fence), Ground::Gone { holder, since }, wait)
             }
-            (FenceState::Held, Life::Alive) => vec![Action::AskHolder(holder.clone())],
-            (FenceState::Held, Life::Unseen) => vec![Action::NotTaken(NotTaken::ViewTooOld)],
+            (FenceState::Held, Liveness::Alive) => vec![Action::AskHolder(holder.clone())],
+            (FenceState::Held, Liveness::Unseen) => vec![Action::NotTaken(NotTaken::ViewTooOld)],
         }
     }
 
