@@ -356,7 +356,7 @@ impl PlaneFence {
     /// Returns whether nothing is sent under `tenure` now and every batch that was sent is settled
     /// and published, so that the plane's head stays as it is: the plane is paused or being
     /// released.
-    pub fn stands_still(&self, tenure: Tenure) -> bool {
+    pub fn is_quiescent(&self, tenure: Tenure) -> bool {
         match &self.phase {
             Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
                 (Course::Paused | Course::Leaving { .. }, Batch::None | Batch::Probe { .. }) => {

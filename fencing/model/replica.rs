@@ -353,11 +353,11 @@ impl Replica {
         self.answers() && matches!(self.permit(), CommitPermit::Granted(_))
     }
 
-    pub fn stands_still(&self) -> bool {
+    pub fn is_quiescent(&self) -> bool {
         let (Some(machines), Some(tenure)) = (&self.machines, self.tenure) else {
             return false;
         };
-        machines.fence.stands_still(tenure)
+        machines.fence.is_quiescent(tenure)
     }
 
     pub fn is_parting(&self) -> bool {
@@ -371,7 +371,7 @@ impl Replica {
 
     /// Removes and returns the purpose of the pause, if the plane stands still now.
     pub fn take_intent(&mut self) -> Option<Intent> {
-        match self.stands_still() || self.is_parting() {
+        match self.is_quiescent() || self.is_parting() {
             true => self.intent.take(),
             false => None,
         }

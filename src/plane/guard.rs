@@ -127,7 +127,7 @@ pub trait CommitGuard: Send + Sync + 'static {
 
     /// Returns whether the plane is paused or being released, and every part that was sent is
     /// settled and published. The plane's head then stays as it is.
-    fn stands_still(&self) -> bool;
+    fn is_quiescent(&self) -> bool;
 
     /// Tests whether the store accepts writes again, by putting the plane's own fence while no part
     /// is under way. For a plane that is [`Intake::ReadOnly`].

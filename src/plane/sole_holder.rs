@@ -286,8 +286,8 @@ impl CommitGuard for SoleHolder {
         self.step(&mut self.inner.lock(), Event::CallOff);
     }
 
-    fn stands_still(&self) -> bool {
-        self.inner.lock().machine.stands_still(self.tenure)
+    fn is_quiescent(&self) -> bool {
+        self.inner.lock().machine.is_quiescent(self.tenure)
     }
 
     async fn probe(&self) -> Result<(), BarrierError> {

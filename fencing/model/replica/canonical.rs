@@ -39,7 +39,7 @@ impl Replica {
     fn is_newest(&self, tenure: Tenure) -> bool {
         let machines = self.machines.as_ref();
         machines.is_some_and(|machines| {
-            machines.fence.tenure() == Some(tenure) || machines.fence.stands_still(tenure)
+            machines.fence.tenure() == Some(tenure) || machines.fence.is_quiescent(tenure)
         })
     }
 

@@ -101,6 +101,6 @@ impl Plane {
     /// Returns whether external writes must wait as well, because [`Self::pause`] has returned the
     /// head.
     pub(crate) fn is_held(&self) -> bool {
-        self.guard().stands_still()
+        self.guard().is_quiescent()
     }
 }

@@ -209,8 +209,8 @@ impl CommitGuard for TestGuard {
         self.inner.resume();
     }
 
-    fn stands_still(&self) -> bool {
-        self.inner.stands_still()
+    fn is_quiescent(&self) -> bool {
+        self.inner.is_quiescent()
     }
 
     async fn probe(&self) -> Result<(), BarrierError> {

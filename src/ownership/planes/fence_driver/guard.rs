@@ -265,9 +265,9 @@ impl CommitGuard for RingGuard {
         self.step(Event::CallOff, Barriers::SlotTask);
     }
 
-    fn stands_still(&self) -> bool {
+    fn is_quiescent(&self) -> bool {
         let inner = self.fence.inner.lock();
-        inner.machine.stands_still(self.tenure)
+        inner.machine.is_quiescent(self.tenure)
     }
 
     fn store_writable(&self) {
