@@ -168,7 +168,7 @@ struct Held {
     /// The plane's head; `None` until the plane is loaded.
     head: Option<Revision>,
     batch: Batch,
-    course: Course,
+    mode: TenureMode,
     /// Number of final refusals since the store last accepted a batch.
     rejections: u8,
 }
@@ -192,7 +192,7 @@ enum Batch {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Course {
+enum TenureMode {
     Serving,
     /// Writes wait and nothing is sent; a batch in flight is still settled.
     Paused,
@@ -312,7 +312,7 @@ impl PlaneFence {
     pub fn commit_permit(&self, now: Time, tenure: Tenure) -> CommitPermit {
         match &self.phase {
             Phase::Held(held) if held.tenure == tenure => {
-                let idle = held.batch == Batch::None && held.course == Course::Serving;
+                let idle = held.batch == Batch::None && held.mode == TenureMode::Serving;
                 match idle && !self.read_only(held) && held.ready(now) {
                     true => CommitPermit::Granted(Guard {
                         fence: held.fence,
@@ -334,11 +334,11 @@ impl PlaneFence {
     /// Returns whether the plane accepts a write under `tenure` now.
     pub fn intake(&self, tenure: Tenure) -> Intake {
         match &self.phase {
-            Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
-                (Course::Paused | Course::Leaving { .. }, _)
-                | (Course::Serving, Batch::Barrier(_) | Batch::Replaying) => Intake::Wait,
-                (Course::Serving, _) if self.read_only(held) => Intake::ReadOnly,
-                (Course::Serving, Batch::None | Batch::InFlight | Batch::Probe { .. }) => {
+            Phase::Held(held) if held.tenure == tenure => match (&held.mode, &held.batch) {
+                (TenureMode::Paused | TenureMode::Leaving { .. }, _)
+                | (TenureMode::Serving, Batch::Barrier(_) | Batch::Replaying) => Intake::Wait,
+                (TenureMode::Serving, _) if self.read_only(held) => Intake::ReadOnly,
+                (TenureMode::Serving, Batch::None | Batch::InFlight | Batch::Probe { .. }) => {
                     Intake::Open
                 }
             },
@@ -358,11 +358,12 @@ impl PlaneFence {
     /// released.
     pub fn is_quiescent(&self, tenure: Tenure) -> bool {
         match &self.phase {
-            Phase::Held(held) if held.tenure == tenure => match (&held.course, &held.batch) {
-                (Course::Paused | Course::Leaving { .. }, Batch::None | Batch::Probe { .. }) => {
-                    true
-                }
-                (Course::Serving, _)
+            Phase::Held(held) if held.tenure == tenure => match (&held.mode, &held.batch) {
+                (
+                    TenureMode::Paused | TenureMode::Leaving { .. },
+                    Batch::None | Batch::Probe { .. },
+                ) => true,
+                (TenureMode::Serving, _)
                 | (_, Batch::InFlight | Batch::Barrier(_) | Batch::Replaying) => false,
             },
             Phase::Parted(parted) => parted.suspended == tenure,

@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use polyplane_ring::ReplicaId;
 
 use crate::plane::{
-    Action, Batch, Course, Goal, Held, Load, Parted, PartedStage, Phase, PlaneFence, StreamStage,
-    Streaming, TenureEnd,
+    Action, Batch, Goal, Held, Load, Parted, PartedStage, Phase, PlaneFence, StreamStage,
+    Streaming, TenureEnd, TenureMode,
 };
 use crate::record::{Fence, FenceState, Revision};
 use crate::rules::Rule;
@@ -38,7 +38,7 @@ impl PlaneFence {
     pub(super) fn pause(&mut self) -> Vec<Action> {
         match &mut self.phase {
             Phase::Held(held) => {
-                held.course = Course::Paused;
+                held.mode = TenureMode::Paused;
                 vec![Action::StopAccepting]
             }
             Phase::Away | Phase::Taking(_) | Phase::Parted(_) | Phase::Deleted | Phase::Lost => {
@@ -71,7 +71,7 @@ impl PlaneFence {
         }
         // Only one driver works on a plane at a time. This one restarts a release that an earlier
         // driver has not sent.
-        held.course = Course::Leaving { goal, stream };
+        held.mode = TenureMode::Leaving { goal, stream };
         let probing = matches!(held.batch, Batch::Probe { .. });
         let mut actions = vec![Action::StopAccepting];
         // A probe may have been sent by a driver that is gone; a further probe settles it too.
@@ -91,7 +91,7 @@ impl PlaneFence {
         let (Batch::None, Some(head)) = (&held.batch, held.head) else {
             return Vec::new();
         };
-        let Course::Leaving { stream, .. } = &mut held.course else {
+        let TenureMode::Leaving { stream, .. } = &mut held.mode else {
             return Vec::new();
         };
         match stream {
@@ -110,7 +110,7 @@ impl PlaneFence {
 
     pub(super) fn stream_ended(&mut self) -> Vec<Action> {
         if let Phase::Held(held) = &mut self.phase
-            && let Course::Leaving { stream, .. } = &mut held.course
+            && let TenureMode::Leaving { stream, .. } = &mut held.mode
             && *stream == StreamStage::Running
         {
             *stream = StreamStage::Done;
@@ -119,7 +119,7 @@ impl PlaneFence {
     }
 
     fn part(&mut self, held: Held, head: Revision) -> Vec<Action> {
-        let Course::Leaving { goal, .. } = held.course else {
+        let TenureMode::Leaving { goal, .. } = held.mode else {
             return Vec::new();
         };
         let ends = self.rules.keep(Rule::TenureEndsBeforeReleased);
@@ -178,12 +178,12 @@ impl PlaneFence {
 
     pub(super) fn call_off(&mut self) -> Vec<Action> {
         match &mut self.phase {
-            Phase::Held(held) => match &held.course {
-                Course::Paused | Course::Leaving { .. } => {
-                    held.course = Course::Serving;
+            Phase::Held(held) => match &held.mode {
+                TenureMode::Paused | TenureMode::Leaving { .. } => {
+                    held.mode = TenureMode::Serving;
                     vec![Action::ResumeAccepting]
                 }
-                Course::Serving => Vec::new(),
+                TenureMode::Serving => Vec::new(),
             },
             Phase::Parted(parted) => match (parted.stage, &parted.goal) {
                 (PartedStage::Sent, Goal::Release { .. }) => {
@@ -221,7 +221,7 @@ impl PlaneFence {
             serve_from: now,
             head: Some(parted.head),
             batch: Batch::None,
-            course: Course::Serving,
+            mode: TenureMode::Serving,
             rejections: parted.rejections,
         });
         vec![

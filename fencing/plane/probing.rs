@@ -5,7 +5,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::plane::{Action, Batch, Course, Phase, PlaneFence};
+use crate::plane::{Action, Batch, Phase, PlaneFence, TenureMode};
 use crate::record::Revision;
 use crate::transaction::Outcome;
 
@@ -66,9 +66,9 @@ impl PlaneFence {
                     *unsettled = true;
                 }
                 // A release must not wait for the next probe.
-                match held.course {
-                    Course::Leaving { .. } => self.put_probe(true),
-                    Course::Serving | Course::Paused => Vec::new(),
+                match held.mode {
+                    TenureMode::Leaving { .. } => self.put_probe(true),
+                    TenureMode::Serving | TenureMode::Paused => Vec::new(),
                 }
             }
         }
@@ -95,9 +95,9 @@ impl PlaneFence {
         }
         let was_read_only = held.rejections >= rejections_max;
         held.rejections = 0;
-        let mut actions = match (was_read_only, &held.course) {
-            (true, Course::Serving) => vec![Action::ResumeAccepting],
-            (true, Course::Paused | Course::Leaving { .. }) | (false, _) => Vec::new(),
+        let mut actions = match (was_read_only, &held.mode) {
+            (true, TenureMode::Serving) => vec![Action::ResumeAccepting],
+            (true, TenureMode::Paused | TenureMode::Leaving { .. }) | (false, _) => Vec::new(),
         };
         actions.extend(self.go_on_leaving());
         actions

@@ -5,7 +5,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::plane::{Action, Batch, Course, Phase, PlaneFence};
+use crate::plane::{Action, Batch, Phase, PlaneFence, TenureMode};
 use crate::record::{Epoch, Fence, FenceState, Revision};
 use crate::rules::Rule;
 use crate::time::Time;
@@ -25,8 +25,8 @@ impl PlaneFence {
                 "F6: at most one batch is in flight"
             );
             assert_eq!(
-                held.course,
-                Course::Serving,
+                held.mode,
+                TenureMode::Serving,
                 "F7: a leaving plane accepts nothing"
             );
             held.batch = Batch::InFlight;

@@ -4,7 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::plane::{
-    Action, Batch, Course, Goal, Held, Load, NotTaken, Phase, PlaneFence, PlaneKind, Taking, Tenure,
+    Action, Batch, Goal, Held, Load, NotTaken, Phase, PlaneFence, PlaneKind, Taking, Tenure,
+    TenureMode,
 };
 use crate::record::{Epoch, Fence, FenceState, Holder, Observed, Revision};
 use crate::rules::Rule;
@@ -251,7 +252,7 @@ impl PlaneFence {
             serve_from,
             head: None,
             batch: Batch::None,
-            course: Course::Serving,
+            mode: TenureMode::Serving,
             rejections: 0,
         });
         vec![Action::OpenTenure {
