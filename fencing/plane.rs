@@ -2,7 +2,7 @@
 //! deleting under it. Owns the tenure and the order in which rights begin and end: whether the
 //! plane accepts writes, whether a batch may be sent, what an outcome changes, and when Released or
 //! Deleted may be sent. It must not know the plane's content, keys or the peer channel. `taking`,
-//! `settling`, `probing` and `parting` hold the transitions.
+//! `settling`, `probing` and `relinquishing` hold the transitions.
 //!
 //! Invariant: every phase has an event that leads out of it, whatever happened to the driver that
 //! led into it. If a task dies half-way, the next task continues with the machine as it is.
@@ -10,8 +10,8 @@
 mod events;
 #[cfg(feature = "model")]
 mod naming;
-mod parting;
 mod probing;
+mod relinquishing;
 mod settling;
 mod taking;
 #[cfg(test)]
@@ -136,7 +136,7 @@ enum Phase {
     Away,
     Taking(Taking),
     Held(Held),
-    Parted(Parted),
+    Relinquishing(Relinquishing),
     /// The fence is put to Deleted.
     Deleted,
     /// The incarnation is over.
@@ -219,9 +219,9 @@ enum StreamStage {
 /// The state after Released or Deleted was sent to the store. The tenure ended before that
 /// (PROTOCOL 3).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Parted {
+struct Relinquishing {
     attempt: Attempt,
-    stage: PartedStage,
+    stage: RelinquishStage,
     goal: Goal,
     /// The tenure that ended for it. It continues if the store refused Released or Deleted.
     suspended: Tenure,
@@ -236,7 +236,7 @@ struct Parted {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum PartedStage {
+enum RelinquishStage {
     Sent,
     /// Held was sent again, to call the hand-off off.
     Reclaiming,
@@ -273,14 +273,14 @@ impl PlaneFence {
     pub fn tenure(&self) -> Option<Tenure> {
         match &self.phase {
             Phase::Held(held) => Some(held.tenure),
-            Phase::Parted(parted) => parted.tenure,
+            Phase::Relinquishing(relinquishing) => relinquishing.tenure,
             Phase::Away | Phase::Taking(_) | Phase::Deleted | Phase::Lost => None,
         }
     }
 
     /// Returns whether Released or Deleted was sent and its outcome is not final.
-    pub fn is_parting(&self) -> bool {
-        matches!(self.phase, Phase::Parted(_))
+    pub fn is_relinquishing(&self) -> bool {
+        matches!(self.phase, Phase::Relinquishing(_))
     }
 
     /// Returns whether an answer computed under `tenure` may be sent now.
@@ -298,11 +298,11 @@ impl PlaneFence {
                 true => of_lease,
                 false => Verdict::Wait,
             },
-            Phase::Parted(parted) if parted.tenure == Some(tenure) => of_lease,
+            Phase::Relinquishing(relinquishing) if relinquishing.tenure == Some(tenure) => of_lease,
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)
-            | Phase::Parted(_)
+            | Phase::Relinquishing(_)
             | Phase::Deleted
             | Phase::Lost => Verdict::Moved,
         }
@@ -325,7 +325,7 @@ impl PlaneFence {
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)
-            | Phase::Parted(_)
+            | Phase::Relinquishing(_)
             | Phase::Deleted
             | Phase::Lost => CommitPermit::Moved,
         }
@@ -343,11 +343,13 @@ impl PlaneFence {
                 }
             },
             // The store may still refuse Released or Deleted, and then the tenure continues.
-            Phase::Parted(parted) if parted.suspended == tenure => Intake::Wait,
+            Phase::Relinquishing(relinquishing) if relinquishing.suspended == tenure => {
+                Intake::Wait
+            }
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)
-            | Phase::Parted(_)
+            | Phase::Relinquishing(_)
             | Phase::Deleted
             | Phase::Lost => Intake::Ended,
         }
@@ -366,7 +368,7 @@ impl PlaneFence {
                 (TenureMode::Serving, _)
                 | (_, Batch::InFlight | Batch::Barrier(_) | Batch::Replaying) => false,
             },
-            Phase::Parted(parted) => parted.suspended == tenure,
+            Phase::Relinquishing(relinquishing) => relinquishing.suspended == tenure,
             Phase::Away | Phase::Taking(_) | Phase::Held(_) | Phase::Deleted | Phase::Lost => false,
         }
     }
@@ -434,16 +436,16 @@ impl PlaneFence {
                 let unsettled = *unsettled;
                 self.probe_done(outcome, unsettled)
             }
-            Phase::Parted(parted) if parted.attempt == attempt => {
-                let parted = parted.clone();
-                self.parted_done(now, parted, outcome)
+            Phase::Relinquishing(relinquishing) if relinquishing.attempt == attempt => {
+                let relinquishing = relinquishing.clone();
+                self.parted_done(now, relinquishing, outcome)
             }
             // The outcome of an abandoned attempt changes nothing: a later read of the fence shows
             // it (PROTOCOL 17).
             Phase::Away
             | Phase::Taking(_)
             | Phase::Held(_)
-            | Phase::Parted(_)
+            | Phase::Relinquishing(_)
             | Phase::Deleted
             | Phase::Lost => Vec::new(),
         }
@@ -490,9 +492,11 @@ impl PlaneFence {
         self.incoming = None;
         self.phase = match self.phase {
             Phase::Lost => Phase::Lost,
-            Phase::Away | Phase::Taking(_) | Phase::Held(_) | Phase::Parted(_) | Phase::Deleted => {
-                Phase::Away
-            }
+            Phase::Away
+            | Phase::Taking(_)
+            | Phase::Held(_)
+            | Phase::Relinquishing(_)
+            | Phase::Deleted => Phase::Away,
         };
         let end = TenureEnd::Lost {
             settled_through: None,

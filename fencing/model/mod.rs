@@ -519,7 +519,7 @@ impl Scenario {
     fn of_tenure(&self, world: &World, process: usize, out: &mut Vec<Happening>) {
         let replica = &world.replicas[process];
         let free = !replica.leaving() && !replica.has_intent();
-        let begins = free && (replica.tenure().is_some() || replica.is_parting());
+        let begins = free && (replica.tenure().is_some() || replica.is_relinquishing());
         if begins && world.spent.sleeps < self.budget.sleeps {
             out.push(Happening::Sleep(process));
         }

@@ -360,9 +360,9 @@ impl Replica {
         machines.fence.is_quiescent(tenure)
     }
 
-    pub fn is_parting(&self) -> bool {
+    pub fn is_relinquishing(&self) -> bool {
         let machines = self.machines.as_ref();
-        machines.is_some_and(|machines| machines.fence.is_parting())
+        machines.is_some_and(|machines| machines.fence.is_relinquishing())
     }
 
     pub fn intend(&mut self, intent: Intent) {
@@ -371,7 +371,7 @@ impl Replica {
 
     /// Removes and returns the purpose of the pause, if the plane stands still now.
     pub fn take_intent(&mut self) -> Option<Intent> {
-        match self.is_quiescent() || self.is_parting() {
+        match self.is_quiescent() || self.is_relinquishing() {
             true => self.intent.take(),
             false => None,
         }

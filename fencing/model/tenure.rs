@@ -18,7 +18,7 @@ impl World {
     }
 
     /// Carries out the purpose of each pause whose plane stands still now.
-    pub(super) fn go_on_parting(&mut self, scenario: &Scenario) {
+    pub(super) fn continue_relinquishing(&mut self, scenario: &Scenario) {
         for process in 0..self.replicas.len() {
             if !self.replicas[process].has_intent() {
                 continue;

@@ -116,7 +116,7 @@ impl World {
                 self.fence_event(process, Event::CallOff, None);
             }
         }
-        self.go_on_parting(scenario);
+        self.continue_relinquishing(scenario);
     }
 
     fn is_put_apart(&self, scenario: &Scenario, index: usize) -> bool {

@@ -1,6 +1,8 @@
 //! The inputs and outputs of a plane's fence: the events that it accepts, and the actions that it
 //! returns.
 
+use core::fmt;
+
 use polyplane_ring::ReplicaId;
 
 use crate::plane::Tenure;
@@ -186,10 +188,10 @@ pub enum Action {
 }
 
 /// The reason why a tenure ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum TenureEnd {
     /// The fence is about to be released or deleted.
-    Parting,
+    Relinquished,
     /// The fence or the member key was found to be another's.
     Lost {
         /// The revision up to which the history decides an unsettled batch: if the batch is not in
@@ -197,6 +199,19 @@ pub enum TenureEnd {
         /// known; then the batch's outcome stays unknown.
         settled_through: Option<Revision>,
     },
+}
+
+impl fmt::Debug for TenureEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // The name in traces that were recorded before it was changed.
+            Self::Relinquished => f.write_str("Parting"),
+            Self::Lost { settled_through } => f
+                .debug_struct("Lost")
+                .field("settled_through", settled_through)
+                .finish(),
+        }
+    }
 }
 
 /// The reason why a fence was not acquired.

@@ -30,11 +30,11 @@ impl EachName for PlaneFence {
                     Batch::None | Batch::InFlight | Batch::Replaying => {}
                 }
             }
-            Phase::Parted(parted) => {
-                visit(Name::Attempt(&mut parted.attempt));
-                parted.suspended.each_name(visit);
-                visit(Name::Fence(&mut parted.fence));
-                if let Some(tenure) = &mut parted.tenure {
+            Phase::Relinquishing(relinquishing) => {
+                visit(Name::Attempt(&mut relinquishing.attempt));
+                relinquishing.suspended.each_name(visit);
+                visit(Name::Fence(&mut relinquishing.fence));
+                if let Some(tenure) = &mut relinquishing.tenure {
                     tenure.each_name(visit);
                 }
             }

@@ -32,11 +32,11 @@ impl PlaneFence {
             Phase::Taking(_) => self.phase = Phase::Away,
             Phase::Held(_) => return self.open_again(),
             // The plane is needed here after all.
-            Phase::Parted(parted) => {
-                let parted = parted.clone();
-                return match parted.goal {
-                    Goal::Release { .. } => self.reclaim(parted),
-                    Goal::Delete => self.say_again(parted),
+            Phase::Relinquishing(relinquishing) => {
+                let relinquishing = relinquishing.clone();
+                return match relinquishing.goal {
+                    Goal::Release { .. } => self.reclaim(relinquishing),
+                    Goal::Delete => self.say_again(relinquishing),
                 };
             }
             Phase::Lost => return Vec::new(),

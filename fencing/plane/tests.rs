@@ -445,7 +445,7 @@ fn a_last_word_that_the_store_refuses_was_not_said_unless_an_earlier_one_may_lan
         let word = fence.step(at(303), last_word);
         let again = fence.step(at(304), done(&word, Outcome::Unknown));
         let again = fence.step(at(305), done(&again, Outcome::Rejected));
-        assert!(fence.is_parting(), "the first one may still land");
+        assert!(fence.is_relinquishing(), "the first one may still land");
         sent(&again);
     }
 }

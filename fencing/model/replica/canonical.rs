@@ -30,7 +30,7 @@ impl Replica {
             self.tenure = None;
         }
         let shown = self.stream != Stream::None || self.bookmark.is_some();
-        if of_tenure && !shown && self.tenure().is_none() && !self.is_parting() {
+        if of_tenure && !shown && self.tenure().is_none() && !self.is_relinquishing() {
             self.state.clear();
         }
     }
@@ -117,8 +117,8 @@ impl Replica {
         let lives = self.believes_to_live();
         let may = matches!(self.permit(), CommitPermit::Granted(_));
         let batch = (self.batch.is_some(), self.unsettled.is_some());
-        let parting = (
-            self.is_parting(),
+        let relinquishing = (
+            self.is_relinquishing(),
             self.may_call_off(),
             self.intent,
             self.stream,
@@ -127,7 +127,7 @@ impl Replica {
             .read
             .map(|_| self.check_read().map(|(_, verdict)| verdict));
         let received = self.received.as_ref().map(Vec::len);
-        format!("{lives} {held:?} {may} {batch:?} {parting:?} {read:?} {received:?}")
+        format!("{lives} {held:?} {may} {batch:?} {relinquishing:?} {read:?} {received:?}")
     }
 
     pub fn clock(&self) -> u64 {

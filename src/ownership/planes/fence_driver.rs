@@ -115,8 +115,8 @@ impl FenceDriver {
 
     /// Returns whether a release was sent whose outcome is not final. No tenure is open then, and
     /// the next task that needs the plane completes the release.
-    pub(crate) fn is_parting(&self) -> bool {
-        self.inner.lock().machine.is_parting()
+    pub(crate) fn is_relinquishing(&self) -> bool {
+        self.inner.lock().machine.is_relinquishing()
     }
 
     /// Returns the moment of the clock before which the open tenure neither answers nor releases.

@@ -78,7 +78,7 @@ impl Planes {
     ) -> HandOffOutcome {
         let began = Instant::now();
         let busy = slot.busy().await;
-        if !slot.fence.holds() && !slot.fence.is_parting() {
+        if !slot.fence.holds() && !slot.fence.is_relinquishing() {
             return HandOffOutcome::Released;
         }
         let epoch = slot.fence.epoch().map(Epoch::get);

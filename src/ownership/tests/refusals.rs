@@ -159,7 +159,7 @@ async fn dead_hand_off() -> Orphan {
     let slot = slot_of(&a, &birth);
     let (planes, leaving) = (Arc::clone(&a.planes), Arc::clone(&slot));
     let dying = tokio::spawn(async move { planes.hand_off(&leaving, None).await });
-    until("its last word is sent", || slot.fence.is_parting()).await;
+    until("its last word is sent", || slot.fence.is_relinquishing()).await;
     dying.abort();
     dying.await.expect_err("it was aborted");
     a.store.plan().clear();

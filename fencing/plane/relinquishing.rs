@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use polyplane_ring::ReplicaId;
 
 use crate::plane::{
-    Action, Batch, Goal, Held, Load, Parted, PartedStage, Phase, PlaneFence, StreamStage,
-    Streaming, TenureEnd, TenureMode,
+    Action, Batch, Goal, Held, Load, Phase, PlaneFence, RelinquishStage, Relinquishing,
+    StreamStage, Streaming, TenureEnd, TenureMode,
 };
 use crate::record::{Fence, FenceState, Revision};
 use crate::rules::Rule;
@@ -41,9 +41,11 @@ impl PlaneFence {
                 held.mode = TenureMode::Paused;
                 vec![Action::StopAccepting]
             }
-            Phase::Away | Phase::Taking(_) | Phase::Parted(_) | Phase::Deleted | Phase::Lost => {
-                Vec::new()
-            }
+            Phase::Away
+            | Phase::Taking(_)
+            | Phase::Relinquishing(_)
+            | Phase::Deleted
+            | Phase::Lost => Vec::new(),
         }
     }
 
@@ -53,13 +55,13 @@ impl PlaneFence {
             Phase::Held(held) => held,
             // A driver that is gone has sent Released or Deleted. Its outcome has to become final
             // first.
-            Phase::Parted(parted) if parted.stage == PartedStage::Sent => {
-                let parted = parted.clone();
-                return self.say_again(parted);
+            Phase::Relinquishing(relinquishing) if relinquishing.stage == RelinquishStage::Sent => {
+                let relinquishing = relinquishing.clone();
+                return self.say_again(relinquishing);
             }
-            Phase::Parted(parted) => {
-                let parted = parted.clone();
-                return self.reclaim(parted);
+            Phase::Relinquishing(relinquishing) => {
+                let relinquishing = relinquishing.clone();
+                return self.reclaim(relinquishing);
             }
             Phase::Away | Phase::Taking(_) | Phase::Deleted | Phase::Lost => return Vec::new(),
         };
@@ -124,9 +126,9 @@ impl PlaneFence {
         };
         let ends = self.rules.keep(Rule::TenureEndsBeforeReleased);
         let attempt = self.next_attempt();
-        let parted = Parted {
+        let relinquishing = Relinquishing {
             attempt,
-            stage: PartedStage::Sent,
+            stage: RelinquishStage::Sent,
             goal,
             suspended: held.tenure,
             fence: held.fence,
@@ -135,13 +137,13 @@ impl PlaneFence {
             unsettled: false,
             tenure: (!ends).then_some(held.tenure),
         };
-        let transaction = self.last_word(&parted);
-        self.phase = Phase::Parted(parted);
+        let transaction = self.last_word(&relinquishing);
+        self.phase = Phase::Relinquishing(relinquishing);
         assert!(
             !ends || self.tenure().is_none(),
             "F7: a tenure ends before its Released is sent"
         );
-        let end = TenureEnd::Parting;
+        let end = TenureEnd::Relinquished;
         vec![
             Action::EndTenure {
                 tenure: held.tenure,
@@ -154,22 +156,22 @@ impl PlaneFence {
         ]
     }
 
-    fn last_word(&self, parted: &Parted) -> Transaction {
-        let state = match &parted.goal {
+    fn last_word(&self, relinquishing: &Relinquishing) -> Transaction {
+        let state = match &relinquishing.goal {
             Goal::Release { successor } => FenceState::Released {
-                head: parted.head,
+                head: relinquishing.head,
                 successor: successor.clone(),
             },
             Goal::Delete => FenceState::Deleted,
         };
         let record = Fence {
             holder: self.me.clone(),
-            epoch: parted.suspended.epoch,
+            epoch: relinquishing.suspended.epoch,
             state,
         };
         Transaction {
             compares: vec![
-                Compare::FenceAt(parted.fence),
+                Compare::FenceAt(relinquishing.fence),
                 Compare::MemberIs(self.me.clone()),
             ],
             writes: vec![Write::PutFence(record)],
@@ -185,25 +187,28 @@ impl PlaneFence {
                 }
                 TenureMode::Serving => Vec::new(),
             },
-            Phase::Parted(parted) => match (parted.stage, &parted.goal) {
-                (PartedStage::Sent, Goal::Release { .. }) => {
-                    let parted = parted.clone();
-                    self.reclaim(parted)
+            Phase::Relinquishing(relinquishing) => match (relinquishing.stage, &relinquishing.goal)
+            {
+                (RelinquishStage::Sent, Goal::Release { .. }) => {
+                    let relinquishing = relinquishing.clone();
+                    self.reclaim(relinquishing)
                 }
-                (PartedStage::Sent, Goal::Delete) | (PartedStage::Reclaiming, _) => Vec::new(),
+                (RelinquishStage::Sent, Goal::Delete) | (RelinquishStage::Reclaiming, _) => {
+                    Vec::new()
+                }
             },
             Phase::Away | Phase::Taking(_) | Phase::Deleted | Phase::Lost => Vec::new(),
         }
     }
 
     /// Sends the same record again; an earlier sending of it may still be applied.
-    pub(super) fn say_again(&mut self, parted: Parted) -> Vec<Action> {
+    pub(super) fn say_again(&mut self, relinquishing: Relinquishing) -> Vec<Action> {
         let attempt = self.next_attempt();
-        let transaction = self.last_word(&parted);
-        self.phase = Phase::Parted(Parted {
+        let transaction = self.last_word(&relinquishing);
+        self.phase = Phase::Relinquishing(Relinquishing {
             attempt,
             unsettled: true,
-            ..parted
+            ..relinquishing
         });
         vec![Action::Transact {
             attempt,
@@ -214,21 +219,23 @@ impl PlaneFence {
     /// Continues the tenure that ended for Released or Deleted, because the store did not apply
     /// that record and never will. The state in memory is current, because this holder has held the
     /// fence all the time.
-    fn go_on(&mut self, parted: &Parted, fence: Revision, now: Time) -> Vec<Action> {
+    fn go_on(&mut self, relinquishing: &Relinquishing, fence: Revision, now: Time) -> Vec<Action> {
         self.phase = Phase::Held(Held {
-            tenure: parted.suspended,
+            tenure: relinquishing.suspended,
             fence,
             serve_from: now,
-            head: Some(parted.head),
+            head: Some(relinquishing.head),
             batch: Batch::None,
             mode: TenureMode::Serving,
-            rejections: parted.rejections,
+            rejections: relinquishing.rejections,
         });
         vec![
             Action::OpenTenure {
-                tenure: parted.suspended,
+                tenure: relinquishing.suspended,
                 serve_from: now,
-                load: Load::Kept { head: parted.head },
+                load: Load::Kept {
+                    head: relinquishing.head,
+                },
             },
             Action::ResumeAccepting,
         ]
@@ -236,14 +243,14 @@ impl PlaneFence {
 
     /// Puts Held over the record that Released was to replace: only one of the two puts can be
     /// applied.
-    pub(super) fn reclaim(&mut self, parted: Parted) -> Vec<Action> {
+    pub(super) fn reclaim(&mut self, relinquishing: Relinquishing) -> Vec<Action> {
         let attempt = self.next_attempt();
-        let transaction = self.put_again(parted.suspended.epoch, parted.fence);
-        let stage = PartedStage::Reclaiming;
-        self.phase = Phase::Parted(Parted {
+        let transaction = self.put_again(relinquishing.suspended.epoch, relinquishing.fence);
+        let stage = RelinquishStage::Reclaiming;
+        self.phase = Phase::Relinquishing(Relinquishing {
             attempt,
             stage,
-            ..parted
+            ..relinquishing
         });
         vec![Action::Transact {
             attempt,
@@ -254,12 +261,12 @@ impl PlaneFence {
     pub(super) fn parted_done(
         &mut self,
         now: Time,
-        parted: Parted,
+        relinquishing: Relinquishing,
         outcome: Outcome,
     ) -> Vec<Action> {
-        match (outcome, parted.stage) {
-            (Outcome::Applied(revision), PartedStage::Sent) => {
-                let record = self.last_word(&parted).writes.pop();
+        match (outcome, relinquishing.stage) {
+            (Outcome::Applied(revision), RelinquishStage::Sent) => {
+                let record = self.last_word(&relinquishing).writes.pop();
                 let fence = record.and_then(|write| match write {
                     Write::PutFence(value) => Some(value),
                     Write::PutMember { .. }
@@ -268,39 +275,45 @@ impl PlaneFence {
                     | Write::PutAdoption { .. } => None,
                 });
                 let fence = fence.map(|value| crate::Observed { value, revision });
-                self.gone_from(&parted.goal, fence, revision)
+                self.gone_from(&relinquishing.goal, fence, revision)
             }
-            (Outcome::Applied(revision), PartedStage::Reclaiming) => {
-                self.go_on(&parted, revision, now)
+            (Outcome::Applied(revision), RelinquishStage::Reclaiming) => {
+                self.go_on(&relinquishing, revision, now)
             }
-            (Outcome::Refused(refusal), stage) => self.parted_refused(now, parted, stage, &refusal),
-            (Outcome::Unknown, PartedStage::Sent)
+            (Outcome::Refused(refusal), stage) => {
+                self.parted_refused(now, relinquishing, stage, &refusal)
+            }
+            (Outcome::Unknown, RelinquishStage::Sent)
                 if !self.rules.keep(Rule::ReleaseSettledByWrite) =>
             {
-                let fence = parted.fence;
-                self.go_on(&parted, fence, now)
+                let fence = relinquishing.fence;
+                self.go_on(&relinquishing, fence, now)
             }
             // This reply is final, and so were all earlier ones: the record was not applied. A
             // store that is full refuses it like every other write, and the plane continues as
             // before.
-            (Outcome::Rejected, PartedStage::Sent) if !parted.unsettled => {
-                let fence = parted.fence;
-                let actions = self.go_on(&parted, fence, now);
+            (Outcome::Rejected, RelinquishStage::Sent) if !relinquishing.unsettled => {
+                let fence = relinquishing.fence;
+                let actions = self.go_on(&relinquishing, fence, now);
                 self.count_rejection();
                 actions
             }
             // Sends the same record again until the store's reply is final. No tenure is open in
             // the meantime.
-            (Outcome::Unknown | Outcome::Rejected, PartedStage::Sent) => self.say_again(parted),
-            (Outcome::Unknown | Outcome::Rejected, PartedStage::Reclaiming) => self.reclaim(parted),
+            (Outcome::Unknown | Outcome::Rejected, RelinquishStage::Sent) => {
+                self.say_again(relinquishing)
+            }
+            (Outcome::Unknown | Outcome::Rejected, RelinquishStage::Reclaiming) => {
+                self.reclaim(relinquishing)
+            }
         }
     }
 
     fn parted_refused(
         &mut self,
         now: Time,
-        parted: Parted,
-        stage: PartedStage,
+        relinquishing: Relinquishing,
+        stage: RelinquishStage,
         refusal: &Refusal,
     ) -> Vec<Action> {
         if !self.lives(refusal) {
@@ -309,20 +322,25 @@ impl PlaneFence {
         // An earlier sending of the same record was applied.
         let landed = refusal.fence.as_ref().filter(|observed| {
             let fence = &observed.value;
-            let own = fence.holder == self.me && fence.epoch == parted.suspended.epoch;
+            let own = fence.holder == self.me && fence.epoch == relinquishing.suspended.epoch;
             own && fence.state != FenceState::Held
         });
         if let Some(observed) = landed {
             let observed = observed.clone();
             let revision = observed.revision;
-            return self.gone_from(&parted.goal, Some(observed), revision);
+            return self.gone_from(&relinquishing.goal, Some(observed), revision);
         }
-        match (self.own_record(refusal, parted.suspended.epoch), stage) {
+        match (
+            self.own_record(refusal, relinquishing.suspended.epoch),
+            stage,
+        ) {
             // An earlier reclaim was applied, so Released can no longer be.
-            (Some(revision), PartedStage::Reclaiming) => self.go_on(&parted, revision, now),
+            (Some(revision), RelinquishStage::Reclaiming) => {
+                self.go_on(&relinquishing, revision, now)
+            }
             // Released was applied, and another replica has taken the plane since; or its fence
             // record was removed.
-            (Some(_), PartedStage::Sent) | (None, _) => {
+            (Some(_), RelinquishStage::Sent) | (None, _) => {
                 self.phase = Phase::Away;
                 vec![Action::Released {
                     fence: refusal.fence.clone(),
