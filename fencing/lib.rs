@@ -46,7 +46,7 @@
 //! // The fence was left Held by a life before the opening: it is taken without a wait.
 //! let before = Holder { replica: "polyplane-0".parse()?, incarnation: Incarnation::new(7) };
 //! let left = Fence { holder: before, epoch: Epoch::new(3), state: FenceState::Held };
-//! let sighting = witness.judge(Some(Observed { value: left, revision: Revision::new(9) }));
+//! let sighting = witness.sighting(Some(Observed { value: left, revision: Revision::new(9) }));
 //! let mut fence = PlaneFence::new(me.clone(), PlaneKind::Tenant, Rules::default());
 //! let actions = fence.step(now, Event::Acquire(sighting));
 //! let [Action::Transact { attempt, transaction }] = actions.as_slice() else {

@@ -165,7 +165,7 @@ impl Witness {
     }
 
     /// Returns a fence that was read from the store, with what is known about its holder.
-    pub fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
+    pub fn sighting(&self, fence: Option<Observed<Fence>>) -> Sighting {
         let life = match &fence {
             Some(Observed {
                 value:

@@ -267,7 +267,7 @@ impl Replica {
         let now = self.now();
         match &mut self.machines {
             Some(machines) => {
-                let sighting = machines.witness.judge(fence);
+                let sighting = machines.witness.sighting(fence);
                 machines.fence.step(now, Event::Acquire(sighting))
             }
             None => Vec::new(),

@@ -227,7 +227,7 @@ impl<'a> Search<'a> {
         self.waiting[level].push(index);
         if known.is_none() {
             visit(&world);
-            self.judge(&world, index);
+            self.check(&world, index);
         }
     }
 
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
 
     /// Checks the properties of a new world. They depend only on the world, and not on what was
     /// spent.
-    fn judge(&mut self, world: &World, index: u32) {
+    fn check(&mut self, world: &World, index: u32) {
         for property in self.scenario.properties() {
             let holds = (property.condition)(self.scenario, world);
             match property.expectation {

@@ -62,7 +62,7 @@ fn fresh() -> PlaneFence {
 }
 
 fn acquire(fence: Option<Observed<Fence>>) -> Event {
-    Event::Acquire(witness().judge(fence))
+    Event::Acquire(witness().sighting(fence))
 }
 
 fn sent(actions: &[Action]) -> (Attempt, &Transaction) {
@@ -259,7 +259,7 @@ fn rule_4_an_own_forgotten_fence_is_adopted_and_waits_from_the_adoption() {
     let late = done(&actions, Outcome::Applied(rev(20)));
     assert_eq!(fence.step(at(211), late), [], "given up is given up");
     let own = record(me(), 1, FenceState::Held, 20);
-    let actions = fence.step(at(220), Event::Looked(witness().judge(Some(own))));
+    let actions = fence.step(at(220), Event::Looked(witness().sighting(Some(own))));
     let actions = fence.step(at(230), done(&actions, Outcome::Applied(rev(22))));
     let [
         Action::OpenTenure {

@@ -157,7 +157,7 @@ async fn one_accepted_credential_outweighs_a_refused_one() {
 #[test]
 fn a_certificate_must_be_valid_now_and_meant_for_clients() {
     let ca = Ca::new("plane");
-    let judge = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
+    let verifier = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
     let named = |params: &mut CertificateParams| {
         params.distinguished_name.push(DnType::CommonName, "dora");
     };
@@ -171,24 +171,24 @@ fn a_certificate_must_be_valid_now_and_meant_for_clients() {
     });
     let nameless = ca.issue(|_| {});
     for chain in [expired, serving, nameless] {
-        assert!(judge.judge(&chain, SystemTime::now()).user.is_err());
+        assert!(verifier.identify(&chain, SystemTime::now()).user.is_err());
     }
     let good = ca.issue(|params| {
         named(params);
         params.not_after = (SystemTime::now() + day()).into();
     });
-    let judgement = judge.judge(&good, SystemTime::now());
-    assert_eq!(judgement.user.expect("valid today").name, "dora");
-    let until = judgement.until.expect("it expires");
+    let identity = verifier.identify(&good, SystemTime::now());
+    assert_eq!(identity.user.expect("valid today").name, "dora");
+    let until = identity.until.expect("it expires");
     assert!(until <= SystemTime::now() + day() + Duration::from_secs(1));
-    let late = judge.judge(&good, SystemTime::now() + day() * 2);
+    let late = verifier.identify(&good, SystemTime::now() + day() * 2);
     assert!(late.user.is_err());
 }
 
 #[test]
 fn a_judgement_holds_until_the_next_date_in_the_chain() {
     let ca = Ca::new("plane");
-    let judge = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
+    let verifier = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
     let second = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
     let chain = ca.issue(|params| {
         params.distinguished_name.push(DnType::CommonName, "dora");
@@ -201,10 +201,10 @@ fn a_judgement_holds_until_the_next_date_in_the_chain() {
         (2_000_000_100, true, Some(2_000_000_101)),
         (2_000_000_101, false, None),
     ] {
-        let judgement = judge.judge(&chain, second(now));
-        assert_eq!(judgement.user.is_ok(), is_valid, "{now}");
-        assert_eq!(judgement.until, until.map(second), "{now}");
-        assert!(judgement.holds_at(second(now)), "{now}");
+        let identity = verifier.identify(&chain, second(now));
+        assert_eq!(identity.user.is_ok(), is_valid, "{now}");
+        assert_eq!(identity.until, until.map(second), "{now}");
+        assert!(identity.holds_at(second(now)), "{now}");
     }
 }
 
@@ -224,7 +224,7 @@ fn a_chain_that_would_be_much_work_is_known_by_its_length() {
 #[test]
 fn subject_attributes_become_name_groups_and_uid() {
     let ca = Ca::new("plane");
-    let judge = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
+    let verifier = ClientCa::new(std::slice::from_ref(&ca.root)).expect("a root");
     let chain = ca.issue(|params| {
         let subject = &mut params.distinguished_name;
         subject.push(DnType::CommonName, "eva");
@@ -238,7 +238,10 @@ fn subject_attributes_become_name_groups_and_uid() {
             vec![5, 0],
         )];
     });
-    let user = judge.judge(&chain, SystemTime::now()).user.expect("valid");
+    let user = verifier
+        .identify(&chain, SystemTime::now())
+        .user
+        .expect("valid");
     assert_eq!(
         *user,
         UserInfo {

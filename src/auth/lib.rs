@@ -31,4 +31,4 @@ pub use user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
 };
 pub use verdict::Verdict;
-pub use x509::{ClientCa, ClientChain, Judgement, X509Error};
+pub use x509::{ChainIdentity, ClientCa, ClientChain, X509Error};

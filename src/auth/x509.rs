@@ -124,8 +124,8 @@ impl ClientCa {
     /// Returns the user whom a chain proves at `now`, or the reason why it proves none, and until
     /// when that holds. The call may take some milliseconds, so callers cache the result and hold
     /// no lock.
-    pub fn judge(&self, chain: &ClientChain, now: SystemTime) -> Judgement {
-        Judgement {
+    pub fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
+        ChainIdentity {
             user: self.verify(chain, now),
             until: chain.next_date(now),
         }
@@ -147,17 +147,17 @@ impl ClientCa {
     }
 }
 
-/// The judgement of a CA on a chain.
+/// The user that a CA finds in a chain, and how long that holds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Judgement {
+pub struct ChainIdentity {
     /// The user, or the reason why the chain proves none.
     pub user: Result<Arc<UserInfo>, Denied>,
     /// The time from which the chain has to be judged again; `None` for never.
     pub until: Option<SystemTime>,
 }
 
-impl Judgement {
-    /// Returns whether the judgement still holds.
+impl ChainIdentity {
+    /// Returns whether the result still holds.
     pub fn holds_at(&self, now: SystemTime) -> bool {
         self.until.is_none_or(|until| now < until)
     }

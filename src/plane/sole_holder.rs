@@ -72,7 +72,7 @@ impl SoleHolder {
         };
         let mut machine = PlaneFence::new(me.clone(), PlaneKind::Root, Rules::default());
         let witness = Witness::shared_store(LeaseTerms::default());
-        let asked = machine.step(NOW, Event::Acquire(witness.judge(None)));
+        let asked = machine.step(NOW, Event::Acquire(witness.sighting(None)));
         let [Action::Transact { attempt, .. }] = asked[..] else {
             unreachable!("an absent fence is taken by one transaction");
         };

@@ -111,12 +111,16 @@ impl Authority {
 
     fn is_fixed(&self) -> bool {
         let mut authorizers = self.authorizers.iter();
-        authorizers.all(|judge| matches!(judge, ChainedAuthorizer::Fixed(_)))
+        authorizers.all(|authorizer| matches!(authorizer, ChainedAuthorizer::Fixed(_)))
     }
 
     /// Calls the authorizer at a position, which may call a webhook.
-    pub(crate) async fn ask(&self, judge: usize, access: &Access) -> Result<Decision, ApiError> {
-        match self.authorizers.get(judge) {
+    pub(crate) async fn ask(
+        &self,
+        authorizer: usize,
+        access: &Access,
+    ) -> Result<Decision, ApiError> {
+        match self.authorizers.get(authorizer) {
             Some(ChainedAuthorizer::Fixed(authorizer)) => {
                 Ok(authorizer.authorize(&access.attributes()).await)
             }
@@ -161,9 +165,9 @@ impl<'a> AuthorizerRun<'a> {
 
     /// Runs the authorizers until one decides or has to wait.
     pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
-        while let Some(judge) = self.authority.authorizers.get(self.next) {
+        while let Some(authorizer) = self.authority.authorizers.get(self.next) {
             self.next += 1;
-            let decision = match judge {
+            let decision = match authorizer {
                 ChainedAuthorizer::Fixed(authorizer) => match authorizer.authorize(self.attributes)
                 {
                     Verdict::Now(Some(decision)) => decision,

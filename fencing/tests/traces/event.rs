@@ -89,7 +89,7 @@ fn sighting(value: &Value, terms: LeaseTerms) -> Sighting {
         }
         (other, holder) => panic!("no life: {other} of {holder:?}"),
     }
-    let sighting = witness.judge(found);
+    let sighting = witness.sighting(found);
     let read = Value::read(&format!("{sighting:?}"));
     for name in ["fence", "life"] {
         assert_eq!(read.field(name), value.field(name));

@@ -308,8 +308,8 @@ impl Ring {
 
     /// Adds the witness's facts to a fence from the store: whether its holder lives, and the read
     /// lease that a replica waits out before it takes the fence of a dead holder.
-    pub(crate) fn judge(&self, fence: Option<Observed<Fence>>) -> Sighting {
-        self.shared.witness.lock().judge(fence)
+    pub(crate) fn sighting(&self, fence: Option<Observed<Fence>>) -> Sighting {
+        self.shared.witness.lock().sighting(fence)
     }
 
     /// Returns the lowest level of all members, if there are any.

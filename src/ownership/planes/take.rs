@@ -185,7 +185,7 @@ impl Planes {
             });
         }
         let holder = fence.as_ref().map(|fence| fence.value.holder.clone());
-        let sighting = self.ring().judge(fence);
+        let sighting = self.ring().sighting(fence);
         let mut queue: VecDeque<Action> = slot.fence.step(Event::Acquire(sighting)).into();
         while let Some(action) = queue.pop_front() {
             match action {

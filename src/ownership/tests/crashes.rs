@@ -104,7 +104,7 @@ async fn a_forgotten_fence_is_handed_over_when_asked_for() {
     let of_a = birth.clone();
     // The acquire gets no reply, and replica a gives up before it reads the fence again.
     let slot = planes.slot_of(&of_a).await.expect("it lives");
-    let sighting = a.ring.judge(None);
+    let sighting = a.ring.sighting(None);
     let actions = slot.fence.step(polyplane_fencing::Event::Acquire(sighting));
     let [
         polyplane_fencing::Action::Transact {

@@ -48,7 +48,7 @@ pub(crate) enum CallOut {
         to: Str,
     },
     /// To an authorizer, by its position in the authority.
-    Access { judge: usize, access: Access },
+    Access { authorizer: usize, access: Access },
 }
 
 impl PartialEq for CallOut {
@@ -70,12 +70,12 @@ impl PartialEq for CallOut {
                 // A plan writes objects of one kind, which has one converter.
             ) => from == f && to == t && object == o,
             (
-                Self::Access { judge, access },
+                Self::Access { authorizer, access },
                 Self::Access {
-                    judge: j,
+                    authorizer: b,
                     access: a,
                 },
-            ) => judge == j && access == a,
+            ) => authorizer == b && access == a,
             _ => false,
         }
     }
@@ -267,13 +267,13 @@ impl CallOuts<'_> {
     pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
         let mut authorizer_run = AuthorizerRun::new(self.authority, Some(self.cut), attributes);
         loop {
-            let judge = match authorizer_run.resume() {
+            let authorizer = match authorizer_run.resume() {
                 AuthorizerOutcome::Decided(decision) => return Ok(decision),
-                AuthorizerOutcome::Waits(judge, _) => judge,
+                AuthorizerOutcome::Waits(authorizer, _) => authorizer,
             };
             let user = Arc::new(attributes.user.clone());
             let access = Access::new(user, attributes);
-            let decision = match self.look_up(CallOut::Access { judge, access }) {
+            let decision = match self.look_up(CallOut::Access { authorizer, access }) {
                 None => return Err(Interrupted::NeedsReplies),
                 Some(Ok(Reply::Decided(decision))) => decision,
                 Some(Ok(Reply::Said(_) | Reply::Converted(_))) => return Err(mixed_up().into()),
@@ -320,8 +320,8 @@ pub(crate) async fn call_out(services: &Services, questions: Vec<CallOut>) -> Ve
                 let converted = converter.convert(vec![object.clone()], from, to).await;
                 converted.and_then(conversion::only).map(Reply::Converted)
             }
-            CallOut::Access { judge, access } => {
-                let decided = services.authority.ask(*judge, access).await;
+            CallOut::Access { authorizer, access } => {
+                let decided = services.authority.ask(*authorizer, access).await;
                 decided.map(Reply::Decided)
             }
         };

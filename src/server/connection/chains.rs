@@ -55,8 +55,8 @@ impl InternedChain {
     /// Returns the user that the chain proves under `ca`. Verdicts are cached for as long as they
     /// hold.
     pub(crate) fn user(&self, ca: &ClientCa, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
-        let judge = || ca.judge(&self.chain, now);
-        self.verdicts.of(ca.fingerprint(), now, judge).user
+        let identify = || ca.identify(&self.chain, now);
+        self.verdicts.of(ca.fingerprint(), now, identify).user
     }
 }
 

@@ -8,7 +8,7 @@
 use std::time::SystemTime;
 
 use parking_lot::Mutex;
-use polyplane_auth::Judgement;
+use polyplane_auth::ChainIdentity;
 
 /// Verdicts kept for one chain. A client rarely uses planes of more CAs; if it does, the oldest
 /// verdict is dropped and judged again.
@@ -24,26 +24,26 @@ pub(crate) struct Verdicts {
 struct Verdict {
     /// The CA's fingerprint.
     ca: [u8; 32],
-    judgement: Judgement,
+    identity: ChainIdentity,
 }
 
 impl Verdicts {
-    /// Returns the verdict of a CA at `now`: the cached one if it still holds, or that of `judge`.
+    /// Returns the verdict of a CA at `now`: the cached one if it still holds, or that of `identify`.
     pub(crate) fn of(
         &self,
         ca: &[u8; 32],
         now: SystemTime,
-        judge: impl FnOnce() -> Judgement,
-    ) -> Judgement {
+        identify: impl FnOnce() -> ChainIdentity,
+    ) -> ChainIdentity {
         {
             let known = self.known.lock();
             let mut known = known.iter().filter(|verdict| verdict.ca == *ca);
-            if let Some(verdict) = known.find(|verdict| verdict.judgement.holds_at(now)) {
-                return verdict.judgement.clone();
+            if let Some(verdict) = known.find(|verdict| verdict.identity.holds_at(now)) {
+                return verdict.identity.clone();
             }
         }
-        // Concurrent requests may each judge the chain, at most one per thread of the process.
-        let judgement = judge();
+        // Concurrent requests may each verify the chain, at most one per thread of the process.
+        let identity = identify();
         let mut known = self.known.lock();
         known.retain(|verdict| verdict.ca != *ca);
         if known.len() >= VERDICTS_MAX {
@@ -51,9 +51,9 @@ impl Verdicts {
         }
         known.push(Verdict {
             ca: *ca,
-            judgement: judgement.clone(),
+            identity: identity.clone(),
         });
-        judgement
+        identity
     }
 }
 
@@ -69,21 +69,21 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
     }
 
-    fn denied(until: Option<SystemTime>) -> Judgement {
-        Judgement {
+    fn denied(until: Option<SystemTime>) -> ChainIdentity {
+        ChainIdentity {
             user: Err(Denied::Certificate(CertificateFault::NoCommonName)),
             until,
         }
     }
 
-    fn known() -> Judgement {
+    fn known() -> ChainIdentity {
         panic!("the verdict is known")
     }
 
     #[test]
     fn a_denial_is_kept_like_a_proof_until_a_date_in_the_chain() {
         let verdicts = Verdicts::default();
-        let user = Judgement {
+        let user = ChainIdentity {
             user: Ok(Arc::new(UserInfo::new("jane", &["dev"]))),
             until: Some(at(100)),
         };
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(verdicts.of(&[2; 32], at(5), || no.clone()), no);
         assert_eq!(verdicts.of(&[1; 32], at(99), known), user);
         assert_eq!(verdicts.of(&[2; 32], at(49), known), no);
-        // From then on a CA may judge the chain differently.
+        // From then on a CA may find otherwise.
         let never = denied(None);
         assert_eq!(verdicts.of(&[2; 32], at(50), || user.clone()), user);
         assert_eq!(verdicts.of(&[1; 32], at(100), || never.clone()), never);
