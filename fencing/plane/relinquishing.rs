@@ -219,7 +219,12 @@ impl PlaneFence {
     /// Continues the tenure that ended for Released or Deleted, because the store did not apply
     /// that record and never will. The state in memory is current, because this holder has held the
     /// fence all the time.
-    fn go_on(&mut self, relinquishing: &Relinquishing, fence: Revision, now: Time) -> Vec<Action> {
+    fn resume_tenure(
+        &mut self,
+        relinquishing: &Relinquishing,
+        fence: Revision,
+        now: Time,
+    ) -> Vec<Action> {
         self.phase = Phase::Held(Held {
             tenure: relinquishing.suspended,
             fence,
@@ -278,7 +283,7 @@ impl PlaneFence {
                 self.gone_from(&relinquishing.goal, fence, revision)
             }
             (Outcome::Applied(revision), RelinquishStage::Reclaiming) => {
-                self.go_on(&relinquishing, revision, now)
+                self.resume_tenure(&relinquishing, revision, now)
             }
             (Outcome::Refused(refusal), stage) => {
                 self.parted_refused(now, relinquishing, stage, &refusal)
@@ -287,14 +292,14 @@ impl PlaneFence {
                 if !self.rules.keep(Rule::ReleaseSettledByWrite) =>
             {
                 let fence = relinquishing.fence;
-                self.go_on(&relinquishing, fence, now)
+                self.resume_tenure(&relinquishing, fence, now)
             }
             // This reply is final, and so were all earlier ones: the record was not applied. A
             // store that is full refuses it like every other write, and the plane continues as
             // before.
             (Outcome::Rejected, RelinquishStage::Sent) if !relinquishing.unsettled => {
                 let fence = relinquishing.fence;
-                let actions = self.go_on(&relinquishing, fence, now);
+                let actions = self.resume_tenure(&relinquishing, fence, now);
                 self.count_rejection();
                 actions
             }
@@ -336,7 +341,7 @@ impl PlaneFence {
         ) {
             // An earlier reclaim was applied, so Released can no longer be.
             (Some(revision), RelinquishStage::Reclaiming) => {
-                self.go_on(&relinquishing, revision, now)
+                self.resume_tenure(&relinquishing, revision, now)
             }
             // Released was applied, and another replica has taken the plane since; or its fence
             // record was removed.

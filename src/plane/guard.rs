@@ -50,7 +50,7 @@ pub enum SendPermit {
     /// replica's own member key.
     Granted(Vec<Compare>),
     /// Not now: the plane is paused, being released, or waits for the store. The code that ends
-    /// this state calls [`Plane::go_on`](crate::Plane::go_on).
+    /// this state calls [`Plane::permits_changed`](crate::Plane::permits_changed).
     Wait,
     /// Never: the tenure has ended. Nothing was sent.
     Lost,

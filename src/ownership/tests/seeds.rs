@@ -113,7 +113,7 @@ impl Run {
             run.writer.create(&plane, name).await;
         }
         let watching = run.tape.client().watch(&plane).await;
-        let receiving = watching.go_on(&run.town, &run.birth);
+        let receiving = watching.receive(&run.town, &run.birth);
         (run, plane, receiving)
     }
 
@@ -378,7 +378,7 @@ async fn namesake(seeded: (u64, Option<Bug>)) -> History {
 
 /// Connects the watcher again, and ends the run.
 async fn resume(run: Run, watching: Watching) -> History {
-    let receiving = watching.go_on(&run.town, &run.birth);
+    let receiving = watching.receive(&run.town, &run.birth);
     run.end(receiving).await
 }
 

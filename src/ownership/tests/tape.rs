@@ -162,7 +162,7 @@ impl Client {
         outcome.ok()
     }
 
-    /// Begins to watch everything. Nothing is received before [`Watching::go_on`].
+    /// Begins to watch everything. Nothing is received before [`Watching::receive`].
     pub(super) async fn watch(self, plane: &Arc<Plane>) -> Watching {
         let first = self.list(plane).await.expect("the owner answers");
         let watch = Watch {
@@ -214,7 +214,7 @@ impl Receiving {
 
 impl Watching {
     /// Connects to the plane's present owner, and again whenever a session ends.
-    pub(super) fn go_on(mut self, town: &Arc<Town>, birth: &Birth) -> Receiving {
+    pub(super) fn receive(mut self, town: &Arc<Town>, birth: &Birth) -> Receiving {
         let stop = CancellationToken::new();
         let reached = Arc::new(AtomicU64::new(0));
         let (town, birth, stopped) = (Arc::clone(town), birth.clone(), stop.clone());

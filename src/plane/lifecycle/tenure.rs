@@ -71,13 +71,13 @@ impl Plane {
     /// plane is not paused.
     pub fn resume(self: &Arc<Self>) {
         self.guard().resume();
-        self.go_on();
+        self.permits_changed();
     }
 
     /// Resumes everything that waits for permission of the fence's machine. Call this after every
     /// step of the machine that may have granted a permission; an unnecessary call does no harm.
-    pub fn go_on(self: &Arc<Self>) {
-        let wakeup = self.sequencer().lock().go_on();
+    pub fn permits_changed(self: &Arc<Self>) {
+        let wakeup = self.sequencer().lock().permits_changed();
         self.resume_following();
         self.changed();
         self.wake(wakeup);

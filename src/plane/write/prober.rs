@@ -76,7 +76,7 @@ impl Prober {
             match plane.guard().probe().await {
                 Ok(()) => {
                     tracing::info!("the store takes writes again");
-                    plane.go_on();
+                    plane.permits_changed();
                     self.release_all();
                     // The remaining planes have unsettled probes of their own, and the store
                     // answers again.
@@ -118,7 +118,7 @@ impl Prober {
         };
         for plane in planes {
             plane.guard().store_writable();
-            plane.go_on();
+            plane.permits_changed();
         }
     }
 }

@@ -475,7 +475,7 @@ impl Sequencer {
     }
 
     /// Wakes the queue, because it may be sent again after a pause or a permit that had to wait.
-    pub(crate) fn go_on(&mut self) -> Wakeup {
+    pub(crate) fn permits_changed(&mut self) -> Wakeup {
         self.wakeup()
     }
 

@@ -234,7 +234,7 @@ impl<'a> TableWriter<'a> {
     }
 
     /// Creates the rows that follow others which were taken by [`Self::take`].
-    pub fn go_on(call: &'a Call<'a>, version: MetaVersion, include: RowObject) -> Self {
+    pub fn resume(call: &'a Call<'a>, version: MetaVersion, include: RowObject) -> Self {
         Self {
             rows: 1,
             ..Self::new(call, version, include)

@@ -76,7 +76,7 @@ impl Pin {
 
     /// Updates the bytes that the cut pins. Returns false if they are too many, so that the answer
     /// has to end.
-    pub fn may_go_on(&mut self, tenant: &Tenant) -> bool {
+    pub fn may_continue(&mut self, tenant: &Tenant) -> bool {
         let pinned = tenant.plane.pinned_since(self.taken);
         self.hold.resize(STREAM_BYTES.saturating_add(pinned));
         pinned == 0 || !self.hold.is_over()
@@ -290,7 +290,7 @@ impl LongList {
         if matches!(self.at, At::End) {
             return None;
         }
-        if !self.pin.may_go_on(&self.tenant) {
+        if !self.pin.may_continue(&self.tenant) {
             self.at = At::End;
             return Some(Err(StreamEnd::Full));
         }
@@ -316,7 +316,7 @@ impl LongList {
         };
         let mut writer = match &self.at {
             At::Head => ListWriter::begin(&call, self.shape, self.include, &self.meta),
-            At::Behind(_) | At::End => ListWriter::go_on(&call, self.shape, self.include),
+            At::Behind(_) | At::End => ListWriter::resume(&call, self.shape, self.include),
         };
         for object in self.page.cut.range(&self.prefix, start) {
             let key = object.key().as_bytes();

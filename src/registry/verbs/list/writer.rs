@@ -28,7 +28,7 @@ enum Form<'a> {
 impl<'a> ListWriter<'a> {
     /// Writes the beginning, up to the items; `meta` is the JSON of the list's metadata.
     pub fn begin(call: &'a Call<'a>, shape: Shape, include: RowObject, meta: &str) -> Self {
-        let mut list = Self::go_on(call, shape, include);
+        let mut list = Self::resume(call, shape, include);
         match &mut list.form {
             Form::Table(table) => table.begin(meta.as_bytes(), Columns::Shown),
             Form::Items {
@@ -51,10 +51,10 @@ impl<'a> ListWriter<'a> {
     }
 
     /// Creates a writer that continues behind objects which were written before.
-    pub fn go_on(call: &'a Call<'a>, shape: Shape, include: RowObject) -> Self {
+    pub fn resume(call: &'a Call<'a>, shape: Shape, include: RowObject) -> Self {
         let partial = match shape {
             Shape::Table(version) => {
-                let form = Form::Table(TableWriter::go_on(call, version, include));
+                let form = Form::Table(TableWriter::resume(call, version, include));
                 return Self { call, form };
             }
             Shape::Metadata(version, _) => Some(version),

@@ -151,7 +151,7 @@ impl Feed {
             Some(upcoming) => upcoming.convert(&call).await,
         };
         let shown = initial.with(|initial| {
-            if !initial.pinned.may_go_on(&self.tenant) {
+            if !initial.pinned.may_continue(&self.tenant) {
                 return Err(ApiError::expired(MEMORY_SHORT));
             }
             let until = until?;

@@ -54,7 +54,7 @@ impl AnswerSender {
                 Some(frame) => Some(frame),
                 None => body.frame().await.transpose().map_err(|_| Broken::Reset)?,
             };
-            next = self.go_on(frame, body.is_end_stream()).await?;
+            next = self.send_next(frame, body.is_end_stream()).await?;
         }
         Ok(())
     }
@@ -93,7 +93,7 @@ impl AnswerSender {
     }
 
     /// Sends the next frame of a body; `is_last` if the body ends with it.
-    async fn go_on(&self, frame: Option<Frame<Bytes>>, is_last: bool) -> Result<Next, Broken> {
+    async fn send_next(&self, frame: Option<Frame<Bytes>>, is_last: bool) -> Result<Next, Broken> {
         let frame = match frame.map(Frame::into_data) {
             Some(Ok(data)) => {
                 send_data(&self.channel, &self.stream, data, is_last).await?;
