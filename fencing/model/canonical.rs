@@ -41,8 +41,8 @@ impl World {
         parts.rename_shared_names();
         parts.rename_writes(&mut self);
         parts.put_back(&mut self);
-        if self.published & !self.told == 0 {
-            (self.published, self.told) = (0, 0);
+        if self.published & !self.notified == 0 {
+            (self.published, self.notified) = (0, 0);
         }
         if self.net.len() > 1 {
             self.net.sort_by_cached_key(|message| {
@@ -192,7 +192,7 @@ impl Copied {
             return;
         }
         world.observed = renamed(world.observed);
-        (world.published, world.told) = (renamed(world.published), renamed(world.told));
+        (world.published, world.notified) = (renamed(world.published), renamed(world.notified));
         let rename = |write: &mut u8| *write = number(*write).map_or(0, |number| number as u8);
         self.store.history_mut().iter_mut().for_each(rename);
         for replica in &mut self.replicas {

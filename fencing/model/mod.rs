@@ -256,7 +256,7 @@ pub struct World {
     /// Writes that some replica has published; the next field has those of which its observers were
     /// notified.
     published: Writes,
-    told: Writes,
+    notified: Writes,
     /// True if observers are notified by the publisher, whether or not the write's caller still
     /// waits.
     by_publisher: bool,
@@ -353,7 +353,7 @@ impl Model for Scenario {
             observed: 0,
             denied: 0,
             published: 0,
-            told: 0,
+            notified: 0,
             by_publisher: self.rules.keep(Rule::PublisherTellsObservers),
             breach: None,
         };
@@ -473,8 +473,8 @@ impl Scenario {
         }
         if self.peer_views == PeerViews::Told && replica.believes_to_live() {
             let others = (0..self.names.len()).filter(|from| *from != process);
-            let told = others.filter(|from| world.replicas[*from].runs());
-            out.extend(told.map(|from| Happening::HearView { from, to: process }));
+            let sources = others.filter(|from| world.replicas[*from].runs());
+            out.extend(sources.map(|from| Happening::HearView { from, to: process }));
         }
         match self.member_reads {
             MemberReads::None => {}

@@ -97,14 +97,14 @@ struct Search<'a> {
 }
 
 /// Time between two progress lines.
-const TELL_EVERY: Duration = Duration::from_secs(30);
+const REPORT_EVERY: Duration = Duration::from_secs(30);
 
 /// Searches until a property fails, nothing is left, or the limits are reached.
 pub fn search(
     scenario: &Scenario,
     reduction: Reduction,
     limits: Limits,
-    mut tell: impl FnMut(&str),
+    mut report: impl FnMut(&str),
     mut visit: impl FnMut(&World),
 ) -> Found {
     let started = Instant::now();
@@ -112,13 +112,13 @@ pub fn search(
     for world in scenario.init_states() {
         search.come_to(world, NONE, 0, &mut visit);
     }
-    let mut told = Duration::ZERO;
+    let mut reported = Duration::ZERO;
     let mut happenings = Vec::new();
     while let Some((level, index)) = search.next() {
         search.found.took = started.elapsed();
-        if search.found.took >= told + TELL_EVERY {
-            told = search.found.took;
-            tell(&search.progress(level));
+        if search.found.took >= reported + REPORT_EVERY {
+            reported = search.found.took;
+            report(&search.progress(level));
         }
         if search.found.took >= limits.time || search.states.len() >= limits.states {
             search.found.whole = false;

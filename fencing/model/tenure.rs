@@ -131,9 +131,9 @@ impl World {
     pub(super) fn tell_observers(&mut self, process: usize, write: u8) {
         self.published |= 1 << write;
         if self.by_publisher || !self.replicas[process].gave_up() {
-            self.told |= 1 << write;
+            self.notified |= 1 << write;
         }
-        if self.published & !self.told != 0 {
+        if self.published & !self.notified != 0 {
             self.breach = self.breach.or(Some(Breach::UntoldObservers));
         }
     }

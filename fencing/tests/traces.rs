@@ -119,8 +119,8 @@ fn a_trace_that_was_changed_is_noticed() {
         let mut trace = Trace::default();
         let mut lines = lines.clone();
         lines[opened] = lines[opened].replace(text, other);
-        let told: Result<(), String> = lines.iter().try_for_each(|line| trace.line(line));
-        told
+        let recorded: Result<(), String> = lines.iter().try_for_each(|line| trace.line(line));
+        recorded
     };
     assert_eq!(changed("never written", ""), Ok(()));
     for (text, other) in [
@@ -236,7 +236,7 @@ impl Replay {
     }
 
     fn permit(&mut self, line: &str) -> Result<Option<Difference>, String> {
-        let told = Value::read(between(line, " asked=", "\n"));
+        let recorded = Value::read(between(line, " asked=", "\n"));
         let tenure = Value::read(between(line, " tenure=", " asked="));
         let open = self.machine.tenure();
         let today = open.map(|tenure| (tenure, self.machine.commit_permit(self.now, tenure)));
@@ -249,13 +249,13 @@ impl Replay {
                     let guard = value.only();
                     (guard.field("fence").clone(), guard.field("member").clone())
                 };
-                match told.name == "Granted" && tenure && fence(&told) == fence(&today) {
+                match recorded.name == "Granted" && tenure && fence(&recorded) == fence(&today) {
                     true => Ok(None),
                     false => Err(format!("today {today:?}")),
                 }
             }
             Some((_, CommitPermit::Wait))
-                if told.name == "Granted" && self.intake() == Intake::ReadOnly =>
+                if recorded.name == "Granted" && self.intake() == Intake::ReadOnly =>
             {
                 self.probes = true;
                 Ok(Some(Difference::NoBatchWhileReadOnly))
@@ -265,16 +265,18 @@ impl Replay {
     }
 
     fn step(&mut self, line: &str) -> Result<Option<Difference>, String> {
-        let told = Value::read(between(line, " event=", " actions="));
+        let recorded = Value::read(between(line, " event=", " actions="));
         let actions = Value::read(between(line, " actions=", " tenure="));
         let tenure = Value::read(line.rsplit_once(" tenure=").map_or("", |(_, last)| last));
-        let event = event::event(&told, self.terms, |attempt| {
+        let event = event::event(&recorded, self.terms, |attempt| {
             self.sent.get(&attempt).copied()
         });
         let event = event.ok_or("today's machine did not send that")?;
         let today = match &event {
             Event::CommitSent if self.probes => Vec::new(),
-            Event::CommitDone(Outcome::Unknown) if self.probes => self.tell(Event::Probe, &actions),
+            Event::CommitDone(Outcome::Unknown) if self.probes => {
+                self.step_machine(Event::Probe, &actions)
+            }
             Event::CommitDone(Outcome::Applied(at)) => {
                 self.unpublished = Some(*at);
                 Vec::new()
@@ -283,7 +285,7 @@ impl Replay {
                 self.probes = false;
                 Vec::new()
             }
-            event => self.tell(event.clone(), &actions),
+            event => self.step_machine(event.clone(), &actions),
         };
         let difference = match Value::read(&format!("{today:?}")) == actions {
             true => None,
@@ -300,13 +302,13 @@ impl Replay {
     }
 
     /// Steps the machine, and records by which number the trace knows its attempts.
-    fn tell(&mut self, event: Event, actions: &Value) -> Vec<Action> {
+    fn step_machine(&mut self, event: Event, actions: &Value) -> Vec<Action> {
         let today = self.machine.step(self.now, event);
-        for ((_, told), action) in actions.fields.iter().zip(&today) {
+        for ((_, recorded), action) in actions.fields.iter().zip(&today) {
             if let Action::Transact { attempt, .. } = action
-                && told.name == "Transact"
+                && recorded.name == "Transact"
             {
-                let number = told.field("attempt").number();
+                let number = recorded.field("attempt").number();
                 self.sent.insert(number, *attempt);
             }
         }
@@ -314,13 +316,18 @@ impl Replay {
     }
 
     /// Returns which listed difference this is, if it is one.
-    fn difference(&mut self, event: &Event, told: &Value, today: &[Action]) -> Option<Difference> {
-        let told_one = match told.fields.as_slice() {
+    fn difference(
+        &mut self,
+        event: &Event,
+        recorded: &Value,
+        today: &[Action],
+    ) -> Option<Difference> {
+        let recorded_one = match recorded.fields.as_slice() {
             [] => "nothing",
             [(_, only)] => &only.name,
             _ => return None,
         };
-        match (event, told_one, today) {
+        match (event, recorded_one, today) {
             (
                 Event::Done {
                     outcome: Outcome::Applied(_),
@@ -337,8 +344,8 @@ impl Replay {
                 "Transact",
                 [],
             ) if self.probes => {
-                let again = self.tell(Event::Probe, told);
-                let same = Value::read(&format!("{again:?}")) == *told;
+                let again = self.step_machine(Event::Probe, recorded);
+                let same = Value::read(&format!("{again:?}")) == *recorded;
                 same.then_some(Difference::ProbedByTurn)
             }
             (
@@ -384,7 +391,7 @@ impl Replay {
         }
         let mode = between(line, " mode=", " queued=");
         let mode = mode.split_once('(').map_or(mode, |(mode, _)| mode);
-        let told = match mode {
+        let recorded = match mode {
             "Accepting" if line.ends_with("paused=true") => Intake::Wait,
             "Accepting" => Intake::Open,
             "Settling" => Intake::Wait,
@@ -392,13 +399,13 @@ impl Replay {
             "Ended" => Intake::Ended,
             other => return Err(format!("no mode: {other}")),
         };
-        match (told, self.intake()) {
-            (told, today) if told == today => Ok(None),
+        match (recorded, self.intake()) {
+            (recorded, today) if recorded == today => Ok(None),
             (Intake::ReadOnly, Intake::Open) => Ok(Some(Difference::WritableAtOnce)),
             (Intake::Ended, Intake::Open | Intake::ReadOnly) if line.contains("Ended(Closed)") => {
                 Ok(Some(Difference::StaysInMemory))
             }
-            (told, today) => Err(format!("today {today:?}, not {told:?}")),
+            (recorded, today) => Err(format!("today {today:?}, not {recorded:?}")),
         }
     }
 }

@@ -359,25 +359,29 @@ impl Planes {
                 return Err(WakeError::Moved(self.designated(birth).map(Box::new)));
             }
             let slot = self.slot(birth).await?;
-            let mut told = match slot.begin_wake(self.seconds()) {
+            let mut woken = match slot.begin_wake(self.seconds()) {
                 WakeStep::Ready(plane) => return Ok(plane),
                 WakeStep::LookAgain => continue,
                 WakeStep::WaitForTask => {
                     drop(slot.busy().await);
                     continue;
                 }
-                WakeStep::WaitForWake(told) => told,
-                WakeStep::Start { tell, told, lost } => {
+                WakeStep::WaitForWake(woken) => woken,
+                WakeStep::Start {
+                    wake_result,
+                    woken,
+                    lost,
+                } => {
                     if let Some(lost) = lost {
                         self.metrics().conflict();
                         lost.plane.end(Ended::Lost);
                     }
                     let planes = self.me.upgrade().expect("it is borrowed right now");
-                    tokio::spawn(planes.wake_slot(slot, tell));
-                    told
+                    tokio::spawn(planes.wake_slot(slot, wake_result));
+                    woken
                 }
             };
-            match told.wait_for(Option::is_some).await {
+            match woken.wait_for(Option::is_some).await {
                 Ok(woken) => {
                     if let Some(woken) = woken.clone() {
                         return woken;
@@ -395,7 +399,7 @@ impl Planes {
     async fn wake_slot(
         self: Arc<Self>,
         slot: Arc<PlaneSlot>,
-        tell: watch::Sender<Option<WakeResult>>,
+        wake_result: watch::Sender<Option<WakeResult>>,
     ) {
         let busy = slot.busy().await;
         let (planes, taken) = (Arc::clone(&self), Arc::clone(&slot));
@@ -412,7 +416,7 @@ impl Planes {
         if woken.is_err() {
             self.drop_if_idle(&slot);
         }
-        tell.send_replace(Some(woken));
+        wake_result.send_replace(Some(woken));
     }
 
     /// Returns the plane's slot in this life. Creates it if there is none.

@@ -199,14 +199,14 @@ pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
 /// Returns the members of the view, each with the record of the terms that it has adopted.
 fn adopters(shared: &RingState) -> (ViewNumber, Vec<Adopter>) {
     // The revision is read before the view, so the view is at least as new.
-    let told = *shared.members_seen_to.borrow();
+    let seen_to = *shared.members_seen_to.borrow();
     let view = shared.view.load_full();
     let seen = shared.terms.borrow();
     let members = view.members().map(|member| Adopter {
         holder: holder(member),
         adopted: seen.adopted(&member.id, member.incarnation),
     });
-    (ViewNumber::new(told.0), members.collect())
+    (ViewNumber::new(seen_to.0), members.collect())
 }
 
 /// Returns the members that are not known to follow the record of a change that is under way.

@@ -74,8 +74,8 @@ async fn newest_of_peers(shared: &Arc<RingState>, turn: usize) -> Option<View> {
             }
         });
     }
-    let told = asking.join_all().await.into_iter().flatten();
-    told.max_by_key(View::number)
+    let views = asking.join_all().await.into_iter().flatten();
+    views.max_by_key(View::number)
 }
 
 /// Returns the view of a reply; `None` if one of its members is invalid. An invalid member cannot
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_view_with_a_member_that_makes_no_sense_is_no_view() {
-        let told = |address: &str| ViewMember {
+        let member = |address: &str| ViewMember {
             life: Life {
                 replica: "a".to_owned(),
                 incarnation: 4,
@@ -121,9 +121,9 @@ mod tests {
             weight: 100,
             draining: false,
         };
-        let good = read(7, &[told("h:1")]).expect("it makes sense");
+        let good = read(7, &[member("h:1")]).expect("it makes sense");
         assert_eq!(good.number(), ViewNumber::new(7));
         assert_eq!(good.members().count(), 1);
-        assert_eq!(read(7, &[told("h:1"), told("")]), None);
+        assert_eq!(read(7, &[member("h:1"), member("")]), None);
     }
 }

@@ -190,14 +190,14 @@ impl Ring {
 
     /// Waits until the view has this number or a newer one. Returns whether it does in time.
     pub async fn reach(&self, number: ViewNumber, patience: Duration) -> bool {
-        let mut told = self.shared.members_seen_to.subscribe();
-        if told.borrow().0 >= number.get() {
+        let mut seen_to = self.shared.members_seen_to.subscribe();
+        if seen_to.borrow().0 >= number.get() {
             return true;
         }
         if let Err(error) = self.shared.store.request_progress().await {
             tracing::debug!(%error, "the store was not asked for its progress");
         }
-        let reached = told.wait_for(|told| told.0 >= number.get());
+        let reached = seen_to.wait_for(|seen_to| seen_to.0 >= number.get());
         matches!(timeout(patience, reached).await, Ok(Ok(_)))
     }
 

@@ -181,12 +181,12 @@ impl Planes {
             ..floor.clone()
         };
         let at = self.put_floor(since, &announced).await?;
-        let told = self
+        let reached = self
             .ring()
             .reach(ViewNumber::new(at.0), VIEW_PATIENCE)
             .await;
         let all = self.ring().level_of_all();
-        let known = all.filter(|all| told && all.number >= wanted.number);
+        let known = all.filter(|all| reached && all.number >= wanted.number);
         if known.is_none() {
             let back = Floor {
                 raising: None,

@@ -67,11 +67,11 @@ pub(crate) enum WakeStep {
     Ready(Arc<Plane>),
     /// A task is already waking it: wait for its result.
     WaitForWake(watch::Receiver<Option<WakeResult>>),
-    /// Wake it and send the result to `tell`. `lost` is a plane in memory whose tenure has ended:
-    /// end it.
+    /// Wake it and send the result to `wake_result`. `lost` is a plane in memory whose tenure has
+    /// ended: end it.
     Start {
-        tell: watch::Sender<Option<WakeResult>>,
-        told: watch::Receiver<Option<WakeResult>>,
+        wake_result: watch::Sender<Option<WakeResult>>,
+        woken: watch::Receiver<Option<WakeResult>>,
         lost: Option<AwakePlane>,
     },
     /// A task is deciding whether the plane stays: wait until it is done, then call again.
@@ -103,17 +103,21 @@ impl PlaneSlot {
             }
             // Its release was sent, but the plane continues if the store refused it.
             Stage::Awake(_) if self.busy.try_lock().is_err() => return WakeStep::WaitForTask,
-            Stage::Waking(told) => return WakeStep::WaitForWake(told.clone()),
+            Stage::Waking(woken) => return WakeStep::WaitForWake(woken.clone()),
             Stage::Gone => return WakeStep::LookAgain,
             Stage::Asleep | Stage::Awake(_) => {}
         }
-        let (tell, told) = watch::channel(None);
-        let was = std::mem::replace(&mut *stage, Stage::Waking(told.clone()));
+        let (wake_result, woken) = watch::channel(None);
+        let was = std::mem::replace(&mut *stage, Stage::Waking(woken.clone()));
         let lost = match was {
             Stage::Awake(awake) => Some(awake),
             Stage::Asleep | Stage::Waking(_) | Stage::Gone => None,
         };
-        WakeStep::Start { tell, told, lost }
+        WakeStep::Start {
+            wake_result,
+            woken,
+            lost,
+        }
     }
 
     /// Returns the plane, if it is awake and its tenure is open.

@@ -175,8 +175,8 @@ impl Planes {
             birth: slot.birth.clone(),
             view: self.ring().view().number().get(),
         };
-        let told = self.ring().call(member, take.into(), NOTIFY_PATIENCE).await;
-        if let Err(error) = told {
+        let sent = self.ring().call(member, take.into(), NOTIFY_PATIENCE).await;
+        if let Err(error) = sent {
             tracing::debug!(%error, plane = slot.birth.id, "the successor was not told");
         }
     }

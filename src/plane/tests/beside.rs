@@ -53,7 +53,7 @@ async fn external(site: &Site, name: &str, value: Option<&str>) -> Revision {
 struct Both {
     maps: Watcher,
     leases: Watcher,
-    told: Vec<(Version, String)>,
+    seen: Vec<(Version, String)>,
 }
 
 impl Both {
@@ -62,7 +62,7 @@ impl Both {
         Self {
             maps: watch(configmaps()).await.expect("inside"),
             leases: watch(leases()).await.expect("inside"),
-            told: Vec::new(),
+            seen: Vec::new(),
         }
     }
 
@@ -73,10 +73,10 @@ impl Both {
             for event in events_until(watcher, version).await {
                 assert!(event.version() > last, "{} after {last}", event.version());
                 last = event.version();
-                self.told.push((event.version(), tell(&event)));
+                self.seen.push((event.version(), tell(&event)));
             }
         }
-        self.told.sort();
+        self.seen.sort();
     }
 }
 
@@ -192,13 +192,13 @@ proptest! {
             if !forgets {
                 let mut reread = Both::after(&again, born).await;
                 reread.until(until).await;
-                prop_assert_eq!(&reread.told, &live.told);
+                prop_assert_eq!(&reread.seen, &live.seen);
                 let past = again.at(born, &leases()).await.expect("inside");
                 prop_assert_eq!(past.count(&leases()), 0);
             }
             // The events that were delivered add up to the objects that exist.
-            let added: BTreeMap<&str, &str> = live.told.iter().fold(BTreeMap::new(), |mut all, (_, told)| {
-                let mut parts = told.splitn(3, ' ');
+            let added: BTreeMap<&str, &str> = live.seen.iter().fold(BTreeMap::new(), |mut all, (_, seen)| {
+                let mut parts = seen.splitn(3, ' ');
                 let (_, key, rest) = (parts.next(), parts.next(), parts.next());
                 match rest.unwrap_or_default().rsplit_once(" -> ") {
                     Some((_, "None")) => all.remove(key.unwrap_or_default()),
@@ -239,13 +239,13 @@ proptest! {
             act(&site, &next, &Mutex::default(), &keep(then)).await;
             let newest = external(&site, "last", Some("1")).await;
             let until = reach(&next, newest).await;
-            let mut told = Both::after(&next, born).await;
-            told.until(until).await;
+            let mut seen = Both::after(&next, born).await;
+            seen.until(until).await;
             let again = site.open_with("a", following()).await;
             prop_assert_eq!(dump(&again.snapshot()), dump(&next.snapshot()));
             let mut reread = Both::after(&again, born).await;
             reread.until(until).await;
-            prop_assert_eq!(reread.told, told.told);
+            prop_assert_eq!(reread.seen, seen.seen);
             Ok(())
         })?;
     }
@@ -327,7 +327,7 @@ async fn the_head_of_a_pause_stays_while_others_write() {
         }
         plane.resume();
         while plane.head() == head {
-            assert!(Instant::now() < soon, "nothing is told any more");
+            assert!(Instant::now() < soon, "nothing is seen any more");
             tokio::task::yield_now().await;
         }
     }

@@ -6,7 +6,7 @@ use super::*;
 
 /// The answer to one write.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Told {
+enum Answer {
     Done(Version),
     NotDone,
 }
@@ -20,8 +20,8 @@ fn faults() -> impl Strategy<Value = Vec<Option<CommitFault>>> {
 }
 
 /// Runs one of several writers of a few keys. Each write carries a value of its own.
-async fn write_values(plane: Arc<Plane>, writer: usize, rounds: usize) -> Vec<(String, Told)> {
-    let mut told = Vec::new();
+async fn write_values(plane: Arc<Plane>, writer: usize, rounds: usize) -> Vec<(String, Answer)> {
+    let mut received = Vec::new();
     for round in 0..rounds {
         let key = configmap(&format!("o-{}", (writer + round) % 3));
         let mine = format!("{writer}-{round}");
@@ -33,7 +33,7 @@ async fn write_values(plane: Arc<Plane>, writer: usize, rounds: usize) -> Vec<(S
             };
             let answer = plane.submit(claimed(put(key.name(), &mine), claim)).await;
             match answer {
-                Ok(done) => told.push((mine, Told::Done(done.version))),
+                Ok(done) => received.push((mine, Answer::Done(done.version))),
                 Err(SubmitError::Withdrawn | SubmitError::ClaimFailed(_)) => {
                     tokio::task::yield_now().await;
                     continue;
@@ -42,13 +42,13 @@ async fn write_values(plane: Arc<Plane>, writer: usize, rounds: usize) -> Vec<(S
                     SubmitError::Unavailable(_)
                     | SubmitError::Refused(_)
                     | SubmitError::ReadOnly(_),
-                ) => told.push((mine, Told::NotDone)),
+                ) => received.push((mine, Answer::NotDone)),
                 Err(error) => panic!("{error}"),
             }
             break;
         }
     }
-    told
+    received
 }
 
 proptest! {
@@ -75,10 +75,10 @@ proptest! {
             let tasks: Vec<_> = (0..6)
                 .map(|writer| tokio::spawn(write_values(Arc::clone(&plane), writer, 12)))
                 .collect();
-            let mut told = BTreeMap::new();
+            let mut received = BTreeMap::new();
             for task in tasks {
                 for (value, answer) in task.await.expect("no writer fails") {
-                    prop_assert_eq!(told.insert(value, answer), None);
+                    prop_assert_eq!(received.insert(value, answer), None);
                 }
             }
             site.store.apply_late().await;
@@ -89,11 +89,11 @@ proptest! {
                 let object = event.current().expect("only puts");
                 prop_assert_eq!(seen.insert(value(object), event.version()), None);
             }
-            let done: BTreeMap<_, _> = told
+            let done: BTreeMap<_, _> = received
                 .iter()
-                .filter_map(|(value, told)| match told {
-                    Told::Done(version) => Some((value.clone(), *version)),
-                    Told::NotDone => None,
+                .filter_map(|(value, received)| match received {
+                    Answer::Done(version) => Some((value.clone(), *version)),
+                    Answer::NotDone => None,
                 })
                 .collect();
             prop_assert_eq!(&seen, &done);
@@ -118,8 +118,12 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
         .map(|writer| tokio::spawn(write_values(Arc::clone(&plane), writer, 10)))
         .collect();
     for task in tasks {
-        let told = task.await.expect("no writer fails");
-        assert!(told.iter().all(|(_, told)| matches!(told, Told::Done(_))));
+        let received = task.await.expect("no writer fails");
+        assert!(
+            received
+                .iter()
+                .all(|(_, received)| matches!(received, Answer::Done(_)))
+        );
     }
     plane
         .submit(write(vec![delete("o-1"), delete("template-a")]))
@@ -129,8 +133,8 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
     let from = WatchFrom::After(start);
     let mut watcher = plane.watch(scope(), from).await.expect("inside");
     let head = plane.snapshot().version();
-    let told = take_all(&mut watcher, head).await;
-    assert_eq!(told.len(), 82);
+    let received = take_all(&mut watcher, head).await;
+    assert_eq!(received.len(), 82);
     let state = dump(&plane.snapshot());
     close(&plane, Ended::Closed).await;
     site.store.close().await;
@@ -142,7 +146,7 @@ async fn on_disk_a_plane_is_after_a_restart_what_it_was() {
     assert!(plane.snapshot().version() >= head);
     assert_eq!(plane.snapshot().version(), plane.seen());
     let mut watcher = plane.watch(scope(), from).await.expect("history survives");
-    assert_eq!(take_all(&mut watcher, head).await, told);
+    assert_eq!(take_all(&mut watcher, head).await, received);
     site.store.close().await;
 }
 

@@ -70,7 +70,7 @@ proptest! {
             let one = hand_over(&site, &plane, LogBounds::default()).await;
             let two = hand_over(&site, &one, LogBounds::default()).await;
             let until = events.last().map_or(Version::ZERO, |event| event.version());
-            let told: Vec<_> = events.iter().map(|event| tell(event)).collect();
+            let received: Vec<_> = events.iter().map(|event| tell(event)).collect();
             prop_assert!(two.snapshot().version() >= last);
             prop_assert_eq!(two.snapshot().version(), two.seen());
             prop_assert_eq!(dump(&two.snapshot()), dump(&plane.snapshot()));
@@ -84,7 +84,7 @@ proptest! {
             let froms = std::iter::once(born).chain(events.iter().map(|event| event.version()));
             for (at, from) in froms.enumerate() {
                 let rest = rest(&two, from, until).await;
-                prop_assert_eq!(rest.as_deref(), Some(&told[at..]));
+                prop_assert_eq!(rest.as_deref(), Some(&received[at..]));
             }
             Ok(())
         })?;
@@ -211,8 +211,8 @@ async fn old_events_stay_behind_and_who_needs_them_is_told() {
         old.expect_err("left behind"),
         WatchError::Expired(ExpiredCause::Bytes)
     );
-    let told = rest(&next, versions[37], versions[39]).await;
-    assert_eq!(told.map(|told| told.len()), Some(2));
+    let received = rest(&next, versions[37], versions[39]).await;
+    assert_eq!(received.map(|received| received.len()), Some(2));
     let other = WatchScope::Prefix(Prefix::resource("", "secrets"));
     next.watch(other, WatchFrom::After(versions[0]))
         .await
@@ -249,8 +249,8 @@ async fn what_the_former_owner_had_dropped_is_gone_by_the_hand_over() {
         assert_eq!(old.expect_err("dropped there"), WatchError::Expired(gone));
         let old = next.at(versions[0], &configmaps()).await;
         assert_eq!(old.expect_err("dropped there"), AtError::Expired(gone));
-        let told = rest(&next, versions[37], versions[39]).await;
-        assert_eq!(told.map(|told| told.len()), Some(2));
+        let received = rest(&next, versions[37], versions[39]).await;
+        assert_eq!(received.map(|received| received.len()), Some(2));
         plane = next;
     }
 }

@@ -200,8 +200,8 @@ async fn history_begins_where_the_store_still_knows_it() {
     };
     let mut watcher = plane.watch(scope(), from).await.expect("still known");
     let events = events_until(&mut watcher, versions[5]).await;
-    let told: Vec<_> = events.iter().map(|event| event.version()).collect();
-    assert_eq!(told, versions[3..]);
+    let seen: Vec<_> = events.iter().map(|event| event.version()).collect();
+    assert_eq!(seen, versions[3..]);
     assert_eq!(value(events[0].previous().expect("it was there")), "2");
 }
 

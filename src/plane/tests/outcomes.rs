@@ -354,8 +354,8 @@ async fn an_unknown_outcome_is_settled_though_the_last_write_is_forgotten() {
     for fault in [CommitFault::UnknownNotApplied, CommitFault::UnknownApplied] {
         let plan = site.store.plan();
         plan.commits_matching(of_plane("a"), fault, 1);
-        let told = plane.submit(write(vec![put("m", "2")])).await;
-        assert!(matches!(told, Ok(_) | Err(SubmitError::Unavailable(_))));
+        let received = plane.submit(write(vec![put("m", "2")])).await;
+        assert!(matches!(received, Ok(_) | Err(SubmitError::Unavailable(_))));
     }
     let object = plane.snapshot().get(&configmap("m")).expect("there");
     assert_eq!(value(&object), "2");

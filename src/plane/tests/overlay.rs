@@ -286,9 +286,9 @@ async fn goes_on_from(plane: &Arc<Plane>, before: Version, versions: [Version; 4
     for (from, wanted) in cases {
         let watcher = plane.watch(scope(), WatchFrom::After(from)).await;
         let mut watcher = watcher.expect("above the change");
-        let told = events_until(&mut watcher, second).await;
-        let told: Vec<Version> = told.iter().map(|event| event.version()).collect();
-        assert_eq!(told, wanted);
+        let seen = events_until(&mut watcher, second).await;
+        let seen: Vec<Version> = seen.iter().map(|event| event.version()).collect();
+        assert_eq!(seen, wanted);
     }
 }
 
@@ -307,9 +307,9 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
         .submit(write(vec![define("1.b")]))
         .await
         .expect("fine");
-    let told = plane.submit(write(vec![widget("v", "1")])).await;
-    let told = told.expect("fine").version;
-    assert_eq!(events_until(&mut open, told).await.len(), 1);
+    let seen = plane.submit(write(vec![widget("v", "1")])).await;
+    let seen = seen.expect("fine").version;
+    assert_eq!(events_until(&mut open, seen).await.len(), 1);
 
     let versions = history(&plane).await;
     let next = open.next().await;
@@ -318,7 +318,7 @@ async fn a_watch_ends_with_its_view_and_goes_on_only_from_above_the_change() {
     assert_eq!(all.len(), 3, "other resources go on");
     goes_on_from(&plane, before, versions).await;
     // Lists of the older version are still answered.
-    let then = plane.at(told, &widgets()).await.expect("inside the log");
+    let then = plane.at(seen, &widgets()).await.expect("inside the log");
     assert_eq!(then.count(&widgets()), 1);
     assert_eq!(rows(then.overlay()), rows(plane.overlay().as_ref()));
 

@@ -104,7 +104,7 @@ fn resources() -> [Prefix; 2] {
 
 /// Returns the events that watchers of both resources get after a version, in the order of the
 /// versions.
-async fn told_after(plane: &Arc<Plane>, from: Version) -> Option<Vec<Arc<Event>>> {
+async fn events_after(plane: &Arc<Plane>, from: Version) -> Option<Vec<Arc<Event>>> {
     let head = plane.snapshot().version();
     let mut all = Vec::new();
     for resource in resources() {
@@ -270,7 +270,7 @@ proptest! {
             }
             let last = plane.snapshot();
             let label = |plane: &Plane| plane.snapshot().index_amount(LABELS, b"layer");
-            let events = told_after(&plane, born.version()).await.expect("nothing is forgotten");
+            let events = events_after(&plane, born.version()).await.expect("nothing is forgotten");
             prop_assert_eq!(follow(state(&born), &events)?, state(&last));
 
             let (site, loaded) = reopen(&site, birth).await;
@@ -281,7 +281,7 @@ proptest! {
                 prop_assert!(other.snapshot().version() >= last.version());
                 prop_assert_eq!(other.snapshot().version(), other.seen());
                 prop_assert_eq!(label(&other), label(&plane));
-                let again = told_after(&other, born.version()).await.expect("from the store");
+                let again = events_after(&other, born.version()).await.expect("from the store");
                 prop_assert_eq!(first_difference(&again, &events), None);
                 for (version, wanted) in &kept {
                     let mut was = Vec::new();
@@ -355,7 +355,9 @@ async fn what_is_unshadowed_follows_and_what_is_the_planes_own_stays() {
         "the object has only changed"
     );
     assert_ne!(uid(&before, 4), uid(&after, 4), "it is another one");
-    let events = told_after(&plane, before.version()).await.expect("inside");
+    let events = events_after(&plane, before.version())
+        .await
+        .expect("inside");
     // One changed, one removed, one removed and added, and one added: five events.
     assert_eq!(events.len(), 5);
     let come = after.get(&key_of(5)).expect("there");
@@ -382,7 +384,9 @@ async fn a_tombstone_goes_with_the_key_that_it_hid() {
     assert!(steps(&plane, &new, 1, 255).await);
     assert_eq!(plane.snapshot().objects(), 0, "what was deleted stays away");
     assert_eq!(
-        told_after(&plane, before).await.map(|told| told.len()),
+        events_after(&plane, before)
+            .await
+            .map(|received| received.len()),
         Some(0)
     );
     assert!(steps(&plane, &back, 1, 255).await);
@@ -424,7 +428,9 @@ async fn many_differences_take_several_commits_and_a_crash_between_them_goes_on(
         assert_eq!(dump(&plane.snapshot()), dump(&cut));
     }
     assert_eq!(commits + 1, 4, "255 places at most, 100 tombstones at most");
-    let events = told_after(&plane, before.version()).await.expect("inside");
+    let events = events_after(&plane, before.version())
+        .await
+        .expect("inside");
     assert_eq!(events.len(), MANY - 150);
     let followed = follow(state(&before), &events).expect("a right history");
     assert_eq!(followed, state(&plane.snapshot()));
@@ -458,10 +464,10 @@ async fn a_template_may_name_one_that_a_later_commit_brings() {
     assert!(steps(&plane, &new, 1, 1).await);
     let first = body(&plane.snapshot().get(&key_of(0)).expect("there"));
     assert!(first.contains(&format!(r#""uid":"{named}""#)), "{first}");
-    let told = told_after(&plane, born).await.expect("inside");
+    let received = events_after(&plane, born).await.expect("inside");
     let (_, again) = reopen(&site, &old).await;
-    let history = told_after(&again, born).await.expect("from the store");
-    assert_eq!(first_difference(&history, &told), None);
+    let history = events_after(&again, born).await.expect("from the store");
+    assert_eq!(first_difference(&history, &received), None);
 }
 
 #[tokio::test]

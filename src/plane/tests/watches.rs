@@ -94,7 +94,7 @@ proptest! {
                     prop_assert_eq!(dump(&at), dump(cut));
                     prop_assert_eq!(at.version(), cut.version());
                 }
-                let told: Vec<_> = events.iter().map(|event| tell(event)).collect();
+                let received: Vec<_> = events.iter().map(|event| tell(event)).collect();
                 for (at, from) in std::iter::once(born.version())
                     .chain(events.iter().map(|event| event.version()))
                     .enumerate()
@@ -103,7 +103,7 @@ proptest! {
                     let until = events.last().map_or(Version::ZERO, |event| event.version());
                     let rest = events_until(&mut resumed, until).await;
                     let rest: Vec<_> = rest.iter().map(|event| tell(event)).collect();
-                    prop_assert_eq!(&rest, &told[at..]);
+                    prop_assert_eq!(&rest, &received[at..]);
                 }
             }
             Ok(())

@@ -86,11 +86,11 @@ async fn readers_see_what_was_acknowledged_and_old_cuts_never_change() {
     assert_eq!(dump(&before), old);
 
     let gone = plane.submit(write(vec![delete("m")])).await.expect("fine");
-    let told = &gone.objects[0];
-    assert_eq!(value(&told.object), "1");
-    assert!(told.object.version() < Some(told.version));
-    let body = told.object.body_at(told.version);
-    let text = format!(r#""resourceVersion":"{}""#, told.version);
+    let received = &gone.objects[0];
+    assert_eq!(value(&received.object), "1");
+    assert!(received.object.version() < Some(received.version));
+    let body = received.object.body_at(received.version);
+    let text = format!(r#""resourceVersion":"{}""#, received.version);
     assert!(String::from_utf8_lossy(&body).contains(&text));
     assert!(plane.snapshot().get(&configmap("m")).is_none());
 }

@@ -267,11 +267,11 @@ mod tests {
     async fn what_is_ready_travels_together_while_others_are_at_work() {
         for (others_work, writes) in [(true, 1), (false, 2)] {
             let (mut written, flusher, mut far) = counted(1000);
-            let (tell, mut told) = tokio::sync::mpsc::channel::<&[u8]>(8);
-            let second = tell.clone();
-            tell.try_send(b"first ").expect("heard");
+            let (sender, mut frames) = tokio::sync::mpsc::channel::<&[u8]>(8);
+            let second = sender.clone();
+            sender.try_send(b"first ").expect("heard");
             let connection = async move {
-                while let Some(frame) = told.recv().await {
+                while let Some(frame) = frames.recv().await {
                     written.write_all(frame).await.expect("buffered");
                 }
                 std::future::pending::<()>().await;
@@ -289,7 +289,7 @@ mod tests {
             assert_eq!(&got, b"first second");
             assert_eq!(flusher.0.lock().stream.writes, writes);
             ready.await.expect("no panic");
-            drop(tell);
+            drop(sender);
         }
     }
 

@@ -30,7 +30,7 @@ fn event(revision: Revision, k: &str, value: Option<&str>, previous: Option<&str
 }
 
 /// Reads a watch until it has delivered everything up to a revision.
-async fn told(watch: &mut StoreWatch, through: Revision) -> Vec<StoreEvent> {
+async fn events_through(watch: &mut StoreWatch, through: Revision) -> Vec<StoreEvent> {
     let mut events = Vec::new();
     let mut last = Revision(0);
     while last < through {
@@ -179,7 +179,7 @@ pub(super) async fn watch_resumes_where_it_ended(store: Arc<dyn Store>) {
             .expect("a watch");
         let next = done(&store, vec![put("k", "live"), delete("other")]).await;
         done(&store, vec![put("other", "")]).await;
-        let found = told(&mut watch, next).await;
+        let found = events_through(&mut watch, next).await;
         let (from, to) = (key("k"), key("l"));
         let history = store.history(from, to, after).await.expect("read").events;
         assert_eq!(
@@ -199,7 +199,7 @@ pub(super) async fn watch_tells_progress_without_events(store: Arc<dyn Store>) {
     let last = done(&store, vec![put("b", "1")]).await;
     store.request_progress().await.expect("asked");
     assert_eq!(
-        told(&mut watch, last).await,
+        events_through(&mut watch, last).await,
         [],
         "nothing happened in its range"
     );
@@ -235,7 +235,7 @@ pub(super) async fn watch_misses_nothing_under_load(store: Arc<dyn Store>) {
     assert_eq!(history.len(), 8 * 40 * 2);
     for mut watch in watchers {
         assert!(
-            told(&mut watch, head).await == history,
+            events_through(&mut watch, head).await == history,
             "the watch is the history"
         );
     }

@@ -164,14 +164,14 @@ pub(super) async fn refusal_tells_what_the_compared_keys_hold(store: Arc<dyn Sto
     let result = store.commit(txn(compares, vec![put("c", "1")])).await;
     let Err(CommitError::Refused {
         failed,
-        at: told,
+        at: newest,
         found,
     }) = result
     else {
         panic!("not refused: {result:?}");
     };
     assert_eq!(failed, [1, 2, 4]);
-    assert_eq!(told, at);
+    assert_eq!(newest, at);
     let a = KeyValue {
         key: key("a"),
         value: key("2"),
@@ -210,21 +210,21 @@ pub(super) async fn refusal_tells_of_commits_made_at_the_same_time(store: Arc<dy
         }));
     }
     let mut puts = Vec::new();
-    let mut told = Vec::new();
+    let mut reads = Vec::new();
     for racer in racers {
         let (racer, lost, won) = racer.await.expect("the racer ends");
         puts.push((won, format!("{racer}")));
         let Err(CommitError::Refused { at, mut found, .. }) = lost else {
             panic!("not refused: {lost:?}");
         };
-        told.push((at, found.remove(0).expect("k is always there")));
+        reads.push((at, found.remove(0).expect("k is always there")));
     }
-    for (at, found) in told {
+    for (at, found) in reads {
         assert!(at >= found.modified);
         let newer = |revision| revision > found.modified && revision <= at;
         assert!(
             !puts.iter().any(|(revision, _)| newer(*revision)),
-            "the newest at {at} is told"
+            "the newest at {at} is reported"
         );
         let put = puts
             .iter()

@@ -251,12 +251,12 @@ impl Inner {
             end: Bytes::from_static(b"\0\0"),
         };
         let member = self.members.current();
-        let told = timeout(ATTEMPT_TIMEOUT, async {
+        let update = timeout(ATTEMPT_TIMEOUT, async {
             let after = Revision(at.0.saturating_sub(1));
             let mut stream = EventStream::open(&member, &self.keys, &range, after).await?;
             stream.next().await
         });
-        let floor = match told.await {
+        let floor = match update.await {
             Ok(Ok(FeedUpdate::Compacted(floor))) => floor,
             Ok(Ok(FeedUpdate::Events(_) | FeedUpdate::Progress(_)) | Err(_)) | Err(_) => {
                 Revision(at.0 + 1)

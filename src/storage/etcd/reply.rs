@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use tonic::{ConnectError, Status};
 
-    fn told(status: Status) -> Fault {
+    fn fault_of(status: Status) -> Fault {
         fault(&Error::GRpcStatus(status))
     }
 
@@ -193,7 +193,7 @@ mod tests {
             "etcdserver: too many requests",
             "raft proposal dropped",
         ] {
-            let fault = told(Status::unavailable(text));
+            let fault = fault_of(Status::unavailable(text));
             assert_eq!(fault, Fault::NotProposed(text.to_owned()));
         }
         for text in [
@@ -205,7 +205,7 @@ mod tests {
             "etcdserver: request timed out, possibly due to connection lost",
             "transport is closing",
         ] {
-            let fault = told(Status::unavailable(text));
+            let fault = fault_of(Status::unavailable(text));
             assert!(matches!(fault, Fault::Unavailable(_)), "{text}: {fault:?}");
         }
     }
@@ -214,9 +214,9 @@ mod tests {
     fn a_call_without_a_connection_was_not_sent() {
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
         let status = Status::from_error(Box::new(ConnectError(Box::new(refused))));
-        assert!(matches!(told(status), Fault::NotProposed(_)));
+        assert!(matches!(fault_of(status), Fault::NotProposed(_)));
         let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
         let status = Status::from_error(Box::new(reset));
-        assert!(matches!(told(status), Fault::Unavailable(_)));
+        assert!(matches!(fault_of(status), Fault::Unavailable(_)));
     }
 }

@@ -88,8 +88,11 @@ mod tests {
         for text in refused {
             assert!(refusal(text).is_some(), "{text}");
         }
-        let told = refusal("3.5.27").expect("refused");
-        assert!(told.contains("3.5.27") && told.contains("3.5.28"), "{told}");
+        let refusal_text = refusal("3.5.27").expect("refused");
+        assert!(
+            refusal_text.contains("3.5.27") && refusal_text.contains("3.5.28"),
+            "{refusal_text}"
+        );
     }
 
     #[test]

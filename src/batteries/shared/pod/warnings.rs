@@ -312,7 +312,7 @@ fn about_profiles(
     // of a client that knows fields.
     let own = &context["appArmorProfile"];
     let from_annotation = app_armor_profile(text);
-    let told = match subject {
+    let is_deprecated = match subject {
         Subject::Template => own.is_null() && from_annotation.as_ref() != Some(of_pod),
         Subject::Pod => match (&from_annotation, own) {
             (None, Value::Null) => true,
@@ -320,7 +320,7 @@ fn about_profiles(
             _ => false,
         },
     };
-    if told {
+    if is_deprecated {
         let text = r#"deprecated since v1.30; use the "appArmorProfile" field instead"#;
         out.push(format!("{}: {text}", path.key(&key)));
     }

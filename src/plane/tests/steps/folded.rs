@@ -68,7 +68,7 @@ impl Twin {
     }
 
     /// Returns the number of steps that the record lists, and the number that it has folded.
-    async fn told_and_folded(&self) -> (usize, u32) {
+    async fn seen_and_folded(&self) -> (usize, u32) {
         let Some(value) = self.record().await else {
             return (0, 0);
         };
@@ -81,11 +81,11 @@ impl Twin {
 
     /// Returns everything that a reader can get of a version and of the time since.
     async fn since(&self, version: Version) -> Vec<String> {
-        let told = told_after(&self.plane, version).await;
-        let told = told.map_or(vec!["gone".to_owned()], |events| {
+        let seen = events_after(&self.plane, version).await;
+        let seen = seen.map_or(vec!["gone".to_owned()], |events| {
             events.iter().map(|event| tell(event)).collect()
         });
-        let mut all = told;
+        let mut all = seen;
         for resource in resources() {
             match self.plane.at(version, &resource).await {
                 Ok(cut) => all.extend(dump_of(&cut, &resource)),
@@ -208,10 +208,10 @@ proptest! {
                 let label = |cut: &Snapshot| cut.index_amount(LABELS, b"layer");
                 prop_assert_eq!(label(&cut), label(&other));
                 kept.push(cut.version());
-                let (told, folded) = folds.told_and_folded().await;
-                let (all, none) = stays.told_and_folded().await;
+                let (seen, folded) = folds.seen_and_folded().await;
+                let (all, none) = stays.seen_and_folded().await;
                 let folded = usize::try_from(folded).expect("few");
-                prop_assert_eq!((told + folded, none), (all, 0));
+                prop_assert_eq!((seen + folded, none), (all, 0));
             }
             for handed_over in [false, true] {
                 for version in &kept {
@@ -262,8 +262,8 @@ async fn a_chain_has_one_step_and_a_fold_that_no_release_makes_longer() {
         let folds = lived_through(&layers[..=count], Before::Folds).await;
         let stays = lived_through(&layers[..=count], Before::Stays).await;
         let before = u32::try_from(count - 1).expect("few");
-        assert_eq!(folds.told_and_folded().await, (1, before));
-        assert_eq!(stays.told_and_folded().await, (count, 0));
+        assert_eq!(folds.seen_and_folded().await, (1, before));
+        assert_eq!(stays.seen_and_folded().await, (count, 0));
         assert_eq!(dump(&folds.plane.snapshot()), dump(&stays.plane.snapshot()));
         let len = |record: Option<Bytes>| record.map_or(0, |record| record.len());
         bytes.push((len(folds.record().await), len(stays.record().await)));
@@ -281,8 +281,8 @@ async fn a_chain_has_one_step_and_a_fold_that_no_release_makes_longer() {
 async fn layers_that_were_left_behind_are_not_needed() {
     let layers = releases(9, 2, 4);
     let mut twin = lived_through(&layers, Before::Folds).await;
-    let (told, folded) = twin.told_and_folded().await;
-    assert_eq!((told, folded), (1, 3));
+    let (seen, folded) = twin.seen_and_folded().await;
+    assert_eq!((seen, folded), (1, 3));
     let before = dump(&twin.plane.snapshot());
     let born = twin.plane.birth();
     let with_history = twin.since(born).await;
@@ -326,22 +326,22 @@ async fn a_fold_waits_for_the_log() {
         assert!(twin.steps(to, 9, 255).await);
     }
     assert_eq!(
-        twin.told_and_folded().await,
+        twin.seen_and_folded().await,
         (2, 0),
         "the log tells of both"
     );
-    let told = told_after(&twin.plane, born).await;
-    assert_eq!(told.map(|told| told.len()), Some(2));
+    let seen = events_after(&twin.plane, born).await;
+    assert_eq!(seen.map(|seen| seen.len()), Some(2));
     twin.goes_on(true, LogBounds::default()).await;
     assert!(twin.steps(&layers[3], 9, 255).await);
     assert_eq!(
-        twin.told_and_folded().await,
+        twin.seen_and_folded().await,
         (3, 0),
         "also behind a hand-off"
     );
     twin.goes_on(false, LogBounds::default()).await;
-    let again = told_after(&twin.plane, born).await;
-    assert_eq!(again.map(|told| told.len()), Some(3));
+    let again = events_after(&twin.plane, born).await;
+    assert_eq!(again.map(|seen| seen.len()), Some(3));
 }
 
 /// A commit that folds and is not applied leaves the chain as it was. One whose outcome was unknown
@@ -355,7 +355,7 @@ async fn a_fold_is_as_durable_as_its_commit() {
         CommitFault::UnknownLate,
     ] {
         let mut twin = lived_through(&layers[..3], Before::Folds).await;
-        assert_eq!(twin.told_and_folded().await, (1, 1));
+        assert_eq!(twin.seen_and_folded().await, (1, 1));
         let of_plane =
             |txn: &polyplane_storage::Txn| txn.ops.iter().any(|op| op.key().starts_with(b"p/a/"));
         twin.site
@@ -370,7 +370,7 @@ async fn a_fold_is_as_durable_as_its_commit() {
             drop(twin.plane.step(&ahead.folding(), soon()).await);
         }
         twin.site.store.apply_late().await;
-        assert_eq!(twin.told_and_folded().await, (1, 2), "{fault:?}");
+        assert_eq!(twin.seen_and_folded().await, (1, 2), "{fault:?}");
         let before = dump(&twin.plane.snapshot());
         for handed_over in [true, false] {
             twin.goes_on(handed_over, LogBounds::default()).await;

@@ -56,7 +56,7 @@ async fn the_versions_of_a_transaction_are_divided_among_planes() {
     futures_util::future::join_all(all).await;
     let mut seen = BTreeMap::new();
     for plane in &planes {
-        for event in told_after(plane, born).await.expect("inside") {
+        for event in events_after(plane, born).await.expect("inside") {
             let revision = event.version().revision(Base(0));
             let planes: &mut BTreeMap<u8, &str> = seen.entry(revision).or_default();
             let other = planes.insert(event.version().index(), plane.id());
@@ -145,12 +145,12 @@ proptest! {
             site.store.apply_late().await;
             let last = layers.last().expect("there are four");
             prop_assert_eq!(plane.layer_hash(), last.hash().clone());
-            let events = told_after(&plane, born.version()).await.expect("inside");
+            let events = events_after(&plane, born.version()).await.expect("inside");
             prop_assert_eq!(follow(state(&born), &events)?, state(&plane.snapshot()));
             let (_, again) = reopen(&site, birth).await;
             prop_assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
-            let told = told_after(&again, born.version()).await.expect("from the store");
-            prop_assert_eq!(first_difference(&told, &events), None);
+            let received = events_after(&again, born.version()).await.expect("from the store");
+            prop_assert_eq!(first_difference(&received, &events), None);
             Ok(())
         })?;
     }

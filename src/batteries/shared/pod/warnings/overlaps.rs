@@ -3,7 +3,7 @@
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 
-/// A file and what it comes from, if that has to be told.
+/// A file and what it comes from, if a warning names that.
 #[derive(Debug, Clone, PartialEq)]
 struct File {
     path: String,
@@ -47,19 +47,19 @@ pub fn warnings(volumes: &[Value], out: &mut Vec<String>) {
             } else {
                 format!("{shown} {}", quote(source.str_at(&[named_by])))
             };
-            tell(name, &what, files(source, ""), out);
+            warn(name, &what, files(source, ""), out);
         }
         let sources = volume.items_at(&["projected", "sources"]);
         let mut all = Vec::new();
-        let mut told = 0;
+        let mut checked = 0;
         for source in sources {
             if source
                 .as_object()
                 .is_none_or(|members| members.values().all(Value::is_null))
             {
                 // Upstream tells about it where it stands among the overlaps.
-                tell_from(name, "Projected", &all, told, out);
-                told = all.len();
+                warn_from(name, "Projected", &all, checked, out);
+                checked = all.len();
                 out.push(format!(
                     "volume {} (Projected) has no sources provided",
                     quote(name)
@@ -68,15 +68,15 @@ pub fn warnings(volumes: &[Value], out: &mut Vec<String>) {
             }
             all.extend(projected(source));
         }
-        tell_from(name, "Projected", &all, told, out);
+        warn_from(name, "Projected", &all, checked, out);
     }
 }
 
-fn tell(volume: &str, what: &str, files: Vec<File>, out: &mut Vec<String>) {
-    tell_from(volume, what, &files, 0, out);
+fn warn(volume: &str, what: &str, files: Vec<File>, out: &mut Vec<String>) {
+    warn_from(volume, what, &files, 0, out);
 }
 
-fn tell_from(volume: &str, what: &str, files: &[File], start: usize, out: &mut Vec<String>) {
+fn warn_from(volume: &str, what: &str, files: &[File], start: usize, out: &mut Vec<String>) {
     for (at, file) in files
         .iter()
         .enumerate()
