@@ -23,6 +23,7 @@ mod backend;
 mod connection;
 mod documents;
 mod operations;
+mod option_problems;
 mod options;
 mod peer;
 mod pipeline;

@@ -19,7 +19,6 @@ use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::documents::HeapSize;
-use crate::documents::paths::to_json;
 
 /// The kind of the aggregated document.
 pub(crate) const AGGREGATED: &str = "APIGroupDiscoveryList";
@@ -494,4 +493,10 @@ pub(crate) fn hash(document: &[u8]) -> String {
 
 fn etag(document: &[u8]) -> HeaderValue {
     HeaderValue::try_from(format!("\"{}\"", hash(document))).expect("hexadecimal is ASCII")
+}
+/// Returns the JSON of a document that consists of text and numbers only.
+pub(crate) fn to_json(document: &impl Serialize) -> Vec<u8> {
+    let mut json = serde_json::to_vec(document).expect("documents are made of text and numbers");
+    json.push(b'\n');
+    json
 }

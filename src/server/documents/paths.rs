@@ -20,7 +20,7 @@ use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::respond::{
     Client, Refusal, Reply, bare, object, raw_json, refuse, text, typed_object,
 };
-use crate::documents::discovery::{AGGREGATED, AggregatedVersion, Discovery};
+use crate::documents::discovery::{AGGREGATED, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi;
 use crate::documents::version::VERSION;
 use crate::operations::health::{Endpoint, Health};
@@ -157,13 +157,6 @@ fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
     paths.sort_unstable();
     paths.dedup();
     raw_json(StatusCode::OK, &to_json(&RootPaths { paths }))
-}
-
-/// Returns the JSON of a document that consists of text and numbers only.
-pub(crate) fn to_json(document: &impl Serialize) -> Vec<u8> {
-    let mut json = serde_json::to_vec(document).expect("documents are made of text and numbers");
-    json.push(b'\n');
-    json
 }
 
 pub(crate) fn require_get(request: &PathRequest<'_>) -> Result<(), Refusal> {

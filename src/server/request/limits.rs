@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::options::OptionProblem;
+use crate::option_problems::OptionProblem;
 
 /// The limits on requests and connections of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
