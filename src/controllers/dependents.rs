@@ -12,7 +12,7 @@ use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start, YieldBudget};
-use polyplane_registry::verbs::delete::Removal;
+use polyplane_registry::services::Removal;
 use polyplane_registry::{Kinds, Scope, Tenant, Verb};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};

@@ -9,7 +9,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_batteries::bootstrap::{Release, Restore};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
-use polyplane_registry::verbs::delete::Removal;
+use polyplane_registry::services::Removal;
 use polyplane_registry::{Observer, Registry, Resource, Tenant};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};

@@ -14,7 +14,7 @@
 //! the owner, which decides.
 
 use crate::request::call::Tenant;
-use crate::write::answerable_by;
+use crate::request::wait::answerable_by;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo, Verdict};

@@ -5,6 +5,7 @@ pub mod body;
 pub mod call;
 pub mod options;
 pub mod parameters;
+pub mod wait;
 
 use crate::authority::GrantedAccess;
 use bytes::Bytes;
@@ -91,6 +92,22 @@ pub struct ResourceRequest {
     pub deadline: Instant,
     /// The seats of which the request holds one; `None` if it needs none.
     pub seats: Option<Arc<dyn Seats>>,
+}
+
+impl ResourceRequest {
+    /// Returns the request for a stream that outlives the call: without body, query and seats, which
+    /// the stream does not need, and with the deadline `ends`. The request's own deadline bounds only
+    /// the time until a watch begins.
+    pub(crate) fn for_stream(&self, ends: Instant) -> Self {
+        Self {
+            body: Bytes::new(),
+            query: Vec::new(),
+            deadline: ends,
+            // The seat covered only the request until its answer began.
+            seats: None,
+            ..self.clone()
+        }
+    }
 }
 
 /// The seats of requests in flight at a server. A request that waits for the answer of a webhook

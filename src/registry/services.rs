@@ -6,11 +6,19 @@ use crate::kinds::table::{KindTable, Resource};
 use crate::plan::Admission;
 use crate::request::call::Tenant;
 use crate::strategy::PlaneSettings;
-use crate::verbs::delete::Removal;
 use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Event, ObjectRef, Plane};
 use std::sync::Arc;
+
+/// The state of an object after its deletion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It is removed.
+    Gone,
+    /// It is marked as being deleted and waits.
+    Pending,
+}
 
 /// An observer that is notified of every write that a plane's owner publishes.
 pub trait Observer: Send + Sync {

@@ -11,11 +11,11 @@
 
 use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run};
 use crate::request::call::Call;
+use crate::request::wait::{answerable_by, out_of_time};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{
-    Committed, Key, KeyQueueGuard, NotAnswerable, ObjectRef, Plane, Settled, Snapshot, SubmitError,
-    Write,
+    Committed, Key, KeyQueueGuard, ObjectRef, Settled, Snapshot, SubmitError, Write,
 };
 use std::future::Future;
 use tokio::time::Instant;
@@ -278,22 +278,6 @@ pub async fn answerable(call: &Call<'_>) -> Result<(), ApiError> {
     answerable_by(&call.tenant.plane, call.request.deadline).await
 }
 
-/// Works as [`answerable`], for code that has no [`Call`].
-///
-/// # Errors
-/// See [`answerable`].
-pub async fn answerable_by(plane: &Plane, deadline: Instant) -> Result<(), ApiError> {
-    plane
-        .answerable(deadline)
-        .await
-        .map_err(|error| match error {
-            NotAnswerable::Lost => ApiError::moved(),
-            other => ApiError::service_unavailable(format!(
-                "the control plane cannot be read here: {other}"
-            )),
-        })
-}
-
 /// Waits for a future, but not beyond the request's deadline.
 ///
 /// # Errors
@@ -310,11 +294,6 @@ fn too_late(call: &Call<'_>) -> ApiError {
         format!("request did not complete within the allotted timeout: {verb}"),
         0,
     )
-}
-
-/// Reports that the request's time is over.
-pub fn out_of_time() -> ApiError {
-    ApiError::timeout("request did not complete within the allotted timeout", 0)
 }
 
 /// Returns the answer to a write that the plane refused.

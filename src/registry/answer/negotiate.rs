@@ -5,9 +5,15 @@
 //! order written; the first that the server can serve wins.
 
 use crate::request::{ResourceRequest, Verb};
-use crate::verbs::patch::PATCH_TYPES;
 use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
+
+/// The media types of patches that built-in kinds accept.
+pub const PATCH_TYPES: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+];
 
 /// The syntax in which values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,9 +7,9 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::{KindVersion, Wanted};
 use crate::kinds::table::{KindTable, Resource, Scope};
 use crate::request::ResourceRequest;
+use crate::request::wait;
 use crate::services::Services;
 use crate::strategy::PlaneSettings;
-use crate::write;
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -66,14 +66,14 @@ impl Tenant {
             let view = |row: Option<&Arc<Resource>>| row.map(|row| row.view);
             if view(found.as_ref()) == view(accepted.resolve(group, version, resource)) {
                 if found.is_none() {
-                    write::answerable_by(&self.plane, deadline).await?;
+                    wait::answerable_by(&self.plane, deadline).await?;
                 }
                 return Ok(found);
             }
             let cut = self.plane.accepted();
             let settled = tokio::time::timeout_at(deadline, self.plane.settled(&cut)).await;
             // Whatever the outcome is, the loop reads the kinds again.
-            let _ = settled.map_err(|_| write::out_of_time())?;
+            let _ = settled.map_err(|_| wait::out_of_time())?;
         }
     }
 }

@@ -13,6 +13,7 @@ use crate::request::call::Call;
 use crate::request::options::{DeleteOptions, ListOptions, ListPurpose, Propagation};
 use crate::request::parameters::DURATION_SECONDS_MAX;
 use crate::select::{self, Selection};
+use crate::services::Removal;
 use crate::strategy::Grace;
 use crate::verbs::list;
 use crate::verbs::list::streamed::Listed;
@@ -38,15 +39,6 @@ pub struct Deleted {
     pub gone: Removal,
     /// The status of the answer.
     pub outcome: Outcome,
-}
-
-/// The state of an object after its deletion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Removal {
-    /// It is removed.
-    Gone,
-    /// It is marked as being deleted and waits.
-    Pending,
 }
 
 /// Reads the options of a deletion from the body or the query.

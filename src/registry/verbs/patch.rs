@@ -3,6 +3,7 @@
 //! A patch is applied to the object in the version of the request. It is applied again whenever
 //! another write came first; that is a conflict only if the patch itself names a version.
 
+use crate::answer::negotiate::PATCH_TYPES;
 use crate::plan::{
     self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules,
     Run, Target,
@@ -22,13 +23,6 @@ use polyplane_apimachinery::schema::decode::{Empties, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
-
-/// The media types of patches that built-in kinds accept.
-pub const PATCH_TYPES: [&str; 3] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-];
 
 /// A patch after parsing.
 pub enum Patch {

@@ -60,7 +60,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     let ends = Instant::now() + timeout(&options, call);
     let mut feed = Feed {
         tenant: call.tenant.clone(),
-        request: Arc::new(bare(call.request, ends)),
+        request: Arc::new(call.request.for_stream(ends)),
         services: Arc::clone(call.services),
         row: Arc::clone(call.row),
         form,
@@ -97,20 +97,6 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         warnings: call.take_warnings(),
         body: AnswerBody::Watch(Box::pin(body)),
     })
-}
-
-/// Returns the request for a stream that outlives the call: without body, query and seats, which
-/// the stream does not need, and with the deadline `ends`. The request's own deadline bounds only
-/// the time until a watch begins.
-pub fn bare(request: &ResourceRequest, ends: Instant) -> ResourceRequest {
-    ResourceRequest {
-        body: Bytes::new(),
-        query: Vec::new(),
-        deadline: ends,
-        // The seat covered only the request until its answer began.
-        seats: None,
-        ..request.clone()
-    }
 }
 
 fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {

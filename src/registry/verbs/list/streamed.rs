@@ -17,7 +17,6 @@ use crate::services::Services;
 use crate::verbs::list;
 use crate::verbs::list::writer::{CHUNK_BYTES, ListWriter};
 use crate::verbs::list::{Items, Page};
-use crate::verbs::watch::bare;
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
@@ -191,7 +190,7 @@ impl Listed {
         let include = list::included(call, self.wish)?;
         let mut list = LongList {
             tenant: call.tenant.clone(),
-            request: Arc::new(bare(call.request, call.request.deadline)),
+            request: Arc::new(call.request.for_stream(call.request.deadline)),
             services: Arc::clone(call.services),
             row: Arc::clone(call.row),
             selection: self.selection,
