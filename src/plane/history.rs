@@ -13,4 +13,5 @@ pub(crate) mod hub;
 pub(crate) mod log;
 pub(crate) mod past;
 pub(crate) mod pinned;
+pub(crate) mod replaced;
 pub(crate) mod watch;

@@ -13,8 +13,6 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::plane::Plane;
-
 /// Bytes of the budget of a [`Memory`] that is created without a budget.
 const BUDGET_DEFAULT: usize = 1 << 30;
 /// When the logs exceed their share, they are shed to this many sixteenths of it, so that the next
@@ -274,33 +272,6 @@ impl Memory {
             }
             log.shed_to(level);
         }
-    }
-}
-
-/// The total bytes of objects that a plane had replaced at a moment.
-#[derive(Debug, Clone, Copy)]
-pub struct ReplacedMark(u64);
-
-impl Plane {
-    /// Returns the memory budget that the plane counts against.
-    #[must_use]
-    pub fn memory(&self) -> &Arc<Memory> {
-        self.committer.memory()
-    }
-
-    /// Marks the moment at which a snapshot was taken, for [`Self::pinned_since`].
-    #[must_use]
-    pub fn replaced_mark(&self) -> ReplacedMark {
-        ReplacedMark(self.log().replaced())
-    }
-
-    /// Returns the most bytes that only the snapshot taken at `mark` can keep in memory: objects
-    /// that were replaced after it and whose events the log has dropped. Objects that the log still
-    /// holds are counted with the log.
-    #[must_use]
-    pub fn pinned_since(&self, mark: ReplacedMark) -> usize {
-        let pinned = self.log().dropped().saturating_sub(mark.0);
-        usize::try_from(pinned).unwrap_or(usize::MAX)
     }
 }
 

@@ -21,13 +21,15 @@ use crate::key::{Key, Prefix};
 use crate::layers::Layers;
 use crate::lifecycle::load::Loaded;
 use crate::lifecycle::params::PlaneParams;
+use crate::memory::Memory;
 use crate::observer::Observer;
 use crate::record::{KeySpace, header_len};
+use crate::state::claim::Claim;
 use crate::state::entry::Entry;
 use crate::state::overlay::Overlay;
 use crate::state::{Context, Root, Snapshot};
 use crate::version::{Base, Stamp, Version};
-use crate::write::claim::{Claim, Committed, Operation, SubmitError, Write};
+use crate::write::claim::{Committed, Operation, SubmitError, Write};
 use crate::write::committer::Committer;
 use crate::write::follow::Follow;
 use crate::write::key_queue::{KeyQueueGuard, KeyQueues};
@@ -174,6 +176,12 @@ impl Plane {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Returns the memory budget that the plane counts against.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Memory> {
+        self.committer.memory()
     }
 
     /// Notifies an observer of every later commit. A plane has one observer: later calls do nothing.

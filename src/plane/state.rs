@@ -6,6 +6,7 @@
 //! [`intern`] shares large pieces of bodies, and [`selectable`] remembers the fields that objects
 //! are selected by.
 
+pub(crate) mod claim;
 pub(crate) mod entry;
 pub(crate) mod index;
 pub(crate) mod intern;
@@ -17,13 +18,13 @@ use std::sync::Arc;
 
 use crate::key::{Key, Prefix, resource_len};
 use crate::layers::template_values::TemplateValues;
+use crate::state::claim::{Claim, Scope};
 use crate::state::entry::{Entry, Flags, ObjectRef};
 use crate::state::index::{Index, IndexId, IndexMap};
 use crate::state::intern::Interner;
 use crate::state::overlay::{ContentId, Derive, Overlay};
 use crate::state::tree::{Item, Tree, Weight};
 use crate::version::Version;
-use crate::write::claim::{Claim, Scope};
 
 /// The objects of one resource.
 #[derive(Debug, Clone)]

@@ -16,11 +16,12 @@ use crate::guard::{Intake, SendPermit};
 use crate::history::watch::Ended;
 use crate::key::Key;
 use crate::layers::step::LayerCommit;
+use crate::state::claim::Claim;
 use crate::state::entry::Entry;
 use crate::state::overlay::Overlay;
 use crate::state::{Context, Cut, Root};
 use crate::version::Version;
-use crate::write::claim::{Broken, Claim, Committed, SubmitError};
+use crate::write::claim::{Broken, Committed, SubmitError};
 
 /// Number of withdrawals that are remembered, to tell whether a cut from before them still holds. A
 /// cut that is older than all of them counts as withdrawn, and its answer is computed again.

@@ -1,0 +1,59 @@
+//! Claims: the facts that a write rests on. A state tests them (`holds` in `state.rs`), and the sequencer
+//! calls that under its lock.
+
+use bytes::Bytes;
+use polyplane_apimachinery::Str;
+
+use crate::key::{Key, Prefix};
+use crate::state::index::IndexId;
+use crate::state::overlay::ContentId;
+use crate::version::Stamp;
+
+/// A fact that a write rests on.
+#[derive(Debug, Clone)]
+pub enum Claim {
+    /// No object has this key.
+    Absent(Key),
+    /// The object is in exactly this state.
+    At(Key, Stamp),
+    /// The object, for example a namespace, exists and is not being deleted.
+    Active(Key),
+    /// The scope has no objects.
+    Empty(Scope),
+    /// No object but `owner` holds this value.
+    Free {
+        /// The index that is tested.
+        index: IndexId,
+        /// The value that must be free.
+        value: Bytes,
+        /// The object that will hold the value.
+        owner: Key,
+    },
+    /// The amount that objects take of this value, and `add`, are together at most `max`.
+    Room {
+        /// The index that is tested.
+        index: IndexId,
+        /// The value whose amount is tested.
+        value: Bytes,
+        /// The amount that the write adds.
+        add: i64,
+        /// The amount that all objects together may take.
+        max: i64,
+    },
+    /// An object defines the resource with just this view; `None` claims that none does.
+    View {
+        /// The resource that is defined.
+        resource: Prefix,
+        /// The id of what readers of the resource see.
+        view: Option<ContentId>,
+    },
+}
+
+/// The keys that [`Claim::Empty`] tests.
+#[derive(Debug, Clone)]
+pub enum Scope {
+    /// The keys under one prefix.
+    Prefix(Prefix),
+    /// The keys in one namespace, of all resources.
+    Namespace(Str),
+}
