@@ -29,10 +29,10 @@ use crate::state::entry::Entry;
 use crate::state::overlay::Overlay;
 use crate::state::{Context, Root, Snapshot};
 use crate::version::{Base, Stamp, Version};
-use crate::write::claim::{Committed, Operation, SubmitError, Write};
 use crate::write::committer::Committer;
 use crate::write::follow::Follow;
 use crate::write::key_queue::{KeyQueueGuard, KeyQueues};
+use crate::write::prepared_write::{Committed, Operation, SubmitError, Write};
 use crate::write::sequencer::{
     Budget, CutStatus, NextPart, NotAccepted, QueuedChange, QueuedOperation, QueuedWrite,
     Sequencer, Wakeup,

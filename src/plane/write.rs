@@ -6,11 +6,11 @@
 //! when a store that refuses writes accepts them again. [`external`] and [`follow`] publish the
 //! keys that other replicas write into the plane.
 
-pub(crate) mod claim;
 pub(crate) mod committer;
 pub mod external;
 pub(crate) mod follow;
 pub(crate) mod key_queue;
+pub(crate) mod prepared_write;
 pub(crate) mod prober;
 pub(crate) mod sequencer;
 pub(crate) mod settle;

@@ -27,7 +27,7 @@ use crate::record::encode_steps;
 use crate::state::entry::{Entry, ObjectRef};
 use crate::state::{Context, Root, Snapshot};
 use crate::version::{Stamp, Version};
-use crate::write::claim::SubmitError;
+use crate::write::prepared_write::SubmitError;
 use crate::write::sequencer::QueuedWrite;
 
 /// Number of changes that one commit covers at most: the number of version indexes in a

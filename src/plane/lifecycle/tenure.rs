@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::history::watch::Ended;
 use crate::plane::Plane;
-use crate::write::claim::SubmitError;
+use crate::write::prepared_write::SubmitError;
 use crate::write::settle::answer_all;
 
 /// The reason why a plane is not paused.

@@ -21,7 +21,7 @@ use crate::state::entry::Entry;
 use crate::state::overlay::Overlay;
 use crate::state::{Context, Cut, Root};
 use crate::version::Version;
-use crate::write::claim::{Broken, Committed, SubmitError};
+use crate::write::prepared_write::{Broken, Committed, SubmitError};
 
 /// Number of withdrawals that are remembered, to tell whether a cut from before them still holds. A
 /// cut that is older than all of them counts as withdrawn, and its answer is computed again.

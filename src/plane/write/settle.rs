@@ -18,8 +18,8 @@ use crate::plane::Plane;
 use crate::state::Root;
 use crate::state::entry::{Entry, Versions};
 use crate::version::Version;
-use crate::write::claim::{Committed, SubmitError, Written};
 use crate::write::committer::{CommitPart, encode};
+use crate::write::prepared_write::{Committed, SubmitError, Written};
 use crate::write::sequencer::{QueuedChange, QueuedWrite, last_position, may_resend};
 
 /// Pause between two attempts to settle, at first. It doubles up to `RETRY_MAX`, so that a failing

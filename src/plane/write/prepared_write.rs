@@ -1,4 +1,4 @@
-//! A prepared write: its operations, and the claims, which are the facts that they rest on.
+//! A prepared write, and what becomes of it: its operations and claims, its result or refusal.
 //!
 //! The sequencer checks claims under its lock against the newest accepted state. A claim that fails
 //! means "prepare again". It is a conflict for the client only if the client gave the version.
