@@ -404,11 +404,11 @@ impl ObjectRef {
     /// Appends [`Self::body`] to a buffer. This copies once, whatever parts the body is made of.
     pub fn append_to(&self, out: &mut impl BufMut) {
         match &self.durable().state {
-            State::Own(Own {
-                body: Body::Shared { rope, .. },
-                ..
-            }) => rope.append_to(out),
-            State::Own(_) | State::Template(_) | State::InFlight(_) => out.put_slice(&self.body()),
+            State::Own(own) => match &own.body {
+                Body::Whole { bytes, .. } => out.put_slice(bytes),
+                Body::Shared { rope, .. } => rope.append_to(out),
+            },
+            State::Template(_) | State::InFlight(_) => out.put_slice(&self.body()),
         }
     }
 

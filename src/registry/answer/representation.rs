@@ -76,6 +76,22 @@ impl Shown<'_> {
         }
     }
 
+    /// Appends [`Self::body`] to a buffer, without a copy between where that can be avoided.
+    fn append_body(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), ApiError> {
+        if let Self::Stored(object) = self
+            && conversion::is_same(
+                call.row,
+                KindVersion::of(call.row, object),
+                KindVersion::served(call.row),
+            )
+        {
+            object.append_to(out);
+            return Ok(());
+        }
+        out.extend_from_slice(&self.body(call)?);
+        Ok(())
+    }
+
     /// Returns the body in the version of the request, without kind and apiVersion.
     fn body(&self, call: &Call<'_>) -> Result<Bytes, ApiError> {
         let object = match self {
@@ -353,4 +369,16 @@ fn write_column(column: &crate::kinds::table::Column, out: &mut Vec<u8>) {
 /// Returns 500 if it is damaged.
 pub fn served_body(call: &Call<'_>, shown: &Shown<'_>) -> Result<Bytes, ApiError> {
     shown.body(call)
+}
+
+/// Appends [`served_body`] to a buffer.
+///
+/// # Errors
+/// Those of [`served_body`].
+pub fn append_served_body(
+    call: &Call<'_>,
+    shown: &Shown<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), ApiError> {
+    shown.append_body(call, out)
 }

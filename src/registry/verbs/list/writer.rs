@@ -9,6 +9,9 @@ use polyplane_plane::ObjectRef;
 
 /// Bytes of a list that are collected before they are sent as one piece.
 pub const CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes for which a chunk is allocated. A chunk ends behind the object that fills it; without room
+/// for that object, most chunks would be moved when they are nearly full.
+const CHUNK_CAPACITY: usize = CHUNK_BYTES + 8 * 1024;
 
 /// A writer of lists, which writes object by object.
 pub struct ListWriter<'a> {
@@ -61,7 +64,7 @@ impl<'a> ListWriter<'a> {
             Shape::Whole => None,
         };
         let form = Form::Items {
-            out: Vec::with_capacity(CHUNK_BYTES),
+            out: Vec::with_capacity(CHUNK_CAPACITY),
             partial,
             is_empty: false,
         };
@@ -74,9 +77,10 @@ impl<'a> ListWriter<'a> {
     /// Returns 500 if stored bytes are damaged.
     pub fn write(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
         let shown = Shown::Stored(object);
-        let body = representation::served_body(self.call, &shown)?;
         let (out, partial) = match &mut self.form {
-            Form::Table(table) => return table.row(&shown, &body),
+            Form::Table(table) => {
+                return table.row(&shown, &representation::served_body(self.call, &shown)?);
+            }
             Form::Items {
                 out,
                 partial,
@@ -88,14 +92,19 @@ impl<'a> ListWriter<'a> {
                 (out, *partial)
             }
         };
-        match partial {
-            Some(version) => representation::partial(version, &body)
-                .iter()
-                .for_each(|part| out.extend_from_slice(part)),
-            None if self.call.row.items_name_kind() => representation::whole(self.call.row, body)
-                .iter()
-                .for_each(|part| out.extend_from_slice(part)),
-            None => out.extend_from_slice(&body),
+        let slices = match partial {
+            Some(version) => {
+                let body = representation::served_body(self.call, &shown)?;
+                representation::partial(version, &body)
+            }
+            None if self.call.row.items_name_kind() => {
+                let body = representation::served_body(self.call, &shown)?;
+                representation::whole(self.call.row, body)
+            }
+            None => return representation::append_served_body(self.call, &shown, out),
+        };
+        for slice in slices {
+            out.extend_from_slice(&slice);
         }
         Ok(())
     }
@@ -111,7 +120,7 @@ impl<'a> ListWriter<'a> {
     /// Removes and returns the bytes written so far. Further objects follow them.
     pub fn take(&mut self) -> Vec<u8> {
         match &mut self.form {
-            Form::Items { out, .. } => std::mem::replace(out, Vec::with_capacity(CHUNK_BYTES)),
+            Form::Items { out, .. } => std::mem::replace(out, Vec::with_capacity(CHUNK_CAPACITY)),
             Form::Table(table) => table.take(),
         }
     }
