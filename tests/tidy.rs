@@ -108,6 +108,13 @@ fn long_functions(name: &str, text: &str) -> Vec<String> {
         if !starts.iter().any(|start| words.starts_with(start)) {
             continue;
         }
+        let mut head = lines[at..]
+            .iter()
+            .filter(|line| line.ends_with(['{', ';', '}']));
+        if head.next().is_none_or(|end| !end.ends_with('{')) {
+            // A function of a trait without a body, or one whose body is on its line.
+            continue;
+        }
         let indent = &line[..line.len() - words.len()];
         let close = format!("{indent}}}");
         let length = lines[at..]
