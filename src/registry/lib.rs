@@ -6,6 +6,11 @@
 //! prepared against the newest accepted state, sequenced with the claims it rests on, and prepared
 //! again if one of them failed (see [`mod@write`]). Every write passes the same stages (see
 //! [`plan`]).
+//!
+//! A [`Call`] holds all that a verb may use: the tenant with its kinds, whose strategies and converters
+//! get the call again, and the [`Services`], whose authority and admission do too. So `request`,
+//! `kinds`, `strategy`, `services`, `authority`, `answer` and `write` use each other in circles, and so
+//! do the stages in `plan`, each of which takes the value of the one before and may interrupt the run.
 
 pub mod answer;
 pub mod authority;

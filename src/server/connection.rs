@@ -30,7 +30,7 @@ use crate::connection::tls::ALPN_H2;
 use crate::peer::headers::ForwardedClient;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
-use crate::request::seat::Seats;
+use crate::request::seats::Seats;
 use crate::server_state::ServerState;
 use crate::watch::websocket;
 

@@ -15,6 +15,12 @@
 //! The certificates are `polyplane_pki`'s. The server is built from `options`, runs in `server`,
 //! and gets planes from the [`Backend`].
 //!
+//! Two groups of files use each other in circles, because their types do. An answer has a body, a body
+//! may be a watch that is relayed from a peer, and messages of peers carry answers: `answer::{body,
+//! guard, respond}`, `watch::{record, relay}` and most of `peer`. The pipeline calls its stages, and
+//! stages need the pipeline or the server's state: `pipeline`, `server_state`, `connection`,
+//! `peer::{forward, listener}` and some files of `request`, `documents` and `operations`.
+//!
 //! Invariant: the server knows no kind, no key and no store; kinds come as a table, planes as trait
 //! objects.
 

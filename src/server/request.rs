@@ -31,3 +31,4 @@ pub(crate) mod resolve;
 pub(crate) mod resource_request;
 pub(crate) mod route;
 pub(crate) mod seat;
+pub(crate) mod seats;

@@ -22,7 +22,7 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::request::seat::Seats;
+use crate::request::seats::Seats;
 
 /// Largest number of bytes in the buffer; a write beyond it sends the buffer first. More would cost
 /// memory on each busy connection.

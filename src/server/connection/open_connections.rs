@@ -28,7 +28,7 @@ use crate::answer::respond::Reply;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::limits::Limits;
-use crate::request::seat::{Seat, Seats};
+use crate::request::seats::{Seat, Seats};
 
 /// Longest time between the graceful close of a connection and its abort. Without it a client that
 /// never reads would keep its connection.

@@ -22,7 +22,7 @@ use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::forward::Forwarding;
 use crate::request::budget::BodyBudget;
 use crate::request::limits::Limits;
-use crate::request::seat::Seats;
+use crate::request::seats::Seats;
 
 /// Number of shards of the series. With fewer, threads would wait for each other.
 const SHARDS: usize = 16;

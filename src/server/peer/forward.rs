@@ -50,7 +50,7 @@ use crate::peer::wire::PeerBody;
 use crate::pipeline::{Origin, Pipeline};
 use crate::request::prove::Located;
 use crate::request::request_info::RequestInfo;
-use crate::request::seat::Seat;
+use crate::request::seats::Seat;
 use crate::server_state::ServerState;
 use crate::watch::record::WatchForm;
 use crate::watch::relay::WatchReader;

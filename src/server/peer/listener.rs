@@ -40,7 +40,7 @@ use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, error_chain};
 use crate::peer::{PeerLimits, wire};
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
-use crate::request::seat::Seats;
+use crate::request::seats::Seats;
 use crate::server_state::ServerState;
 use crate::watch::record::WatchForm;
 

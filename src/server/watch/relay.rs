@@ -23,7 +23,7 @@ use tokio_util::sync::WaitForCancellationFutureOwned;
 use crate::answer::body::Watch;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
-use crate::request::seat::Seat;
+use crate::request::seats::Seat;
 use crate::watch::lines::WatchLines;
 use crate::watch::position::ClientPosition;
 use crate::watch::record::{MalformedRecord, WatchForm, WatchRecords};
