@@ -208,14 +208,19 @@ fn crates_know_only_what_lies_below_them() {
 #[test]
 fn engines_are_named_in_one_place() {
     let mut wrong = Vec::new();
+    let engines: [(&str, &[&str]); 3] = [
+        (
+            "src/storage/sled",
+            &["use sled::", "sled::Db", "sled::Config"],
+        ),
+        ("src/storage/fjall", &["use fjall::", "fjall::Database"]),
+        ("src/storage/etcd", &["etcd_client::"]),
+    ];
     for (name, text) in sources() {
-        let engine = name.starts_with("src/storage/sled");
-        let uses = ["use sled::", "sled::Db", "sled::Config", "etcd_client::"];
-        if !engine
-            && !is_test(&name)
-            && uses.iter().any(|word| text.contains(word))
-            && !name.starts_with("src/storage/etcd")
-        {
+        let is_foreign = |(folder, uses): &(&str, &[&str])| {
+            !name.starts_with(folder) && uses.iter().any(|word| text.contains(word))
+        };
+        if !is_test(&name) && engines.iter().any(is_foreign) {
             wrong.push(name);
         }
     }

@@ -125,6 +125,19 @@ pub enum OpenError {
         /// The newest format that this program reads.
         supported: u32,
     },
+    /// Another engine created the folder.
+    #[error(
+        "the store at {} was created by the engine {found} and cannot be opened as {used}; use {found}, or give another folder",
+        path.display()
+    )]
+    OtherEngine {
+        /// The path of the folder.
+        path: PathBuf,
+        /// The engine that created it, as its format names it.
+        found: String,
+        /// The engine that was to open it.
+        used: &'static str,
+    },
     /// The files on disk are not what was written. Nothing was changed.
     #[error("the store is damaged and was left as it is: {reason}; restore it from a backup")]
     Damaged {

@@ -4,18 +4,21 @@
 //! * [`Store`] is the trait; all other crates use an `Arc<dyn Store>`.
 //! * [`MemoryStore`] keeps everything in the process, for tests and `--store memory`.
 //! * [`SledStore`] is the embedded default: one folder, one process, power-safe.
+//! * [`FjallStore`] is another embedded one, which writes less.
 //! * [`EtcdStore`] is shared by replicas: an etcd cluster.
 //! * [`FaultyStore`] wraps any of them and misbehaves on request.
 //! * `conformance` is the one suite that every engine passes (feature `testing`).
 //!
 //! Invariant: this crate knows bytes, keys and revisions. It knows no kinds, no planes, no HTTP.
-//! Only `sled.rs` and its submodules name sled, only `etcd.rs` and its submodules etcd's client.
+//! Only `sled.rs` and its submodules name sled, and so on for fjall and for etcd's client.
 
 #[cfg(any(test, feature = "testing"))]
 pub mod conformance;
+mod embedded;
 mod error;
 mod etcd;
 mod faults;
+mod fjall;
 mod lease;
 mod memory;
 mod sled;
@@ -24,7 +27,10 @@ mod txn;
 mod watch;
 
 pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
-pub use self::sled::{Disk, SledOptions, SledStore, SystemDisk};
+pub use self::fjall::{FjallOptions, FjallStore};
+pub use self::sled::{SledOptions, SledStore};
+pub use embedded::folder::engine_of;
+pub use embedded::{Disk, SystemDisk};
 pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};
 pub use lease::{Clock, ManualClock, SystemClock};

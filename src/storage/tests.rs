@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::{
-    Clock, CommitError, CommitFault, Committed, FaultyStore, Health, ManualClock, MemoryOptions,
-    MemoryStore, Op, ReadError, ReadFault, Rejection, Revision, SledOptions, SledStore, Store, Txn,
-    WatchEnd, conformance,
+    Clock, CommitError, CommitFault, Committed, FaultyStore, FjallOptions, FjallStore, Health,
+    ManualClock, MemoryOptions, MemoryStore, Op, ReadError, ReadFault, Rejection, Revision,
+    SledOptions, SledStore, Store, Txn, WatchEnd, conformance,
 };
 
 fn sled(path: &Path) -> Arc<dyn Store> {
@@ -16,6 +16,14 @@ fn sled(path: &Path) -> Arc<dyn Store> {
         ..SledOptions::default()
     };
     Arc::new(SledStore::open(path, options).expect("the store opens"))
+}
+
+fn fjall(path: &Path) -> Arc<dyn Store> {
+    let options = FjallOptions {
+        ballast_bytes: 64 * 1024,
+        ..FjallOptions::default()
+    };
+    Arc::new(FjallStore::open(path, options).expect("the store opens"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -43,6 +51,18 @@ async fn sled_conforms() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn fjall_conforms() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut number = 0;
+    conformance::run(|| {
+        number += 1;
+        let path = folder.path().join(number.to_string());
+        async move { fjall(&path) }
+    })
+    .await;
+}
+
 #[test]
 fn memory_follows_the_model() {
     conformance::model(96, async |again| {
@@ -62,6 +82,22 @@ fn sled_follows_the_model_over_openings() {
                 store.close().await;
             }
             sled(&path)
+        }
+    });
+}
+
+#[test]
+fn fjall_follows_the_model_over_openings() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let number = std::cell::Cell::new(0);
+    conformance::model(24, |again| {
+        number.set(number.get() + u32::from(again.is_none()));
+        let path = folder.path().join(number.get().to_string());
+        async move {
+            if let Some(store) = again {
+                store.close().await;
+            }
+            fjall(&path)
         }
     });
 }

@@ -31,11 +31,15 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, IFlags, flock, ioctl_getflags, ioctl_setflags};
 
-use super::folder::{self, Folder, io_at};
+use super::files;
 use super::layout::{self, Damage, HEAD_KEY, Head};
 use super::present::{KeyHash, Present};
 use super::scan::{self, ScanError, Version, Walk};
-use crate::error::OpenError;
+use crate::embedded::folder::{Folder, io_at};
+use crate::embedded::front::Reads;
+use crate::embedded::panic_text;
+use crate::error::{OpenError, ReadError};
+use crate::store::{History, KeyValue, RangeReply, RangeRequest, Revision};
 
 /// Bytes that are rewritten at a time after a failed sync.
 const REWRITE_BYTES: usize = 1024 * 1024;
@@ -109,9 +113,32 @@ pub(super) struct EngineOptions {
 }
 
 /// An opened tree.
-pub(super) struct Engine {
+pub struct Engine {
     pub(super) db: sled::Db,
     file: File,
+}
+
+impl Reads for Engine {
+    fn page(&self, request: &RangeRequest, at: Revision) -> Result<RangeReply, ReadError> {
+        Ok(scan::page(&self.db, request, at.0)?)
+    }
+
+    fn find(&self, key: &[u8], at: Revision) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        let Some(version) = scan::newest(&self.db, key, at.0).map_err(ReadError::from)? else {
+            return Ok((at, None));
+        };
+        let value = version.value().map_err(ScanError::from)?;
+        Ok((at, value.map(|value| version.key_value(value))))
+    }
+
+    fn history(
+        &self,
+        range: (&[u8], &[u8]),
+        after: Revision,
+        through: Revision,
+    ) -> Result<History, ReadError> {
+        Ok(scan::history(&self.db, range, after.0, through.0)?)
+    }
 }
 
 impl Engine {
@@ -184,7 +211,7 @@ impl Engine {
     }
 
     fn open_tree(path: &Path, options: EngineOptions) -> Result<Self, OpenError> {
-        folder::drop_unfinished(path)?;
+        files::drop_unfinished(path)?;
         let config = sled::Config::new()
             .path(path)
             .cache_capacity(options.cache_bytes)
@@ -275,13 +302,6 @@ pub(super) fn discard(engine: Option<Engine>) {
         #[expect(clippy::disallowed_methods, reason = "this thread is no runtime's")]
         std::thread::sleep(RELEASE_POLL);
     }
-}
-
-/// Returns the text of a panic.
-pub(super) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    format!("sled panicked: {}", text.unwrap_or("without a text"))
 }
 
 fn write_through(file: &File) {

@@ -9,7 +9,9 @@ use super::engine::Garbage;
 use super::layout::{self, HEAD_KEY, Head, NewVersion};
 use super::present::KeyHash;
 use super::scan::{self, ScanError, Version};
-use super::writer::{Job, Work, Writer};
+use super::writer::Writer;
+use crate::embedded::jobs::{Job, Work, reject, send};
+use crate::embedded::panic_text;
 use crate::error::{CommitError, Rejection};
 use crate::store::{Committed, KeyValue, LeaseId, Op, Revision, StoreEvent, Txn};
 use crate::txn::{Stamp, holds};
@@ -141,21 +143,6 @@ impl Group {
             send(job, Err(CommitError::Unknown(text.to_owned())));
         }
     }
-}
-
-/// Answers the callers of jobs that nothing was applied.
-pub(super) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection) {
-    for job in jobs {
-        send(job, Err(CommitError::Rejected(rejection.clone())));
-    }
-}
-
-fn send(job: Job, result: Result<Committed, CommitError>) {
-    let Some(reply) = job.reply else { return };
-    // The room in the queue is freed before the answer, because the caller may send its next
-    // transaction at once.
-    drop(job.permit);
-    let _ = reply.send(result);
 }
 
 /// A value with the lease that its key is attached to.
@@ -397,7 +384,7 @@ fn guarded<T>(read: impl FnOnce() -> Result<T, ScanError>) -> Result<T, CommitEr
     let text = match result {
         Ok(Ok(found)) => return Ok(found),
         Ok(Err(error)) => error.to_string(),
-        Err(panic) => super::engine::panic_text(&*panic),
+        Err(panic) => panic_text(&*panic),
     };
     Err(CommitError::Rejected(Rejection::Corrupt(text)))
 }

@@ -14,11 +14,12 @@
 use bytes::Bytes;
 use twox_hash::XxHash3_64;
 
+use crate::embedded::be64;
+use crate::embedded::values::{compress, decompress};
+
 /// Payload bytes of one record. 16 records with their keys stay below the size from which sled uses
 /// blob files.
 pub(super) const CHUNK_BYTES: usize = 6 * 1024;
-/// Bytes from which on a value is compressed.
-const COMPRESS_FROM_BYTES: usize = 4 * 1024;
 /// The key of the head record.
 pub(super) const HEAD_KEY: &[u8] = b"m/head";
 /// The first byte of every record key.
@@ -212,19 +213,11 @@ pub(super) struct Encoded {
 pub(super) fn encode(version: &NewVersion<'_>, zstd: &mut zstd::bulk::Compressor<'_>) -> Encoded {
     let raw = version.value.unwrap_or_default();
     let mut flags = 0;
-    let mut compressed = Vec::new();
-    if raw.len() >= COMPRESS_FROM_BYTES
-        && let Ok(smaller) = zstd.compress(raw)
-        && smaller.len() < raw.len()
-    {
+    let compressed = compress(raw, zstd);
+    if compressed.is_some() {
         flags |= FLAG_COMPRESSED;
-        compressed = smaller;
     }
-    let payload = if flags & FLAG_COMPRESSED != 0 {
-        &compressed[..]
-    } else {
-        raw
-    };
+    let payload = compressed.as_deref().unwrap_or(raw);
     if version.value.is_none() {
         flags |= FLAG_TOMBSTONE;
     }
@@ -289,7 +282,7 @@ pub(super) fn decode(header: &Header, pieces: &[&[u8]]) -> Result<Option<Bytes>,
     }
     let raw_bytes = usize::try_from(header.raw_bytes).expect("a usize has 32 bits or more");
     if header.flags & FLAG_COMPRESSED != 0 {
-        payload = zstd::bulk::decompress(&payload, raw_bytes).map_err(Damage::Compression)?;
+        payload = decompress(&payload, raw_bytes).map_err(Damage::Compression)?;
     }
     if payload.len() != raw_bytes {
         return Err(Damage::ValueLength);
@@ -345,13 +338,6 @@ impl Head {
             sum: be64(bytes, 24),
         })
     }
-}
-
-/// Returns the eight bytes at an offset, which the caller has checked, as a number.
-pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
-    let mut out = [0; 8];
-    out.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_be_bytes(out)
 }
 
 #[cfg(test)]

@@ -12,19 +12,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::engine::{Engine, EngineError, Garbage};
 use super::group::{Group, Live};
 use super::layout::Head;
 use super::present::Present;
-use super::shared::StoreState;
-use super::space::Space;
-use super::{SledOptions, engine, group};
-use crate::error::{CommitError, OpenError, ReadError, Rejection};
-use crate::store::{Committed, Health, LeaseId, Revision, Txn};
+use super::{SledOptions, engine};
+use crate::embedded::folder::io_at;
+use crate::embedded::jobs::{Command, Job, Registered, Work, reject};
+use crate::embedded::space::Space;
+use crate::embedded::state::StoreState;
+use crate::error::{OpenError, ReadError, Rejection};
+use crate::store::{Health, LeaseId, Revision};
 use crate::txn::txn_bytes;
-use crate::watch::{Hub, StoreWatch, WatchSender, store_watch};
+use crate::watch::{Hub, store_watch};
 
 /// Bytes of one group, beyond which the rest of the queue waits for the next group.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -45,55 +46,9 @@ const OVERDUE: Duration = Duration::from_millis(20);
 /// Number of groups between two syncs of the acknowledged revision.
 const ACKED_SYNC_GROUPS: u64 = 256;
 
-/// The channel on which a transaction's caller waits for its result.
-pub(super) type CommitReply = oneshot::Sender<Result<Committed, CommitError>>;
-
-/// The work of a job.
-pub(super) enum Work {
-    Txn(Txn),
-    EndLease(LeaseId),
-}
-
-/// One transaction in the queue.
-pub(super) struct Job {
-    pub(super) work: Work,
-    pub(super) reply: Option<CommitReply>,
-    /// Its share of the queue's limit, which is freed when the job is answered.
-    pub(super) permit: Option<OwnedSemaphorePermit>,
-}
-
-/// A watch with its sender and the revision from which on the sender gets events.
-pub(super) type Registered = (StoreWatch, WatchSender, Revision);
-
-/// A request to the writer.
-pub(super) enum Command {
-    Commit(Job),
-    Compact {
-        below: Revision,
-        reply: oneshot::Sender<Result<(), ReadError>>,
-    },
-    Watch {
-        start: Bytes,
-        end: Bytes,
-        after: Revision,
-        reply: oneshot::Sender<Result<Registered, ReadError>>,
-    },
-    /// A read has found the tree broken.
-    Broken {
-        opening: u64,
-        why: String,
-        reply: oneshot::Sender<Result<(), ReadError>>,
-    },
-    /// Every watch is to report its progress.
-    Progress,
-    /// A lease was granted, so the next deadline must be computed again.
-    Wake,
-    Close(oneshot::Sender<()>),
-}
-
 /// The writer's state.
 pub(super) struct Writer {
-    pub(super) shared: Arc<StoreState>,
+    pub(super) shared: Arc<StoreState<Engine>>,
     pub(super) options: SledOptions,
     pub(super) commands: Receiver<Command>,
     /// The durable counters.
@@ -348,7 +303,7 @@ impl Writer {
         let Some(db) = tree.as_ref().map(|engine| &engine.db) else {
             drop(tree);
             let why = self.reason();
-            return group::reject(jobs, &Rejection::ReadOnly(why));
+            return reject(jobs, &Rejection::ReadOnly(why));
         };
         for job in jobs {
             let result = self.prepare(db, &mut group, &job.work);
@@ -528,8 +483,7 @@ impl Writer {
         engine::discard(slot.take());
         self.known.clear();
         if sync_failed {
-            engine::rewrite(&self.shared.folder)
-                .map_err(super::folder::io_at(&self.shared.folder.db_path()))?;
+            engine::rewrite(&self.shared.folder).map_err(io_at(&self.shared.folder.db_path()))?;
         }
         let (engine, head, census) =
             Engine::open(&self.shared.folder, self.options.engine_again())?;
@@ -582,7 +536,7 @@ impl Writer {
             // The callers of other commands see that their reply channel is dropped; see
             // `SledStore`.
             if let Command::Commit(job) = command {
-                group::reject([job], &Rejection::Closed);
+                reject([job], &Rejection::Closed);
             }
         }
         let reason = "the store is closed".to_owned();

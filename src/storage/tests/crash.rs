@@ -1,14 +1,14 @@
 //! kill −9 under concurrent writers, over and over: whatever was acknowledged is there, with its
 //! revision, in the history and in its order.
 //!
-//! Then, a file that cannot grow: sled's own writes fail in the middle of a batch, and the store
+//! Then, a file that cannot grow: the engine's own writes fail in the middle of a batch, and the store
 //! comes back by itself once the file can grow again.
 //!
 //! `POLYPLANE_CRASH_SMALL_DISK` names a folder on a small file system of its own; with it another
 //! program takes all of that disk's space while 64 writers run, and gives it back.
 //!
 //! A program of its own, because it starts itself as the process to be killed. Rounds:
-//! `POLYPLANE_CRASH_ROUNDS`, 20 unless set.
+//! `POLYPLANE_CRASH_ROUNDS`, 20 unless set. Engine, both unless set: `POLYPLANE_CRASH_ENGINE`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,11 +19,13 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use polyplane_storage::{
-    CommitError, Compare, Health, Op, RangeRequest, Revision, SledOptions, SledStore, Store, Txn,
+    CommitError, Compare, FjallOptions, FjallStore, Health, Op, RangeRequest, Revision,
+    SledOptions, SledStore, Store, Txn,
 };
 
 const FOLDER: &str = "POLYPLANE_CRASH_FOLDER";
 const LIMIT: &str = "POLYPLANE_CRASH_LIMIT";
+const ENGINE: &str = "POLYPLANE_CRASH_ENGINE";
 const SMALL_DISK: &str = "POLYPLANE_CRASH_SMALL_DISK";
 const WRITERS: u64 = 64;
 
@@ -33,32 +35,88 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
+    let engines = match std::env::var(ENGINE) {
+        Ok(name) => vec![Engine::named(&name)],
+        Err(_) => vec![Engine::Sled, Engine::Fjall],
+    };
     let (folder, limit) = (std::env::var_os(FOLDER), std::env::var_os(LIMIT));
-    match (folder, limit) {
-        (Some(folder), None) => runtime.block_on(write_for_ever(Path::new(&folder))),
-        (Some(folder), Some(_)) => runtime.block_on(write_past_a_limit(Path::new(&folder))),
-        (None, _) => {
-            runtime.block_on(rounds());
-            limited();
-            if let Some(disk) = std::env::var_os(SMALL_DISK) {
-                runtime.block_on(fill_and_free(Path::new(&disk)));
+    for engine in engines {
+        match (&folder, &limit) {
+            (Some(folder), None) => runtime.block_on(write_for_ever(engine, Path::new(folder))),
+            (Some(folder), Some(_)) => {
+                runtime.block_on(write_past_a_limit(engine, Path::new(folder)));
+            }
+            (None, _) => {
+                println!("crash: {engine:?}");
+                runtime.block_on(rounds(engine));
+                limited(engine);
+                if let Some(disk) = std::env::var_os(SMALL_DISK) {
+                    runtime.block_on(fill_and_free(engine, Path::new(&disk)));
+                }
             }
         }
     }
 }
 
-fn open(folder: &Path) -> Arc<SledStore> {
-    open_with(
-        folder,
-        SledOptions {
-            ballast_bytes: 64 * 1024,
-            ..SledOptions::default()
-        },
-    )
+/// The engine under test.
+#[derive(Debug, Clone, Copy)]
+enum Engine {
+    Sled,
+    Fjall,
 }
 
-fn open_with(folder: &Path, options: SledOptions) -> Arc<SledStore> {
-    Arc::new(SledStore::open(folder, options).expect("the store opens"))
+impl Engine {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sled => "sled",
+            Self::Fjall => "fjall",
+        }
+    }
+
+    fn named(name: &str) -> Self {
+        let all = [Self::Sled, Self::Fjall];
+        let found = all.into_iter().find(|engine| engine.name() == name);
+        found.expect("an engine")
+    }
+
+    fn open(self, folder: &Path, ballast_bytes: u64) -> Arc<dyn Store> {
+        match self {
+            Self::Sled => {
+                let options = SledOptions {
+                    ballast_bytes,
+                    ..SledOptions::default()
+                };
+                Arc::new(SledStore::open(folder, options).expect("the store opens"))
+            }
+            Self::Fjall => {
+                let options = FjallOptions {
+                    ballast_bytes,
+                    // Tables are made, merged and deleted while processes are killed.
+                    memtable_bytes: 512 * 1024,
+                    ..FjallOptions::default()
+                };
+                Arc::new(FjallStore::open(folder, options).expect("the store opens"))
+            }
+        }
+    }
+
+    /// Bytes of the file that batches are appended to.
+    fn log_bytes(self, folder: &Path) -> u64 {
+        let bytes = |path: &Path| std::fs::metadata(path).expect("there").len();
+        match self {
+            Self::Sled => bytes(&folder.join("db")),
+            Self::Fjall => {
+                let files = std::fs::read_dir(folder.join("fjall")).expect("listed");
+                let paths = files.map(|file| file.expect("an entry").path());
+                let journals = paths.filter(|path| path.extension().is_some_and(|e| e == "jnl"));
+                journals.map(|path| bytes(&path)).max().expect("a journal")
+            }
+        }
+    }
+}
+
+fn open(engine: Engine, folder: &Path) -> Arc<dyn Store> {
+    engine.open(folder, 64 * 1024)
 }
 
 /// What a writer puts: derived from the name, so that the reader can tell it.
@@ -78,8 +136,8 @@ fn value(writer: u64, write: u64) -> Bytes {
     std::iter::repeat_with(next).take(size).collect()
 }
 
-async fn write_for_ever(folder: &Path) {
-    let store = open(folder);
+async fn write_for_ever(engine: Engine, folder: &Path) {
+    let store = open(engine, folder);
     let mut writers = Vec::new();
     for writer in 0..WRITERS {
         let store = Arc::clone(&store);
@@ -135,16 +193,20 @@ async fn write_for_ever(folder: &Path) {
     }
 }
 
-async fn rounds() {
+async fn rounds(engine: Engine) {
     let rounds = std::env::var("POLYPLANE_CRASH_ROUNDS").ok();
     let rounds: u64 = rounds.map_or(20, |text| text.parse().expect("a number of rounds"));
     let folder = tempfile::tempdir().expect("a folder");
     let mut total = 0;
     let mut before = Revision(0);
     for round in 0..rounds {
-        let acked = run_and_kill(folder.path(), Duration::from_millis(60 + round * 37 % 200));
+        let acked = run_and_kill(
+            engine,
+            folder.path(),
+            Duration::from_millis(60 + round * 37 % 200),
+        );
         let started = Instant::now();
-        let store = open(folder.path());
+        let store = open(engine, folder.path());
         let took = started.elapsed();
         let head = check(&*store, before, &acked).await;
         store.close().await;
@@ -161,10 +223,11 @@ async fn rounds() {
 
 /// Starts a writer process, kills it some time after its first acknowledgement, and returns what
 /// it was told: by revision, who wrote what.
-fn run_and_kill(folder: &Path, after: Duration) -> BTreeMap<u64, (u64, u64)> {
+fn run_and_kill(engine: Engine, folder: &Path, after: Duration) -> BTreeMap<u64, (u64, u64)> {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program)
         .env(FOLDER, folder)
+        .env(ENGINE, engine.name())
         .stdout(Stdio::piped())
         .spawn()
         .expect("the writer process starts");
@@ -246,13 +309,14 @@ fn deleted(write: &u64, before: Revision) -> bool {
 }
 
 /// Starts the process whose files cannot grow, without the signal that would kill it for trying.
-fn limited() {
+fn limited(engine: Engine) {
     let folder = tempfile::tempdir().expect("a folder");
     let status = Command::new("sh")
         .args(["-c", "trap '' XFSZ; exec \"$0\""])
         .arg(std::env::current_exe().expect("this program"))
         .env(FOLDER, folder.path())
         .env(LIMIT, "1")
+        .env(ENGINE, engine.name())
         .status()
         .expect("the process starts");
     assert!(status.success(), "writing past a limit: {status}");
@@ -268,12 +332,11 @@ fn limit_files(bytes: Option<u64>) {
     rustix::process::setrlimit(resource, limit).expect("a soft limit may always be moved");
 }
 
-async fn write_past_a_limit(folder: &Path) {
-    let store = open(folder);
+async fn write_past_a_limit(engine: Engine, folder: &Path) {
+    let store = open(engine, folder);
     let mut acked: BTreeMap<String, (Revision, Bytes)> = BTreeMap::new();
     for round in 0..4_u64 {
-        let size = std::fs::metadata(folder.join("db")).expect("there").len();
-        limit_files(Some(size + 700_000));
+        limit_files(Some(engine.log_bytes(folder) + 700_000));
         let mut failed = None;
         for number in 0..100 {
             let (key, value) = (format!("{round}/{number}"), value(0, number * 40));
@@ -340,7 +403,7 @@ async fn write_past_a_limit(folder: &Path) {
     let range = RangeRequest::between("", "");
     let before = store.range(range.clone()).await.expect("read");
     store.close().await;
-    let store = open(folder);
+    let store = open(engine, folder);
     assert!(
         store.range(range).await.expect("read").items == before.items,
         "opened as it was"
@@ -361,8 +424,8 @@ async fn recovered(store: &dyn Store) {
     }
 }
 
-async fn fill_and_free(disk: &Path) {
-    let store = open_with(&disk.join("store"), SledOptions::default());
+async fn fill_and_free(engine: Engine, disk: &Path) {
+    let store = engine.open(&disk.join(engine.name()), 4 * 1024 * 1024);
     let mut all = BTreeMap::new();
     for round in 0..3 {
         let mut writers = Vec::new();
@@ -435,7 +498,7 @@ async fn fill_and_free(disk: &Path) {
         check_all(&*store, &all).await;
     }
     store.close().await;
-    let store = open_with(&disk.join("store"), SledOptions::default());
+    let store = engine.open(&disk.join(engine.name()), 4 * 1024 * 1024);
     check_all(&*store, &all).await;
     store.close().await;
 }

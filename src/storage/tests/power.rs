@@ -5,7 +5,8 @@
 //! cut. Programs are recorded on new folders, after kills, and on what earlier cuts left, so that
 //! openings are cut, too. Then every sync is taken out in turn, and each must be missed.
 //!
-//! Seed: `POLYPLANE_POWER_SEED`. Cuts: `POLYPLANE_POWER_CUTS`.
+//! Seed: `POLYPLANE_POWER_SEED`. Cuts: `POLYPLANE_POWER_CUTS`. Engine, both unless set:
+//! `POLYPLANE_POWER_ENGINE`.
 //!
 //! A program of its own, because it starts itself as the program to be recorded.
 
@@ -33,7 +34,7 @@ use std::time::Instant;
 use disk::{Cut, Disk, Image, LOSSES, Loss};
 use random::Random;
 use trace::Kill;
-use workload::{Expected, FOLDER, KIND, Kind, PLAN, program, stored};
+use workload::{ENGINE, Engine, Expected, FOLDER, KIND, Kind, PLAN, program, stored};
 
 const SEED: u64 = 1;
 const CUTS: usize = 3_000;
@@ -56,9 +57,19 @@ fn main() {
     let cuts = number("POLYPLANE_POWER_CUTS").map_or(CUTS, |cuts| {
         usize::try_from(cuts).expect("a number of cuts")
     });
-    println!("power: seed {seed}, {cuts} cuts");
+    let engines = match std::env::var(ENGINE) {
+        Ok(name) => vec![Engine::named(&name)],
+        Err(_) => vec![Engine::Sled, Engine::Fjall],
+    };
+    for engine in engines {
+        test(engine, seed, cuts);
+    }
+}
+
+fn test(engine: Engine, seed: u64, cuts: usize) {
+    println!("power: {}, seed {seed}, {cuts} cuts", engine.name());
     let started = Instant::now();
-    let recordings = recordings(seed);
+    let recordings = recordings(engine, seed);
     println!("recorded in {:.1?}", started.elapsed());
     let bench = Bench::new();
     let losses = bench.cut_all(&recordings, seed, cuts);
@@ -69,7 +80,8 @@ fn main() {
     println!("{:.1?} in all", started.elapsed());
     assert!(
         losses.is_empty(),
-        "seed {seed}: {:#?}",
+        "{}, seed {seed}: {:#?}",
+        engine.name(),
         &losses[..losses.len().min(10)]
     );
     assert!(needless.is_empty(), "nobody missed {needless:#?}");
@@ -93,7 +105,13 @@ impl Recording {
         for (plan, kill) in runs {
             let store = root.join(STORE).display().to_string();
             let kind = expected.kind.name().to_owned();
-            let variables = [(FOLDER, store), (PLAN, (*plan).to_owned()), (KIND, kind)];
+            let engine = expected.engine.name().to_owned();
+            let variables = [
+                (FOLDER, store),
+                (PLAN, (*plan).to_owned()),
+                (KIND, kind),
+                (ENGINE, engine),
+            ];
             disk.run(&variables, *kill);
         }
         Self {
@@ -119,7 +137,7 @@ impl Recording {
     }
 
     fn is_engines(&self, place: usize) -> bool {
-        is_engines(&self.disk.sites[place])
+        is_idle(self.expected.engine, &self.disk.sites[place])
     }
 
     /// A moment of it.
@@ -154,45 +172,91 @@ fn folder_in_memory() -> tempfile::TempDir {
     memory.unwrap_or_else(|| tempfile::tempdir().expect("a folder"))
 }
 
-/// Whether the engine does this sync by itself. The store syncs the engine's data with `fdatasync`,
-/// the engine with `fsync`, and the store opens no snapshots and syncs nothing of the copy.
-fn is_engines(site: &str) -> bool {
+/// Whether the engine does this sync by itself and the store does not rest on it.
+///
+/// The store syncs sled's data with `fdatasync`, sled with `fsync`, and the store opens no snapshots and
+/// syncs nothing of the copy. On fjall's syncs the store rests.
+fn is_idle(engine: Engine, site: &str) -> bool {
     let (_, sync) = site.split_once(": ").expect("a step and a sync");
     let is_data = sync.starts_with("fsync") && sync.contains("/db");
-    is_data || sync.contains("/snap.") || sync.contains("/before-open/")
+    engine == Engine::Sled && (is_data || sync.contains("/snap.") || sync.contains("/before-open/"))
+}
+
+/// Whether something must be lost without this sync: whether the store does it itself, or names it as
+/// what it rests on. What else fjall syncs is fjall's affair, and some of it is done twice.
+fn is_needed(engine: Engine, site: &str) -> bool {
+    let (step, sync) = site.split_once(": ").expect("a step and a sync");
+    match engine {
+        Engine::Sled => !is_idle(engine, site),
+        Engine::Fjall => {
+            let path = sync.split(' ').nth(1).unwrap_or_default();
+            let is_fjalls = Path::new(path).starts_with(Path::new(STORE).join("fjall"));
+            !is_fjalls || step == "serving" && sync.starts_with("fdatasync")
+        }
+    }
 }
 
 fn kill(call: &'static str, nth: u32) -> Option<Kill> {
     Some(Kill { call, nth })
 }
 
-fn recordings(seed: u64) -> Vec<Recording> {
+/// Moments at which a process is killed whose store is then opened once more.
+fn kills(engine: Engine) -> &'static [(&'static str, &'static str, u32)] {
+    match engine {
+        Engine::Sled => &[
+            ("killed before a sync of its data", "fdatasync", 3),
+            ("killed before a late sync of its data", "fdatasync", 6),
+            ("killed before its format is named", "rename", 1),
+            ("killed before it makes its folder", "mkdir", 2),
+            ("killed before a sync above its folder", "fsync", 2),
+            ("killed before its folder's first sync", "fsync", 8),
+            ("killed before it sets its first opening's flag", "ioctl", 2),
+        ],
+        Engine::Fjall => &[
+            ("killed before a sync of its data", "fdatasync", 3),
+            ("killed before a late sync of its data", "fdatasync", 6),
+            ("killed before its format is named", "rename", 1),
+            ("killed before its database is named", "rename", 6),
+            ("killed before it makes its folder", "mkdir", 2),
+            ("killed before a sync above its folder", "fsync", 2),
+            ("killed before its folder's first sync", "fsync", 8),
+            ("killed while it makes its database", "fsync", 14),
+        ],
+    }
+}
+
+/// The same, of a process that opens a store.
+fn kills_while_opening(engine: Engine) -> &'static [(&'static str, &'static str, u32)] {
+    match engine {
+        Engine::Sled => &[
+            ("killed while it copies", "copy_file_range", 2),
+            ("killed while it tries its copy", "pwrite64", 1),
+            ("killed while it removes its copy", "unlinkat", 2),
+            ("killed while the engine recovers", "pwrite64", 3),
+        ],
+        Engine::Fjall => &[
+            ("killed before it cuts its journal", "ftruncate", 2),
+            ("killed before it syncs its journal", "fsync", 12),
+            ("killed before it deletes what it replaced", "unlink", 1),
+            ("killed before it names a manifest", "rename", 1),
+        ],
+    }
+}
+
+fn recordings(engine: Engine, seed: u64) -> Vec<Recording> {
     let none = Image::default();
-    let mixed = Expected::new(Kind::Mixed);
+    let mixed = Expected::new(engine, Kind::Mixed);
     let plan = "open commit:5 close open commit:4 close";
     let mut all = vec![Recording::new("new", &none, mixed.clone(), &[(plan, None)])];
-    for (name, call, nth) in [
-        ("killed before a sync of its data", "fdatasync", 3),
-        ("killed before a late sync of its data", "fdatasync", 6),
-        ("killed before its format is named", "rename", 1),
-        ("killed before it makes its folder", "mkdir", 2),
-        ("killed before a sync above its folder", "fsync", 2),
-        ("killed before its folder's first sync", "fsync", 8),
-        ("killed before it sets its first opening's flag", "ioctl", 2),
-    ] {
+    for (name, call, nth) in kills(engine) {
         let runs = [
-            ("open commit:6 close", kill(call, nth)),
+            ("open commit:6 close", kill(call, *nth)),
             ("open commit:2 close", None),
         ];
         all.push(Recording::new(name, &none, mixed.clone(), &runs));
     }
-    for (name, call, nth) in [
-        ("killed while it copies", "copy_file_range", 2),
-        ("killed while it tries its copy", "pwrite64", 1),
-        ("killed while it removes its copy", "unlinkat", 2),
-        ("killed while the engine recovers", "pwrite64", 3),
-    ] {
-        let again = ("open commit:2 close", kill(call, nth));
+    for (name, call, nth) in kills_while_opening(engine) {
+        let again = ("open commit:2 close", kill(call, *nth));
         let runs = [
             ("open commit:3 close", None),
             again,
@@ -200,17 +264,17 @@ fn recordings(seed: u64) -> Vec<Recording> {
         ];
         all.push(Recording::new(name, &none, mixed.clone(), &runs));
     }
-    let small = Expected::new(Kind::Small);
+    let small = Expected::new(engine, Kind::Small);
     all.push(Recording::new(
         "many",
         &none,
         small,
         &[("open commit:260 close", None)],
     ));
-    let churn = Expected::new(Kind::Churn);
+    let churn = Expected::new(engine, Kind::Churn);
     let plan = "open commit:60 close open commit:20 close";
     all.push(Recording::new("churn", &none, churn, &[(plan, None)]));
-    let bulk = Expected::new(Kind::Bulk);
+    let bulk = Expected::new(engine, Kind::Bulk);
     let plan = "open commit:14 close open commit:3 close";
     all.push(Recording::new("bulk", &none, bulk, &[(plan, None)]));
     all.push(damaged(&all[0]));
@@ -241,13 +305,17 @@ fn recordings(seed: u64) -> Vec<Recording> {
 /// A store with a damaged log, whose opening is refused.
 fn damaged(whole: &Recording) -> Recording {
     let mut image = whole.disk.live();
-    let name = PathBuf::from(STORE).join("db");
-    let log = image.files.get_mut(&name).expect("a log");
-    let end = log.iter().rposition(|byte| *byte != 0).expect("a record");
-    log[end - 2_000] ^= 0x5A;
+    let engine = whole.expected.engine;
+    let name = PathBuf::from(STORE).join(match engine {
+        Engine::Sled => "db",
+        Engine::Fjall => "fjall/0.jnl",
+    });
+    let log = image.files.get_mut(&name).expect("a log").bytes_mut();
+    let at = log.len() - 2_001;
+    log[at] ^= 0x5A;
     let folder = tempfile::tempdir().expect("a folder");
     image.write_to(folder.path());
-    let mut expected = Expected::new(Kind::Mixed);
+    let mut expected = Expected::new(engine, Kind::Mixed);
     expected.damaged = Some(stored(&folder.path().join(STORE)));
     let recording = Recording::new("damaged", &image, expected, &[("open open", None)]);
     let refused = |said: &disk::Said| said.text == "refused";
@@ -353,10 +421,11 @@ impl Bench {
 
     /// Takes each sync of the store out in turn; returns those that nobody missed.
     fn take_out_each(&self, recordings: &[Recording], seed: u64) -> Vec<String> {
+        let engine = recordings[0].expected.engine;
         let sites: BTreeSet<&String> = recordings
             .iter()
             .flat_map(|recording| recording.disk.sites.iter().skip(1))
-            .filter(|site| !is_engines(site) && !site.starts_with("killed"))
+            .filter(|site| is_needed(engine, site) && !site.starts_with("killed"))
             .collect();
         let mut needless = Vec::new();
         for site in sites {
@@ -391,9 +460,16 @@ impl Bench {
                 );
             }
         }
+        if syncs.is_empty() {
+            return None;
+        }
         for nth in 0..CUTS_WITHOUT {
             let (recording, end, without) = &syncs[random.below(syncs.len())];
-            let moments = recording.disk.moments();
+            // A third of the cuts come while the synced file or folder itself is changed.
+            let moments = match nth % 3 {
+                1 => recording.disk.moments_of(site),
+                _ => recording.disk.moments(),
+            };
             let first = moments.partition_point(|at| at <= end);
             let late = (moments.len() - first).max(1);
             let near = if nth % 2 == 0 { late.min(12) } else { late };

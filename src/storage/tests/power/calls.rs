@@ -43,6 +43,11 @@ impl Disk {
                 }
             }
             "rename" => self.rename(during, &call.path(0), &call.path(1)),
+            "renameat" | "renameat2" => {
+                let from = self.path_at(call.descriptor(0), call.path(1));
+                let to = self.path_at(call.descriptor(2), call.path(3));
+                self.rename(during, &from, &to);
+            }
             "unlink" | "rmdir" => self.remove(during, &call.path(0)),
             "unlinkat" => {
                 let path = self.path_at(call.descriptor(0), call.path(1));
@@ -239,7 +244,7 @@ impl Disk {
         let source = self.inode_of(from).expect("copied from below the root");
         let source_at = self.advance(from, bytes);
         let at = self.advance(to, bytes);
-        let copied = &self.inodes[source].bytes[source_at..source_at + bytes];
+        let copied = self.inodes[source].bytes.read(source_at, bytes);
         let what = What::Write {
             at,
             bytes: copied.into(),
@@ -330,6 +335,7 @@ impl Disk {
             *count += 1;
             let site = match step.split_once(' ') {
                 Some(("loop", step)) => format!("{step}: {name}"),
+                Some((_, step)) if name.ends_with("/fjall.new") => format!("{step}: {name}"),
                 Some((_, step)) if is_whole => format!("{step}: {name} -{count}"),
                 Some((_, step)) => format!("killed while {step}: {name}"),
                 None => continue,
@@ -344,9 +350,13 @@ impl Disk {
     }
 }
 
-/// A path without numbers that differ from run to run.
+/// A path without numbers that differ from run to run. A database in the making is one thing: it counts
+/// once all of it is durable.
 fn plain(path: &Path) -> String {
     let text = path.display().to_string();
+    if let Some((above, _)) = text.split_once("/fjall.new") {
+        return format!("{above}/fjall.new");
+    }
     let parts = text.split('.');
     let is_number = |part: &&str| part.len() >= 8 && part.bytes().all(|b| b.is_ascii_hexdigit());
     let parts: Vec<&str> = parts

@@ -15,11 +15,14 @@
 
 #[path = "calls.rs"]
 mod calls;
+#[path = "content.rs"]
+mod content;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use self::content::Content;
 use crate::random::Random;
 use crate::trace::{Kill, record};
 
@@ -58,7 +61,7 @@ struct Inode {
     /// When the flag S was set.
     write_through: Option<u64>,
     /// What the running program sees.
-    bytes: Vec<u8>,
+    bytes: Content,
     names: BTreeMap<String, InodeId>,
 }
 
@@ -126,7 +129,7 @@ pub(crate) struct Cut {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Image {
     pub(crate) folders: BTreeSet<PathBuf>,
-    pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
+    pub(crate) files: BTreeMap<PathBuf, Content>,
 }
 
 impl Image {
@@ -135,7 +138,7 @@ impl Image {
             std::fs::create_dir_all(root.join(folder)).expect("a folder is made");
         }
         for (name, bytes) in &self.files {
-            std::fs::write(root.join(name), bytes).expect("a file is written");
+            bytes.write_to(&root.join(name)).expect("a file is written");
         }
     }
 
@@ -150,7 +153,7 @@ impl Image {
                     folders.push(name);
                 } else {
                     let bytes = std::fs::read(root.join(&name)).expect("a file");
-                    image.files.insert(name, bytes);
+                    image.files.insert(name, Content::new(bytes));
                 }
             }
         }
@@ -196,8 +199,11 @@ impl Disk {
         for (name, bytes) in &image.files {
             let inode = disk.make(&root.join(name), false, 0, 0);
             let inode = inode.expect("its folder is there");
-            let bytes = bytes.as_slice().into();
-            let what = What::Write { at: 0, bytes };
+            let written = bytes.read(0, bytes.len()).into();
+            let what = What::Write {
+                at: 0,
+                bytes: written,
+            };
             disk.change(inode, (0, 0), true, what);
         }
         disk
@@ -257,6 +263,21 @@ impl Disk {
         ends
     }
 
+    /// Every moment at which a change had begun or ended of what is synced at a site.
+    pub(crate) fn moments_of(&self, site: &str) -> Vec<u64> {
+        let place = self.sites.iter().position(|known| known == site);
+        let is_synced = |inode: &&Inode| inode.syncs.iter().any(|sync| Some(sync.site) == place);
+        let synced = self.inodes.iter().filter(is_synced);
+        let changes = synced.flat_map(|inode| &inode.changes);
+        let mut found: Vec<u64> = changes
+            .flat_map(|change| [change.start + 1, change.end.saturating_add(1)])
+            .filter(|at| *at <= self.order + 1)
+            .collect();
+        found.push(self.order + 1);
+        found.sort_unstable();
+        found
+    }
+
     /// Every moment at which something had begun or ended.
     pub(crate) fn moments(&self) -> Vec<u64> {
         let mut found = BTreeSet::from([self.order + 1]);
@@ -289,7 +310,7 @@ impl Disk {
         self.image(&|inode: InodeId| self.inodes[inode].after(inode, cut))
     }
 
-    fn image(&self, of: &dyn Fn(InodeId) -> (Vec<u8>, BTreeMap<String, InodeId>)) -> Image {
+    fn image(&self, of: &dyn Fn(InodeId) -> (Content, BTreeMap<String, InodeId>)) -> Image {
         let mut image = Image::default();
         let mut folders = vec![(PathBuf::new(), ROOT)];
         while let Some((path, folder)) = folders.pop() {
@@ -308,7 +329,7 @@ impl Disk {
 }
 
 impl Inode {
-    fn after(&self, id: InodeId, cut: &Cut) -> (Vec<u8>, BTreeMap<String, InodeId>) {
+    fn after(&self, id: InodeId, cut: &Cut) -> (Content, BTreeMap<String, InodeId>) {
         let synced = self.syncs.iter();
         let synced = synced.filter(|sync| sync.end < cut.at && !cut.without.contains(&sync.site));
         let synced = synced.map(|sync| sync.start).max().unwrap_or_default();
@@ -323,7 +344,7 @@ impl Inode {
         let mut random = Random::new(cut.seed ^ (id as u64) << 32);
         let whole = random.below(2) == 0;
         let kept = random.below(pending + 1);
-        let (mut nth, mut bytes, mut names) = (0, Vec::new(), BTreeMap::new());
+        let (mut nth, mut bytes, mut names) = (0, Content::default(), BTreeMap::new());
         for change in begun {
             if is_durable(change) {
                 apply(&change.what, &mut bytes, &mut names);
@@ -355,13 +376,12 @@ impl Inode {
     }
 }
 
-fn apply(what: &What, bytes: &mut Vec<u8>, names: &mut BTreeMap<String, InodeId>) {
+fn apply(what: &What, bytes: &mut Content, names: &mut BTreeMap<String, InodeId>) {
     match what {
         What::Write { at, bytes: new } => {
-            lengthen(what, bytes);
-            bytes[*at..at + new.len()].copy_from_slice(new);
+            bytes.write(*at, new);
         }
-        What::Size(size) => bytes.resize(*size, 0),
+        What::Size(size) => bytes.resize(*size),
         What::Names(changed) => {
             for (name, inode) in changed {
                 match inode {
@@ -374,18 +394,18 @@ fn apply(what: &What, bytes: &mut Vec<u8>, names: &mut BTreeMap<String, InodeId>
 }
 
 /// The length that a write gives, without its bytes.
-fn lengthen(what: &What, bytes: &mut Vec<u8>) {
+fn lengthen(what: &What, bytes: &mut Content) {
     if let What::Write { at, bytes: new } = what
         && bytes.len() < at + new.len()
     {
-        bytes.resize(at + new.len(), 0);
+        bytes.resize(at + new.len());
     }
 }
 
 /// Some sectors of a write.
 fn tear(
     what: &What,
-    bytes: &mut Vec<u8>,
+    bytes: &mut Content,
     names: &mut BTreeMap<String, InodeId>,
     random: &mut Random,
 ) {

@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use polyplane_storage::{
-    Op, OpenError, RangeRequest, Revision, SledOptions, SledStore, Store, Txn,
+    FjallOptions, FjallStore, Op, OpenError, RangeRequest, Revision, SledOptions, SledStore, Store,
+    Txn,
 };
 use tokio::runtime::Runtime;
 
@@ -19,6 +21,7 @@ use crate::random::Random;
 pub(crate) const FOLDER: &str = "POLYPLANE_POWER_FOLDER";
 pub(crate) const PLAN: &str = "POLYPLANE_POWER_PLAN";
 pub(crate) const KIND: &str = "POLYPLANE_POWER_KIND";
+pub(crate) const ENGINE: &str = "POLYPLANE_POWER_ENGINE";
 
 /// Commits between two syncs of the acknowledged bound, as the store has it.
 const BOUND_COMMITS: u64 = 256;
@@ -119,12 +122,51 @@ impl Kind {
     }
 }
 
-fn options() -> SledOptions {
-    SledOptions {
-        ballast_bytes: 64 * 1024,
-        cache_bytes: 8 * 1024 * 1024,
-        reader_threads: 1,
-        ..SledOptions::default()
+/// The engine under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Engine {
+    Sled,
+    Fjall,
+}
+
+impl Engine {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Sled => "sled",
+            Self::Fjall => "fjall",
+        }
+    }
+
+    pub(crate) fn named(name: &str) -> Self {
+        let all = [Self::Sled, Self::Fjall];
+        let found = all.into_iter().find(|engine| engine.name() == name);
+        found.expect("an engine")
+    }
+
+    fn open(self, folder: &Path) -> Result<Arc<dyn Store>, OpenError> {
+        let (ballast_bytes, cache_bytes, reader_threads) = (64 * 1024, 8 * 1024 * 1024, 1);
+        match self {
+            Self::Sled => {
+                let options = SledOptions {
+                    ballast_bytes,
+                    cache_bytes,
+                    reader_threads,
+                    ..SledOptions::default()
+                };
+                Ok(Arc::new(SledStore::open(folder, options)?))
+            }
+            Self::Fjall => {
+                let options = FjallOptions {
+                    ballast_bytes,
+                    cache_bytes,
+                    reader_threads,
+                    // Tables are made, merged and deleted while a program runs.
+                    memtable_bytes: 96 * 1024,
+                    ..FjallOptions::default()
+                };
+                Ok(Arc::new(FjallStore::open(folder, options)?))
+            }
+        }
     }
 }
 
@@ -143,13 +185,14 @@ fn say(text: &str) {
 pub(crate) fn program(folder: &Path) {
     let plan = std::env::var(PLAN).expect("a plan");
     let kind = Kind::named(&std::env::var(KIND).expect("a kind"));
+    let engine = Engine::named(&std::env::var(ENGINE).expect("an engine"));
     let runtime = runtime();
-    let mut open: Option<SledStore> = None;
+    let mut open: Option<Arc<dyn Store>> = None;
     for word in plan.split(' ') {
         match (word.split_once(':'), open.take()) {
             (None, None) if word == "open" => {
                 say("step opening");
-                match SledStore::open(folder, options()) {
+                match engine.open(folder) {
                     Ok(store) => {
                         let head = runtime.block_on(store.revision()).expect("open");
                         say(&format!("shown {head}"));
@@ -169,7 +212,7 @@ pub(crate) fn program(folder: &Path) {
             }
             (Some(("commit", count)), Some(store)) => {
                 let count = count.parse().expect("a count");
-                runtime.block_on(commit(&store, kind, count));
+                runtime.block_on(commit(&*store, kind, count));
                 open = Some(store);
             }
             _ => panic!("{word} is not possible now"),
@@ -177,7 +220,7 @@ pub(crate) fn program(folder: &Path) {
     }
 }
 
-async fn commit(store: &SledStore, kind: Kind, count: u64) {
+async fn commit(store: &dyn Store, kind: Kind, count: u64) {
     let first = store.revision().await.expect("open").0 + 1;
     for revision in first..first + count {
         say(&format!("trying {revision}"));
@@ -197,6 +240,7 @@ async fn commit(store: &SledStore, kind: Kind, count: u64) {
 /// What must be true of a disk.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Expected {
+    pub(crate) engine: Engine,
     pub(crate) kind: Kind,
     /// The newest revision that the program acknowledged or showed.
     pub(crate) shown: u64,
@@ -209,8 +253,9 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    pub(crate) fn new(kind: Kind) -> Self {
+    pub(crate) fn new(engine: Engine, kind: Kind) -> Self {
         Self {
+            engine,
             kind,
             shown: 0,
             tried: 0,
@@ -249,7 +294,7 @@ impl Expected {
                 return Err(format!("the bound is {bound} and was {}", self.kept));
             }
         }
-        let opened = SledStore::open(folder, options());
+        let opened = self.engine.open(folder);
         if let Some(files) = &self.damaged {
             return match opened {
                 Err(OpenError::Damaged { .. }) if stored(folder) == *files => Ok(()),
@@ -260,7 +305,7 @@ impl Expected {
         }
         let store = opened.map_err(|error| format!("refused: {error}"))?;
         let runtime = runtime();
-        let result = runtime.block_on(self.check_open(&store));
+        let result = runtime.block_on(self.check_open(&*store));
         runtime.block_on(store.close());
         let head = result?;
         if again {
@@ -276,7 +321,7 @@ impl Expected {
         Ok(())
     }
 
-    async fn check_open(&self, store: &SledStore) -> Result<u64, String> {
+    async fn check_open(&self, store: &dyn Store) -> Result<u64, String> {
         let range = store.range(RangeRequest::between("", "")).await;
         let range = range.map_err(|error| error.to_string())?;
         let head = range.revision.0;

@@ -5,45 +5,63 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
-use super::engine::{Engine, panic_text};
 use super::folder::Folder;
-use super::scan::ScanError;
+use super::panic_text;
 use crate::error::ReadError;
 use crate::lease::LeaseTable;
 use crate::store::{Health, Revision};
 
 /// The shared state. `published` and `floor` only grow.
-pub(super) struct StoreState {
-    pub(super) folder: Folder,
-    /// The opened tree; `None` after closing, and while the tree could not be opened again. Readers
-    /// hold the lock for one page; the writer locks it exclusively to open the tree again.
-    pub(super) engine: RwLock<Option<Engine>>,
-    /// Number of times that the tree was opened. A reader reports with it which opening it found
+pub(crate) struct StoreState<E> {
+    pub(crate) folder: Folder,
+    /// The opened engine; `None` after closing, and while the engine could not be opened again. Readers
+    /// hold the lock for one page; the writer locks it exclusively to open the engine again.
+    pub(crate) engine: RwLock<Option<E>>,
+    /// Number of times that the engine was opened. A reader reports with it which opening it found
     /// broken.
-    pub(super) openings: AtomicU64,
+    pub(crate) openings: AtomicU64,
     /// The newest durable revision.
-    pub(super) published: AtomicU64,
+    pub(crate) published: AtomicU64,
     /// The oldest revision that can be read. It is raised before older versions are dropped.
-    pub(super) floor: AtomicU64,
-    pub(super) health: Mutex<Health>,
-    pub(super) leases: Mutex<LeaseTable>,
-    pub(super) closed: AtomicBool,
+    pub(crate) floor: AtomicU64,
+    pub(crate) health: Mutex<Health>,
+    pub(crate) leases: Mutex<LeaseTable>,
+    pub(crate) closed: AtomicBool,
 }
 
-impl StoreState {
-    pub(super) fn head(&self) -> Revision {
+impl<E> StoreState<E> {
+    /// The state of a store that was just opened.
+    pub(crate) fn new(
+        folder: Folder,
+        engine: E,
+        (head, floor): (u64, u64),
+        leases: LeaseTable,
+    ) -> Self {
+        Self {
+            folder,
+            engine: RwLock::new(Some(engine)),
+            openings: AtomicU64::new(0),
+            published: AtomicU64::new(head),
+            floor: AtomicU64::new(floor),
+            health: Mutex::new(Health::Ok),
+            leases: Mutex::new(leases),
+            closed: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn head(&self) -> Revision {
         Revision(self.published.load(Ordering::SeqCst))
     }
 
-    pub(super) fn floor(&self) -> Revision {
+    pub(crate) fn floor(&self) -> Revision {
         Revision(self.floor.load(Ordering::SeqCst))
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    pub(super) fn set_health(&self, health: Health) {
+    pub(crate) fn set_health(&self, health: Health) {
         let mut known = self.health.lock();
         if *known != health {
             match &health {
@@ -55,16 +73,16 @@ impl StoreState {
         }
     }
 
-    /// Runs a read on the tree as of `at`, or as of now, and makes sure that no version that it
+    /// Runs a read on the engine as of `at`, or as of now, and makes sure that no version that it
     /// needed was dropped in the meantime.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         at: Option<Revision>,
-        read: impl Fn(&sled::Db, u64) -> Result<T, ScanError>,
+        read: impl Fn(&E, Revision) -> Result<T, ReadError>,
     ) -> Result<T, ReadError> {
         loop {
             let engine = self.engine.read();
-            let Some(tree) = engine.as_ref() else {
+            let Some(opened) = engine.as_ref() else {
                 return Err(self.not_open());
             };
             let head = self.head();
@@ -73,11 +91,11 @@ impl StoreState {
                 return Err(ReadError::Future { head });
             }
             self.check_floor(revision)?;
-            let result = catch_unwind(AssertUnwindSafe(|| read(&tree.db, revision.0)))
-                .map_err(|panic| ReadError::Corrupt(panic_text(&*panic)))?;
+            let result = catch_unwind(AssertUnwindSafe(|| read(opened, revision)))
+                .unwrap_or_else(|panic| Err(ReadError::Corrupt(panic_text(&*panic))));
             match self.check_floor(revision) {
-                Ok(()) => return result.map_err(ReadError::from),
-                // The newest version was dropped while it was read: the read is repeated.
+                Ok(()) => return result,
+                // The newest version was compacted during the read, so the read is repeated.
                 Err(_) if at.is_none() => {}
                 Err(error) => return Err(error),
             }

@@ -14,14 +14,14 @@ const QUEUE_MAX: usize = 256;
 type Read = Box<dyn FnOnce() + Send>;
 
 /// A few threads with one bounded queue.
-pub(super) struct Readers {
+pub(crate) struct Readers {
     queue: Sender<Read>,
     room: Arc<Semaphore>,
 }
 
 impl Readers {
     /// Starts the threads. They end when this is dropped.
-    pub(super) fn start(threads: usize) -> std::io::Result<Self> {
+    pub(crate) fn start(threads: usize) -> std::io::Result<Self> {
         let (queue, reads) = channel::<Read>();
         let reads = Arc::new(Mutex::new(reads));
         for number in 0..threads.max(1) {
@@ -37,7 +37,7 @@ impl Readers {
     }
 
     /// Runs a read on one of the threads.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         read: impl FnOnce() -> Result<T, ReadError> + Send + 'static,
     ) -> Result<T, ReadError> {

@@ -1,7 +1,7 @@
 //! Disk space: writes are refused before the disk is full, and a ballast file helps if the disk
 //! fills up nevertheless.
 //!
-//! sled's tree is unusable after its first I/O error, so free space is checked before a batch is
+//! An engine is unusable after its first I/O error, so free space is checked before a batch is
 //! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
 //! the store can be opened again on a full disk.
 
@@ -14,12 +14,21 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Disk;
 
-/// Bytes by which sled grows its file.
-const SEGMENT_BYTES: u64 = 512 * 1024;
+/// How much room the store keeps free.
+pub(crate) struct SpaceOptions {
+    /// Size of the ballast file.
+    pub(crate) ballast_bytes: u64,
+    /// Bytes that writes leave free.
+    pub(crate) reserve_bytes: u64,
+    /// Bytes that the engine may take at once beside a batch.
+    pub(crate) growth_bytes: u64,
+    /// The disk.
+    pub(crate) disk: Arc<dyn Disk>,
+}
 
 /// Why a batch is not written.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Shortage {
+pub(crate) enum Shortage {
     #[error("the free disk space cannot be determined: {0}")]
     Unknown(io::Error),
     #[error("{available} bytes are free on the disk of {}, {needed} are needed", folder.display())]
@@ -31,44 +40,42 @@ pub(super) enum Shortage {
 }
 
 /// The disk space of one folder.
-pub(super) struct Space {
+pub(crate) struct Space {
     folder: PathBuf,
     ballast_path: PathBuf,
-    ballast_bytes: u64,
-    reserve_bytes: u64,
     ballast: bool,
-    disk: Arc<dyn Disk>,
+    options: SpaceOptions,
 }
 
 impl Space {
     /// Creates the ballast file if there is room for it.
-    pub(super) fn new(folder: &Path, options: &super::SledOptions) -> Self {
-        let (ballast_bytes, reserve_bytes) = (options.ballast_bytes, options.reserve_bytes);
-        let disk = Arc::clone(&options.disk);
+    pub(crate) fn new(folder: &Path, options: SpaceOptions) -> Self {
         let ballast_path = folder.join("ballast");
         let held = std::fs::metadata(&ballast_path).map_or(0, |metadata| metadata.len());
-        let ballast = held >= ballast_bytes;
-        let folder = folder.to_owned();
         let mut space = Self {
-            folder,
+            folder: folder.to_owned(),
             ballast_path,
-            ballast_bytes,
-            reserve_bytes,
-            ballast,
-            disk,
+            ballast: held >= options.ballast_bytes,
+            options,
         };
         space.take_ballast();
         space
     }
 
-    /// Checks that a batch of this many bytes fits, sled's own overhead included.
-    pub(super) fn check(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
+    /// Checks that a batch of this many bytes fits, the engine's own overhead included.
+    pub(crate) fn check(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
         if !self.ballast {
             self.take_ballast();
         }
         let batch = u64::try_from(batch_bytes).unwrap_or(u64::MAX / 4);
-        let missing = if self.ballast { 0 } else { self.ballast_bytes };
-        let needed = batch.saturating_mul(2) + 2 * SEGMENT_BYTES + self.reserve_bytes + missing;
+        let options = &self.options;
+        let missing = if self.ballast {
+            0
+        } else {
+            options.ballast_bytes
+        };
+        let kept = options.growth_bytes + options.reserve_bytes + missing;
+        let needed = batch.saturating_mul(2) + kept;
         let available = self.available().map_err(Shortage::Unknown)?;
         if available < needed {
             return Err(Shortage::TooLittle {
@@ -81,7 +88,7 @@ impl Space {
     }
 
     /// Deletes the ballast file, which frees its space.
-    pub(super) fn release_ballast(&mut self) {
+    pub(crate) fn release_ballast(&mut self) {
         if std::fs::remove_file(&self.ballast_path).is_ok() {
             tracing::warn!(
                 "the disk is full; deleted the store's ballast file to keep the store readable"
@@ -91,14 +98,14 @@ impl Space {
     }
 
     fn take_ballast(&mut self) {
-        if self.ballast || self.ballast_bytes == 0 {
+        if self.ballast || self.options.ballast_bytes == 0 {
             return;
         }
-        let wanted = self.ballast_bytes * 2 + self.reserve_bytes;
+        let wanted = self.options.ballast_bytes * 2 + self.options.reserve_bytes;
         if self.available().is_ok_and(|available| available < wanted) {
             return;
         }
-        match preallocate(&self.ballast_path, self.ballast_bytes) {
+        match preallocate(&self.ballast_path, self.options.ballast_bytes) {
             Ok(()) => self.ballast = true,
             Err(error) => {
                 tracing::warn!(%error, "cannot create the store's ballast file");
@@ -108,7 +115,7 @@ impl Space {
     }
 
     fn available(&self) -> io::Result<u64> {
-        self.disk.free_bytes(&self.folder)
+        self.options.disk.free_bytes(&self.folder)
     }
 }
 

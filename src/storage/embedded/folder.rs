@@ -1,0 +1,310 @@
+//! The folder around an engine's files: its lock, its format, and the proof that nothing in it was
+//! lost.
+//!
+//! * `lock` is held exclusively by the process that has the store open, and contains the process's
+//!   id.
+//! * `format` is a line of text that names the engine, written before the engine writes anything.
+//! * `acked` holds the newest acknowledged revision. It is written after every batch and synced
+//!   only from time to time, so it is a lower bound of the revisions that the engine must hold.
+//!   Engines silently drop what they take for a torn tail; one behind this bound has lost
+//!   acknowledged writes.
+//!
+//! Power may fail at any step. The names of the folders above are synced before `format` is
+//! created, `format` before the engine creates a file, and the engine's files with their names
+//! before anything can be read.
+//!
+//! Invariant: knows engines only by their [`Format`].
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use rustix::fs::{FlockOperation, flock};
+use twox_hash::XxHash3_64;
+
+use super::be64;
+use crate::error::OpenError;
+
+/// The first word of every `format`.
+const FORMAT_WORD: &str = "polyplane-store";
+
+/// How the folders of an engine differ from those of other engines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format {
+    /// The engine, as `format` and people name it.
+    pub(crate) engine: &'static str,
+    /// The number of the format that this program writes, and the newest that it reads.
+    pub(crate) newest: u32,
+    /// The file or folder with the engine's data.
+    pub(crate) data: &'static str,
+}
+
+/// Folders of [`crate::SledStore`].
+pub(crate) const SLED: Format = Format {
+    engine: "sled",
+    newest: 1,
+    data: "db",
+};
+
+/// Folders of [`crate::FjallStore`].
+pub(crate) const FJALL: Format = Format {
+    engine: "fjall",
+    newest: 1,
+    data: "fjall",
+};
+
+/// All engines.
+const FORMATS: [Format; 2] = [SLED, FJALL];
+
+/// A folder that this process holds exclusively.
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+    /// The locked file; dropping it releases the lock. `None` after [`Self::unlock`].
+    lock: Mutex<Option<File>>,
+    acked: File,
+}
+
+impl Folder {
+    /// Locks the folder, creates it if it does not exist, and checks its format.
+    pub(crate) fn open(path: &Path, format: Format) -> Result<Self, OpenError> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(io_at(path))?;
+        fs::read_dir(path).map_err(io_at(path))?;
+        let lock = take_lock(path)?;
+        check_format(path, format)?;
+        if !path.join(format.data).exists() {
+            // Files without a format are refused, so the format must be durable before the engine
+            // creates files. A predecessor may have written it and been killed before this sync.
+            sync_folder(path)?;
+        }
+        let acked_path = path.join("acked");
+        let acked = private(
+            OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .write(true)
+                .read(true),
+        )
+        .open(&acked_path)
+        .map_err(io_at(&acked_path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            lock: Mutex::new(Some(lock)),
+            acked,
+        })
+    }
+
+    /// Returns the newest revision known to have been acknowledged; 0 for a new store.
+    pub(crate) fn acked(&self) -> Result<u64, OpenError> {
+        let damaged = |reason: &str| OpenError::Damaged {
+            reason: reason.to_owned(),
+        };
+        let mut bytes = [0; 16];
+        match self.acked.metadata().map_err(io_at(&self.path))?.len() {
+            0 => return Ok(0),
+            16 => self
+                .acked
+                .read_exact_at(&mut bytes, 0)
+                .map_err(io_at(&self.path))?,
+            _ => return Err(damaged("the file acked has a wrong length")),
+        }
+        if bytes == [0; 16] {
+            // A power cut may leave a file that was never synced with its length but without its
+            // bytes.
+            return Ok(0);
+        }
+        if XxHash3_64::oneshot(&bytes[..8]) != be64(&bytes, 8) {
+            return Err(damaged("the file acked is altered"));
+        }
+        Ok(be64(&bytes, 0))
+    }
+
+    /// Records that everything up to a revision is durable and may be acknowledged.
+    pub(crate) fn set_acked(&self, revision: u64) -> io::Result<()> {
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&revision.to_be_bytes());
+        let own = XxHash3_64::oneshot(&bytes[..8]);
+        bytes[8..].copy_from_slice(&own.to_be_bytes());
+        self.acked.write_all_at(&bytes, 0)
+    }
+
+    /// Makes the recorded revision durable.
+    pub(crate) fn sync_acked(&self) -> io::Result<()> {
+        self.acked.sync_data()
+    }
+
+    /// Makes the names of files durable.
+    pub(crate) fn sync(&self) -> Result<(), OpenError> {
+        sync_folder(&self.path)
+    }
+
+    /// Releases the lock, so that another process may open the folder.
+    pub(crate) fn unlock(&self) {
+        drop(self.lock.lock().take());
+    }
+
+    /// Returns the number of bytes of all files.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        bytes_below(&self.path)
+    }
+}
+
+/// Turns a system error into one that names the file, and distinguishes a full disk.
+pub(crate) fn io_at(path: &Path) -> impl Fn(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| match source.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            OpenError::NoSpace { path: path.clone() }
+        }
+        _ => OpenError::Io {
+            path: path.clone(),
+            source,
+        },
+    }
+}
+
+fn bytes_below(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    let sizes = entries.flatten().map(|entry| match entry.metadata() {
+        Ok(metadata) if metadata.is_dir() => bytes_below(&entry.path()),
+        // The space that the file takes on disk: journals get their length in advance and have holes.
+        Ok(metadata) => metadata.blocks() * 512,
+        Err(_) => 0,
+    });
+    sizes.sum()
+}
+
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600)
+}
+
+fn sync_folder(path: &Path) -> Result<(), OpenError> {
+    File::open(path)
+        .and_then(|folder| folder.sync_all())
+        .map_err(io_at(path))
+}
+
+fn take_lock(folder: &Path) -> Result<File, OpenError> {
+    let path = folder.join("lock");
+    let mut options = OpenOptions::new();
+    let mut file = private(options.create(true).truncate(false).read(true).write(true))
+        .open(&path)
+        .map_err(io_at(&path))?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let mut text = String::new();
+        let _ = file.read_to_string(&mut text);
+        return Err(OpenError::Locked {
+            path: folder.to_owned(),
+            pid: text.trim().parse().ok(),
+        });
+    }
+    // This only informs operators: a full disk must not prevent reading the store.
+    let _ = file
+        .set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()));
+    Ok(file)
+}
+
+fn check_format(folder: &Path, own: Format) -> Result<(), OpenError> {
+    let path = folder.join("format");
+    let damaged = |reason: &str| {
+        Err(OpenError::Damaged {
+            reason: reason.to_owned(),
+        })
+    };
+    let Some(text) = read_format(&path)? else {
+        let is_used = FORMATS
+            .iter()
+            .any(|format| folder.join(format.data).exists());
+        if is_used {
+            return damaged("the file format is missing");
+        }
+        sync_names_above(folder).map_err(io_at(folder))?;
+        return write_format(folder, &path, own);
+    };
+    let Some((found, number)) = parse_format(&text) else {
+        return damaged("the file format does not read as one");
+    };
+    if found != own.engine {
+        return Err(OpenError::OtherEngine {
+            path: folder.to_owned(),
+            found: found.to_owned(),
+            used: own.engine,
+        });
+    }
+    if number > own.newest {
+        return Err(OpenError::Newer {
+            found: number,
+            supported: own.newest,
+        });
+    }
+    match number {
+        0 => damaged("the file format does not read as one"),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the engine that created the store in a folder, as the folder's format names it; `None` if
+/// there is no store in it.
+///
+/// # Errors
+/// Returns an error if the file `format` exists and cannot be read.
+pub fn engine_of(folder: &Path) -> Result<Option<String>, OpenError> {
+    let text = read_format(&folder.join("format"))?;
+    let parsed = text.as_deref().and_then(parse_format);
+    Ok(parsed.map(|(engine, _)| engine.to_owned()))
+}
+
+fn read_format(path: &Path) -> Result<Option<String>, OpenError> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(io_at(path)(error)),
+    }
+}
+
+/// Returns the engine and the number of a format.
+fn parse_format(text: &str) -> Option<(&str, u32)> {
+    let (engine, number) = text.strip_prefix(FORMAT_WORD)?.trim().split_once(' ')?;
+    Some((engine, number.trim().parse().ok()?))
+}
+
+fn write_format(folder: &Path, path: &Path, format: Format) -> Result<(), OpenError> {
+    let fresh = folder.join("format.new");
+    let mut options = OpenOptions::new();
+    let written = private(options.create(true).truncate(true).write(true))
+        .open(&fresh)
+        .and_then(|mut file| {
+            writeln!(file, "{FORMAT_WORD} {} {}", format.engine, format.newest)?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&fresh, path));
+    written.map_err(io_at(path))
+}
+
+/// Makes the names of all folders on the path durable, not only of those that this process has
+/// created, because a predecessor may have created some and been killed. For a folder with a format
+/// this was done before.
+fn sync_names_above(folder: &Path) -> io::Result<()> {
+    let folder = fs::canonicalize(folder)?;
+    let device = fs::metadata(&folder)?.dev();
+    for above in folder.ancestors().skip(1) {
+        if fs::metadata(above)?.dev() != device {
+            break;
+        }
+        match File::open(above) {
+            Ok(above) => above.sync_all()?,
+            // This process may not read that folder, so it did not create it.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

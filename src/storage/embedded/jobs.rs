@@ -1,0 +1,70 @@
+//! The requests of callers to the writer of an embedded store, and the answers to them.
+
+use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::error::{CommitError, ReadError, Rejection};
+use crate::store::{Committed, LeaseId, Revision, Txn};
+use crate::watch::{StoreWatch, WatchSender};
+
+/// The channel on which a transaction's caller waits for its result.
+pub(crate) type CommitReply = oneshot::Sender<Result<Committed, CommitError>>;
+
+/// The work of a job.
+pub(crate) enum Work {
+    Txn(Txn),
+    EndLease(LeaseId),
+}
+
+/// One transaction in the queue.
+pub(crate) struct Job {
+    pub(crate) work: Work,
+    pub(crate) reply: Option<CommitReply>,
+    /// Its share of the queue's limit, which is freed when the job is answered.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
+}
+
+/// A watch with its sender and the revision from which on the sender gets events.
+pub(crate) type Registered = (StoreWatch, WatchSender, Revision);
+
+/// A request to the writer.
+pub(crate) enum Command {
+    Commit(Job),
+    Compact {
+        below: Revision,
+        reply: oneshot::Sender<Result<(), ReadError>>,
+    },
+    Watch {
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+        reply: oneshot::Sender<Result<Registered, ReadError>>,
+    },
+    /// A read has found the engine broken.
+    Broken {
+        opening: u64,
+        why: String,
+        reply: oneshot::Sender<Result<(), ReadError>>,
+    },
+    /// Every watch is to report its progress.
+    Progress,
+    /// A lease was granted, so the next deadline must be computed again.
+    Wake,
+    Close(oneshot::Sender<()>),
+}
+
+/// Answers the callers of jobs that nothing was applied.
+pub(crate) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection) {
+    for job in jobs {
+        send(job, Err(CommitError::Rejected(rejection.clone())));
+    }
+}
+
+/// Answers the caller of a job.
+pub(crate) fn send(job: Job, result: Result<Committed, CommitError>) {
+    let Some(reply) = job.reply else { return };
+    // The room in the queue is freed before the answer, because the caller may send its next
+    // transaction at once.
+    drop(job.permit);
+    let _ = reply.send(result);
+}

@@ -1,0 +1,405 @@
+//! One opened database: made whole or not at all, checked when it is opened, written by batches that
+//! are durable on return.
+//!
+//! What fjall 3.1.13 does on Linux, from its source:
+//!
+//! * A batch is appended to the journal, synced with `fdatasync` if the batch asks for it, and only then
+//!   put into the memtables and shown (`batch/mod.rs`). A new journal is synced and its folder with
+//!   it before anything is written to it, and the old one before that (`journal/writer.rs`).
+//! * Tables and manifests are synced with their folder before the manifest is named by `current`, which
+//!   is replaced by a rename (`table/writer`, `version/persist.rs`), and a journal is deleted
+//!   only after all of it lies in tables (`journal/manager.rs`).
+//! * A new database and new keyspaces are not synced with the folders above them, and a database that was
+//!   begun cannot be opened. So it is made under another name, synced as a whole, and renamed.
+//! * After its first failed write, or when a worker thread fails, a database takes no more writes
+//!   (`poison.rs`). The owner of this type then opens it again.
+//! * A write waits, without end, while four memtables wait for a worker that may have failed
+//!   (`keyspace/mod.rs`: `local_backpressure`). [`Engine::write`] waits before that, and notices.
+
+use std::fs;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bytes::Bytes;
+use fjall::compaction::Leveled;
+use fjall::config::{CompressionPolicy, FilterPolicy};
+use fjall::{
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, LsmError,
+    OwnedWriteBatch, PersistMode,
+};
+use parking_lot::RwLock;
+
+use super::record::{self, Damage, HEAD_KEY, Head, Row};
+use super::scan::{ScanError, View};
+use super::{FjallOptions, journal};
+use crate::embedded::folder::{FJALL, Folder, io_at};
+use crate::embedded::front::Reads;
+use crate::embedded::panic_text;
+use crate::error::{OpenError, ReadError};
+use crate::store::{History, KeyValue, RangeReply, RangeRequest, Revision};
+
+const STATE: &str = "state";
+const LOG: &str = "log";
+/// Bytes of all journals from which on fjall flushes a keyspace that keeps the oldest of them. More
+/// would lengthen the next opening.
+const JOURNALS_BYTES_MAX: u64 = 96 * 1024 * 1024;
+/// Bytes of a memtable, as a multiple of the size from which on it is to be flushed, at which a write
+/// waits for the worker. Without it memory grows by what is written while a large compaction runs.
+const LATE: u64 = 2;
+/// Interval of checking that: fjall gives no notice.
+const ROOM_POLL: Duration = Duration::from_millis(1);
+/// Open files of tables.
+const FILES_MAX: usize = 256;
+
+/// Why a batch is not known to be durable.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum EngineError {
+    /// fjall failed or panicked. It may or may not have written the batch.
+    #[error("fjall: {0}")]
+    Engine(String),
+    /// The system refused to make the file durable.
+    #[error("sync: {0}")]
+    Sync(io::Error),
+}
+
+/// An opened database.
+pub struct Engine {
+    database: Database,
+    pub(super) state: Keyspace,
+    log: Keyspace,
+    /// The newest cut that may be shown.
+    view: RwLock<View>,
+    memtable_bytes: u64,
+}
+
+impl Reads for Engine {
+    fn page(&self, request: &RangeRequest, _at: Revision) -> Result<RangeReply, ReadError> {
+        let view = self.view();
+        let at = request.at.map_or(view.revision, |at| at.0);
+        Ok(view.page(request, at)?)
+    }
+
+    fn find(&self, key: &[u8], _at: Revision) -> Result<(Revision, Option<KeyValue>), ReadError> {
+        let view = self.view();
+        let row = view.row(key)?;
+        let found = row.map(|row| {
+            let value = row.value().map_err(ScanError::from)?;
+            Ok::<_, ScanError>(row.key_value(Bytes::copy_from_slice(key), value))
+        });
+        Ok((Revision(view.revision), found.transpose()?))
+    }
+
+    fn history(
+        &self,
+        range: (&[u8], &[u8]),
+        after: Revision,
+        through: Revision,
+    ) -> Result<History, ReadError> {
+        Ok(self.view().history(range, after.0, through.0)?)
+    }
+}
+
+impl Engine {
+    /// Opens the database of a folder, or makes it. Returns also the head and the keys that hang on
+    /// leases.
+    pub(super) fn open(
+        folder: &Folder,
+        options: &FjallOptions,
+    ) -> Result<(Self, Head, Vec<Bytes>), OpenError> {
+        let acked = folder.acked()?;
+        let path = database_path(folder);
+        if !path.exists() {
+            if acked > 0 {
+                let reason = format!("the folder {} is missing", path.display());
+                return Err(OpenError::Damaged { reason });
+            }
+            create(folder, options)?;
+        }
+        folder.sync()?;
+        journal::sync_folders(&path)?;
+        let journals = journal::check(&path, acked)?;
+        journal::check_manifests(&path)?;
+        journal::cut(&journals)?;
+        let opened = catch_unwind(AssertUnwindSafe(|| Self::open_database(&path, options)));
+        let engine = opened.unwrap_or_else(|panic| damaged(panic_text(&*panic)))?;
+        let checked = catch_unwind(AssertUnwindSafe(|| engine.verify(acked)));
+        match checked.unwrap_or_else(|panic| damaged(panic_text(&*panic))) {
+            Ok((head, leased)) => {
+                engine.show(head.revision);
+                Ok((engine, head, leased))
+            }
+            Err(error) => {
+                discard(Some(engine));
+                Err(error)
+            }
+        }
+    }
+
+    fn open_database(path: &Path, options: &FjallOptions) -> Result<Self, OpenError> {
+        let (database, state, log) = open_parts(path, options)?;
+        if state.id() != journal::STATE_ID {
+            return damaged("the keyspaces have other numbers".to_owned());
+        }
+        let view = View {
+            revision: 0,
+            snapshot: database.snapshot(),
+            state: state.clone(),
+            log: log.clone(),
+        };
+        Ok(Self {
+            database,
+            state,
+            log,
+            view: RwLock::new(view),
+            memtable_bytes: options.memtable_bytes,
+        })
+    }
+
+    /// Compares what was found with what was acknowledged. Reads no more than it must: everything else is
+    /// checked when it is read.
+    fn verify(&self, acked: u64) -> Result<(Head, Vec<Bytes>), OpenError> {
+        let read = || -> Result<(Head, Vec<Bytes>), ScanError> {
+            let head = self.state.get(HEAD_KEY)?.ok_or(Damage::NoHead)?;
+            let head = Head::parse(&head)?;
+            if let Some(newest) = self.log.last_key_value() {
+                let newest = record::event_revision(&newest.key()?)?;
+                if newest > head.revision || newest < head.revision && newest > head.floor {
+                    let (log, state) = (newest, head.revision);
+                    return Err(Damage::LogEnd { log, state }.into());
+                }
+            }
+            let mut leased = Vec::new();
+            for pair in self.state.prefix([record::LEASED]) {
+                leased.push(record::unprefixed(&pair.key()?));
+            }
+            Ok((head, leased))
+        };
+        let (head, leased) = read().map_err(|error| match error {
+            ScanError::Engine(error) => open_error(self.state.path(), error),
+            error @ ScanError::Damage(_) => OpenError::Damaged {
+                reason: error.to_string(),
+            },
+        })?;
+        if head.revision < acked {
+            return damaged(format!(
+                "revision {acked} was acknowledged and the newest one found is {}",
+                head.revision
+            ));
+        }
+        Ok((head, leased))
+    }
+
+    fn view(&self) -> View {
+        self.view.read().clone()
+    }
+
+    /// Lets reads see everything that was written, which is of this revision.
+    pub(super) fn show(&self, revision: u64) {
+        let snapshot = self.database.snapshot();
+        let mut view = self.view.write();
+        view.revision = revision;
+        let old = std::mem::replace(&mut view.snapshot, snapshot);
+        drop(view);
+        drop(old);
+    }
+
+    /// What a key holds now, shown or not.
+    pub(super) fn row(&self, key: &[u8]) -> Result<Option<Row>, ScanError> {
+        let found = self.state.get(record::row_key(key))?;
+        Ok(found.map(Row::parse).transpose()?)
+    }
+
+    /// A batch that is durable once it is written.
+    pub(super) fn batch(&self) -> Batch {
+        Batch {
+            writes: self
+                .database
+                .batch()
+                .durability(Some(PersistMode::SyncData)),
+            state: self.state.clone(),
+            log: self.log.clone(),
+        }
+    }
+
+    /// Writes a batch and makes it durable.
+    pub(super) fn write(&self, batch: Batch) -> Result<(), EngineError> {
+        self.wait_for_room()?;
+        let written = catch_unwind(AssertUnwindSafe(|| batch.writes.commit()));
+        match written {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(EngineError::Engine(error.to_string())),
+            Err(panic) => Err(EngineError::Engine(panic_text(&*panic))),
+        }
+    }
+
+    /// Whether the database takes no more writes because a worker thread failed.
+    pub(super) fn is_broken(&self) -> bool {
+        self.database.persist(PersistMode::Buffer).is_err()
+    }
+
+    /// Waits while a keyspace has a memtable to be flushed and has filled the next one. fjall asks for
+    /// flushes itself, but only after writes, so not for what an opening has read from the journals.
+    fn wait_for_room(&self) -> Result<(), EngineError> {
+        for keyspace in [&self.state, &self.log] {
+            let tree = &keyspace.tree;
+            if tree.active_memtable().size() <= LATE * self.memtable_bytes {
+                continue;
+            }
+            while tree.sealed_memtable_count() > 0 {
+                if self.is_broken() {
+                    return Err(EngineError::Engine("a worker thread failed".to_owned()));
+                }
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "a writer has to wait for its engine"
+                )]
+                std::thread::sleep(ROOM_POLL);
+            }
+            let closed = keyspace.rotate_memtable();
+            closed.map_err(|error| EngineError::Engine(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes in memory that are to be written to tables, at most.
+    pub(super) fn unflushed_bytes(&self) -> u64 {
+        let trees = [&self.state, &self.log].map(|keyspace| &keyspace.tree);
+        let bytes = trees.map(|tree| {
+            let sealed = u64::try_from(tree.sealed_memtable_count()).unwrap_or(u64::MAX);
+            tree.active_memtable().size() + sealed * LATE * self.memtable_bytes
+        });
+        bytes.iter().sum()
+    }
+
+    /// Deletes the tables of the log that lie below a floor as a whole.
+    pub(super) fn drop_log(&self, floor: u64) -> Result<(), EngineError> {
+        let end = record::event_key(floor, u16::MAX);
+        let dropped = catch_unwind(AssertUnwindSafe(|| self.log.tree.drop_range(..=&end[..])));
+        match dropped {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(EngineError::Engine(error.to_string())),
+            Err(panic) => Err(EngineError::Engine(panic_text(&*panic))),
+        }
+    }
+}
+
+/// Writes to both keyspaces that are done together. No key may be written twice.
+pub(super) struct Batch {
+    writes: OwnedWriteBatch,
+    state: Keyspace,
+    log: Keyspace,
+}
+
+impl Batch {
+    pub(super) fn set_head(&mut self, head: Head) {
+        let bytes = head.to_bytes();
+        self.writes.insert(&self.state, HEAD_KEY, &bytes[..]);
+    }
+
+    pub(super) fn put(&mut self, key: &[u8], row: Row) {
+        self.writes
+            .insert(&self.state, record::row_key(key), row.bytes);
+    }
+
+    pub(super) fn remove(&mut self, key: &[u8]) {
+        self.writes.remove(&self.state, record::row_key(key));
+    }
+
+    pub(super) fn lease(&mut self, key: &[u8], is_leased: bool) {
+        let key = record::leased_key(key);
+        match is_leased {
+            true => self.writes.insert(&self.state, key, &[][..]),
+            false => self.writes.remove(&self.state, key),
+        }
+    }
+
+    pub(super) fn log(&mut self, revision: u64, index: u16, event: Vec<u8>) {
+        let key = record::event_key(revision, index);
+        self.writes.insert(&self.log, &key[..], event);
+    }
+}
+
+/// Drops a database, which waits for its worker.
+pub(super) fn discard(engine: Option<Engine>) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(engine))) {
+        let text = panic_text(&*panic);
+        tracing::warn!(text, "the old database was not dropped cleanly");
+    }
+}
+
+/// Where the database is.
+pub(super) fn database_path(folder: &Folder) -> PathBuf {
+    folder.path.join(FJALL.data)
+}
+
+/// Makes an empty database. It has its name only once it is durable.
+fn create(folder: &Folder, options: &FjallOptions) -> Result<(), OpenError> {
+    let path = database_path(folder);
+    let fresh = path.with_extension("new");
+    match fs::remove_dir_all(&fresh) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(io_at(&fresh)(error));
+        }
+        _ => {}
+    }
+    let made = catch_unwind(AssertUnwindSafe(|| {
+        let (database, state, _log) = open_parts(&fresh, options)?;
+        let mut batch = database.batch().durability(Some(PersistMode::SyncAll));
+        batch.insert(&state, HEAD_KEY, &Head::default().to_bytes()[..]);
+        batch.commit().map_err(|error| open_error(&fresh, error))
+    }));
+    made.unwrap_or_else(|panic| damaged(panic_text(&*panic)))?;
+    journal::sync_all(&fresh)?;
+    fs::rename(&fresh, &path).map_err(io_at(&path))
+}
+
+fn open_parts(
+    path: &Path,
+    options: &FjallOptions,
+) -> Result<(Database, Keyspace, Keyspace), OpenError> {
+    let open = || -> fjall::Result<(Database, Keyspace, Keyspace)> {
+        let database = Database::builder(path)
+            .cache_size(options.cache_bytes)
+            .journal_compression(CompressionType::None)
+            .max_journaling_size(JOURNALS_BYTES_MAX)
+            .max_cached_files(Some(FILES_MAX))
+            .worker_threads(1)
+            .open()?;
+        let state = database.keyspace(STATE, || tree_options(options))?;
+        // A table of the log is dropped as a whole, and nobody asks it for a key that is not there.
+        let log = database.keyspace(LOG, || {
+            tree_options(options)
+                .filter_policy(FilterPolicy::disabled())
+                .compaction_strategy(std::sync::Arc::new(
+                    Leveled::default().with_table_target_size(options.memtable_bytes),
+                ))
+        })?;
+        Ok((database, state, log))
+    };
+    open().map_err(|error| open_error(path, error))
+}
+
+fn tree_options(options: &FjallOptions) -> KeyspaceCreateOptions {
+    KeyspaceCreateOptions::default()
+        .max_memtable_size(options.memtable_bytes)
+        .data_block_compression_policy(CompressionPolicy::disabled())
+}
+
+fn open_error(path: &Path, error: fjall::Error) -> OpenError {
+    match error {
+        fjall::Error::Io(error) | fjall::Error::Storage(LsmError::Io(error)) => io_at(path)(error),
+        fjall::Error::Locked => OpenError::Locked {
+            path: path.to_owned(),
+            pid: None,
+        },
+        error => OpenError::Damaged {
+            reason: error.to_string(),
+        },
+    }
+}
+
+fn damaged<T>(reason: String) -> Result<T, OpenError> {
+    Err(OpenError::Damaged { reason })
+}

@@ -1,0 +1,368 @@
+//! What fjall does not check of its files, checked before it opens them.
+//!
+//! From the source of fjall 3.1.13 and lsm-tree 3.1.10:
+//!
+//! * A journal (`N.jnl`) is a sequence of batches: a start, the items, an end with a checksum over the
+//!   items and a trailer. fjall ends its reading at the first entry that does not parse, and cuts the
+//!   file there without a word (`journal/reader.rs`): fine for a torn tail, a loss anywhere else. But
+//!   a tail that was torn so that all its entries parse, only with other bytes, makes it refuse the
+//!   store (`journal/batch_reader.rs`: `ChecksumMismatch`, `InsufficientLength`): a power cut can leave
+//!   that. So the batches are read here first. What is behind the last whole batch is cut off if it
+//!   can be a torn tail: in the newest journal, with no whole batch behind it, and with nothing missing
+//!   that was acknowledged. Otherwise the store is refused, and left as it was found.
+//! * A tree's `current` names its manifest `vN` with a checksum that is not compared
+//!   (`version/recovery.rs`), and tables that the manifest does not name are deleted. A tree without
+//!   `current` is deleted as a whole (`recovery.rs` of fjall). Both are checked here.
+//! * Folders are synced by whoever changes them, so only what a killed predecessor did may be
+//!   volatile. [`sync_folders`] makes it durable before something is deleted that it replaces.
+
+use std::fs::{self, File, OpenOptions};
+use std::hash::Hasher;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+use super::record::{HEAD_KEY, Head};
+use crate::embedded::folder::io_at;
+use crate::error::OpenError;
+
+/// The number of the keyspace `state`, the first that is made in a database.
+pub(super) const STATE_ID: u64 = 1;
+/// The keyspaces of a store, by number: fjall's own, `state` and `log`.
+const TREES: [&str; 3] = ["0", "1", "2"];
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 256 * 1024;
+const TAG_START: u8 = 1;
+const TAG_ITEM: u8 = 2;
+const TAG_END: u8 = 3;
+/// Bytes of an item between its tag and its key: two bytes of kinds, the keyspace (le64), the lengths
+/// of the key (le16), of the value (le32) and of the value as it is stored (le32).
+const ITEM_BYTES: usize = 20;
+const TRAILER: &[u8; 4] = b"FJL\x03";
+
+/// A journal and how far it is whole.
+pub(super) struct Journal {
+    path: PathBuf,
+    /// The end of the last whole batch.
+    end: u64,
+    /// What follows.
+    rest: Rest,
+    /// The newest head in it.
+    head: Option<Head>,
+}
+
+/// What is behind the last of the whole batches that follow each other from the beginning.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    /// Nothing, or space taken in advance.
+    Empty,
+    /// A part of a batch, or anything else, and no whole batch.
+    Torn,
+    /// Something, and then a whole batch.
+    Altered,
+}
+
+/// Reads all journals of a database and refuses it if they lack what was acknowledged. Changes
+/// nothing.
+pub(super) fn check(database: &Path, acked: u64) -> Result<Vec<Journal>, OpenError> {
+    let mut numbered = Vec::new();
+    for entry in fs::read_dir(database).map_err(io_at(database))? {
+        let path = entry.map_err(io_at(database))?.path();
+        if path.extension().is_none_or(|extension| extension != "jnl") {
+            continue;
+        }
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let number: u64 = match stem.and_then(|stem| stem.parse().ok()) {
+            Some(number) => number,
+            None => return damaged(format!("{} is no journal", path.display())),
+        };
+        numbered.push((number, path));
+    }
+    numbered.sort();
+    let mut journals = Vec::with_capacity(numbered.len());
+    for (_, path) in numbered {
+        let journal = read(&path).map_err(io_at(&path))?;
+        journals.push(journal);
+    }
+    let Some((_, sealed)) = journals.split_last() else {
+        return damaged("there is no journal".to_owned());
+    };
+    // The others were synced as a whole before the newest was made.
+    let torn = sealed.iter().find(|journal| journal.rest == Rest::Torn);
+    let altered = journals
+        .iter()
+        .find(|journal| journal.rest == Rest::Altered);
+    if let Some(journal) = torn.or(altered) {
+        let (path, end) = (journal.path.display(), journal.end);
+        return damaged(format!("{path} is altered behind byte {end}"));
+    }
+    // If the newest head lies in the tables alone, it is compared once they are open.
+    let newest = journals
+        .iter()
+        .filter_map(|journal| journal.head)
+        .next_back();
+    match newest {
+        Some(head) if head.revision < acked => damaged(format!(
+            "revision {acked} was acknowledged and the newest one found is {}",
+            head.revision
+        )),
+        _ => Ok(journals),
+    }
+}
+
+/// Cuts off what is behind the last whole batch: a torn tail, or space that was taken in advance.
+pub(super) fn cut(journals: &[Journal]) -> Result<(), OpenError> {
+    for journal in journals {
+        let cut = || {
+            let file = OpenOptions::new().write(true).open(&journal.path)?;
+            if file.metadata()?.len() > journal.end {
+                file.set_len(journal.end)?;
+                file.sync_all()?;
+            }
+            io::Result::Ok(())
+        };
+        cut().map_err(io_at(&journal.path))?;
+    }
+    Ok(())
+}
+
+/// Writes the newest journal over itself, so that what a failed sync left in memory only, marked as
+/// clean by the kernel, is written and synced again. The database must not be open.
+pub(super) fn rewrite(database: &Path) -> Result<(), OpenError> {
+    let journals = check(database, 0)?;
+    let Some(journal) = journals.last() else {
+        return Ok(());
+    };
+    let rewrite = || {
+        use std::os::unix::fs::FileExt;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&journal.path)?;
+        let mut block = vec![0; READ_BYTES];
+        let mut at = 0;
+        while at < journal.end {
+            let left = usize::try_from(journal.end - at).unwrap_or(READ_BYTES);
+            let read = file.read_at(&mut block[..left.min(READ_BYTES)], at)?;
+            if read == 0 {
+                break;
+            }
+            file.write_all_at(&block[..read], at)?;
+            at += u64::try_from(read).expect("a block is small");
+        }
+        file.sync_all()
+    };
+    rewrite().map_err(io_at(&journal.path))
+}
+
+fn damaged<T>(reason: String) -> Result<T, OpenError> {
+    Err(OpenError::Damaged { reason })
+}
+
+/// Reads a journal up to the first batch that is not whole.
+fn read(path: &Path) -> io::Result<Journal> {
+    let file = File::open(path)?;
+    let left = file.metadata()?.len();
+    let mut batches = Batches::new(BufReader::with_capacity(READ_BYTES, file), left);
+    let mut journal = Journal {
+        path: path.to_owned(),
+        end: 0,
+        rest: Rest::Empty,
+        head: None,
+    };
+    loop {
+        match batches.next()? {
+            Batch::Whole => {
+                journal.end = left - batches.left;
+                journal.head = batches.head.or(journal.head);
+            }
+            Batch::None => return Ok(journal),
+            Batch::Torn => break,
+        }
+    }
+    let mut rest = Vec::new();
+    let mut file = batches.file.into_inner();
+    file.seek(SeekFrom::Start(journal.end))?;
+    file.read_to_end(&mut rest)?;
+    journal.rest = match has_batch(&rest)? {
+        true => Rest::Altered,
+        false => Rest::Torn,
+    };
+    Ok(journal)
+}
+
+/// Whether a whole batch begins anywhere.
+fn has_batch(bytes: &[u8]) -> io::Result<bool> {
+    for (at, byte) in bytes.iter().enumerate() {
+        let rest = &bytes[at..];
+        if *byte == TAG_START {
+            let left = u64::try_from(rest.len()).expect("it is in memory");
+            if matches!(Batches::new(rest, left).next()?, Batch::Whole) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
+enum Batch {
+    Whole,
+    /// There is none: the end of the file, or space taken in advance.
+    None,
+    Torn,
+}
+
+struct Batches<R> {
+    file: R,
+    /// Bytes that were not read yet.
+    left: u64,
+    /// The head that the batch under way sets.
+    head: Option<Head>,
+}
+
+impl<R: Read> Batches<R> {
+    fn new(file: R, left: u64) -> Self {
+        let head = None;
+        Self { file, left, head }
+    }
+
+    fn take<const BYTES: usize>(&mut self) -> io::Result<[u8; BYTES]> {
+        let mut bytes = [0; BYTES];
+        self.fill(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        let length = u64::try_from(bytes.len()).expect("it is in memory");
+        if length > self.left {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.left -= length;
+        self.file.read_exact(bytes)
+    }
+
+    fn next(&mut self) -> io::Result<Batch> {
+        match self.batch() {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(Batch::Torn),
+            result => result,
+        }
+    }
+
+    fn batch(&mut self) -> io::Result<Batch> {
+        self.head = None;
+        if self.left == 0 {
+            return Ok(Batch::None);
+        }
+        match self.take()? {
+            [TAG_START] => {}
+            [0] => return Ok(Batch::None),
+            [_] => return Ok(Batch::Torn),
+        }
+        let items = u32::from_le_bytes(self.take()?);
+        let _: [u8; 8] = self.take()?;
+        let mut hash = XxHash3_64::default();
+        let mut item = Vec::new();
+        for _ in 0..items {
+            let [tag] = self.take()?;
+            if tag != TAG_ITEM || !self.item(&mut item)? {
+                return Ok(Batch::Torn);
+            }
+            hash.write(&[tag]);
+            hash.write(&item);
+        }
+        let [tag] = self.take()?;
+        let checksum = u64::from_le_bytes(self.take()?);
+        let trailer: [u8; 4] = self.take()?;
+        if tag == TAG_END && checksum == hash.finish() && trailer == *TRAILER {
+            Ok(Batch::Whole)
+        } else {
+            Ok(Batch::Torn)
+        }
+    }
+
+    /// Reads an item without its tag. False if it cannot be one.
+    fn item(&mut self, item: &mut Vec<u8>) -> io::Result<bool> {
+        let head: [u8; ITEM_BYTES] = self.take()?;
+        let number = |at: usize, bytes: usize| {
+            let read = head[at..at + bytes].iter().rev();
+            read.fold(0_u64, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let key_bytes = usize::try_from(number(10, 2)).unwrap_or(usize::MAX);
+        let value_bytes = usize::try_from(number(16, 4)).unwrap_or(usize::MAX);
+        let bytes = key_bytes + value_bytes;
+        if u64::try_from(bytes).is_ok_and(|bytes| bytes > self.left) {
+            return Ok(false);
+        }
+        item.clear();
+        item.extend_from_slice(&head);
+        item.resize(ITEM_BYTES + bytes, 0);
+        self.fill(&mut item[ITEM_BYTES..])?;
+        let (key, value) = item[ITEM_BYTES..].split_at(key_bytes);
+        if number(2, 8) == STATE_ID && key == HEAD_KEY {
+            self.head = Head::parse(value).ok();
+        }
+        Ok(true)
+    }
+}
+
+/// Compares the manifest of each tree with its checksum.
+pub(super) fn check_manifests(database: &Path) -> Result<(), OpenError> {
+    for tree in TREES {
+        let folder = database.join("keyspaces").join(tree);
+        let path = folder.join("current");
+        let current = match fs::read(&path) {
+            Ok(current) => current,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return damaged(format!("{} is missing", path.display()));
+            }
+            Err(error) => return Err(io_at(&path)(error)),
+        };
+        let Some((number, checksum)) = parse_current(&current) else {
+            return damaged(format!("{} does not parse", path.display()));
+        };
+        let path = folder.join(format!("v{number}"));
+        let manifest = match fs::read(&path) {
+            Ok(manifest) => manifest,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return damaged(format!("{} is missing", path.display()));
+            }
+            Err(error) => return Err(io_at(&path)(error)),
+        };
+        if XxHash3_128::oneshot(&manifest) != checksum {
+            return damaged(format!("{} is altered", path.display()));
+        }
+    }
+    Ok(())
+}
+
+/// Number (le64), checksum (le128), kind of the checksum.
+fn parse_current(bytes: &[u8]) -> Option<(u64, u128)> {
+    let (number, rest) = bytes.split_first_chunk()?;
+    let (checksum, kind) = rest.split_first_chunk()?;
+    let numbers = (u64::from_le_bytes(*number), u128::from_le_bytes(*checksum));
+    (kind == [0]).then_some(numbers)
+}
+
+/// Makes the names in all folders of a database durable.
+pub(super) fn sync_folders(database: &Path) -> Result<(), OpenError> {
+    sync_below(database, false).map_err(io_at(database))
+}
+
+/// Makes a database durable that was just made.
+pub(super) fn sync_all(database: &Path) -> Result<(), OpenError> {
+    sync_below(database, true).map_err(io_at(database))
+}
+
+fn sync_below(folder: &Path, with_files: bool) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            sync_below(&entry.path(), with_files)?;
+        } else if with_files {
+            File::open(entry.path())?.sync_all()?;
+        }
+    }
+    File::open(folder)?.sync_all()
+}

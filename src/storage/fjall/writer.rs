@@ -1,0 +1,542 @@
+//! The writer: turns queued transactions into batches.
+//!
+//! Each transaction keeps its own revision, and is tested against the state after the ones before it in
+//! the same group. Nothing of a group is answered, shown or sent to watchers before the group is
+//! durable. That includes refusals, which may rest on earlier transactions of the group.
+//!
+//! Runs on whatever thread `queue` runs it on; it is never run by two at once.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tokio::sync::oneshot;
+
+use super::engine::{self, Engine, EngineError};
+use super::group::{Answers, Group};
+use super::record::Head;
+use super::{FjallOptions, journal};
+use crate::embedded::jobs::{Command, Job, Registered, Work, reject};
+use crate::embedded::space::{Shortage, Space};
+use crate::embedded::state::StoreState;
+use crate::error::{OpenError, ReadError, Rejection};
+use crate::lease::LeaseTable;
+use crate::store::{Health, LeaseId, Revision};
+use crate::watch::{Hub, store_watch};
+
+/// Interval of attempts to recover a store that cannot write.
+const RETRY: Duration = Duration::from_secs(1);
+/// Pause before overdue work that has failed is tried again.
+const OVERDUE: Duration = Duration::from_millis(20);
+/// Groups between two syncs of the acknowledged bound.
+const ACKED_SYNC_GROUPS: u64 = 256;
+/// Parts of a log that was found when the store was opened, of which only the size is known.
+const FOUND_PARTS: u64 = 16;
+/// Parts of the log that fit into the window of history by bytes: it is trimmed by parts.
+const WINDOW_PARTS: u64 = 64;
+/// Longest time that one part of the log spans.
+const PART_SPAN: Duration = Duration::from_secs(1);
+
+/// A stretch of the log, trimmed as a whole.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LogPart {
+    /// When its first and its newest event were committed, or the store was opened.
+    first: Duration,
+    newest: Duration,
+    /// Its newest revision.
+    through: u64,
+    bytes: u64,
+}
+
+/// The parts of a log that was found when the store was opened.
+pub(super) fn found_parts(head: Head, now: Duration) -> VecDeque<LogPart> {
+    let revisions = head.revision.saturating_sub(head.floor);
+    let parts = revisions.clamp(1, FOUND_PARTS);
+    let part = |number: u64| LogPart {
+        first: now,
+        newest: now,
+        through: head.floor + revisions * (number + 1) / parts,
+        bytes: head.log_bytes / parts,
+    };
+    match revisions {
+        0 => VecDeque::new(),
+        _ => (0..parts).map(part).collect(),
+    }
+}
+
+/// The writer's state.
+pub(super) struct Writer {
+    pub(super) shared: Arc<StoreState<Engine>>,
+    pub(super) options: FjallOptions,
+    /// What is durable.
+    pub(super) head: Head,
+    /// The log above the floor, oldest first.
+    pub(super) parts: VecDeque<LogPart>,
+    /// Bytes of events below the floor that lie in tables, about.
+    pub(super) dropped_bytes: u64,
+    /// History below this was given up by a compaction.
+    pub(super) wanted_floor: u64,
+    pub(super) hub: Hub,
+    pub(super) zstd: zstd::bulk::Compressor<'static>,
+    pub(super) space: Space,
+    pub(super) groups: u64,
+    /// When a store that cannot write failed or tried last.
+    pub(super) tried: Option<Instant>,
+    /// Set by a command to close, and answered when the writer is closed.
+    pub(super) closing: Option<oneshot::Sender<()>>,
+}
+
+impl Writer {
+    /// Does what is asked, transactions in groups.
+    pub(super) fn run(&mut self, commands: Vec<Command>) {
+        let mut jobs = Vec::new();
+        for command in commands {
+            match command {
+                Command::Commit(job) => {
+                    if matches!(job.work, Work::EndLease(_)) {
+                        // Must see the keys that transactions before it put on the lease.
+                        self.run_group(std::mem::take(&mut jobs));
+                    }
+                    jobs.push(job);
+                }
+                other => {
+                    self.run_group(std::mem::take(&mut jobs));
+                    self.answer(other);
+                }
+            }
+        }
+        self.run_group(jobs);
+    }
+
+    /// How long nothing needs doing by itself; `None` for ever.
+    pub(super) fn idle_for(&self) -> Option<Duration> {
+        if *self.shared.health.lock() != Health::Ok {
+            return Some(RETRY);
+        }
+        let now = self.options.clock.now();
+        let lease = self.shared.leases.lock().next_deadline();
+        let oldest = self.parts.front();
+        // A little late is soon enough for trimming: then more goes in one batch.
+        let oldest = oldest.map(|part| part.newest + self.options.history_window + RETRY);
+        let due = lease.into_iter().chain(oldest).min()?;
+        // What is past due was just tried and did not go.
+        Some(
+            due.checked_sub(now)
+                .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1))),
+        )
+    }
+
+    /// What is due by itself: leases that ended, old history, a store that failed.
+    pub(super) fn tick(&mut self) {
+        if self.is_closed() {
+            return;
+        }
+        if *self.shared.health.lock() != Health::Ok {
+            self.try_recover();
+        }
+        self.end_leases();
+        let now = self.options.clock.now();
+        let due = now.saturating_sub(self.options.history_window + RETRY);
+        if self.parts.front().is_some_and(|part| part.newest <= due) {
+            self.trim_now();
+        }
+        self.drop_log();
+    }
+
+    /// Deletes what hangs on leases that have ended.
+    pub(super) fn end_leases(&mut self) {
+        let ended = self.shared.leases.lock().expired(self.options.clock.now());
+        for lease in ended {
+            self.run_group(vec![Job {
+                work: Work::EndLease(lease),
+                reply: None,
+                permit: None,
+            }]);
+        }
+    }
+
+    fn answer(&mut self, command: Command) {
+        match command {
+            Command::Compact { below, reply } => {
+                let _ = reply.send(self.compact(below));
+            }
+            Command::Watch {
+                start,
+                end,
+                after,
+                reply,
+            } => {
+                let _ = reply.send(self.register(start, end, after));
+            }
+            Command::Broken {
+                opening,
+                why,
+                reply,
+            } => {
+                if self.shared.openings.load(Ordering::SeqCst) == opening {
+                    self.mend(&why);
+                }
+                let _ = reply.send(Ok(()));
+            }
+            Command::Close(reply) => self.close(reply),
+            Command::Progress => self.hub.report_progress(Revision(self.head.revision)),
+            Command::Wake | Command::Commit(_) => {}
+        }
+    }
+
+    fn register(
+        &mut self,
+        start: Bytes,
+        end: Bytes,
+        after: Revision,
+    ) -> Result<Registered, ReadError> {
+        let head = self.shared.head();
+        if after > head {
+            return Err(ReadError::Future { head });
+        }
+        let (sender, watch) = store_watch(after);
+        self.hub.register(start, end, sender.clone());
+        Ok((watch, sender, head))
+    }
+
+    fn compact(&mut self, below: Revision) -> Result<(), ReadError> {
+        if below.0 > self.head.revision {
+            return Err(ReadError::Future {
+                head: Revision(self.head.revision),
+            });
+        }
+        self.wanted_floor = self.wanted_floor.max(below.0);
+        if self.head.floor < self.wanted_floor && !self.trim_now() {
+            let text = "the store takes no writes now".to_owned();
+            return Err(ReadError::Unavailable(text));
+        }
+        Ok(())
+    }
+
+    /// Raises the floor in a batch of its own. False if that failed.
+    fn trim_now(&mut self) -> bool {
+        if let Err(shortage) = self.check_space(0) {
+            let reason = format!("no space: {shortage}");
+            self.shared.set_health(Health::ReadOnly { reason });
+            return false;
+        }
+        let shared = Arc::clone(&self.shared);
+        let opened = shared.engine.read();
+        let Some(engine) = opened.as_ref() else {
+            return false;
+        };
+        let mut group = Group::new(engine, self.head);
+        self.trim(&mut group);
+        drop(opened);
+        self.write(group)
+    }
+
+    /// Raises the floor of a group over what is too old, or too much.
+    fn trim(&mut self, group: &mut Group) {
+        let now = self.options.clock.now();
+        let bytes_max = u64::try_from(self.options.history_bytes_max).unwrap_or(u64::MAX);
+        while let Some(oldest) = self.parts.front() {
+            let is_old = now.saturating_sub(oldest.newest) > self.options.history_window;
+            if !is_old && oldest.through > self.wanted_floor && group.head.log_bytes <= bytes_max {
+                break;
+            }
+            group.head.floor = group.head.floor.max(oldest.through);
+            group.head.log_bytes = group.head.log_bytes.saturating_sub(oldest.bytes);
+            self.dropped_bytes += oldest.bytes;
+            self.parts.pop_front();
+        }
+        group.head.floor = group.head.floor.max(self.wanted_floor);
+        // Before anything of it can be seen to be gone.
+        self.shared
+            .floor
+            .fetch_max(group.head.floor, Ordering::SeqCst);
+    }
+
+    /// Deletes tables of the log once there is enough in them that is below the floor.
+    fn drop_log(&mut self) {
+        if self.dropped_bytes < 2 * self.options.memtable_bytes {
+            return;
+        }
+        self.dropped_bytes = 0;
+        let opened = self.shared.engine.read();
+        let dropped = opened
+            .as_ref()
+            .map(|engine| engine.drop_log(self.head.floor));
+        if let Some(Err(error)) = dropped {
+            // They are dropped with later ones. If the disk is in trouble the next write shows it.
+            tracing::warn!(%error, "old history was not deleted");
+        }
+    }
+
+    fn check_space(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
+        let unflushed = match self.shared.engine.read().as_ref() {
+            Some(engine) => usize::try_from(engine.unflushed_bytes()).unwrap_or(usize::MAX),
+            None => 0,
+        };
+        self.space.check(batch_bytes.saturating_add(unflushed / 2))
+    }
+
+    /// Tests, writes, publishes and answers a group of transactions.
+    fn run_group(&mut self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        if self.is_closed() {
+            return reject(jobs, &Rejection::Closed);
+        }
+        let broken = self.shared.engine.read().as_ref().map(Engine::is_broken);
+        match broken {
+            None => self.try_recover(),
+            Some(true) => self.mend("a worker thread of the engine failed"),
+            Some(false) => {}
+        }
+        let shared = Arc::clone(&self.shared);
+        let opened = shared.engine.read();
+        let Some(engine) = opened.as_ref() else {
+            drop(opened);
+            let why = self.reason();
+            return reject(jobs, &Rejection::ReadOnly(why));
+        };
+        let mut group = Group::new(engine, self.head);
+        for job in jobs {
+            let result = self.prepare(engine, &mut group, &job.work);
+            group.answers.push((job, result));
+        }
+        drop(opened);
+        if group.is_unchanged() {
+            return group.answers.answer();
+        }
+        if let Err(shortage) = self.check_space(group.bytes) {
+            let reason = format!("no space: {shortage}");
+            self.shared.set_health(Health::ReadOnly { reason });
+            return group
+                .answers
+                .reject(&Rejection::NoSpace(shortage.to_string()));
+        }
+        self.log(&mut group);
+        self.trim(&mut group);
+        self.write(group);
+    }
+
+    /// Counts what a group adds to the log.
+    fn log(&mut self, group: &mut Group) {
+        let now = self.options.clock.now();
+        let most = self.options.history_bytes_max / usize::try_from(WINDOW_PARTS).unwrap_or(1);
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        group.head.log_bytes += group.log_bytes;
+        let (through, bytes) = (group.head.revision, group.log_bytes);
+        match self.parts.back_mut() {
+            Some(part) if part.bytes + bytes <= most && now <= part.first + PART_SPAN => {
+                part.newest = now;
+                part.through = through;
+                part.bytes += bytes;
+            }
+            _ => self.parts.push_back(LogPart {
+                first: now,
+                newest: now,
+                through,
+                bytes,
+            }),
+        }
+    }
+
+    /// Makes a group durable, publishes it and answers; on failure finds out what happened to it.
+    fn write(&mut self, mut group: Group) -> bool {
+        let head = Revision(group.head.revision);
+        let result = match self.shared.engine.read().as_ref() {
+            Some(engine) => engine.write(group.finish(engine)),
+            None => Err(EngineError::Engine("not open".to_owned())),
+        };
+        let result = result.and_then(|()| {
+            let synced = self.options.disk.after_sync(head);
+            synced.map_err(EngineError::Sync)
+        });
+        match result {
+            Ok(()) => {
+                self.publish(group);
+                true
+            }
+            Err(error) => self.settle(group, &error),
+        }
+    }
+
+    fn publish(&mut self, mut group: Group) {
+        self.head = group.head;
+        if let Err(error) = self.shared.folder.set_acked(self.head.revision) {
+            tracing::warn!(%error, "the acknowledged bound was not noted");
+        }
+        self.groups += 1;
+        if self.groups.is_multiple_of(ACKED_SYNC_GROUPS) {
+            let _ = self.shared.folder.sync_acked();
+        }
+        let mut leases = self.shared.leases.lock();
+        for (key, lease) in group.attached.drain(..) {
+            leases.attach(&key, lease);
+        }
+        for lease in group.ended.drain(..) {
+            leases.remove(lease);
+        }
+        drop(leases);
+        if let Some(engine) = self.shared.engine.read().as_ref() {
+            engine.show(self.head.revision);
+        }
+        self.shared
+            .published
+            .store(self.head.revision, Ordering::SeqCst);
+        for (revision, events) in group.events.drain(..) {
+            self.hub.publish(revision, &events);
+        }
+        self.shared.set_health(Health::Ok);
+        group.answers.answer();
+    }
+
+    /// After a failed write: opens the database again and answers each caller with the outcome of its
+    /// transaction, as far as that can be determined. Returns true if the group is durable after all.
+    fn settle(&mut self, mut group: Group, error: &EngineError) -> bool {
+        tracing::error!(%error, "a batch failed; opening the store again");
+        self.tried = Some(Instant::now());
+        let full = self.check_space(group.bytes).err();
+        if full.is_some() {
+            self.space.release_ballast();
+        }
+        let before = self.head.revision;
+        match self.reopen() {
+            Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
+                // Opening synced the journal, so the batch that was found in it is durable.
+                group.head = self.head;
+                self.publish(group);
+                true
+            }
+            Ok(()) if self.head.revision == before => {
+                let rejection = match full {
+                    Some(shortage) => Rejection::NoSpace(shortage.to_string()),
+                    None => Rejection::ReadOnly(error.to_string()),
+                };
+                let reason = rejection.to_string();
+                self.shared.set_health(Health::ReadOnly { reason });
+                group.answers.reject(&rejection);
+                false
+            }
+            Ok(()) => {
+                group.answers.unknown(&error.to_string());
+                false
+            }
+            Err(open_error) => {
+                let reason = format!("{error}; opening again: {open_error}");
+                self.shared.set_health(Health::Failed {
+                    reason: reason.clone(),
+                });
+                group.answers.unknown(&reason);
+                false
+            }
+        }
+    }
+
+    /// Opens a database again that broke while nothing was written.
+    fn mend(&mut self, why: &str) {
+        self.tried = Some(Instant::now());
+        if self.check_space(0).is_err() {
+            self.space.release_ballast();
+        }
+        let health = match self.reopen() {
+            Ok(()) => Health::ReadOnly {
+                reason: why.to_owned(),
+            },
+            Err(error) => Health::Failed {
+                reason: format!("{why}; opening again: {error}"),
+            },
+        };
+        self.shared.set_health(health);
+    }
+
+    /// While the store does not take writes: opens it if it is not open, and looks for space.
+    fn try_recover(&mut self) {
+        if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        let opened = self.shared.engine.read();
+        let is_usable = opened.as_ref().is_some_and(|engine| !engine.is_broken());
+        drop(opened);
+        let opened = if is_usable { Ok(()) } else { self.reopen() };
+        if let Err(error) = opened {
+            let reason = format!("opening again: {error}");
+            return self.shared.set_health(Health::Failed { reason });
+        }
+        match self.check_space(0) {
+            // Only a write that came through shows that writes go: the head record, as it is.
+            Ok(()) => _ = self.trim_now(),
+            Err(shortage) => {
+                let reason = format!("no space: {shortage}");
+                self.shared.set_health(Health::ReadOnly { reason });
+            }
+        }
+    }
+
+    /// Closes and opens the database, and takes over what it finds. Nothing that the system has in
+    /// memory is taken to be on disk.
+    fn reopen(&mut self) -> Result<(), OpenError> {
+        let mut slot = self.shared.engine.write();
+        engine::discard(slot.take());
+        journal::rewrite(&engine::database_path(&self.shared.folder))?;
+        let (opened, head, leased) = Engine::open(&self.shared.folder, &self.options)?;
+        let is_ahead = head.revision > self.head.revision;
+        if is_ahead {
+            self.hub.cut("the store was opened again");
+        }
+        self.parts = found_parts(head, self.options.clock.now());
+        self.head = head;
+        attach_again(&mut self.shared.leases.lock(), &opened, leased);
+        self.shared.floor.fetch_max(head.floor, Ordering::SeqCst);
+        self.shared
+            .published
+            .fetch_max(head.revision, Ordering::SeqCst);
+        *slot = Some(opened);
+        self.shared.openings.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn reason(&self) -> String {
+        match &*self.shared.health.lock() {
+            Health::Ok => "the store is being opened again".to_owned(),
+            Health::ReadOnly { reason } | Health::Failed { reason } => reason.clone(),
+        }
+    }
+
+    /// Whether the store was told to close.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    fn close(&mut self, reply: oneshot::Sender<()>) {
+        self.shared.closed.store(true, Ordering::SeqCst);
+        self.hub.close();
+        engine::discard(self.shared.engine.write().take());
+        let _ = self.shared.folder.sync_acked();
+        self.shared.folder.unlock();
+        let reason = "the store is closed".to_owned();
+        *self.shared.health.lock() = Health::Failed { reason };
+        self.closing = Some(reply);
+    }
+
+    /// Answers who closed the store, once everything else is answered.
+    pub(super) fn closed(mut self) {
+        if let Some(reply) = self.closing.take() {
+            let _ = reply.send(());
+        }
+    }
+}
+
+/// Attaches to their leases the keys that a database was found to have on one.
+fn attach_again(leases: &mut LeaseTable, engine: &Engine, leased: Vec<Bytes>) {
+    leases.detach_all();
+    for key in leased {
+        // A key that cannot be read is reported to whoever reads it.
+        let row = engine.row(&key).ok().flatten();
+        if let Some(LeaseId(lease)) = row.and_then(|row| row.lease) {
+            leases.attach(&key, Some(LeaseId(lease)));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! sled's own files in the store's folder.
+//!
+//! `before-open/` holds a copy of sled's files while a store is being opened. sled overwrites what it
+//! takes for a torn tail, so the copy is opened first: a store that is refused as damaged stays as it
+//! was found. The copy is never moved back, so none of it has to be durable, and the next opening
+//! removes what a crash has left of it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::statvfs;
+
+use crate::embedded::folder::{Folder, io_at};
+use crate::error::OpenError;
+
+/// Bytes behind the content of a sled snapshot: length and checksum.
+const SNAPSHOT_FRAME_BYTES: usize = 12;
+/// Bytes behind the content of sled's settings: a checksum.
+const SETTINGS_FRAME_BYTES: usize = 4;
+/// Bytes that must be free beside a copy so that sled can open it: sled fills up a segment, perhaps
+/// starts another one, and writes a snapshot. With less room, a whole store on a full disk would
+/// appear to be damaged.
+const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
+
+impl Folder {
+    /// Returns the path of the file with sled's data.
+    pub(super) fn db_path(&self) -> PathBuf {
+        self.path.join("db")
+    }
+
+    /// Makes the content of sled's data durable, if the file exists.
+    pub(super) fn sync_data(&self) -> Result<(), OpenError> {
+        let path = self.db_path();
+        match File::open(&path).and_then(|file| file.sync_data()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Copies sled's files and returns the path of the copy, unless they are larger than a limit or
+    /// there is no room: a store on a full disk must still be readable.
+    pub(super) fn copy(&self, bytes_max: u64) -> Result<Option<PathBuf>, OpenError> {
+        // An interrupted opening may have left a copy.
+        self.drop_copy()?;
+        let db_bytes = fs::metadata(self.db_path()).map_or(0, |metadata| metadata.len());
+        if db_bytes == 0 || db_bytes > bytes_max {
+            return Ok(None);
+        }
+        let copy = self.copy_path();
+        if let Err(error) = self.copy_files(&copy, db_bytes) {
+            tracing::warn!(%error, "the store is opened without trying a copy of its files first");
+            self.drop_copy()?;
+            return Ok(None);
+        }
+        Ok(Some(copy))
+    }
+
+    fn copy_files(&self, copy: &Path, db_bytes: u64) -> io::Result<()> {
+        if !self.has_room(db_bytes + COPY_ROOM_BYTES)? {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        fs::DirBuilder::new().mode(0o700).create(copy)?;
+        for file in sled_files(&self.path)? {
+            fs::copy(self.path.join(&file), copy.join(&file))?;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the disk has enough room for sled to open the copy.
+    pub(super) fn has_copy_room(&self) -> bool {
+        self.has_room(COPY_ROOM_BYTES).unwrap_or(false)
+    }
+
+    fn has_room(&self, bytes: u64) -> io::Result<bool> {
+        let stat = statvfs(&self.path)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize) >= bytes)
+    }
+
+    /// Removes the copy, or what a crash left of it.
+    pub(super) fn drop_copy(&self) -> Result<(), OpenError> {
+        let copy = self.copy_path();
+        match fs::remove_dir_all(&copy) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_at(&copy)(error)),
+            _ => Ok(()),
+        }
+    }
+
+    fn copy_path(&self) -> PathBuf {
+        self.path.join("before-open")
+    }
+}
+
+/// Removes files of sled that are incomplete. Because of them sled would take the store for
+/// damaged, but it writes both kinds again if they are missing:
+///
+/// * Snapshots, which sled leaves empty on a full disk. A snapshot only shortens the reading of the
+///   log, and the log that is read without it is checked against the recorded revision too.
+/// * Settings, which sled neither syncs nor replaces as a whole.
+pub(super) fn drop_unfinished(folder: &Path) -> Result<(), OpenError> {
+    for file in sled_files(folder).map_err(io_at(folder))? {
+        let path = folder.join(&file);
+        let frame = match file.as_str() {
+            "db" => continue,
+            "conf" => SETTINGS_FRAME_BYTES,
+            _ => SNAPSHOT_FRAME_BYTES,
+        };
+        let is_finished = !file.ends_with(".generating")
+            && is_whole(&fs::read(&path).map_err(io_at(&path))?, frame);
+        if !is_finished {
+            fs::remove_file(&path).map_err(io_at(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the checksum in a frame is that of the content before the frame.
+fn is_whole(bytes: &[u8], frame_bytes: usize) -> bool {
+    let (content, frame) = bytes.split_at(bytes.len().saturating_sub(frame_bytes));
+    !content.is_empty() && frame.ends_with(&crc32fast::hash(content).to_le_bytes())
+}
+
+/// Returns the names of the files that sled has created, without its blob folder, which stays
+/// empty.
+fn sled_files(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name == "db" || name == "conf" || name.starts_with("snap.") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Op, RangeRequest, SledOptions, SledStore, Store, Txn};
+
+    fn open(path: &Path) -> SledStore {
+        let options = SledOptions {
+            ballast_bytes: 0,
+            ..SledOptions::default()
+        };
+        SledStore::open(path, options).expect("the store opens")
+    }
+
+    /// Creates a folder with a store of one key.
+    async fn stored() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = open(folder.path());
+        let op = Op::Put {
+            key: "k".into(),
+            value: "v".into(),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: vec![],
+            ops: vec![op],
+        };
+        store.commit(txn).await.expect("committed");
+        store.close().await;
+        folder
+    }
+
+    async fn has_its_key(folder: &Path) -> bool {
+        let store = open(folder);
+        let range = store.range(RangeRequest::between("", "")).await;
+        store.close().await;
+        range.expect("read").items.len() == 1
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_a_power_cut_left_empty_is_not_put_back() {
+        let folder = stored().await;
+        let copy = folder.path().join("before-open");
+        fs::create_dir(&copy).expect("made");
+        for name in ["db", "conf", "complete"] {
+            fs::write(copy.join(name), b"").expect("written");
+        }
+        assert!(has_its_key(folder.path()).await);
+        assert!(!copy.exists(), "an incomplete copy is removed");
+    }
+
+    #[tokio::test]
+    async fn a_bound_that_has_a_length_and_no_bytes_is_none() {
+        let folder = stored().await;
+        fs::write(folder.path().join("acked"), [0; 16]).expect("written");
+        assert!(has_its_key(folder.path()).await);
+    }
+
+    #[tokio::test]
+    async fn settings_that_were_only_begun_are_no_damage() {
+        let folder = stored().await;
+        let conf = folder.path().join("conf");
+        let whole = fs::read(&conf).expect("read");
+        let begun = [
+            vec![],
+            vec![0; whole.len()],
+            whole[..whole.len() - 3].to_vec(),
+        ];
+        for begun in begun {
+            fs::write(&conf, &begun).expect("written");
+            assert!(has_its_key(folder.path()).await);
+            assert_eq!(fs::read(&conf).expect("read"), whole, "written again");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_snapshot_that_was_never_synced_is_no_damage() {
+        let folder = stored().await;
+        open(folder.path()).close().await;
+        let files = sled_files(folder.path()).expect("listed");
+        let mut snapshots = files.iter().filter(|name| name.starts_with("snap."));
+        let snapshot = folder.path().join(snapshots.next().expect("there is one"));
+        let bytes = fs::read(&snapshot).expect("read").len();
+        fs::write(&snapshot, vec![0; bytes]).expect("written");
+        assert!(has_its_key(folder.path()).await);
+    }
+}
