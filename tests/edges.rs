@@ -39,7 +39,11 @@ fn one_line(output: &Output, words: &[&str]) -> Result<()> {
 
 /// Prepares a server's folder that has been used: a plane `a` with an object, closed cleanly.
 async fn used(data: &Path) -> Result<()> {
-    let server = Up::start(data, &[]).await?;
+    used_with(data, &[]).await
+}
+
+async fn used_with(data: &Path, options: &[&str]) -> Result<()> {
+    let server = Up::start(data, options).await?;
     let plane = Client::open(&create_plane(&server.root()?, "a").await?).await?;
     plane
         .post(CONFIG_MAPS, &json!({"metadata": {"name": "kept"}}))
@@ -113,7 +117,10 @@ async fn wrong_flags_are_named() -> Result<()> {
             &["advertise", "nowhere", "port"],
         ),
         (&["--host-name", "not a name"], &["not a name"]),
-        (&["--store", "floppy"], &["floppy", "sled", "memory"]),
+        (
+            &["--store", "floppy"],
+            &["floppy", "sled", "fjall", "memory"],
+        ),
         (&["--sleep-after", "soon"], &["soon", "--sleep-after"]),
         (&["--no-such-flag"], &["--no-such-flag"]),
     ];
@@ -262,6 +269,30 @@ async fn a_damaged_store_is_refused_and_left_as_it_is() -> Result<()> {
         .get(&format!("{CONFIG_MAPS}/kept"))
         .await?
         .expect(200)?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_store_is_opened_by_the_engine_that_created_it() -> Result<()> {
+    for (created, other) in [("fjall", "sled"), ("sled", "fjall")] {
+        let folder = tempfile::tempdir()?;
+        let data = folder.path().join("data");
+        used_with(&data, &["--store", created]).await?;
+        for options in [&[][..], &["--store", other]] {
+            let server = Up::start(&data, options).await?;
+            let plane = Client::open(&server.plane("a")?).await?;
+            plane
+                .get(&format!("{CONFIG_MAPS}/kept"))
+                .await?
+                .expect(200)?;
+            ensure!(server.stop().await?.success());
+        }
+        let format = fs::read_to_string(data.join("store/format"))?;
+        ensure!(
+            format == format!("polyplane-store {created} 1\n"),
+            "{format}"
+        );
+    }
     Ok(())
 }
 

@@ -54,7 +54,8 @@ pub struct UpOptions {
     /// name the first --listen address.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// The store: `sled` keeps the data in the folder, `memory` loses it when the process ends.
+    /// The store: `sled` and `fjall` keep the data in the folder, `memory` loses it when the process
+    /// ends. A store that is in the folder already is opened by the engine that created it.
     #[arg(long, value_name = "STORE", default_value = "sled")]
     pub store: StoreKind,
     /// Seconds after which a control plane that nobody uses goes to sleep.
@@ -318,6 +319,8 @@ pub struct CertsOptions {
 pub enum StoreKind {
     /// Files in the folder.
     Sled,
+    /// Files in the folder, those of a log-structured merge tree.
+    Fjall,
     /// Memory.
     Memory,
 }

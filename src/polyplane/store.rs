@@ -7,8 +7,8 @@ use crate::cli::{StoreKind, StoreOptions};
 use crate::store::wait::StoreWait;
 use anyhow::{Context, bail};
 use polyplane_storage::{
-    EtcdOptions, EtcdStore, EtcdTls, MemoryOptions, MemoryStore, Secret, SledOptions, SledStore,
-    Store,
+    EtcdOptions, EtcdStore, EtcdTls, FjallOptions, FjallStore, MemoryOptions, MemoryStore, Secret,
+    SledOptions, SledStore, Store, engine_of,
 };
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ const ATTEMPT_FIRST: Duration = Duration::from_secs(3);
 /// one a replaced password would be noticed later.
 const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 
-/// Opens the embedded store of a folder.
+/// Opens the embedded store of a folder: with the engine that created it, or, if there is none yet,
+/// with the one that is named.
 ///
 /// # Errors
 /// Returns an error if the store is in use, damaged, or cannot be read.
@@ -31,11 +32,19 @@ pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn 
         return Ok(Arc::new(MemoryStore::new(MemoryOptions::default())));
     }
     let path: PathBuf = folder.join("store");
-    let opened =
-        tokio::task::spawn_blocking(move || SledStore::open(&path, SledOptions::default()));
-    Ok(Arc::new(
-        opened.await.context("opening the store panicked")??,
-    ))
+    let opened = tokio::task::spawn_blocking(move || open(kind, &path));
+    opened.await.context("opening the store panicked")?
+}
+
+fn open(kind: StoreKind, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
+    let is_on_fjall = match engine_of(path)? {
+        Some(engine) => engine == "fjall",
+        None => kind == StoreKind::Fjall,
+    };
+    Ok(match is_on_fjall {
+        true => Arc::new(FjallStore::open(path, FjallOptions::default())?),
+        false => Arc::new(SledStore::open(path, SledOptions::default())?),
+    })
 }
 
 /// Connects to the shared store, and waits until it can be reached.

@@ -240,7 +240,7 @@ fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], be
     let bin = kubeconfig.with_file_name("bin");
     let memory = match options.store {
         StoreKind::Memory => "store: memory, nothing is kept when this process ends\n",
-        StoreKind::Sled => "",
+        StoreKind::Sled | StoreKind::Fjall => "",
     };
     let ring = match options.replicas {
         1 => String::new(),
