@@ -1,14 +1,14 @@
 //! Errors about one field of an object, with the kinds and texts of upstream's validation.
 //!
-//! Owns how a field is named ([`Path`]) and how a complaint reads ([`FieldError`]). Which fields
-//! are checked for what is the schema engine's and the strategies' business.
+//! Owns the name of a field ([`Path`]) and the text of a complaint ([`FieldError`]). Which checks
+//! apply to which field is decided by the schema engine and the strategies.
 
 use std::fmt;
 
 use crate::quote::quote;
 use crate::value::Value;
 
-/// What is wrong with a field; becomes the `reason` of a cause.
+/// The kind of an error about a field; it becomes the `reason` of a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FieldErrorKind {
     /// The value names something that does not exist.
@@ -19,9 +19,9 @@ pub enum FieldErrorKind {
     Duplicate,
     /// The value is malformed.
     Invalid,
-    /// The value is not among the known ones.
+    /// The value is not among the allowed ones.
     NotSupported,
-    /// The field may not be set, or not like this.
+    /// The field must not be set, or not to this value.
     Forbidden,
     /// The value is too long.
     TooLong,
@@ -31,7 +31,7 @@ pub enum FieldErrorKind {
     TooMany,
     /// The list has too few items.
     TooFew,
-    /// The check itself failed.
+    /// The check itself failed with an error.
     Internal,
     /// The value is of the wrong type.
     TypeInvalid,
@@ -56,7 +56,7 @@ impl FieldErrorKind {
         }
     }
 
-    /// Returns the words a message begins with.
+    /// Returns the words with which a message begins.
     pub fn words(self) -> &'static str {
         match self {
             Self::NotFound => "Not found",
@@ -73,7 +73,7 @@ impl FieldErrorKind {
         }
     }
 
-    /// True if messages of this kind show the bad value.
+    /// Returns true if messages of this kind show the bad value.
     fn shows_value(self) -> bool {
         match self {
             Self::Required | Self::Forbidden | Self::TooLong | Self::TooShort | Self::Internal => {
@@ -90,23 +90,25 @@ impl FieldErrorKind {
     }
 }
 
-/// The value a message complains about.
+/// The value that a message complains about.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Bad {
     /// The message shows no value.
     Omitted,
-    /// A value of a plain type: text is quoted as Go quotes it, numbers print as Go prints them.
+    /// A value of a plain type. Text is quoted as Go quotes it, numbers are printed as Go prints
+    /// them.
     Plain(Value),
     /// A value of a named type, which upstream shows as JSON even if it is text.
     Json(Value),
-    /// A value of which only the engine that knows its fields can write the JSON.
+    /// The JSON of a value that only the engine which knows its fields can write.
     Shown(Box<str>),
-    /// A value of a type that schemas define, or a list of such values. The check that refuses it
-    /// has no schemas: [`Schemas::show`](crate::schema::Schemas::show) writes the text afterwards.
+    /// A value of a type that schemas define, or a list of such values. The check that refuses the
+    /// value has no schemas: [`Schemas::show`](crate::schema::Schemas::show) writes the text
+    /// afterwards.
     Typed {
         /// The name of the definition.
         definition: &'static str,
-        /// The value, or the list.
+        /// The value, or the list of values.
         value: Value,
     },
 }
@@ -140,20 +142,21 @@ impl fmt::Display for Bad {
 /// One complaint about one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
-    /// What is wrong.
+    /// The kind of the error.
     pub kind: FieldErrorKind,
-    /// Where: `spec.containers[0].name`, or `<nil>` for the object itself.
+    /// The path of the field: `spec.containers[0].name`, or `<nil>` for the object itself.
     pub field: String,
     /// The value that was found.
     pub bad: Bad,
     /// The rest of the sentence; may be empty.
     pub detail: String,
-    /// True if a declaration of the schema says it too, perhaps in other words; then those count.
+    /// True if a declaration of the schema makes the same complaint, perhaps in other words. Then
+    /// the declaration's words are used.
     pub covered: bool,
 }
 
 impl FieldError {
-    /// Any kind of error; the other constructors are shorter.
+    /// Creates an error of any kind; the other constructors are shorter.
     pub fn new(
         kind: FieldErrorKind,
         path: &Path<'_>,
@@ -169,7 +172,7 @@ impl FieldError {
         }
     }
 
-    /// Returns the same error, said by a declaration of the schema too.
+    /// Returns the same error, marked as one that a declaration of the schema makes too.
     #[must_use]
     pub fn covered(mut self) -> Self {
         self.covered = true;
@@ -215,8 +218,8 @@ impl FieldError {
         Self::new(FieldErrorKind::NotSupported, path, bad, detail)
     }
 
-    /// As [`FieldError::not_supported`], with the values listed in sorted order, as upstream does
-    /// where the known values are a set.
+    /// Reports the same as [`FieldError::not_supported`], with the values in sorted order, as
+    /// upstream does if the allowed values are a set.
     pub fn not_supported_sorted<S: AsRef<str>>(
         path: &Path<'_>,
         bad: impl Into<Bad>,
@@ -227,7 +230,7 @@ impl FieldError {
         Self::not_supported(path, bad, &valid)
     }
 
-    /// Reports that the field may not be set, or not like this.
+    /// Reports that the field must not be set, or not to this value.
     pub fn forbidden(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::Forbidden, path, "", detail)
     }
@@ -273,7 +276,7 @@ impl FieldError {
         Self::new(FieldErrorKind::TooFew, path, count(items), detail)
     }
 
-    /// Returns the check itself failed.
+    /// Reports that the check itself failed.
     pub fn internal(path: &Path<'_>, detail: impl Into<String>) -> Self {
         Self::new(FieldErrorKind::Internal, path, Bad::Omitted, detail)
     }
@@ -301,8 +304,8 @@ impl fmt::Display for FieldError {
 
 impl std::error::Error for FieldError {}
 
-/// Returns the one message of a list of errors: the message itself of a single one, else all of
-/// them in brackets, each once. `None` for an empty list.
+/// Returns one message for a list of errors: the message of a single error, else all messages in
+/// brackets, each once. `None` for an empty list.
 pub fn aggregate(errors: &[FieldError]) -> Option<String> {
     let mut messages: Vec<String> = Vec::with_capacity(errors.len());
     let mut seen = std::collections::HashSet::new();
@@ -327,8 +330,8 @@ fn count(items: usize) -> i64 {
     i64::try_from(items).unwrap_or(i64::MAX)
 }
 
-/// Where a field is: a chain of steps that lives on the stack and becomes text only if there is
-/// something to complain about.
+/// The path of a field: a chain of elements on the stack, which becomes text only if there is a
+/// complaint.
 #[derive(Clone, Copy, Debug)]
 pub struct Path<'a> {
     parent: Option<&'a Path<'a>>,
@@ -344,13 +347,14 @@ enum PathElement<'a> {
 }
 
 impl<'a> Path<'a> {
-    /// The object itself, `<nil>` in messages; its children are not qualified.
+    /// The path of the object itself, `<nil>` in messages. Paths of its fields begin with the
+    /// field's name.
     pub const NIL: Path<'static> = Path {
         parent: None,
         step: PathElement::Nothing,
     };
 
-    /// Creates a field of the object; dots in the name may lead further down.
+    /// Creates the path of a field of the object; dots in the name may lead further down.
     pub const fn new(name: &'a str) -> Self {
         Self {
             parent: None,
@@ -358,7 +362,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Returns the field `name` of what is here.
+    /// Returns the path of the field `name` below this path.
     #[must_use]
     pub const fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path {
@@ -367,7 +371,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Returns the item `index` of the list that is here.
+    /// Returns the path of the item `index` of the list at this path.
     #[must_use]
     pub const fn index(&self, index: usize) -> Path<'_> {
         Path {
@@ -376,7 +380,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Returns the entry `key` of the map that is here.
+    /// Returns the path of the entry `key` of the map at this path.
     #[must_use]
     pub const fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
         Path {
@@ -385,7 +389,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Writes the steps; true if there were any.
+    /// Writes the elements of the path. Returns true if there were any.
     fn write(&self, f: &mut fmt::Formatter<'_>) -> Result<bool, fmt::Error> {
         let before = match self.parent {
             Some(parent) => parent.write(f)?,
@@ -393,7 +397,7 @@ impl<'a> Path<'a> {
         };
         match self.step {
             PathElement::Nothing => return Ok(before),
-            // Go takes a step without a name for the key of a map.
+            // Go prints an element without a name like the key of a map.
             PathElement::Name("") => f.write_str("[]")?,
             PathElement::Name(name) if before => write!(f, ".{name}")?,
             PathElement::Name(name) => f.write_str(name)?,

@@ -1,6 +1,7 @@
 //! Field selectors: `metadata.name=x,spec.nodeName!=y`.
 //!
-//! Owns the grammar and the test; which fields a kind may be selected by is the kind's business.
+//! Owns the grammar and the matching. By which fields a kind may be selected is decided by the
+//! kind.
 
 use std::fmt;
 
@@ -15,13 +16,13 @@ pub struct FieldSelector {
 pub struct Term {
     /// The field's name, as the client wrote it.
     pub field: String,
-    /// What is asked.
+    /// The comparison.
     pub operator: FieldOperator,
-    /// The value, escapes resolved.
+    /// The value, with escapes resolved.
     pub value: String,
 }
 
-/// What a term asks.
+/// The comparison of a field with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldOperator {
     /// The field has the value.
@@ -30,7 +31,7 @@ pub enum FieldOperator {
     NotEquals,
 }
 
-/// The reason why a field selector cannot be read; the texts are upstream's.
+/// The reason why a field selector cannot be parsed; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FieldSelectorError {
     /// A term without an operator.
@@ -38,19 +39,19 @@ pub enum FieldSelectorError {
     Term {
         /// The whole selector.
         selector: String,
-        /// The part that is not understood.
+        /// The part that cannot be parsed.
         term: String,
     },
-    /// A backslash before something that needs none.
+    /// There is a backslash before a character that needs none.
     #[error("invalid field selector: invalid escape sequence: {0}")]
     Escape(String),
-    /// A comma or equals sign in a value without its backslash.
+    /// There is a comma or an equals sign in a value without a backslash before it.
     #[error("invalid field selector: unescaped character in value: {}", u32::from(*.0))]
     Unescaped(char),
 }
 
 impl FieldSelector {
-    /// Reads a selector. Terms are sorted, empty ones dropped.
+    /// Parses a selector. Sorts the terms and drops empty ones.
     ///
     /// # Errors
     /// See [`FieldSelectorError`].
@@ -92,16 +93,16 @@ impl FieldSelector {
         &self.terms
     }
 
-    /// True if everything is selected.
+    /// Returns true if everything is selected.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// Passes every term through `change`, which may rename fields and values or refuse them; a
-    /// term that comes back with both empty is dropped.
+    /// Passes every term through `change`, which may rename fields and values or refuse them. A
+    /// term that `change` returns with both empty is dropped.
     ///
     /// # Errors
-    /// The first refusal.
+    /// Returns the first refusal.
     pub fn transform<E>(
         self,
         mut change: impl FnMut(String, String) -> Result<(String, String), E>,
@@ -120,7 +121,7 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// True if every term holds; `lookup` gives a field's text, empty if it has none.
+    /// Returns true if every term holds. `lookup` returns a field's text, empty if it has none.
     pub fn matches<'a>(&self, lookup: impl Fn(&str) -> std::borrow::Cow<'a, str>) -> bool {
         self.terms.iter().all(|term| {
             let equal = lookup(&term.field) == term.value;
@@ -131,7 +132,7 @@ impl FieldSelector {
         })
     }
 
-    /// Returns the value that `field` must have, if a term says so.
+    /// Returns the value that `field` must have, if a term requires one.
     pub fn requires_exact_match(&self, field: &str) -> Option<&str> {
         let exact = |term: &&Term| term.field == field && term.operator == FieldOperator::Equals;
         self.terms
@@ -169,7 +170,7 @@ pub fn escape_value(value: &str) -> String {
     out
 }
 
-/// Returns the value that [`escape_value`] made `text` of.
+/// Returns the value that [`escape_value`] has escaped to `text`.
 ///
 /// # Errors
 /// Returns an error if a backslash stands before something else, or a special character without

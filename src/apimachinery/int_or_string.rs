@@ -1,4 +1,4 @@
-//! Fields that hold a number or a text, most often a percentage.
+//! Fields that contain a number or a text, most often a percentage.
 
 use crate::quote::quote;
 use crate::strconv::{self, NumberError};
@@ -14,13 +14,14 @@ pub enum IntOrString {
 }
 
 impl IntOrString {
-    /// Returns the number that `text` is, or else the text.
+    /// Returns the number that `text` represents, or else the text.
     pub fn parse(text: &str) -> Self {
         text.parse()
             .map_or_else(|_| Self::Text(text.to_owned()), Self::Int)
     }
 
-    /// What a value of an object holds; `None` if it is of another type or too large.
+    /// Returns the number or text in a value of an object; `None` if it is of another type or too
+    /// large.
     pub fn from_value(value: &Value) -> Option<Self> {
         match value {
             Value::Int(number) => i32::try_from(*number).ok().map(Self::Int),
@@ -29,7 +30,7 @@ impl IntOrString {
         }
     }
 
-    /// Returns the number, that of a text too; 0 if the text is none.
+    /// Returns the number, or the number that the text represents; 0 if it represents none.
     pub fn int_value(&self) -> i64 {
         match self {
             Self::Int(number) => i64::from(*number),
@@ -37,10 +38,10 @@ impl IntOrString {
         }
     }
 
-    /// Returns the number itself, or the percentage of `total`.
+    /// Returns the number, or the share of `total` if the text is a percentage.
     ///
     /// # Errors
-    /// Returns an error if the text is no percentage.
+    /// Returns an error if the text is not a percentage.
     pub fn scaled(&self, total: i64, rounding: Rounding) -> Result<i64, ScaleError> {
         let text = match self {
             Self::Int(number) => return Ok(i64::from(*number)),
@@ -84,7 +85,7 @@ impl std::fmt::Display for IntOrString {
     }
 }
 
-/// Which way a share of something whole is rounded.
+/// The direction in which a share is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rounding {
     /// To the next whole number.
@@ -93,18 +94,18 @@ pub enum Rounding {
     Down,
 }
 
-/// The reason why a text is no share of anything; the texts are upstream's.
+/// The reason why a text is not a percentage; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScaleError {
-    /// There is no `%` at its end.
+    /// The text does not end with `%`.
     #[error("invalid value for IntOrString: invalid type: string is not a percentage")]
     NoPercentage,
-    /// What stands before the `%` is no number.
+    /// The text before the `%` is not a number.
     #[error("invalid value for IntOrString: invalid value {}: {cause}", quote(.text))]
     NoNumber {
         /// The whole text.
         text: String,
-        /// What is wrong with the number.
+        /// The error in the number.
         cause: NumberError,
     },
 }

@@ -1,8 +1,9 @@
-//! JSON as Go reads and writes it: bytes to a [`Value`] and back, and lookups in bytes that are
-//! already canonical.
+//! JSON as Go reads and writes it: conversion between bytes and a [`Value`], and lookups in
+//! canonical bytes.
 //!
-//! Owns syntax, number and string forms and Go's error texts. Knows no schema: which fields exist,
-//! in which order a kind writes them and whether a number may be a float is [`crate::schema`]'s.
+//! Owns syntax, number and string forms and Go's error texts. Must not know schemas: which fields
+//! exist, in which order a kind writes them and whether a number may be a float is decided in
+//! [`crate::schema`].
 
 pub mod document;
 mod find;
@@ -20,15 +21,15 @@ pub use write::{to_string, to_vec, write, write_string};
 
 use crate::value::Value;
 
-/// What a parser accepts.
+/// The limits of a parser.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Brackets that may be open at once. Trees are walked by recursive functions everywhere, so
-    /// this bounds their stack; upstream's own bound is 10 000.
+    /// Number of brackets that may be open at once. Many functions walk trees recursively, so this
+    /// limits their stack; upstream's own limit is 10 000.
     pub depth_max: usize,
-    /// Size of the whole input.
+    /// Bytes of the whole input.
     pub bytes_max: usize,
-    /// What a repeated key does.
+    /// The effect of a repeated key.
     pub duplicates: Duplicates,
 }
 
@@ -42,12 +43,12 @@ impl Default for Limits {
     }
 }
 
-/// What a repeated key in one object does to the first value.
+/// The effect of a repeated key in an object on the first value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Duplicates {
-    /// The last value replaces it: untyped data.
+    /// The last value replaces the first one, as in untyped data.
     LastWins,
-    /// Two objects are merged, anything else is replaced: what decoding into Go structs does.
+    /// Two objects are merged, other values are replaced, as when Go decodes into structs.
     MergeObjects,
 }
 
@@ -56,12 +57,12 @@ pub enum Duplicates {
 pub struct Parsed {
     /// The document.
     pub value: Value,
-    /// Paths of keys that were repeated, such as `spec.items[0].name`, in the order in which they
-    /// were met, each once, at most 100.
+    /// Paths of repeated keys, such as `spec.items[0].name`, in the order in which they were found,
+    /// each once, at most 100.
     pub duplicates: Vec<String>,
 }
 
-/// The reason why bytes are not the JSON that was asked for; the texts are Go's.
+/// The reason why bytes are not the requested JSON; the texts are Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {
     /// The text is not JSON.
@@ -69,21 +70,21 @@ pub enum JsonError {
     Syntax {
         /// Go's text.
         message: String,
-        /// How many bytes were read before the error.
+        /// Number of bytes that were read before the error.
         offset: usize,
     },
-    /// A number that no Go number takes.
+    /// No Go number can hold the number.
     #[error("json: cannot unmarshal number {literal} into Go value of type float64")]
     Number {
         /// The number as it was written.
         literal: String,
     },
-    /// More bytes than [`Limits::bytes_max`].
+    /// The input has more bytes than [`Limits::bytes_max`].
     #[error("limit on the number of bytes exceeded: {bytes} > {bytes_max}")]
     TooLarge {
-        /// How many there are.
+        /// Number of bytes in the input.
         bytes: usize,
-        /// How many there may be.
+        /// Number of bytes allowed.
         bytes_max: usize,
     },
 }

@@ -1,7 +1,7 @@
 //! Label selectors: requirements on labels, their text form and the `LabelSelector` of objects.
 //!
-//! Owns grammar, validation and test, with upstream's texts. Where labels are stored is the
-//! caller's: any lookup will do, and labels inside canonical bytes need no tree.
+//! Owns grammar, validation and matching, with upstream's texts. Must not know where labels are
+//! stored: the caller passes a lookup, and labels inside canonical bytes need no tree.
 
 mod parse;
 
@@ -14,26 +14,26 @@ use crate::names;
 use crate::quote::quote;
 use crate::value::Value;
 
-/// What a requirement asks of a label.
+/// The condition of a requirement on a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
-    /// It has one of the values.
+    /// The label has one of the values.
     In,
-    /// It is absent or has none of the values.
+    /// The label is absent or has none of the values.
     NotIn,
-    /// It has the value, written `=`.
+    /// The label has the value, written `=`.
     Equals,
-    /// It has the value, written `==`.
+    /// The label has the value, written `==`.
     DoubleEquals,
-    /// It is absent or has another value.
+    /// The label is absent or has another value.
     NotEquals,
-    /// It is there.
+    /// The label is present.
     Exists,
-    /// It is absent.
+    /// The label is absent.
     DoesNotExist,
-    /// It is a number greater than the value.
+    /// The label is a number greater than the value.
     GreaterThan,
-    /// It is a number less than the value.
+    /// The label is a number less than the value.
     LessThan,
 }
 
@@ -45,39 +45,42 @@ pub struct Requirement {
     values: Vec<String>,
 }
 
-/// Why a selector is refused; the texts are upstream's.
+/// The reason why a selector is refused; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SelectorError {
-    /// The text form goes on otherwise than it may.
+    /// The text form has an unexpected token.
     #[error("found '{found}', expected: {expected}")]
     Token {
-        /// What stands there.
+        /// The token that was found.
         found: String,
-        /// What may stand there.
+        /// The tokens that are allowed there.
         expected: &'static str,
     },
-    /// The text form has no list of values where it needs one. The comma is missing upstream too.
+    /// The text form has no list of values where one is required. The missing comma in the message
+    /// is upstream's.
     #[error("found '{0}' expected: '('")]
     NoList(String),
-    /// A requirement of the text form cannot be read.
+    /// A requirement of the text form cannot be parsed.
     #[error("unable to parse requirement: {0}")]
     Requirement(Box<SelectorError>),
-    /// A key in the text form is no label's.
+    /// A key in the text form is not a label key.
     #[error("{0}")]
     Key(FieldError),
-    /// Key or values of a requirement are no label's, or their number does not fit the operator.
+    /// The key or the values of a requirement are not valid for a label, or the number of values
+    /// does not suit the operator.
     #[error("{}", aggregate(.0).unwrap_or_default())]
     Invalid(Vec<FieldError>),
-    /// An object names an operator that is none.
+    /// An object names an operator that does not exist.
     #[error("{} is not a valid label selector operator", quote(.0))]
     Operator(String),
 }
 
 impl Requirement {
-    /// Creates a checked requirement.
+    /// Creates a requirement after checking it.
     ///
     /// # Errors
-    /// Returns an error if key or values are no labels, or their number does not fit the operator.
+    /// Returns an error if the key or the values are not valid for a label, or if their number does
+    /// not suit the operator.
     pub fn new(key: &str, operator: Operator, values: Vec<String>) -> Result<Self, SelectorError> {
         let mut errors = Vec::new();
         let path = Path::NIL;
@@ -122,7 +125,7 @@ impl Requirement {
         &self.key
     }
 
-    /// What is asked.
+    /// Returns the condition.
     pub fn operator(&self) -> Operator {
         self.operator
     }
@@ -132,7 +135,7 @@ impl Requirement {
         &self.values
     }
 
-    /// True if a label with this value, or none, fulfils the requirement.
+    /// Returns true if a label with this value, or an absent one, satisfies the requirement.
     pub fn matches(&self, value: Option<&str>) -> bool {
         let has = |value: &str| self.values.iter().any(|candidate| candidate == value);
         match self.operator {
@@ -179,7 +182,7 @@ impl fmt::Display for Requirement {
 pub enum Selector {
     /// Selects nothing: an absent `LabelSelector`.
     Nothing,
-    /// Selects what fulfils every requirement; everything if there is none.
+    /// Selects everything that satisfies all requirements; everything if there are none.
     All(Vec<Requirement>),
 }
 
@@ -190,10 +193,10 @@ impl Default for Selector {
 }
 
 impl Selector {
-    /// Reads the text form: `a=b,c in (d,e),!f`.
+    /// Parses the text form: `a=b,c in (d,e),!f`.
     ///
     /// # Errors
-    /// With upstream's text.
+    /// Returns an error with upstream's text.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
         parse::parse(text).map(Self::from_requirements)
     }
@@ -204,7 +207,7 @@ impl Selector {
         Self::All(requirements)
     }
 
-    /// Returns the selector of labels that must all be there, unchecked: a Service's or a
+    /// Returns the selector that requires all these labels, without checking them: a Service's or a
     /// ReplicationController's.
     pub fn from_labels<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Self {
         let requirement = |(key, value): (&str, &str)| Requirement {
@@ -215,8 +218,8 @@ impl Selector {
         Self::from_requirements(labels.map(requirement).collect())
     }
 
-    /// Returns the selector that a `LabelSelector` object means: absent or null selects nothing, an
-    /// empty one everything.
+    /// Returns the selector of a `LabelSelector` object: absent or null selects nothing, an empty
+    /// one everything.
     ///
     /// # Errors
     /// Returns an error if it is malformed, with upstream's text.
@@ -260,12 +263,12 @@ impl Selector {
         }
     }
 
-    /// True if everything is selected.
+    /// Returns true if everything is selected.
     pub fn is_everything(&self) -> bool {
         matches!(self, Self::All(requirements) if requirements.is_empty())
     }
 
-    /// True if labels found by `lookup` are selected.
+    /// Returns true if the labels that `lookup` returns are selected.
     pub fn matches<'a>(&self, lookup: impl Fn(&str) -> Option<Cow<'a, str>>) -> bool {
         match self {
             Self::Nothing => false,
@@ -275,7 +278,7 @@ impl Selector {
         }
     }
 
-    /// True if these pairs of key and value are selected.
+    /// Returns true if the labels in these pairs of key and value are selected.
     pub fn matches_pairs<'a>(
         &self,
         labels: impl Iterator<Item = (&'a str, &'a str)> + Clone,
@@ -288,12 +291,13 @@ impl Selector {
         })
     }
 
-    /// True if the labels in this tree, an object of texts or nothing, are selected.
+    /// Returns true if the labels in this tree, an object of texts or nothing, are selected.
     pub fn matches_value(&self, labels: Option<&Value>) -> bool {
         self.matches(|key| labels?.get(key)?.as_str().map(Cow::Borrowed))
     }
 
-    /// True if the labels in these canonical JSON bytes are selected; empty bytes are no labels.
+    /// Returns true if the labels in these canonical JSON bytes are selected. Empty bytes mean no
+    /// labels.
     pub fn matches_bytes(&self, labels: &[u8]) -> bool {
         self.matches(|key| {
             let (_, value) = scan::members(labels).find(|(name, _)| scan::key_is(name, key))?;
@@ -301,7 +305,7 @@ impl Selector {
         })
     }
 
-    /// Returns the value that `key` must have, if a requirement says so.
+    /// Returns the value that `key` must have, if a requirement demands one.
     pub fn requires_exact_match(&self, key: &str) -> Option<&str> {
         let requirement = self
             .requirements()
@@ -326,7 +330,7 @@ impl fmt::Display for Selector {
     }
 }
 
-/// Validates a `LabelSelector` inside an object; an absent one is fine.
+/// Validates a `LabelSelector` inside an object. An absent one is valid.
 pub fn validate_label_selector(selector: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let Some(selector) = selector.filter(|selector| !selector.is_null()) else {
@@ -390,7 +394,7 @@ pub fn validate_label_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
         .collect()
 }
 
-/// Validates a map of labels; upstream names the map, not the label, in every error.
+/// Validates a map of labels. Every error names the map, not the label, as upstream's do.
 pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     for (key, value) in labels
@@ -407,7 +411,7 @@ pub fn validate_labels(labels: Option<&Value>, path: &Path<'_>) -> Vec<FieldErro
     errors
 }
 
-/// Returns the complaints about a key, as one error.
+/// Returns the complaints about a key as one error.
 fn check_key(key: &str, path: &Path<'_>) -> Option<FieldError> {
     let complaints = names::qualified_name(key);
     (!complaints.is_empty()).then(|| FieldError::invalid(path, key, complaints.join("; ")))
@@ -439,7 +443,7 @@ fn check_count(operator: Operator, values: &[String], path: &Path<'_>) -> Option
     (!good).then(|| FieldError::invalid(path, shown(), detail))
 }
 
-/// Returns a number as Go's `ParseInt` reads it in base ten.
+/// Parses a number as Go's `ParseInt` does in base ten.
 fn parse_int(text: &str) -> Option<i64> {
     text.parse().ok()
 }

@@ -1,5 +1,6 @@
-//! Kubernetes API machinery without I/O: what an object is, how it is read, checked, changed and
-//! written. Knows no HTTP, no store and no single built-in kind; kinds are data (see [`schema`]).
+//! Kubernetes API machinery without I/O: the form of objects, and how they are read, validated,
+//! changed and written. Knows no HTTP, no store and no single built-in kind; kinds are data (see
+//! [`schema`]).
 
 pub mod field_error;
 pub mod field_selector;

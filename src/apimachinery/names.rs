@@ -1,7 +1,7 @@
-//! What may be a name: the checks upstream applies to names, labels, ports, keys and addresses.
+//! The checks that upstream applies to names, labels, ports, keys and addresses.
 //!
-//! Every check returns the complaints in upstream's words, none if the value is good. Which field
-//! is checked by which rule is the schema's and the strategies' business.
+//! Every check returns the complaints with upstream's texts; no complaint means that the value is
+//! valid. Which rule applies to which field is decided by the schema and the strategies.
 
 mod address;
 
@@ -10,13 +10,13 @@ pub use address::{
     legacy_cidr_complaints, legacy_ip_complaints,
 };
 
-/// Longest DNS label.
+/// Most bytes of a DNS label, as RFC 1123 limits it.
 pub const DNS_LABEL_BYTES_MAX: usize = 63;
-/// Longest DNS subdomain.
+/// Most bytes of a DNS subdomain, as RFC 1123 limits it.
 pub const DNS_SUBDOMAIN_BYTES_MAX: usize = 253;
-/// Longest label value, and longest name part of a label key.
+/// Most bytes of a label value, and of the name part of a label key.
 pub const LABEL_BYTES_MAX: usize = 63;
-/// Length of the random suffix that `generateName` appends.
+/// Number of letters in the random suffix that `generateName` appends.
 pub const GENERATED_SUFFIX_LENGTH: usize = 5;
 
 const DNS1123_LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
@@ -46,12 +46,12 @@ const CONFIG_KEY_WORDS: &str =
     "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
 const CONDITION_REASON_WORDS: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_'";
 
-/// Returns the complaint about a value longer than `bytes_max`, as name checks word it.
+/// Returns the complaint about a value longer than `bytes_max`, in the words of name checks.
 pub fn max_len(bytes_max: usize) -> String {
     format!("must be no more than {bytes_max} bytes")
 }
 
-/// Returns the complaint about a value longer than `characters_max`, as older checks word it.
+/// Returns the complaint about a value longer than `characters_max`, in the words of older checks.
 pub fn max_len_characters(characters_max: usize) -> String {
     format!("must be no more than {characters_max} characters")
 }
@@ -83,8 +83,8 @@ fn lower_alphanumeric(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// True if `text` starts with `first`, ends with `last` and has only `middle` in between; a single
-/// byte needs to be `first` only.
+/// Returns true if `text` starts with a byte of `first`, ends with one of `last` and has only bytes
+/// of `middle` in between. A single byte need only be one of `first`.
 fn shaped(text: &str, first: fn(u8) -> bool, middle: fn(u8) -> bool, last: fn(u8) -> bool) -> bool {
     match text.as_bytes() {
         [] => false,
@@ -115,7 +115,7 @@ fn is_label_name(text: &str) -> bool {
     shaped(text, alphanumeric, label_byte, alphanumeric)
 }
 
-/// Returns a DNS label: most object names that become host names.
+/// Checks that a value is a DNS label, as most object names are that become host names.
 pub fn dns1123_label(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_LABEL_BYTES_MAX {
@@ -131,7 +131,7 @@ pub fn dns1123_label(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a DNS subdomain: most object names.
+/// Checks that a value is a DNS subdomain, as most object names are.
 pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -147,7 +147,7 @@ pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a DNS subdomain in letters of either case.
+/// Checks that a value is a DNS subdomain, in letters of either case.
 pub fn dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -163,7 +163,7 @@ pub fn dns1123_subdomain_caseless(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a DNS subdomain whose labels may also have underscores.
+/// Checks that a value is a DNS subdomain, whose labels may also have underscores.
 pub fn dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -188,7 +188,7 @@ pub fn dns1123_subdomain_with_underscore(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a DNS label that starts with a letter: names of services.
+/// Checks that a value is a DNS label that starts with a letter, as names of services are.
 pub fn dns1035_label(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_LABEL_BYTES_MAX {
@@ -209,7 +209,7 @@ pub fn dns1035_label(value: &str) -> Vec<String> {
     complaints
 }
 
-/// `*.` and a DNS subdomain: hosts of ingresses.
+/// Checks that a value is `*.` and a DNS subdomain, as hosts of ingresses may be.
 pub fn wildcard_dns1123_subdomain(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -225,8 +225,8 @@ pub fn wildcard_dns1123_subdomain(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a label or annotation key: a name of up to 63 bytes with an optional DNS prefix and
-/// slash.
+/// Checks that a value is a key of a label or annotation: a name of up to 63 bytes with an optional
+/// DNS prefix and slash.
 pub fn qualified_name(value: &str) -> Vec<String> {
     const EXAMPLES: &[&str] = &["MyName", "my.name", "123-abc"];
     let mut complaints = Vec::new();
@@ -271,7 +271,7 @@ pub fn qualified_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a label's value.
+/// Checks that a value is one that a label may have.
 pub fn label_value(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > LABEL_BYTES_MAX {
@@ -287,7 +287,7 @@ pub fn label_value(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a name that can stand in a URL path.
+/// Checks that a name may be a segment of a URL path.
 pub fn path_segment_name(name: &str) -> Vec<String> {
     match name {
         "." | ".." => vec![format!("may not be '{name}'")],
@@ -295,7 +295,7 @@ pub fn path_segment_name(name: &str) -> Vec<String> {
     }
 }
 
-/// Returns the beginning of a name that can stand in a URL path.
+/// Checks that a text may be the beginning of a segment of a URL path.
 pub fn path_segment_prefix(name: &str) -> Vec<String> {
     let found = ["/", "%"].into_iter().filter(|text| name.contains(text));
     found
@@ -303,7 +303,7 @@ pub fn path_segment_prefix(name: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns a name of a port as containers and services give it.
+/// Checks the name of a port of a container or service.
 pub fn port_name(port: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if port.len() > 15 {
@@ -326,12 +326,12 @@ pub fn port_name(port: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a number of a port.
+/// Checks the number of a port.
 pub fn port_number(port: i64) -> Vec<String> {
     in_range(port, 1, 65535)
 }
 
-/// Returns a number in `lo..=hi`.
+/// Checks that a number is in `lo..=hi`.
 pub fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
     if (lo..=hi).contains(&value) {
         Vec::new()
@@ -340,12 +340,12 @@ pub fn in_range(value: i64, lo: i64, hi: i64) -> Vec<String> {
     }
 }
 
-/// Returns a user or group number.
+/// Checks the number of a user or group.
 pub fn user_or_group_id(id: i64) -> Vec<String> {
     in_range(id, 0, i64::from(i32::MAX))
 }
 
-/// One complaint unless `good`.
+/// Returns one complaint unless `good` is true.
 fn unless(good: bool, words: &str, pattern: &str, examples: &[&str]) -> Vec<String> {
     if good {
         Vec::new()
@@ -354,7 +354,7 @@ fn unless(good: bool, words: &str, pattern: &str, examples: &[&str]) -> Vec<Stri
     }
 }
 
-/// Returns an identifier of the language C.
+/// Checks that a value is an identifier of the language C.
 pub fn c_identifier(value: &str) -> Vec<String> {
     let word = |byte: u8| byte == b'_' || alphanumeric(byte);
     let good = value.bytes().all(word)
@@ -370,20 +370,20 @@ pub fn c_identifier(value: &str) -> Vec<String> {
     )
 }
 
-/// Returns a percentage such as `25%`.
+/// Checks that a value is a percentage such as `25%`.
 pub fn percent(value: &str) -> Vec<String> {
     let digits = value.strip_suffix('%').unwrap_or("");
     let good = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     unless(good, PERCENT_WORDS, "[0-9]+%", &["1%", "93%"])
 }
 
-/// Returns a name of an HTTP header.
+/// Checks that a value is the name of an HTTP header.
 pub fn http_header_name(value: &str) -> Vec<String> {
     let good = !value.is_empty() && value.bytes().all(|byte| byte == b'-' || alphanumeric(byte));
     unless(good, HTTP_HEADER_WORDS, "[-A-Za-z0-9]+", &["X-Header-Name"])
 }
 
-/// Returns a name of an environment variable, strict form.
+/// Checks that a value is the name of an environment variable, in the strict form.
 pub fn env_var_name(value: &str) -> Vec<String> {
     let good = value.bytes().all(label_byte)
         && value
@@ -401,7 +401,8 @@ pub fn env_var_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a name of an environment variable as it is checked today.
+/// Checks that a value is the name of an environment variable, in the relaxed form that upstream
+/// uses today.
 pub fn relaxed_env_var_name(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.is_empty() {
@@ -416,7 +417,7 @@ pub fn relaxed_env_var_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a key of a ConfigMap or Secret.
+/// Checks that a value is a key of a ConfigMap or Secret.
 pub fn config_map_key(value: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     if value.len() > DNS_SUBDOMAIN_BYTES_MAX {
@@ -433,7 +434,7 @@ pub fn config_map_key(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Returns a reason of a condition.
+/// Checks that a value is the reason of a condition.
 pub fn condition_reason(value: &str) -> Vec<String> {
     let good = shaped(
         value,
@@ -456,7 +457,7 @@ pub fn condition_reason(value: &str) -> Vec<String> {
     )
 }
 
-/// Returns a whole number in decimal without needless signs and zeros.
+/// Checks that a value is a whole number in decimal without needless signs and zeros.
 pub fn decimal_integer(value: &str) -> Vec<String> {
     let digits = value.strip_prefix('-').unwrap_or(value);
     let good = value == "0"
@@ -479,7 +480,7 @@ fn dots(value: &str) -> Option<String> {
     }
 }
 
-/// Which rule the names of a kind follow.
+/// The rule that the names of a kind follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NameRule {
     /// A DNS subdomain; most kinds.
@@ -488,9 +489,9 @@ pub enum NameRule {
     DnsLabel,
     /// A DNS label that starts with a letter.
     Dns1035Label,
-    /// Anything that can stand in a URL path.
+    /// Any text that may be a segment of a URL path.
     PathSegment,
-    /// Whatever the kind itself asks for.
+    /// A rule of the kind's own, which its strategy checks.
     Own,
 }
 
@@ -510,7 +511,7 @@ impl NameRule {
     pub fn prefix(self, prefix: &str) -> Vec<String> {
         match self {
             Self::PathSegment => path_segment_prefix(prefix),
-            // As upstream: the dash and the byte before it stand for one good byte.
+            // As upstream does: the dash and the byte before it are replaced by one valid byte.
             _ if prefix.len() > 1 && prefix.ends_with('-') => {
                 let kept = String::from_utf8_lossy(&prefix.as_bytes()[..prefix.len() - 2]);
                 self.name(&format!("{kept}a"))
@@ -523,9 +524,9 @@ impl NameRule {
 /// The alphabet of generated names: no vowels, no look-alikes.
 const SUFFIX_ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
-/// Returns the suffix of a generated name made of random bytes. Bytes that would favour some
-/// letters are passed over, so give some more than [`GENERATED_SUFFIX_LENGTH`]; `None` if they do
-/// not suffice.
+/// Returns the suffix of a generated name, made of random bytes. Bytes that would make some letters
+/// more likely are skipped, so pass more than [`GENERATED_SUFFIX_LENGTH`]; returns `None` if they
+/// are too few.
 pub fn generated_suffix(random: &[u8]) -> Option<String> {
     // 243 is the largest multiple of 27 that a byte can hold.
     let letters = random.iter().filter(|byte| **byte < 243);
@@ -536,8 +537,8 @@ pub fn generated_suffix(random: &[u8]) -> Option<String> {
     (suffix.len() == GENERATED_SUFFIX_LENGTH).then_some(suffix)
 }
 
-/// Returns the name that `generateName` and a suffix make; a long base is cut so that the name
-/// stays within a DNS label.
+/// Returns the name made of the `generateName` prefix and a suffix. A long prefix is cut so that
+/// the name is at most as long as a DNS label.
 pub fn generated_name(base: &str, suffix: &str) -> String {
     let mut room = DNS_LABEL_BYTES_MAX - GENERATED_SUFFIX_LENGTH;
     if base.len() <= room {
@@ -549,7 +550,7 @@ pub fn generated_name(base: &str, suffix: &str) -> String {
     format!("{}{suffix}", &base[..room])
 }
 
-/// Letters made of any text, with the alphabet of generated names: pod template hashes.
+/// Returns a text as letters of the alphabet of generated names, for pod template hashes.
 pub fn safe_encode(text: &str) -> String {
     text.chars()
         .map(|character| char::from(SUFFIX_ALPHABET[u32::from(character) as usize % 27]))

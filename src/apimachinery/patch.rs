@@ -1,7 +1,7 @@
 //! The three ways to change a document by a patch.
 //!
-//! They know trees and, for strategic merge patches, schemas. When a patch is applied again and what
-//! a client is answered belongs to the verb (`registry/verbs/patch.rs`).
+//! These modules know trees and, for strategic merge patches, schemas. When a patch is applied
+//! again, and which answer a client gets, is decided by the verb (`registry/verbs/patch.rs`).
 
 pub mod json_patch;
 pub mod merge_patch;

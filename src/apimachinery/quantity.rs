@@ -1,7 +1,7 @@
 //! Resource quantities: `100m`, `1.5Gi`, `12e6`.
 //!
 //! Owns parsing, the canonical form, comparison and arithmetic, exact at any size. Small numbers,
-//! nearly all there are, are an `i64` with a power of ten; the rest are decimal digits.
+//! which nearly all are, are an `i64` with a power of ten; the others are decimal digits.
 
 mod amount;
 mod decimal;
@@ -13,27 +13,27 @@ use std::fmt;
 use amount::Small;
 use decimal::Decimal;
 
-/// How a quantity is written.
+/// The form in which a quantity is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
-    /// `12e6`.
+    /// With an exponent: `12e6`.
     DecimalExponent,
-    /// `12Mi`.
+    /// With a binary suffix: `12Mi`.
     BinarySi,
-    /// `12M`.
+    /// With a decimal suffix: `12M`.
     #[default]
     DecimalSi,
 }
 
-/// The reason why a text is no quantity; the texts are upstream's.
+/// The reason why a text is not a quantity; the texts are upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// It does not look like one.
+    /// The text does not have the form of a quantity.
     #[error(
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
     Format,
-    /// The number makes no sense, or has more digits than any quantity needs.
+    /// The number is invalid, or has more digits than any quantity needs.
     #[error("unable to parse numeric part of quantity")]
     Numeric,
     /// The suffix is not known.
@@ -47,29 +47,29 @@ enum Amount {
     Large(Decimal),
 }
 
-/// An amount of something.
+/// An amount of a resource.
 #[derive(Clone, Debug)]
 pub struct Quantity {
     amount: Amount,
     format: Format,
-    /// The text it was read from, if that is what it is written as.
+    /// The text that it was parsed from, if it would be written as the same text.
     text: Option<Box<str>>,
 }
 
-/// Powers of ten below one that quantities know.
+/// The exponent of the smallest power of ten that quantities can have.
 const NANO: i32 = -9;
 const MILLI: i32 = -3;
 
 impl Quantity {
-    /// Reads a quantity as it stands in an object.
+    /// Parses a quantity as objects contain it.
     ///
     /// # Errors
-    /// Returns an error if the text is none.
+    /// Returns an error if the text is not a quantity.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         parse::parse(text)
     }
 
-    /// So many whole units.
+    /// Creates a quantity of whole units.
     pub fn new(units: i64, format: Format) -> Self {
         Self {
             amount: Amount::Small(Small {
@@ -81,7 +81,7 @@ impl Quantity {
         }
     }
 
-    /// So many thousandths.
+    /// Creates a quantity of thousandths.
     pub fn from_milli(thousandths: i64, format: Format) -> Self {
         Self {
             amount: Amount::Small(Small {
@@ -93,17 +93,17 @@ impl Quantity {
         }
     }
 
-    /// How it is written.
+    /// Returns the form in which it is written.
     pub fn format(&self) -> Format {
         self.format
     }
 
-    /// True for nothing at all.
+    /// Returns true if the amount is zero.
     pub fn is_zero(&self) -> bool {
         self.sign() == 0
     }
 
-    /// -1, 0 or 1.
+    /// Returns the sign: -1, 0 or 1.
     pub fn sign(&self) -> i32 {
         match &self.amount {
             Amount::Small(small) => small.value.signum() as i32,
@@ -111,13 +111,14 @@ impl Quantity {
         }
     }
 
-    /// Whole units, fractions rounded up. A number that does not fit gives what upstream gives: 0
-    /// for a small mantissa with a large suffix, else the low bits.
+    /// Returns the whole units, with fractions rounded up. If the number does not fit, the result
+    /// is upstream's: 0 for a small mantissa with a large suffix, else the low bits.
     pub fn value(&self) -> i64 {
         self.scaled(0)
     }
 
-    /// Thousandths, fractions rounded up; see [`Quantity::value`] for numbers that do not fit.
+    /// Returns the thousandths, with fractions rounded up; see [`Quantity::value`] for numbers that
+    /// do not fit.
     pub fn milli_value(&self) -> i64 {
         self.scaled(MILLI)
     }
@@ -141,7 +142,7 @@ impl Quantity {
         }
     }
 
-    /// Adds `other`; zero takes the format of what is added to it.
+    /// Adds `other`. If this is zero, it also gets the format of `other`.
     pub fn add(&mut self, other: &Self) {
         if self.is_zero() {
             self.format = other.format;
@@ -156,14 +157,14 @@ impl Quantity {
         self.amount = Amount::Large(self.decimal().add(&other.decimal()));
     }
 
-    /// Takes `other` away; zero takes the format of what is taken from it.
+    /// Subtracts `other`. If this is zero, it also gets the format of `other`.
     pub fn sub(&mut self, other: &Self) {
         let mut other = other.clone();
         other.negate();
         self.add(&other);
     }
 
-    /// Turns the sign.
+    /// Changes the sign.
     pub fn negate(&mut self) {
         self.text = None;
         self.amount = match std::mem::replace(&mut self.amount, Amount::Small(Small::ZERO)) {
@@ -176,7 +177,7 @@ impl Quantity {
         };
     }
 
-    /// Takes it so many times.
+    /// Multiplies the amount by `factor`.
     pub fn mul(&mut self, factor: i64) {
         self.text = None;
         if let Amount::Small(small) = &self.amount
@@ -192,7 +193,7 @@ impl Quantity {
         self.amount = Amount::Large(product);
     }
 
-    /// Number and suffix of the canonical form.
+    /// Returns the number and suffix of the canonical form.
     fn canonical(&self) -> String {
         if self.is_zero() {
             return "0".to_owned();

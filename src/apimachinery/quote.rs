@@ -1,12 +1,12 @@
-//! Strings as Go's `%q` and `strconv.Quote` print them; error texts are full of them.
+//! Strings as Go's `%q` and `strconv.Quote` print them, which many error texts contain.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// What Go calls printable beyond ASCII: letters, marks, numbers, punctuation and symbols of the
-/// Unicode version Go knows.
+/// The characters beyond ASCII that Go calls printable: letters, marks, numbers, punctuation and
+/// symbols of the Unicode version that Go knows.
 static PRINTABLE: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^[[\p{L}\p{M}\p{N}\p{P}\p{S}]&&\p{Age=15.0}]$")
         .expect("a constant pattern compiles")
@@ -23,7 +23,7 @@ pub fn quote(text: &str) -> String {
     out
 }
 
-/// True if Go's `unicode.IsPrint` says so: graphic, and no space but the ASCII one.
+/// Returns true if Go's `unicode.IsPrint` does: for graphic characters and the ASCII space.
 pub fn is_print(character: char) -> bool {
     if character.is_ascii() {
         return (' '..='~').contains(&character);

@@ -1,13 +1,14 @@
-//! Kinds as data: what fields an object has, and everything that follows from that.
+//! Kinds as data: the fields of objects, and everything that follows from them.
 //!
 //! Owns the arena of definitions and the engines that read it: [`decode`], [`encode`],
-//! [`validate`], [`openapi`] and path lookup. Engines that custom kinds share look at it through
-//! [`crate::shape`]. It knows no kind by name; built-in
-//! kinds come from generated data ([`Schemas::parse`]) and custom kinds are added by whoever
-//! compiles them ([`Schemas::add`]). It must not know where objects are stored or served.
+//! [`validate`], [`openapi`] and path lookup. Engines that custom kinds share read it through
+//! [`crate::shape`]. It knows no kind by name; built-in kinds are generated data
+//! ([`Schemas::parse`]), and the code that compiles custom kinds adds these ([`Schemas::add`]). It
+//! must not know where objects are stored or served.
 //!
-//! The *canonical* tree of an object is what a decode into the typed struct followed by an
-//! encode would give: unknown members gone, empty members present or absent as the field says.
+//! The *canonical* tree of an object is the result of decoding it into the typed struct and
+//! encoding that again: unknown members are dropped, and empty members are present or absent as
+//! their fields declare.
 
 pub mod decode;
 pub mod encode;
@@ -37,11 +38,11 @@ pub use load::LoadError;
 pub use path::PathError;
 use tags::Tag;
 
-/// The place of a [`Definition`] in its [`Schemas`].
+/// The position of a [`Definition`] in its [`Schemas`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct DefId(pub(crate) u32);
 
-/// What a value may be.
+/// The type of a value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Type {
     /// Any text.
@@ -56,9 +57,9 @@ pub enum Type {
     Float64,
     /// Bytes as standard base64.
     Bytes,
-    /// RFC 3339 to the second.
+    /// A time in RFC 3339 to the second.
     Time,
-    /// RFC 3339 to the microsecond.
+    /// A time in RFC 3339 to the microsecond.
     MicroTime,
     /// A duration as Go writes it.
     Duration,
@@ -66,13 +67,13 @@ pub enum Type {
     Quantity,
     /// A number of 32 bits or a text.
     IntOrString,
-    /// An embedded object, kept as it came.
+    /// An embedded object, kept as it was sent.
     Raw,
-    /// Any JSON, kept as it came.
+    /// Any JSON, kept as it was sent.
     Json,
-    /// The set of managed fields, kept as it came.
+    /// The set of managed fields, kept as it was sent.
     FieldsV1,
-    /// An object of a definition.
+    /// An object that follows a definition.
     Ref(DefId),
     /// A list.
     List(Box<Type>),
@@ -89,7 +90,7 @@ pub enum Type {
 }
 
 impl Type {
-    /// True for the types that a Go struct implements and that are therefore never "empty".
+    /// Returns true for the types that are Go structs and therefore never "empty".
     fn is_struct(&self) -> bool {
         matches!(
             self,
@@ -108,12 +109,12 @@ impl Type {
         )
     }
 
-    /// True for lists, maps and bytes, whose zero value is `null`.
+    /// Returns true for lists, maps and bytes, whose zero value is `null`.
     fn is_collection(&self) -> bool {
         matches!(self, Self::List(_) | Self::Map(_) | Self::Bytes)
     }
 
-    /// Returns the definition that objects of this type, or items of it, follow.
+    /// Returns the definition that objects of this type, or its items, follow.
     pub fn definition(&self) -> Option<DefId> {
         match self {
             Self::Ref(id)
@@ -126,32 +127,33 @@ impl Type {
     }
 }
 
-/// When a field is left out of the canonical form.
+/// The condition under which a field is left out of the canonical form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Omit {
     /// Never: an absent value is written as the zero value.
     #[default]
     Never,
-    /// When it is empty: false, 0, "", null, or a list or map without items. Never an object.
+    /// If the value is empty: false, 0, "", null, or a list or map without items. Never for an
+    /// object.
     Empty,
-    /// When it is the zero value, objects included.
+    /// If the value is the zero value, objects included.
     Zero,
 }
 
-/// Whether a field can tell "absent" from "zero".
+/// The choice whether a field distinguishes "absent" from "zero".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Presence {
-    /// Absent and zero are one.
+    /// Absent and zero are the same.
     #[default]
     Plain,
     /// A present zero is kept.
     Pointer,
 }
 
-/// How the items of a list are told apart.
+/// The way in which the items of a list are identified.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ListType {
-    /// Replaced as a whole.
+    /// They are not: the list is replaced as a whole.
     #[default]
     Atomic,
     /// Items are unique scalars.
@@ -160,17 +162,17 @@ pub enum ListType {
     Map(Vec<Str>),
 }
 
-/// How strategic merge patches treat a field.
+/// The treatment of a field in strategic merge patches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Patch {
-    /// Strategies as declared, in order.
+    /// The strategies as declared, in order.
     pub strategies: Vec<Str>,
-    /// The member that names items of a merged list; empty for lists of scalars.
+    /// The member that identifies items of a merged list; empty for lists of scalars.
     pub merge_key: Str,
 }
 
 impl Patch {
-    /// No strategy: objects merge, all else is replaced.
+    /// The treatment without a declared strategy: objects are merged, other values are replaced.
     pub const PLAIN: Self = Self {
         strategies: Vec::new(),
         merge_key: Str::const_new(""),
@@ -182,17 +184,17 @@ impl Patch {
 pub struct Notes {
     /// The name of the named type of the value, if it is not a built-in one.
     pub named: Option<Box<str>>,
-    /// The Go type, as error texts show it, if a named scalar, list or map is in it.
+    /// The Go type, as error texts show it, if it contains a named scalar, list or map.
     pub go_type: Option<Box<str>>,
-    /// Go's name of the field, if it is not the field's name with a capital.
+    /// Go's name of the field, if it is not the field's name with a capital letter.
     pub go_name: Option<Box<str>>,
     /// Names of the embedded structs through which the field is reached, as error texts show it.
     pub embedded: Option<Box<str>>,
     /// The format that is published.
     pub format: Option<Box<str>>,
-    /// The default that is published, as JSON text; zero marks included.
+    /// The published default as JSON text, including marks for zero values.
     pub published_default: Option<Box<str>>,
-    /// The values that are published as allowed, as JSON text.
+    /// The values that the published schema allows, as JSON text.
     pub values: Option<Box<str>>,
     /// `x-kubernetes-list-type` as declared.
     pub list_type: Option<Box<str>>,
@@ -200,9 +202,9 @@ pub struct Notes {
     pub list_keys: Vec<Str>,
     /// `x-kubernetes-map-type` as declared.
     pub map_type: Option<Box<str>>,
-    /// Number and wire kind in protobuf.
+    /// The number and wire type in protobuf.
     pub proto: Option<(u32, Box<str>)>,
-    /// Numbers of the embedded messages around the field in protobuf, outermost first.
+    /// The numbers of the embedded messages around the field in protobuf, outermost first.
     pub proto_path: Vec<u32>,
 }
 
@@ -211,28 +213,28 @@ pub struct Notes {
 pub struct Field {
     /// The member's name.
     pub name: Str,
-    /// What its value may be.
+    /// The type of its value.
     pub ty: Type,
-    /// When it is left out.
+    /// The condition under which it is left out.
     pub omit: Omit,
-    /// Whether absent differs from zero.
+    /// The choice whether absent differs from zero.
     pub presence: Presence,
-    /// The constant that stands for an absent value.
+    /// The constant that replaces an absent value.
     pub default: Option<Value>,
-    /// How its list is merged.
+    /// The way in which its list is merged.
     pub list: ListType,
-    /// How strategic merge patches treat it.
+    /// Its treatment in strategic merge patches.
     pub patch: Patch,
-    /// Declarative validation.
+    /// The declarations for its validation.
     pub tags: Vec<Tag>,
-    /// What only documents need.
+    /// Facts that only documents and patches need.
     pub notes: Box<Notes>,
-    /// `"name":`, ready to be written.
+    /// The text `"name":`, ready to be written.
     key: Box<[u8]>,
 }
 
 impl Field {
-    /// Creates a field of a name and type with nothing else known about it.
+    /// Creates a field with a name and a type, and default values for everything else.
     pub fn new(name: impl Into<Str>, ty: Type) -> Self {
         let name = name.into();
         let mut key = Vec::with_capacity(name.len() + 3);
@@ -253,7 +255,7 @@ impl Field {
     }
 }
 
-/// Group, version and kind under which a definition is served.
+/// The group, version and kind under which a definition is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Gvk {
     /// The group; empty for core.
@@ -264,7 +266,7 @@ pub struct Gvk {
     pub kind: Box<str>,
 }
 
-/// What happens to members that are not fields.
+/// The treatment of members that are not fields.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unknown {
     /// They are dropped and reported.
@@ -277,10 +279,10 @@ pub enum Unknown {
 /// The order in which members are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// As the fields are declared.
+    /// In the order in which the fields are declared.
     #[default]
     Declared,
-    /// By name.
+    /// In the order of their names.
     Sorted,
 }
 
@@ -289,15 +291,15 @@ pub enum Order {
 pub struct Definition {
     /// The full name, such as `io.k8s.api.core.v1.Pod`.
     pub name: Box<str>,
-    /// Fields as declared.
+    /// The fields in the order in which they are declared.
     pub fields: Vec<Field>,
-    /// Where the definition is served as a kind.
+    /// The kinds under which the definition is served.
     pub kinds: Vec<Gvk>,
-    /// What happens to other members.
+    /// The treatment of other members.
     pub unknown: Unknown,
-    /// In which order members are written.
+    /// The order in which members are written.
     pub order: Order,
-    /// Validation of the type itself.
+    /// The declarations for validating the type itself.
     pub tags: Vec<Tag>,
     /// Names of fields that are published as required.
     pub required: Vec<Box<str>>,
@@ -307,15 +309,15 @@ pub struct Definition {
     pub extensions: Option<Box<str>>,
     /// The Go type, package path included.
     pub go: Box<str>,
-    /// True if kind and apiVersion stand in front of the fields.
+    /// True if kind and apiVersion are written before the fields.
     pub type_meta: bool,
-    /// True if upstream's internal types hold the published type as it is.
+    /// True if upstream's internal types contain the published type itself.
     pub shared: bool,
     /// Fields of upstream's internal type in order; `None` if they are those of this definition.
     pub internal: Option<Box<[InternalField]>>,
     /// The zero value.
     zero: Value,
-    /// Finds fields by name.
+    /// An index of the fields by name.
     names: names::Index,
     always: u16,
     pub(crate) defaulted: bool,
@@ -338,13 +340,13 @@ impl Definition {
         &self.zero
     }
 
-    /// Returns the place of the field `name` among the declared ones.
+    /// Returns the position of the field `name` among the declared ones.
     fn place(&self, name: &str) -> Option<usize> {
         self.names.find(name, |at| self.fields[at].name.as_str())
     }
 }
 
-/// All definitions that refer to each other.
+/// All definitions, which may refer to each other.
 #[derive(Clone, Debug, Default)]
 pub struct Schemas {
     definitions: Vec<Definition>,
@@ -353,23 +355,23 @@ pub struct Schemas {
     number: u64,
 }
 
-/// Counts the contents that schemas of this process have had.
+/// Counts the different contents that schemas in this process have had.
 static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 impl Schemas {
-    /// Reads generated data.
+    /// Parses generated data.
     ///
     /// # Errors
-    /// Returns an error if the text is not JSON of the expected shape or names a type that is not
-    /// there.
+    /// Returns an error if the text is not JSON of the expected form, or names a type that does not
+    /// exist.
     pub fn parse(json: &[u8]) -> Result<Self, LoadError> {
         load::parse(json)
     }
 
-    /// Adds the definitions of another generated file, which may refer to those that are there.
+    /// Adds the definitions of another generated file, which may refer to existing ones.
     ///
     /// # Errors
-    /// See [`Schemas::parse`]; the schemas are then not to be used.
+    /// See [`Schemas::parse`]. After an error the schemas must not be used.
     pub fn extend(&mut self, json: &[u8]) -> Result<(), LoadError> {
         load::extend(self, json)
     }
@@ -379,12 +381,12 @@ impl Schemas {
         &self.definitions[id.0 as usize]
     }
 
-    /// Returns the place of the definition of this full name.
+    /// Returns the position of the definition with this full name.
     pub fn find(&self, name: &str) -> Option<DefId> {
         self.by_name.get(name).copied()
     }
 
-    /// Returns the place of the definition that is served as a kind.
+    /// Returns the position of the definition that is served as a kind.
     pub fn kind(&self, group: &str, version: &str, kind: &str) -> Option<DefId> {
         let wanted = Gvk {
             group: group.into(),
@@ -394,7 +396,7 @@ impl Schemas {
         self.by_kind.get(&wanted).copied()
     }
 
-    /// Returns all definitions in order of their places.
+    /// Returns all definitions in order of their positions.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (DefId, &Definition)> {
         self.definitions
             .iter()
@@ -402,23 +404,23 @@ impl Schemas {
             .map(|(at, definition)| (DefId(at as u32), definition))
     }
 
-    /// Gives absent fields of an object their constant default, see [`crate::shape::defaults`].
+    /// Sets absent fields of an object to their constant defaults, see [`crate::shape::defaults`].
     pub fn apply_defaults(&self, id: DefId, value: &mut Value) {
         crate::shape::defaults::apply(crate::shape::BuiltIn::root(self, id), value);
     }
 
-    /// Tells these definitions from all others of this process: copies have the same number until
-    /// something is added to one of them.
+    /// Returns a number that identifies the content of these definitions within this process:
+    /// copies have the same number until a definition is added to one of them.
     pub fn number(&self) -> u64 {
         self.number
     }
 
-    /// Returns how many definitions there are.
+    /// Returns the number of definitions.
     pub fn len(&self) -> usize {
         self.definitions.len()
     }
 
-    /// True without definitions.
+    /// Returns true if there are no definitions.
     pub fn is_empty(&self) -> bool {
         self.definitions.is_empty()
     }
@@ -429,7 +431,7 @@ impl Schemas {
         self.by_kind.reserve(definitions);
     }
 
-    /// Keeps a place for a definition, so that others may refer to it before it is known.
+    /// Reserves a position for a definition, so that others may refer to it before it is known.
     pub fn reserve(&mut self, name: impl Into<Box<str>>) -> DefId {
         let name = name.into();
         let id = DefId(u32::try_from(self.definitions.len()).expect("fewer than 2^32 definitions"));
@@ -441,7 +443,7 @@ impl Schemas {
         id
     }
 
-    /// Fills a kept place. [`Schemas::seal`] must follow before the schemas are used.
+    /// Fills a reserved position. [`Schemas::seal`] must be called before the schemas are used.
     pub fn fill(&mut self, id: DefId, definition: Definition) {
         for kind in &definition.kinds {
             self.by_kind.insert(kind.clone(), id);
@@ -449,14 +451,16 @@ impl Schemas {
         self.definitions[id.0 as usize] = definition;
     }
 
-    /// Adds a definition that refers to no later one. [`Schemas::seal`] must follow.
+    /// Adds a definition that refers to no later one. [`Schemas::seal`] must be called before the
+    /// schemas are used.
     pub fn add(&mut self, definition: Definition) -> DefId {
         let id = self.reserve(definition.name.clone());
         self.fill(id, definition);
         id
     }
 
-    /// Computes what follows from the fields: orders, zero values, and which parts need work.
+    /// Computes everything that follows from the fields: orders, zero values, and which parts need
+    /// work.
     pub fn seal(&mut self) {
         self.seal_from(0);
     }
@@ -491,7 +495,7 @@ impl Schemas {
         if !self.definitions[at].zero.is_null() {
             return;
         }
-        // A cycle of plain objects cannot be written in Go; whoever builds one gets empty ones.
+        // Go does not allow a cycle of plain objects; a schema that has one gets empty objects.
         self.definitions[at].zero = Value::object();
         if depth > 64 {
             return;
@@ -524,7 +528,7 @@ impl Schemas {
         self.definitions[at].zero = Value::Object(zero);
     }
 
-    /// True if the canonical form shows this field even when it was not given.
+    /// Returns true if the canonical form has this field even when it was not given.
     fn written_when_absent(&self, field: &Field) -> bool {
         match field.omit {
             Omit::Never => true,
@@ -533,7 +537,7 @@ impl Schemas {
         }
     }
 
-    /// What stands for an absent value of a field.
+    /// Returns the value that replaces an absent value of a field.
     pub fn zero_of(&self, field: &Field) -> Value {
         match field.presence {
             Presence::Pointer => Value::Null,
@@ -562,7 +566,7 @@ impl Schemas {
         type_needs: impl Fn(&Definition) -> bool,
         flag: impl Fn(&mut Definition) -> &mut bool,
     ) {
-        // From every definition that needs work back to all that refer to it.
+        // Collects the definitions that need work, and all that refer to them.
         let mut referrers: Vec<Vec<u32>> = vec![Vec::new(); self.definitions.len()];
         let mut reached: Vec<usize> = Vec::new();
         for at in 0..self.definitions.len() {

@@ -1,11 +1,12 @@
-//! One view of a schema for the engines that walk a tree beside it.
+//! One view of schemas, for the engines that walk a tree along a schema.
 //!
-//! A [`Shape`] is a place in a schema: what the values there may be, and the places below it.
-//! Generated schemas ([`BuiltIn`]) and those of custom kinds ([`crate::structural`]) both offer it,
-//! so [`defaults`], [`prune`], [`nulls`], [`lists`] and strategic merge exist once. An engine is
-//! generic over its shape, so a walk over built-in kinds costs what a walk over [`Schemas`] costs.
+//! A [`Shape`] is a position in a schema: it has the kind of the values there and the positions
+//! below it. Generated schemas ([`BuiltIn`]) and those of custom kinds ([`crate::structural`]) both
+//! implement it, so [`defaults`], [`prune`], [`nulls`], [`lists`] and strategic merge exist only
+//! once. An engine is generic over its shape, so a walk over built-in kinds costs no more than a
+//! walk over [`Schemas`].
 //!
-//! Not behind this view: the typed decode and encode of built-in kinds, JSON and protobuf. They
+//! The typed decode and encode of built-in kinds, JSON and protobuf, do not use this view. They
 //! follow Go's rules for structs (zero values, `omitempty`, field numbers), which custom kinds do
 //! not have, and they are the hot path.
 //!
@@ -27,7 +28,7 @@ use std::borrow::Cow;
 use crate::schema::{ListType, Patch};
 use crate::value::Value;
 
-/// What values are at a place. A `Value` that does not fit is some other engine's complaint.
+/// The kind of values at a position. Another engine complains about a `Value` of another kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// An object with known fields; see [`Shape::child`].
@@ -40,7 +41,7 @@ pub enum Kind {
     String,
     /// Bytes as base64 text.
     Bytes,
-    /// One of those bytes.
+    /// One byte of such a text.
     Byte,
     /// `true` or `false`.
     Bool,
@@ -58,7 +59,7 @@ pub enum Kind {
     Any,
 }
 
-/// How the entries of an object relate to each other when it is merged or applied.
+/// The relation of the entries of an object when it is merged or applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MapType {
     /// Each entry has owners of its own.
@@ -68,10 +69,10 @@ pub enum MapType {
     Atomic,
 }
 
-/// What is known of the members of an object that are not fields.
+/// The facts about members of an object that are not fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values<S> {
-    /// They may be there, and nothing is known of what is in them.
+    /// They are allowed, and nothing is known about their content.
     Untyped,
     /// They have this shape.
     Of(S),
@@ -87,9 +88,9 @@ impl<S> Values<S> {
     }
 }
 
-/// A place in a schema that lives for `'s`.
+/// A position in a schema that lives for `'s`.
 pub trait Shape<'s>: Copy {
-    /// What values are here.
+    /// Returns the kind of the values here.
     fn kind(self) -> Kind;
 
     /// Returns the type's name in error texts.
@@ -104,31 +105,31 @@ pub trait Shape<'s>: Copy {
     /// Returns the shape of the items of a list.
     fn item(self) -> Option<Self>;
 
-    /// What members that are not fields may be; `None` if there may be none.
+    /// Returns the facts about members that are not fields; `None` if there may be none.
     fn values(self) -> Option<Values<Self>>;
 
-    /// How the items of a list are told apart.
+    /// Returns how the items of a list are identified.
     fn list(self) -> &'s ListType;
 
-    /// Whether the entries of an object are merged one by one.
+    /// Returns whether the entries of an object are merged one by one.
     fn map(self) -> MapType;
 
-    /// How strategic merge patches treat a value here.
+    /// Returns the treatment of a value here in strategic merge patches.
     fn patch(self) -> &'s Patch;
 
-    /// Returns the constant that stands for an absent value.
+    /// Returns the constant that replaces an absent value.
     fn default(self) -> Option<&'s Value>;
 
-    /// Returns whether anything below this place has a default.
+    /// Returns whether anything below this position has a default.
     fn has_defaults(self) -> bool;
 
-    /// Returns whether the default stands for this member of the object around it.
+    /// Returns whether the default replaces this member of the object around it.
     fn is_absent(self, member: Option<&Value>) -> bool;
 
-    /// Returns whether `null` is a value here.
+    /// Returns whether `null` is allowed here.
     fn nullable(self) -> bool;
 
-    /// Returns whether members that are not fields stay.
+    /// Returns whether members that are not fields are kept.
     fn preserves_unknown(self) -> bool;
 
     /// Returns whether the object has kind, apiVersion and metadata of its own.

@@ -1,7 +1,7 @@
-//! The answer that is not an object: `Status`, and the errors that become one.
+//! The answer that is not an object: `Status`, and the errors that are returned as one.
 //!
 //! Owns upstream's error texts, reasons, causes and the only table from a reason to its status
-//! number. Knows no HTTP beyond that number.
+//! number. Of HTTP it knows only that number.
 
 mod reason;
 
@@ -18,12 +18,12 @@ pub use reason::Reason;
 pub struct Qualified<'a> {
     /// The group; empty for the legacy one.
     pub group: &'a str,
-    /// The plural resource or the kind.
+    /// The plural name of the resource, or the kind.
     pub name: &'a str,
 }
 
 impl<'a> Qualified<'a> {
-    /// Names `name` of `group`.
+    /// Creates the qualified name of `name` in `group`.
     pub const fn new(group: &'a str, name: &'a str) -> Self {
         Self { group, name }
     }
@@ -43,14 +43,14 @@ impl fmt::Display for Qualified<'_> {
     }
 }
 
-/// One cause among a failure's details.
+/// One cause in a failure's details.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cause {
-    /// A word for machines, such as `FieldValueRequired`.
+    /// The reason for machines, such as `FieldValueRequired`.
     pub reason: String,
     /// The text for people.
     pub message: String,
-    /// The field it is about.
+    /// The field that the cause is about.
     pub field: String,
 }
 
@@ -64,7 +64,7 @@ impl From<&FieldError> for Cause {
     }
 }
 
-/// What a status is about.
+/// The object that a status is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Details {
     /// The object's name.
@@ -75,9 +75,9 @@ pub struct Details {
     pub kind: String,
     /// The object's uid.
     pub uid: String,
-    /// Single causes.
+    /// The individual causes.
     pub causes: Vec<Cause>,
-    /// After how many seconds the client may try again; 0 is not written.
+    /// Seconds after which the client may try again; 0 is not written.
     pub retry_after_seconds: u32,
 }
 
@@ -97,15 +97,16 @@ impl Details {
 pub struct ApiError {
     /// The reason for machines.
     pub reason: Reason,
-    /// The status number; that of the reason unless upstream differs in a single case.
+    /// The status number: that of the reason, unless upstream uses another one in this case.
     pub code: u16,
     /// The text for people.
     pub message: String,
-    /// What it is about. Boxed: errors travel in every `Result`.
+    /// The object that the failure is about. Boxed, because errors are in every `Result` and should
+    /// be small.
     pub details: Option<Box<Details>>,
-    /// The token with which an expired list may go on, as `metadata.continue`.
+    /// The token with which an expired list can be continued, as `metadata.continue`.
     pub continue_token: Option<Box<str>>,
-    /// Texts that go to the client beside the failure, as headers.
+    /// Warnings that are sent to the client with the failure, as headers.
     pub warnings: Vec<String>,
 }
 
@@ -144,21 +145,21 @@ impl ApiError {
         self
     }
 
-    /// Adds the number of seconds after which a client may try again.
+    /// Returns the same failure with the number of seconds after which a client may try again.
     #[must_use]
     pub fn with_retry_after(mut self, seconds: u32) -> Self {
         self.details.get_or_insert_default().retry_after_seconds = seconds;
         self
     }
 
-    /// Returns the same failure with the token with which a list may go on.
+    /// Returns the same failure with the token with which a list can be continued.
     #[must_use]
     pub fn with_continue(mut self, token: &str) -> Self {
         self.continue_token = Some(token.into());
         self
     }
 
-    /// After how many seconds the client may try again; `None` if nothing is said.
+    /// Returns the seconds after which the client may try again; `None` if there is no such number.
     pub fn retry_after_seconds(&self) -> Option<u32> {
         self.details
             .as_ref()
@@ -178,7 +179,7 @@ impl ApiError {
         Self::new(Reason::AlreadyExists, message).with_details(Details::of(what, name))
     }
 
-    /// Every generated name was taken.
+    /// Reports that every generated name was taken.
     pub fn generate_name_conflict(
         what: Qualified<'_>,
         name: &str,
@@ -193,7 +194,7 @@ impl ApiError {
             .with_retry_after(retry_after_seconds)
     }
 
-    /// Reports that the client is not known; an empty reason reads `not authorized`.
+    /// Reports that the client is not authenticated. An empty reason becomes `not authorized`.
     pub fn unauthorized(reason: &str) -> Self {
         Self::new(
             Reason::Unauthorized,
@@ -217,7 +218,7 @@ impl ApiError {
         Self::new(Reason::Forbidden, message).with_details(Details::of(what, name))
     }
 
-    /// Returns the object changed meanwhile, or a precondition failed.
+    /// Reports that the object has changed in the meantime, or that a precondition failed.
     pub fn conflict(what: Qualified<'_>, name: &str, why: impl fmt::Display) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {what} {}: {why}",
@@ -226,7 +227,7 @@ impl ApiError {
         Self::new(Reason::Conflict, message).with_details(Details::of(what, name))
     }
 
-    /// Other managers own fields that a server-side apply would change.
+    /// Reports that other managers own fields which a server-side apply would change.
     pub fn apply_conflict(causes: Vec<Cause>, message: impl Into<String>) -> Self {
         Self::new(Reason::Conflict, message).with_details(Details {
             causes,
@@ -234,17 +235,17 @@ impl ApiError {
         })
     }
 
-    /// What was asked for is gone for good.
+    /// Reports that the requested data is gone for good.
     pub fn gone(message: impl Into<String>) -> Self {
         Self::new(Reason::Gone, message)
     }
 
-    /// Reports that the version asked for is no longer kept.
+    /// Reports that the requested version is no longer kept.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(Reason::Expired, message)
     }
 
-    /// Reports that the object is malformed; `kind` is a kind, not a resource.
+    /// Reports that the object is invalid; `kind` is a kind, not a resource.
     pub fn invalid(kind: Qualified<'_>, name: &str, errors: &[FieldError]) -> Self {
         let mut message = format!("{kind} {} is invalid", quote(name));
         if let Some(texts) = aggregate(errors) {
@@ -256,12 +257,12 @@ impl ApiError {
         Self::new(Reason::Invalid, message).with_details(details)
     }
 
-    /// Reports that the request makes no sense.
+    /// Reports that the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(Reason::BadRequest, message)
     }
 
-    /// Reports that the client sends too much, in the words given.
+    /// Reports, with this text, that the client sends too many requests.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: u32) -> Self {
         Self::new(Reason::TooManyRequests, message).with_details(Details {
             retry_after_seconds,
@@ -274,8 +275,8 @@ impl ApiError {
         Self::new(Reason::ServiceUnavailable, message)
     }
 
-    /// Reports that the data has another owner by now. Promises that nothing of the request was
-    /// carried out here, so it may be repeated there.
+    /// Reports that another replica owns the data by now. This promises that nothing of the request
+    /// was carried out here, so the request may be repeated there.
     pub fn moved() -> Self {
         Self::new(
             Reason::Moved,
@@ -289,8 +290,9 @@ impl ApiError {
         self.reason == Reason::Moved
     }
 
-    /// Returns the kind's definition changed while the request was processed. Promises that nothing
-    /// of it was carried out, so it is worked on again under the new definition.
+    /// Reports that the kind's definition changed while the request was processed. This promises
+    /// that nothing of the request was carried out, so it is processed again under the new
+    /// definition.
     pub fn kind_changed() -> Self {
         Self::new(
             Reason::KindChanged,
@@ -299,7 +301,7 @@ impl ApiError {
         .with_retry_after(1)
     }
 
-    /// Returns whether the request is to be worked on again under a new definition of its kind.
+    /// Returns whether the request must be processed again under a new definition of its kind.
     pub fn is_kind_changed(&self) -> bool {
         self.reason == Reason::KindChanged
     }
@@ -313,7 +315,7 @@ impl ApiError {
         Self::new(Reason::MethodNotAllowed, message).with_details(Details::of(what, ""))
     }
 
-    /// Returns the operation could not be finished and had no effect.
+    /// Reports that the operation could not be finished and had no effect.
     pub fn server_timeout(what: Qualified<'_>, operation: &str, retry_after_seconds: u32) -> Self {
         let message = format!(
             "The {operation} operation against {what} could not be completed at this time, please try again."
@@ -323,7 +325,7 @@ impl ApiError {
             .with_retry_after(retry_after_seconds)
     }
 
-    /// Something broke.
+    /// Reports an internal error.
     pub fn internal(error: impl fmt::Display) -> Self {
         let cause = Cause {
             message: error.to_string(),
@@ -336,7 +338,7 @@ impl ApiError {
         .with_cause(cause)
     }
 
-    /// Returns the request ran out of time.
+    /// Reports that the request ran out of time.
     pub fn timeout(message: impl fmt::Display, retry_after_seconds: u32) -> Self {
         Self::new(Reason::Timeout, format!("Timeout: {message}")).with_details(Details {
             retry_after_seconds,
@@ -344,7 +346,7 @@ impl ApiError {
         })
     }
 
-    /// Reports that the version asked for is newer than any there is.
+    /// Reports that the requested version is newer than any existing one.
     pub fn too_large_resource_version(asked: u64, current: u64, retry_after_seconds: u32) -> Self {
         const CAUSE: &str = "Too large resource version";
         Self::timeout(
@@ -366,7 +368,8 @@ impl ApiError {
         )
     }
 
-    /// None of the media types the client accepts can be served; these could be.
+    /// Reports that none of the media types that the client accepts can be served, and lists those
+    /// that can.
     pub fn not_acceptable(accepted: &[&str]) -> Self {
         let message = format!(
             "only the following media types are accepted: {}",
@@ -375,7 +378,7 @@ impl ApiError {
         Self::new(Reason::NotAcceptable, message)
     }
 
-    /// Reports that the body's media type is not known; these are.
+    /// Reports that the body's media type is not known, and lists the known ones.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",
@@ -384,7 +387,7 @@ impl ApiError {
         Self::new(Reason::UnsupportedMediaType, message)
     }
 
-    /// None of the media types the client accepts is among these, as text.
+    /// Reports that the client accepts none of these media types, compared as text.
     pub fn not_produced(produced: &[&str]) -> Self {
         let message = format!(
             "406: Not Acceptable\n\nAvailable representations: {}",
@@ -393,20 +396,21 @@ impl ApiError {
         Self::new(Reason::NotAcceptable, message).with_details(Details::default())
     }
 
-    /// Reports that the body's media type is not among those the path takes, as text.
+    /// Reports that the body's media type is not among those that the path accepts, compared as
+    /// text.
     pub fn not_consumed() -> Self {
         Self::new(Reason::UnsupportedMediaType, "415: Unsupported Media Type")
             .with_details(Details::default())
     }
 
-    /// Returns the same failure with texts that go beside it.
+    /// Returns the same failure with warnings for the client.
     #[must_use]
     pub fn with_warnings(mut self, warnings: Vec<String>) -> Self {
         self.warnings = warnings;
         self
     }
 
-    /// Returns the answer where only a status number is known, such as an unknown path.
+    /// Returns the failure if only a status number is known, as for an unknown path.
     pub fn generic(
         code: u16,
         verb: &str,
@@ -428,7 +432,7 @@ impl ApiError {
         error
     }
 
-    /// As [`ApiError::generic`], with the server's words as a cause.
+    /// Returns [`ApiError::generic`] with the server's text as a cause.
     pub fn unexpected_response(
         code: u16,
         verb: &str,
@@ -463,10 +467,10 @@ impl ApiError {
     }
 }
 
-/// A `Status` that says something was done, such as an object deleted.
+/// A `Status` that reports success, such as that of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Success {
-    /// What it was done to.
+    /// The object of the operation.
     pub details: Option<Details>,
     /// The status number to write; `None` writes none, as for deletions.
     pub code: Option<u16>,
@@ -551,7 +555,7 @@ fn write_tail(code: u16, out: &mut Vec<u8>) {
     out.push(b'}');
 }
 
-/// Appends a text member with its comma in front; an empty text is left out.
+/// Appends a text member with a comma before it; an empty text is left out.
 fn member(key: &str, text: &str, out: &mut Vec<u8>) {
     if !text.is_empty() {
         out.push(b',');

@@ -1,8 +1,8 @@
-//! Whole numbers as Go's `strconv` reads them, with Go's words for a text that is none.
+//! Whole numbers as Go's `strconv` parses them, with Go's error texts.
 
 use crate::quote::quote;
 
-/// Why a text is no number. The words are Go's, because they reach clients.
+/// The reason why a text is not a number. The text is Go's, because clients see it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("strconv.{function}: parsing {}: {fault}", quote(.text))]
 pub struct NumberError {
@@ -19,26 +19,26 @@ enum NumberFault {
     Range,
 }
 
-/// Reads a number of 64 bits as `Atoi` does: decimal, with or without a sign.
+/// Parses a number of 64 bits as `Atoi` does: decimal, with or without a sign.
 ///
 /// # Errors
-/// If the text is no such number.
+/// Returns an error if the text is not such a number.
 pub fn atoi(text: &str) -> Result<i64, NumberError> {
     text.parse().map_err(|_| error("Atoi", text))
 }
 
-/// Reads a number of 64 bits as `ParseInt` does in base ten: with or without a sign.
+/// Parses a number of 64 bits as `ParseInt` does in base ten: with or without a sign.
 ///
 /// # Errors
-/// If the text is no such number.
+/// Returns an error if the text is not such a number.
 pub fn parse_int(text: &str) -> Result<i64, NumberError> {
     text.parse().map_err(|_| error("ParseInt", text))
 }
 
-/// Reads a number of 64 bits as `ParseUint` does in base ten: without a sign.
+/// Parses a number of 64 bits as `ParseUint` does in base ten: without a sign.
 ///
 /// # Errors
-/// If the text is no such number.
+/// Returns an error if the text is not such a number.
 pub fn parse_uint(text: &str) -> Result<u64, NumberError> {
     let refused = |fault| NumberError {
         function: "ParseUint",
@@ -59,8 +59,8 @@ fn error(function: &'static str, text: &str) -> NumberError {
     }
 }
 
-/// What is wrong with `digits`, which are no number of the type. Go reads from the left and stops at
-/// the first byte that is no digit or that makes the number too large for 64 bits.
+/// Returns the error in `digits`, which are not a number of the type. Go reads from the left and
+/// stops at the first byte that is not a digit or that makes the number too large for 64 bits.
 fn fault_of(digits: &str) -> NumberFault {
     let mut number = 0u64;
     for byte in digits.bytes() {

@@ -1,12 +1,12 @@
-//! Schemas of custom kinds: the structural part of a CustomResourceDefinition's
-//! `openAPIV3Schema`, and reading objects by it.
+//! Schemas of custom kinds: the structural part of a CustomResourceDefinition's `openAPIV3Schema`,
+//! and decoding objects by it.
 //!
-//! Owns what says which members exist, what they may be and how they merge. What only narrows
-//! values (`pattern`, `maximum`, `allOf` …) and expressions are not kept. Which schemas a
-//! CustomResourceDefinition may hold is checked where one is written; [`Structural::parse`] refuses
-//! only what it cannot represent.
+//! Owns the facts about which members exist, which types they may have and how they are merged.
+//! Keywords that only restrict values (`pattern`, `maximum`, `allOf` …) and expressions are not
+//! kept. Which schemas a CustomResourceDefinition may have is checked when one is written;
+//! [`Structural::parse`] refuses only schemas that it cannot represent.
 //!
-//! Invariant: parsed schemas are bounded in depth and in number of nodes, so walks may recurse.
+//! Invariant: parsed schemas are limited in depth and in number of nodes, so walks may recurse.
 
 mod decode;
 mod metadata;
@@ -30,34 +30,34 @@ static PLAIN: Patch = Patch::PLAIN;
 /// The schema of one version of a custom kind.
 #[derive(Clone, Debug)]
 pub struct Structural {
-    /// The root is the last one: every node stands behind those it refers to.
+    /// The nodes. The root is the last one: every node comes after those that it refers to.
     nodes: Vec<Node>,
 }
 
-/// The place of a node among those of its schema.
+/// The position of a node among those of its schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NodeId(u32);
 
-/// One schema in a schema.
+/// One schema within a schema.
 #[derive(Clone, Debug)]
 struct Node {
     kind: Kind,
     flags: Flags,
-    /// Fields, sorted by name.
+    /// The fields, sorted by name.
     fields: Box<[(Str, NodeId)]>,
     item: Option<NodeId>,
     values: Option<Values<NodeId>>,
-    /// What few nodes have.
+    /// Facts that only few nodes have.
     notes: Option<Box<Notes>>,
 }
 
-/// What can be said of a node in a word.
+/// The facts about a node that are true or false.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flags {
     nullable: bool,
     preserves_unknown: bool,
     is_embedded: bool,
-    /// Something below the node has a default.
+    /// True if something below the node has a default.
     has_defaults: bool,
 }
 
@@ -69,7 +69,7 @@ struct Notes {
 }
 
 impl Structural {
-    /// Returns the place of the whole object.
+    /// Returns the position of the whole object.
     pub fn root(&self) -> SchemaNode<'_> {
         SchemaNode {
             schema: self,
@@ -77,7 +77,7 @@ impl Structural {
         }
     }
 
-    /// Bytes that the schema takes in memory, as budgets count them.
+    /// Returns the bytes of memory that the schema takes, as budgets count them.
     pub fn bytes(&self) -> usize {
         let names = |node: &Node| node.fields.len() * size_of::<(Str, NodeId)>();
         let notes = |node: &Node| node.notes.as_ref().map_or(0, |_| size_of::<Notes>());
@@ -86,7 +86,7 @@ impl Structural {
     }
 }
 
-/// A place in a [`Structural`].
+/// A position in a [`Structural`].
 #[derive(Clone, Copy)]
 pub struct SchemaNode<'s> {
     schema: &'s Structural,
@@ -145,7 +145,7 @@ impl<'s> Shape<'s> for SchemaNode<'s> {
         notes.map_or(MapType::Granular, |notes| notes.map)
     }
 
-    /// Custom kinds take no strategic merge patches.
+    /// Returns no strategy, because custom kinds do not accept strategic merge patches.
     fn patch(self) -> &'s Patch {
         &PLAIN
     }

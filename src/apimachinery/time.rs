@@ -1,7 +1,7 @@
-//! Points in time and spans of time as objects hold them.
+//! Points in time and durations in the form in which objects have them.
 //!
-//! Owns the RFC 3339 forms of `Time` and `MicroTime` and Go's duration texts. Knows no clock: what
-//! time it is comes from the caller.
+//! Owns the RFC 3339 forms of `Time` and `MicroTime` and Go's duration texts. Knows no clock: the
+//! caller passes the time.
 
 mod duration;
 mod parse;
@@ -16,12 +16,12 @@ pub use parse::TimeError;
 pub struct Timestamp {
     /// Whole seconds since 1970, negative before.
     pub seconds: i64,
-    /// Nanoseconds after them.
+    /// The nanoseconds after the whole second.
     pub nanoseconds: u32,
 }
 
 impl From<SystemTime> for Timestamp {
-    /// Returns the whole second, as `Time` holds it; 1970 for a clock that stands before.
+    /// Returns the whole second, which is the precision of `Time`; 1970 for a clock before that.
     fn from(time: SystemTime) -> Self {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self::from_seconds(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
@@ -29,7 +29,7 @@ impl From<SystemTime> for Timestamp {
 }
 
 impl Timestamp {
-    /// Returns the point so many seconds after 1970.
+    /// Returns the time this many seconds after 1970.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self {
             seconds,
@@ -37,18 +37,18 @@ impl Timestamp {
         }
     }
 
-    /// Reads the form of `Time`, any fraction and offset allowed.
+    /// Parses the form of `Time`, with any fraction and offset.
     ///
     /// # Errors
-    /// In Go's words.
+    /// Returns an error with Go's text.
     pub fn parse(text: &str) -> Result<Self, TimeError> {
         parse::parse(text, parse::Layout::Seconds)
     }
 
-    /// Reads the form of `MicroTime`: six digits of fraction.
+    /// Parses the form of `MicroTime`, which has six digits of fraction.
     ///
     /// # Errors
-    /// In Go's words.
+    /// Returns an error with Go's text.
     pub fn parse_micro(text: &str) -> Result<Self, TimeError> {
         parse::parse(text, parse::Layout::Micro)
     }
@@ -70,7 +70,7 @@ impl Timestamp {
         text
     }
 
-    /// Nanoseconds from `earlier` to here, saturating.
+    /// Returns the nanoseconds from `earlier` to this time, saturating.
     pub fn nanoseconds_since(self, earlier: Self) -> i64 {
         let seconds = self.seconds.saturating_sub(earlier.seconds);
         let rest = i64::from(self.nanoseconds) - i64::from(earlier.nanoseconds);
@@ -92,7 +92,7 @@ impl Timestamp {
     }
 }
 
-/// Quotes a text as Go's time package does: bytes beyond ASCII one by one.
+/// Quotes a text as Go's time package does: each byte beyond ASCII on its own.
 fn quote(text: &str) -> String {
     let mut out = String::from("\"");
     for byte in text.bytes() {
@@ -115,7 +115,8 @@ struct Civil {
     second: i64,
 }
 
-/// Days since 1970 of a date. Years are counted from March, so that the leap day comes last.
+/// Returns the days from 1970 to a date. Years are counted from March, so that the leap day comes
+/// last.
 fn days_of_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let era = year.div_euclid(400);
@@ -124,7 +125,7 @@ fn days_of_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year - 719_468
 }
 
-/// Returns the date of a number of days since 1970.
+/// Returns the date that is a number of days after 1970.
 fn civil_of_days(days: i64) -> (i64, i64, i64) {
     let days = days.saturating_add(719_468);
     let era = days.div_euclid(146_097);

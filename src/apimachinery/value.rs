@@ -1,17 +1,18 @@
-//! The tree an object becomes while it is changed or tested.
+//! The tree of an object while it is changed or tested.
 //!
 //! Owns the in-memory form only: no syntax (see [`mod@crate::json`], [`crate::yaml`]) and no kinds
-//! (see [`crate::schema`]). Objects at rest are bytes; a `Value` lives as long as one request.
+//! (see [`crate::schema`]). Stored objects are bytes; a `Value` lives no longer than a request.
 //!
-//! Invariant: the entries of a [`Map`] are sorted by key bytes and no key occurs twice. This is
-//! the order in which Go writes a `map[string]any`, so untyped parts need no second pass.
+//! Invariant: the entries of a [`Map`] are sorted by key bytes and no key occurs twice. This is the
+//! order in which Go writes a `map[string]any`, so untyped parts need no sorting when they are
+//! written.
 
 use std::ops::{Index, IndexMut};
 
 /// The string type of trees: up to 24 bytes are stored in place.
 pub type Str = compact_str::CompactString;
 
-/// A JSON value with Go's number model: integers that fit `i64` are exact, all else is `f64`.
+/// A JSON value with Go's number model: integers that fit `i64` are exact, other numbers are `f64`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Value {
     /// `null`.
@@ -19,11 +20,11 @@ pub enum Value {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number written without fraction and exponent that fits 64 bits signed.
+    /// A number without fraction and exponent that fits 64 bits signed.
     Int(i64),
     /// Any other number; always finite.
     Float(f64),
-    /// A string; lone surrogates were replaced by U+FFFD when it was read.
+    /// A string. Lone surrogates were replaced by U+FFFD when it was parsed.
     String(Str),
     /// A list.
     Array(Vec<Value>),
@@ -81,7 +82,7 @@ impl Value {
         }
     }
 
-    /// Returns the entries of an object, to change.
+    /// Returns the entries of an object for changes.
     pub fn as_object_mut(&mut self) -> Option<&mut Map> {
         match self {
             Self::Object(map) => Some(map),
@@ -97,7 +98,7 @@ impl Value {
         }
     }
 
-    /// Returns the items of a list, to change.
+    /// Returns the items of a list for changes.
     pub fn as_array_mut(&mut self) -> Option<&mut Vec<Value>> {
         match self {
             Self::Array(items) => Some(items),
@@ -110,42 +111,42 @@ impl Value {
         self.as_object()?.get(key)
     }
 
-    /// Returns the member `key`, to change, if this is an object that has it.
+    /// Returns the member `key` for changes, if this is an object that has it.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.as_object_mut()?.get_mut(key)
     }
 
-    /// Returns the value behind a chain of member names.
+    /// Returns the value at a chain of member names.
     pub fn at(&self, path: &[&str]) -> Option<&Value> {
         path.iter().try_fold(self, |value, key| value.get(key))
     }
 
-    /// Returns the value behind a chain of member names, to change.
+    /// Returns the value at a chain of member names, for changes.
     pub fn at_mut(&mut self, path: &[&str]) -> Option<&mut Value> {
         path.iter().try_fold(self, |value, key| value.get_mut(key))
     }
 
-    /// Returns the text behind a chain of member names; absent, null and other types give `""`.
+    /// Returns the text at a chain of member names; absent, null and other types give `""`.
     pub fn str_at(&self, path: &[&str]) -> &str {
         self.at(path).and_then(Value::as_str).unwrap_or("")
     }
 
-    /// Returns the integer behind a chain of member names.
+    /// Returns the integer at a chain of member names.
     pub fn int_at(&self, path: &[&str]) -> Option<i64> {
         self.at(path).and_then(Value::as_int)
     }
 
-    /// Returns the boolean behind a chain of member names; absent counts as false.
+    /// Returns the boolean at a chain of member names; absent counts as false.
     pub fn bool_at(&self, path: &[&str]) -> bool {
         self.at(path).and_then(Value::as_bool).unwrap_or(false)
     }
 
-    /// Returns the items behind a chain of member names; absent counts as empty.
+    /// Returns the items at a chain of member names; absent counts as empty.
     pub fn items_at(&self, path: &[&str]) -> &[Value] {
         self.at(path).and_then(Value::as_array).unwrap_or(&[])
     }
 
-    /// Returns the object this value is, made one first if it is anything else.
+    /// Returns this value as an object. If it is anything else, it becomes an empty object first.
     pub fn make_object(&mut self) -> &mut Map {
         if !matches!(self, Self::Object(_)) {
             *self = Self::object();
@@ -156,10 +157,10 @@ impl Value {
         }
     }
 
-    /// Sets the value behind a chain of member names, making objects on the way.
+    /// Sets the value at a chain of member names, and creates objects on the way.
     ///
     /// # Panics
-    /// If `path` is empty.
+    /// Panics if `path` is empty.
     pub fn set(&mut self, path: &[&str], value: impl Into<Value>) {
         let (last, parents) = path.split_last().expect("a path has at least one name");
         let mut target = self;
@@ -169,19 +170,20 @@ impl Value {
         target.make_object().insert(*last, value.into());
     }
 
-    /// Removes and returns the value behind a chain of member names.
+    /// Removes and returns the value at a chain of member names.
     pub fn remove(&mut self, path: &[&str]) -> Option<Value> {
         let (last, parents) = path.split_last()?;
         self.at_mut(parents)?.as_object_mut()?.remove(last)
     }
 
-    /// Takes the value, leaving `null`.
+    /// Returns the value and leaves `null` in its place.
     pub fn take(&mut self) -> Value {
         std::mem::take(self)
     }
 }
 
-/// Members that are looked through one by one.
+/// Number of members up to which they are compared one by one, which is faster than a binary
+/// search.
 const LOOKED_THROUGH_MAX: usize = 16;
 
 /// The members of an object, sorted by key bytes.
@@ -189,13 +191,13 @@ const LOOKED_THROUGH_MAX: usize = 16;
 pub struct Map(Vec<(Str, Value)>);
 
 impl Map {
-    /// No members.
+    /// Creates a map without members.
     pub const fn new() -> Self {
         Self(Vec::new())
     }
 
-    /// Makes a map of members in any order; where a key occurs twice the last one wins and the
-    /// key is passed to `duplicate`.
+    /// Creates a map of members in any order. If a key occurs more than once, the last member is
+    /// kept and the key is passed to `duplicate`.
     pub fn from_unsorted(mut members: Vec<(Str, Value)>, mut duplicate: impl FnMut(&str)) -> Self {
         if !members.is_sorted_by(|a, b| a.0 < b.0) {
             members.sort_by(|a, b| a.0.cmp(&b.0));
@@ -211,10 +213,10 @@ impl Map {
         Self(members)
     }
 
-    /// Makes a map of members that are already sorted by key bytes, each key once.
+    /// Creates a map of members that are already sorted by key bytes, each key once.
     ///
     /// # Panics
-    /// In debug builds, if they are not.
+    /// Panics in debug builds if they are not.
     pub fn from_sorted(members: Vec<(Str, Value)>) -> Self {
         debug_assert!(
             members.is_sorted_by(|a, b| a.0 < b.0),
@@ -223,13 +225,13 @@ impl Map {
         Self(members)
     }
 
-    /// Where a member is, or where it would be.
+    /// Returns the position of a member, or the one at which it would be inserted.
     fn position(&self, key: &str) -> Result<usize, usize> {
         self.0.binary_search_by(|member| member.0.as_str().cmp(key))
     }
 
-    /// Where a member is. Objects are small, and nearly all members are told apart by the length of
-    /// their keys.
+    /// Returns the position of a member. Objects are small, and nearly all members have keys of
+    /// different lengths.
     fn find(&self, key: &str) -> Option<usize> {
         if self.0.len() > LOOKED_THROUGH_MAX {
             return self.position(key).ok();
@@ -237,12 +239,12 @@ impl Map {
         self.0.iter().position(|member| member.0.as_str() == key)
     }
 
-    /// Returns how many members there are.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True without members.
+    /// Returns true if there are no members.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -252,7 +254,7 @@ impl Map {
         self.find(key).map(|at| &self.0[at].1)
     }
 
-    /// Returns the member `key`, to change.
+    /// Returns the member `key` for changes.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
         self.find(key).map(|at| &mut self.0[at].1)
     }
@@ -262,7 +264,7 @@ impl Map {
         self.find(key).is_some()
     }
 
-    /// Sets the member `key` and returns what it was.
+    /// Sets the member `key` and returns its previous value.
     pub fn insert(&mut self, key: impl Into<Str>, value: impl Into<Value>) -> Option<Value> {
         let (key, value) = (key.into(), value.into());
         match self.position(&key) {
@@ -274,7 +276,7 @@ impl Map {
         }
     }
 
-    /// Returns the member `key`, made `null` first if it is absent.
+    /// Returns the member `key` for changes; creates it as `null` if it is absent.
     pub fn entry(&mut self, key: &str) -> &mut Value {
         let at = self.position(key).unwrap_or_else(|at| {
             self.0.insert(at, (key.into(), Value::Null));
@@ -288,7 +290,7 @@ impl Map {
         self.find(key).map(|at| self.0.remove(at).1)
     }
 
-    /// Keeps the members for which `keep` says so.
+    /// Keeps the members for which `keep` returns true.
     pub fn retain(&mut self, mut keep: impl FnMut(&str, &mut Value) -> bool) {
         self.0.retain_mut(|(key, value)| keep(key, value));
     }
@@ -298,12 +300,12 @@ impl Map {
         self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Returns the members in order of their keys, values to change.
+    /// Returns the members in order of their keys, with values for changes.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
         self.0.iter_mut().map(|(key, value)| (key.as_str(), value))
     }
 
-    /// Returns the member at a place in the order of keys.
+    /// Returns the member at a position in the order of keys.
     pub(crate) fn nth(&self, at: usize) -> Option<(&str, &Value)> {
         self.0.get(at).map(|(key, value)| (key.as_str(), value))
     }
@@ -343,8 +345,8 @@ impl Index<&str> for Value {
 }
 
 impl IndexMut<&str> for Value {
-    /// Returns the member `key`; this becomes an object and the member `null` if they are not
-    /// there.
+    /// Returns the member `key` for changes. If this is not an object it becomes one, and an absent
+    /// member is created as `null`.
     fn index_mut(&mut self, key: &str) -> &mut Value {
         self.make_object().entry(key)
     }
@@ -389,8 +391,8 @@ impl<T: Into<Value>> From<Option<T>> for Value {
     }
 }
 
-/// Builds a [`Value`] from a literal that looks like JSON; any expression that converts into a
-/// `Value` may stand for a value, in parentheses if it is more than one token.
+/// Builds a [`Value`] from a literal that looks like JSON. Any expression that converts into a
+/// `Value` may be used as a value, in parentheses if it is more than one token.
 #[macro_export]
 macro_rules! json {
     (null) => { $crate::value::Value::Null };

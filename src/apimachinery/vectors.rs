@@ -1,4 +1,4 @@
-//! Golden vectors in `testdata/`: what Go's own libraries answer, one JSON object per line.
+//! Golden vectors in `testdata/`: the answers of Go's own libraries, one JSON object per line.
 
 use std::io::Read;
 
@@ -25,7 +25,7 @@ pub(crate) fn vectors(name: &str) -> Vec<Value> {
     vectors
 }
 
-/// Fails with all differences at once.
+/// Fails with all differences at once, if there are any.
 pub(crate) fn assert_none(name: &str, total: usize, differences: &[String]) {
     assert!(
         differences.is_empty(),
@@ -40,7 +40,7 @@ pub(crate) fn assert_none(name: &str, total: usize, differences: &[String]) {
     );
 }
 
-/// Notes a difference between what Go answers and what we answer.
+/// Records a difference between Go's answer and ours.
 pub(crate) fn compare(differences: &mut Vec<String>, input: &str, go: &str, ours: &str) {
     if go != ours {
         differences.push(format!("{input:?}\n  go   {go}\n  ours {ours}"));

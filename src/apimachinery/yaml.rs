@@ -1,7 +1,7 @@
 //! YAML as Go's `sigs.k8s.io/yaml` reads and writes it.
 //!
-//! Owns the YAML 1.1 reading of plain scalars, merge keys, aliases within a budget, and the printed
-//! form. What is read ends up as the same tree as the JSON it stands for.
+//! Owns the YAML 1.1 meaning of plain scalars, merge keys, aliases within a budget, and the printed
+//! form. The result of parsing is the tree of the equivalent JSON.
 
 mod read;
 mod resolve;
@@ -11,7 +11,7 @@ mod write;
 pub use read::{YamlError, YamlParsed, parse};
 pub use write::write;
 
-/// Digits after which Go's shortest float format goes over to an exponent.
+/// Number of digits beyond which Go's shortest float format uses an exponent.
 const PLAIN_DIGITS: i32 = 6;
 
 /// Returns a float as Go's `strconv` prints it with verb `g`.

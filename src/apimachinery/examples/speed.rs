@@ -1,5 +1,6 @@
-//! How long the work on one object takes: `cargo run --release -p polyplane-apimachinery --example
-//! speed`. Each line is the best of several rounds, which is what the machine can do undisturbed.
+//! Measures how long the work on one object takes: `cargo run --release -p polyplane-apimachinery
+//! --example speed`. Each line is the fastest of several rounds, which is the time on an
+//! undisturbed machine.
 
 use std::hint::black_box;
 use std::path::Path;
@@ -9,7 +10,7 @@ use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::schema::decode::Empties;
 
-/// As in the server.
+/// The same allocator as in the server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -97,5 +98,5 @@ fn config_map() -> String {
     )
 }
 
-/// A Pod as clients often read it.
+/// A Pod as clients often get it.
 const POD: &str = include_str!("pod.json");

@@ -1,8 +1,8 @@
-//! Members and items of JSON text as it was written: in its own order, spaces included.
+//! Members and items of JSON text as written: in their original order, with spaces.
 //!
-//! Used where an answer depends on what a tree does not keep: the order of members and the digits
-//! of numbers. Invariant: the text is valid JSON, as [`super::parse`] accepts it. On any other
-//! input an answer may be missing or wrong, but nothing panics and nothing loops.
+//! Used if an answer depends on something that a tree does not keep: the order of members or the
+//! digits of numbers. Invariant: the text is valid JSON, as [`super::parse`] accepts it. On any
+//! other input an answer may be missing or wrong, but nothing panics or loops.
 
 use std::borrow::Cow;
 
@@ -36,7 +36,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// Stands behind the bracket `open`, or at the end if there is none.
+    /// Returns the position behind the bracket `open`, or at the end if there is none.
     fn open(text: &'a str, open: u8) -> Self {
         let mut cursor = Self { text, at: 0 };
         cursor.spaces();

@@ -1,19 +1,19 @@
-//! Where the next byte is that a string cannot just copy, eight bytes at a time.
+//! Finds the next byte that the writer of a string cannot simply copy, eight bytes at a time.
 
 const ONES: u64 = u64::from_le_bytes([1; 8]);
 const HIGHS: u64 = ONES << 7;
 
-/// Marks the bytes that are zero; those above the first mark may be marked wrongly.
+/// Marks the bytes that are zero. Only the first mark is certain; marks above it may be wrong.
 const fn zeros(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word
 }
 
-/// Marks the bytes below 0x20, with the same reservation.
+/// Marks the bytes below 0x20. Only the first mark is certain.
 const fn controls(word: u64) -> u64 {
     word.wrapping_sub(ONES * 0x20) & !word
 }
 
-/// Returns how many bytes come before the first quote, backslash or control character.
+/// Returns the number of bytes before the first quote, backslash or control character.
 #[inline]
 pub(super) fn plain(bytes: &[u8]) -> usize {
     let marks = |word: u64| {
@@ -24,11 +24,11 @@ pub(super) fn plain(bytes: &[u8]) -> usize {
     })
 }
 
-/// Returns how many bytes come before the first one that Go's encoder may have to escape: those of
-/// [`plain`], `<`, `>`, `&` and the first byte of the line separators.
+/// Returns the number of bytes before the first one that Go's encoder may have to escape: those
+/// that end [`plain`], `<`, `>`, `&`, and the first byte of the line separators.
 #[inline]
 pub(super) fn unescaped(bytes: &[u8]) -> usize {
-    // `"` and `&` differ in one bit, and so do `<` and `>`.
+    // `"` and `&` differ in one bit, and so do `<` and `>`, so that one comparison covers both.
     let marks = |word: u64| {
         zeros((word | (ONES * 4)) ^ (ONES * b'&' as u64))
             | zeros((word | (ONES * 2)) ^ (ONES * b'>' as u64))

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 /// Appends a float the way Go's JSON encoder does: shortest digits, exponent form below 1e-6 and
-/// from 1e21 on. Negative zero is written `0`, the form it has after one round trip.
+/// from 1e21 on. Negative zero is written as `0`, which it becomes after one round trip.
 pub fn write_float(number: f64, out: &mut Vec<u8>) {
     let size = number.abs();
     if size == 0.0 {
@@ -26,7 +26,7 @@ pub(crate) fn write_float_verb(number: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends mantissa and signed exponent, the exponent filled up to `digits`.
+/// Appends mantissa and signed exponent, the exponent padded to `digits`.
 pub(crate) fn write_exponent(number: f64, digits: usize, out: &mut Vec<u8>) {
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e').expect("the e format has an exponent");

@@ -1,4 +1,5 @@
-//! JSON bytes to a tree. One pass, no recursion: depth costs heap, not stack.
+//! Parses JSON bytes into a tree, in one pass and without recursion, so that depth costs heap, not
+//! stack.
 
 mod scalars;
 
@@ -7,18 +8,18 @@ use std::borrow::Cow;
 use super::{Duplicates, JsonError, Limits, Parsed};
 use crate::value::{Map, Str, Value};
 
-/// How many duplicate paths are kept.
+/// Number of duplicate paths that are kept. More would only lengthen a warning.
 const DUPLICATES_MAX: usize = 100;
 
-/// No text is longer, whatever the limits say, for places in it are kept in 32 bits. Bad bytes are
-/// replaced by three.
+/// Bytes beyond which a text is refused whatever the limits are, because positions in it are kept
+/// in 32 bits and each bad byte is replaced by three.
 const BYTES_MAX: usize = u32::MAX as usize / 3;
 
-/// Parses one document. Integers that fit 64 bits stay exact, every other number is a float; bytes
-/// that are not UTF-8 and lone surrogates become U+FFFD, as in Go.
+/// Parses one document. Integers that fit 64 bits stay exact; every other number becomes a float.
+/// Bytes that are not UTF-8 and lone surrogates become U+FFFD, as in Go.
 ///
 /// # Errors
-/// See [`JsonError`]; a syntax error anywhere takes precedence over a bad number.
+/// See [`JsonError`]. A syntax error anywhere takes precedence over a bad number.
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, JsonError> {
     let bytes_max = limits.bytes_max.min(BYTES_MAX);
     if bytes.len() > bytes_max {
@@ -33,13 +34,13 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, JsonError> {
     parser.run()
 }
 
-/// True if `bytes` are one JSON document within the limits, whatever its numbers.
+/// Returns true if `bytes` are one JSON document within the limits, whatever its numbers are.
 pub fn validate(bytes: &[u8], limits: &Limits) -> bool {
     matches!(parse(bytes, limits), Ok(_) | Err(JsonError::Number { .. }))
 }
 
-/// Returns the text, each bad byte replaced, and where in the text replacements stand for which
-/// bytes.
+/// Returns the text with each bad byte replaced, and the positions of the replacements with the
+/// original bytes.
 fn decode_utf8(bytes: &[u8]) -> (Cow<'_, str>, Vec<(usize, u8)>) {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return (Cow::Borrowed(text), Vec::new());
@@ -65,27 +66,28 @@ pub(crate) fn unescape(inner: &str) -> Option<String> {
     parser.string().ok().map(|text| text.to_string())
 }
 
-/// An open bracket.
+/// A bracket that is still open.
 #[derive(Clone, Copy)]
 enum Frame {
-    /// Where the members of an object begin. The last one waits for its value.
+    /// An object; `start` is the position of its first member on the stack. The last member waits
+    /// for its value.
     Object { start: usize },
-    /// Where the items of an array begin.
+    /// An array; `start` is the position of its first item on the stack.
     Array { start: usize },
 }
 
-/// What orders a member; sorting these is cheaper than sorting members.
+/// A sort key of a member; sorting these is cheaper than sorting members.
 #[derive(Clone, Copy)]
 struct Mark {
-    /// The first bytes of the key, which decide as a rule.
+    /// The first bytes of the key, which usually decide.
     rank: u64,
-    /// Where the key stands in the text.
+    /// The position of the key in the text.
     at: u32,
-    /// Where the member is on the stack.
+    /// The position of the member on the stack.
     member: u32,
 }
 
-/// Returns the first eight bytes of a key as a number that orders as they do.
+/// Returns the first eight bytes of a key as a number with the same order.
 #[inline]
 fn rank(key: &str) -> u64 {
     let bytes = key.as_bytes();
@@ -101,16 +103,17 @@ fn rank(key: &str) -> u64 {
     high | three << (40 - 8 * from)
 }
 
-/// What was read of a value.
+/// The part of a value that was read.
 #[derive(PartialEq, Eq)]
 enum Begun {
-    /// All of it.
+    /// The whole value.
     Whole,
-    /// Its opening bracket.
+    /// Only its opening bracket.
     Open,
 }
 
-/// Errors are rare and big; results are frequent and should be small.
+/// The error is boxed because errors are rare and large, while results are frequent and should be
+/// small.
 type Fallible<T> = Result<T, Box<JsonError>>;
 
 struct Parser<'a> {
@@ -121,10 +124,10 @@ struct Parser<'a> {
     replaced: &'a [(usize, u8)],
     frames: Vec<Frame>,
     members: Vec<(Str, Value)>,
-    /// One for each of `members`.
+    /// The marks of `members`, one for each.
     marks: Vec<Mark>,
     items: Vec<Value>,
-    /// The outermost value, once it is there.
+    /// The outermost value, once it is complete.
     root: Value,
     duplicates: Vec<(usize, String)>,
     bad_number: Option<String>,
@@ -202,7 +205,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Puts a complete value where it belongs.
+    /// Puts a complete value into the object or array that is open.
     #[inline]
     fn place(&mut self, value: Value) {
         match self.frames.last() {
@@ -274,7 +277,7 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    /// Reads a key and its colon; stands on the first byte that is not space.
+    /// Reads a key and its colon. The position must be at the first byte that is not a space.
     fn begin_key(&mut self) -> Fallible<()> {
         let start = self.at;
         match self.bytes.get(self.at) {
@@ -335,7 +338,7 @@ impl<'a> Parser<'a> {
         let object = if marks.is_sorted_by(|a, b| order(a, b).is_lt()) {
             self.members.drain(start..).collect()
         } else {
-            // Where a key stands makes the order of equal keys certain.
+            // The position of the key makes the order of equal keys certain.
             marks.sort_unstable_by(|a, b| order(a, b).then_with(|| a.at.cmp(&b.at)));
             let repeats = marks
                 .windows(2)
@@ -353,7 +356,7 @@ impl<'a> Parser<'a> {
         self.place(Value::Object(Map::from_sorted(object)));
     }
 
-    /// Returns the sorted members of an object, those of equal keys made one.
+    /// Returns the sorted members of an object, with equal keys combined.
     fn without_repeated(&mut self, start: usize, members: Vec<(Str, Value)>) -> Vec<(Str, Value)> {
         let mut repeated: Vec<(usize, Str)> = Vec::new();
         for (pair, marks) in members.windows(2).zip(self.marks[start..].windows(2)) {
@@ -395,7 +398,8 @@ impl<'a> Parser<'a> {
     fn path(&self) -> String {
         let mut path = String::new();
         for (depth, frame) in self.frames.iter().enumerate() {
-            // What belongs to an open bracket lies up to where the next one of its kind begins.
+            // Members or items of an open bracket extend to the beginning of the next open one of
+            // its type.
             let inner = &self.frames[depth + 1..];
             match *frame {
                 Frame::Object { .. } => {
@@ -456,7 +460,8 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Go's complaint about the byte at hand; past the end it names a space, as Go does.
+    /// Returns Go's complaint about the byte at the position; at the end it names a space, as Go
+    /// does.
     #[cold]
     fn unexpected(&self, context: &str) -> Box<JsonError> {
         let mut byte = self.bytes.get(self.at).copied().unwrap_or(b' ');
@@ -471,7 +476,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Returns a byte as Go quotes it in syntax errors: read as a Latin-1 character.
+/// Returns a byte as Go quotes it in syntax errors, that is as a Latin-1 character.
 fn quote_byte(byte: u8) -> String {
     match byte {
         b'\'' => "'\\''".into(),

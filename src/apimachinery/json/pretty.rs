@@ -1,7 +1,8 @@
-//! Compact JSON bytes with line breaks and two spaces of indent, as `?pretty=true` answers.
+//! Indents compact JSON bytes with line breaks and two spaces, as `?pretty=true` answers.
 
 /// Appends `compact`, which must be valid JSON, indented as Go's `MarshalIndent` does with two
-/// spaces. Whitespace outside strings is dropped first, so indented input gives the same output.
+/// spaces. Whitespace outside strings is dropped first, so input that is already indented gives the
+/// same output.
 pub fn pretty(compact: &[u8], out: &mut Vec<u8>) {
     out.reserve(compact.len() + compact.len() / 2);
     let mut depth = 0usize;
@@ -17,7 +18,8 @@ pub fn pretty(compact: &[u8], out: &mut Vec<u8>) {
         if closes {
             depth = depth.saturating_sub(1);
         }
-        // The first thing inside brackets, or the end of brackets that hold something.
+        // A line break is needed before the first value inside brackets, and before a closing
+        // bracket unless the brackets are empty.
         if opened != closes {
             line(depth, out);
         }

@@ -1,7 +1,7 @@
-//! Lookups in JSON bytes without building a tree; used where an object is matched, not changed.
+//! Lookups in JSON bytes without building a tree, for objects that are matched and not changed.
 //!
 //! Invariant: the bytes are a valid JSON text in compact form, as [`super::write`] makes it. On any
-//! other input an answer may be missing or wrong, but nothing panics and nothing loops.
+//! other input an answer may be missing or wrong, but nothing panics or loops.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -21,7 +21,7 @@ pub fn find(bytes: &[u8], path: &[&str]) -> Option<Range<usize>> {
     Some(range)
 }
 
-/// Returns the text of the string at `path`, a chain of member names; `None` if no string is there.
+/// Returns the text of the string at `path`, a chain of member names; `None` if there is no string.
 pub fn string_at<'a>(bytes: &'a [u8], path: &[&str]) -> Option<Cow<'a, str>> {
     string(&bytes[find(bytes, path)?])
 }
@@ -37,34 +37,34 @@ pub fn string(raw: &[u8]) -> Option<Cow<'_, str>> {
     }
 }
 
-/// A JSON value of which single members are read, without a tree.
+/// A JSON value of which single members are read without a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Scanned<'a>(pub &'a [u8]);
 
 impl<'a> Scanned<'a> {
-    /// Returns the value behind a chain of member names.
+    /// Returns the value at a chain of member names.
     pub fn at(self, path: &[&str]) -> Option<Self> {
         find(self.0, path).map(|range| Self(&self.0[range]))
     }
 
-    /// Returns the string behind a chain of member names; empty if there is none.
+    /// Returns the string at a chain of member names; empty if there is none.
     pub fn str_at(self, path: &[&str]) -> Cow<'a, str> {
         let found = self.at(path).and_then(|value| string(value.0));
         found.unwrap_or_default()
     }
 
-    /// Returns the integer behind a chain of member names.
+    /// Returns the integer at a chain of member names.
     pub fn int_at(self, path: &[&str]) -> Option<i64> {
         let text = std::str::from_utf8(self.at(path)?.0).ok()?;
         text.parse().ok()
     }
 
-    /// Returns whether `true` stands behind a chain of member names.
+    /// Returns whether there is `true` at a chain of member names.
     pub fn bool_at(self, path: &[&str]) -> bool {
         self.at(path).is_some_and(|value| value.0 == b"true")
     }
 
-    /// Returns the first item of the array behind a chain of member names.
+    /// Returns the first item of the array at a chain of member names.
     pub fn first_at(self, path: &[&str]) -> Option<Self> {
         let array = self.at(path)?.0;
         items(array).next().map(|range| Self(&array[range]))
@@ -92,7 +92,7 @@ pub fn items(bytes: &[u8]) -> Items<'_> {
     Items { bytes, at }
 }
 
-/// True if the raw key, quotes included, means `name`.
+/// Returns true if the raw key, quotes included, represents `name`.
 pub fn key_is(raw: &[u8], name: &str) -> bool {
     match raw
         .strip_prefix(b"\"")
@@ -104,7 +104,7 @@ pub fn key_is(raw: &[u8], name: &str) -> bool {
     }
 }
 
-/// Iterator of [`members`].
+/// The iterator that [`members`] returns.
 #[derive(Clone, Debug)]
 pub struct Members<'a> {
     bytes: &'a [u8],
@@ -131,7 +131,7 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
-/// Iterator of [`items`].
+/// The iterator that [`items`] returns.
 #[derive(Clone, Debug)]
 pub struct Items<'a> {
     bytes: &'a [u8],
@@ -153,7 +153,7 @@ impl Iterator for Items<'_> {
     }
 }
 
-/// Where the string that starts at `start` ends, closing quote included.
+/// Returns the position behind the closing quote of the string that starts at `start`.
 pub(crate) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     if bytes.get(start) != Some(&b'"') {
         return None;
@@ -168,7 +168,7 @@ pub(crate) fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Where the value that starts at `start` ends.
+/// Returns the end of the value that starts at `start`.
 pub(super) fn value_end(bytes: &[u8], start: usize) -> Option<usize> {
     match bytes.get(start)? {
         b'"' => string_end(bytes, start),

@@ -1,4 +1,4 @@
-//! Properties and recorded vectors of the module.
+//! Properties and recorded vectors of this module.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,12 +10,12 @@ use crate::json;
 use crate::value::Value;
 use crate::vectors::{assert_none, compare, vectors};
 
-/// Any tree without arrays.
+/// Generates any tree without arrays.
 pub(crate) fn tree_without_arrays() -> impl Strategy<Value = Value> {
     leaf().prop_recursive(4, 32, 6, |inner| object(inner).boxed())
 }
 
-/// Any tree.
+/// Generates any tree.
 pub(crate) fn tree() -> impl Strategy<Value = Value> {
     leaf().prop_recursive(5, 64, 6, |inner| {
         prop_oneof![
@@ -35,7 +35,7 @@ fn leaf() -> impl Strategy<Value = Value> {
         Just(Value::Null),
         any::<bool>().prop_map(Value::Bool),
         any::<i64>().prop_map(Value::Int),
-        // Eighths are exact in every parser; whole numbers would be integers.
+        // Eighths are exact in every parser; whole numbers would be parsed as integers.
         any::<i32>().prop_map(|eighths| Value::Float(f64::from(eighths / 8) + 0.125)),
         ".{0,12}".prop_map(Value::from),
     ]
@@ -65,7 +65,7 @@ fn documents_are_read_and_refused_as_go_does() {
             }
             Err(error) => (vector.str_at(&["err"]), error.to_string()),
         };
-        // Negative zero is written as what it is after one round trip.
+        // Negative zero is written as `0`, which it becomes after one round trip.
         let go_answer = if go_answer == "-0" { "0" } else { go_answer };
         compare(&mut differences, &shown, go_answer, &ours);
     }

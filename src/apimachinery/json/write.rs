@@ -1,10 +1,10 @@
-//! A tree as compact JSON, byte for byte as Go's encoder writes the same data.
+//! Writes a tree as compact JSON, with the same bytes as Go's encoder for the same data.
 
 use super::find;
 use super::number::write_float;
 use crate::value::Value;
 
-/// Appends `value` in compact form. Members come in the order of the map, which is sorted.
+/// Appends `value` in compact form. Members are written in the order of the map, which is sorted.
 pub fn write(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => out.extend_from_slice(b"null"),
@@ -69,7 +69,7 @@ pub(crate) fn write_int(number: i64, out: &mut Vec<u8>) {
     out.extend_from_slice(&digits[at..]);
 }
 
-/// Appends `text` quoted, with the characters escaped that Go escapes by default: quotes, controls,
+/// Appends `text` in quotes. Escapes the characters that Go escapes by default: quotes, controls,
 /// `<`, `>`, `&` and the line separators U+2028 and U+2029.
 pub fn write_string(text: &str, out: &mut Vec<u8>) {
     let bytes = text.as_bytes();

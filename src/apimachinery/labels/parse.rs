@@ -21,7 +21,7 @@ enum Token {
     Open,
 }
 
-/// Whether `in` and `notin` are operators or plain words here.
+/// The choice whether `in` and `notin` are operators or plain words.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
     Operator,
@@ -61,7 +61,7 @@ fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\r' | b'\n')
 }
 
-/// Returns all tokens with their text, the end included.
+/// Returns all tokens with their texts, including the end.
 fn lex(text: &str) -> Vec<(Token, String)> {
     let bytes = text.as_bytes();
     let mut tokens = Vec::new();
@@ -95,8 +95,8 @@ fn lex(text: &str) -> Vec<(Token, String)> {
     }
 }
 
-/// Returns the longest run of special characters that is a token. A run that never was one is an
-/// error; one that was is cut before the first character that spoils it.
+/// Returns the longest run of special characters that is a token. A run of which no prefix is a
+/// token is an error; any other run ends before the first character that makes it invalid.
 fn lex_special(text: &str, at: &mut usize) -> (Token, String) {
     let bytes = text.as_bytes();
     let start = *at;
@@ -140,7 +140,7 @@ struct Parser {
 }
 
 impl Parser {
-    /// Returns the next token; past the end, the end again.
+    /// Returns the next token without consuming it; past the end, the end again.
     fn look(&self, context: Context) -> (Token, &str) {
         let last = self.tokens.len() - 1;
         let (token, text) = &self.tokens[self.at.min(last)];

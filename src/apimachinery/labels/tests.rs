@@ -1,4 +1,4 @@
-//! Properties and recorded vectors of the module.
+//! Properties and recorded vectors of this module.
 
 use super::*;
 use crate::field_selector::FieldSelector;

@@ -1,10 +1,10 @@
-//! IP addresses and ranges, as loosely as old fields take them and as strictly as new ones do.
+//! IP addresses and ranges, parsed loosely for old fields and strictly for new ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::quote::quote;
 
-/// Parses an address as old fields do: leading zeros in IPv4 parts are skipped over.
+/// Parses an address as old fields do: leading zeros in IPv4 parts are ignored.
 pub fn ip_sloppy(value: &str) -> Option<IpAddr> {
     if !value.contains(':') {
         return ipv4_sloppy(value).map(IpAddr::V4);
@@ -12,7 +12,7 @@ pub fn ip_sloppy(value: &str) -> Option<IpAddr> {
     if let Ok(address) = value.parse::<Ipv6Addr>() {
         return Some(IpAddr::V6(address));
     }
-    // The last part may be an IPv4 address, with leading zeros again.
+    // The last part may be an IPv4 address, in which leading zeros are ignored too.
     let (head, tail) = value.rsplit_once(':')?;
     if !tail.contains('.') {
         return None;
@@ -42,12 +42,12 @@ fn ipv4_sloppy(value: &str) -> Option<Ipv4Addr> {
     given.next().is_none().then(|| Ipv4Addr::from(parts))
 }
 
-/// Returns the address as Go prints it: IPv4 for mapped addresses too.
+/// Returns the address as Go prints it: as IPv4 even if it is a mapped address.
 pub fn ip_text(address: IpAddr) -> String {
     address.to_canonical().to_string()
 }
 
-/// Complaints about an address in a new field: it must be canonical.
+/// Returns complaints about an address in a new field: it must be canonical.
 pub fn ip_complaints(value: &str) -> Vec<String> {
     let complaints = legacy_ip_complaints(value, Strictness::Strict);
     if !complaints.is_empty() {
@@ -60,16 +60,16 @@ pub fn ip_complaints(value: &str) -> Vec<String> {
     vec![format!("must be in canonical form ({})", quote(&canonical))]
 }
 
-/// How an old field is checked.
+/// The strictness with which an old field is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// Leading zeros and mapped addresses pass.
+    /// Leading zeros and mapped addresses are accepted.
     Sloppy,
     /// Leading zeros and mapped addresses are refused.
     Strict,
 }
 
-/// Complaints about an address in an old field.
+/// Returns complaints about an address in an old field.
 pub fn legacy_ip_complaints(value: &str, strictness: Strictness) -> Vec<String> {
     let Some(address) = ip_sloppy(value) else {
         return vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()];
@@ -89,7 +89,8 @@ fn is_mapped(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.to_ipv4_mapped().is_some())
 }
 
-/// Parses a range as old fields do: the address as it was written and the length of the prefix.
+/// Parses a range as old fields do. Returns the address as it was written and the length of the
+/// prefix.
 pub fn cidr_sloppy(value: &str) -> Option<(IpAddr, u8)> {
     let (address, length) = value.split_once('/')?;
     let address = ip_sloppy(address)?;
@@ -123,7 +124,7 @@ fn network(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Complaints about a range in a new field: it must be canonical.
+/// Returns complaints about a range in a new field: it must be canonical.
 pub fn cidr_complaints(value: &str) -> Vec<String> {
     let complaints = legacy_cidr_complaints(value, Strictness::Strict);
     if !complaints.is_empty() {
@@ -139,7 +140,7 @@ pub fn cidr_complaints(value: &str) -> Vec<String> {
     vec![format!("must be in canonical form ({})", quote(&canonical))]
 }
 
-/// Complaints about a range in an old field.
+/// Returns complaints about a range in an old field.
 pub fn legacy_cidr_complaints(value: &str, strictness: Strictness) -> Vec<String> {
     let Some((address, length)) = cidr_sloppy(value) else {
         return vec!["must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)".to_owned()];

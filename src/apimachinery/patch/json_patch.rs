@@ -1,7 +1,8 @@
 //! JSON patch as the API server applies it.
 //!
 //! The API server's library is laxer than RFC 6902: indices may be negative, `replace` may add a
-//! member, a path's first part before the slash is not looked at. Its limits and texts are kept.
+//! member, and the part of a path before its first slash is ignored. Its limits and texts are kept
+//! here.
 
 mod decode;
 
@@ -11,54 +12,56 @@ use crate::value::Value;
 
 pub use decode::{FieldCheck, go_kind};
 
-/// How many operations one patch may have.
+/// Number of operations that one patch may have, as upstream limits it.
 pub const OPERATIONS_MAX: usize = 10_000;
-/// By how many bytes copy operations may make an object grow, all together.
+/// Bytes by which all copy operations together may make an object grow, as upstream limits it.
 pub const COPIED_BYTES_MAX: usize = 3 << 20;
 
-/// The reason why a patch cannot be read; each is answered as a bad request, but for the number of
+/// The reason why a patch cannot be read. All are answered as a bad request, except too many
 /// operations.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// The body is not JSON at all.
+    /// The body is not JSON.
     #[error("invalid JSON patch")]
     NotJson(#[source] json::JsonError),
-    /// The body is no list of operations. The text is upstream's and is shown to the client.
+    /// The body is not a list of operations. The text is upstream's and is shown to the client.
     #[error("{0}")]
     Shape(String),
-    /// There are more than [`OPERATIONS_MAX`]: the request is too large.
+    /// There are more operations than [`OPERATIONS_MAX`]: the request is too large.
     #[error("The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {0}")]
     TooMany(usize),
 }
 
-/// Why a patch does not fit the object; answered as unprocessable with this text, which is that of
-/// upstream's library.
+/// The reason why a patch does not fit the object. It is answered as unprocessable with this text,
+/// which is that of upstream's library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ApplyError(pub String);
 
-/// Why `path` or `from` of an operation cannot be used, in the words of upstream's library.
+/// The reason why `path` or `from` of an operation cannot be used, with the text of upstream's
+/// library.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum OperandError {
     #[error("operation missing path field: missing value")]
     PathMissing,
     #[error("operation, missing from field: missing value")]
     FromMissing,
-    /// It is given, and of this type.
+    /// It has this type instead of text.
     #[error("json: cannot unmarshal {0} into Go value of type string")]
     WrongType(&'static str),
 }
 
-/// Why a container does not have, or take, a member, in the words of upstream's library.
+/// The reason why a container lacks a member or does not accept one, with the text of upstream's
+/// library.
 #[derive(Debug, thiserror::Error)]
 enum MemberError {
-    /// No item of an array can be meant.
+    /// The key is not an index of an array.
     #[error(transparent)]
     NoIndex(#[from] NumberError),
-    /// The same, where an item is added.
+    /// The key of an item to be added is not an index of an array.
     #[error("value was not a proper array index: '{key}': {fault}")]
     NoNewIndex { key: String, fault: NumberError },
-    /// The array is shorter.
+    /// The array has fewer items than the index.
     #[error("Unable to access invalid index: {0}: invalid index referenced")]
     OutOfBounds(i64),
     /// The object does not have the key that is to be removed.
@@ -66,11 +69,11 @@ enum MemberError {
     NoKey(String),
 }
 
-/// A patch that was read.
+/// A patch after parsing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JsonPatch {
     operations: Vec<Operation>,
-    /// What `fieldValidation` has to say about unknown and repeated fields.
+    /// The complaints about unknown and repeated fields, for `fieldValidation`.
     pub strict_errors: Vec<String>,
 }
 
@@ -79,15 +82,15 @@ struct Operation {
     kind: String,
     path: Result<String, OperandError>,
     from: Result<String, OperandError>,
-    /// `None` if it was not given, which counts as null.
+    /// The value; `None` if the operation has none, which counts as null.
     value: Option<Value>,
 }
 
 impl JsonPatch {
-    /// Reads the body of a request.
+    /// Parses the body of a request.
     ///
     /// # Errors
-    /// Returns an error if it is no list of operations, or of too many.
+    /// Returns an error if the body is not a list of operations, or is one of too many.
     pub fn parse(
         body: &[u8],
         limits: &json::Limits,
@@ -99,7 +102,8 @@ impl JsonPatch {
     /// Returns the object after all operations.
     ///
     /// # Errors
-    /// The first operation that does not fit; the object is then lost, so give a copy.
+    /// Returns the error of the first operation that does not fit. The object is then lost, so pass
+    /// a copy.
     pub fn apply(&self, mut document: Value) -> Result<Value, ApplyError> {
         let mut copied_bytes = 0;
         for operation in &self.operations {
@@ -261,7 +265,7 @@ impl Operation {
             .map_err(|error| ApplyError(format!("error in copy for from: '{from}': {error}")))?;
         let bytes = found.map_or(0, |value| json::to_vec(value).len());
         let over = *copied_bytes + bytes > COPIED_BYTES_MAX;
-        // A value that is too large is measured, not cloned.
+        // A value that is too large is only measured, not cloned.
         let value = if over {
             Value::Null
         } else {
@@ -289,8 +293,8 @@ impl Operation {
     }
 }
 
-/// Returns the object or array that the last part of `path` is looked up in, and that part. What
-/// stands before the first slash is not looked at.
+/// Returns the object or array in which the last part of `path` is looked up, and that part. The
+/// text before the first slash is ignored.
 fn find<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, String)> {
     let mut parts = path.split('/').skip(1);
     let mut key = decode_part(parts.next()?);
@@ -309,7 +313,7 @@ fn find<'a>(document: &'a mut Value, path: &str) -> Option<(&'a mut Value, Strin
     matches!(container, Value::Object(_) | Value::Array(_)).then_some((container, key))
 }
 
-/// `~1` is a slash, `~0` a tilde, read in one pass.
+/// Returns a part of a path with its escapes resolved in one pass: `~1` is a slash, `~0` a tilde.
 fn decode_part(part: &str) -> String {
     let mut out = String::with_capacity(part.len());
     let mut rest = part;
@@ -372,7 +376,8 @@ fn existing_index(key: &str, length: usize) -> Result<usize, MemberError> {
     resolve_index(atoi(key)?, length)
 }
 
-/// Returns the place among `length` that an index means; negative ones count from the end.
+/// Returns the position that an index means in an array of this `length`. A negative index counts
+/// from the end.
 fn resolve_index(index: i64, length: usize) -> Result<usize, MemberError> {
     let place = if index < 0 {
         index + i64::try_from(length).unwrap_or(i64::MAX)

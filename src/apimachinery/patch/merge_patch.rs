@@ -6,18 +6,18 @@
 use crate::json::{JsonError, Limits, parse};
 use crate::value::{Map, Value};
 
-/// The reason why a merge patch cannot be used; the texts are what clients see.
+/// The reason why a merge patch cannot be used; the texts are shown to clients.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MergePatchError {
-    /// The body is not JSON at all.
+    /// The body is not JSON.
     #[error("invalid JSON patch")]
     NotJson(#[source] JsonError),
-    /// The body is JSON but no object.
+    /// The body is JSON but not an object.
     #[error(
         "error decoding patch: json: cannot unmarshal {kind} into Go value of type map[string]interface {{}}"
     )]
     NotAnObject {
-        /// What it is, in Go's words.
+        /// Its type, in Go's words.
         kind: &'static str,
     },
     /// The body is `null`.
@@ -25,7 +25,7 @@ pub enum MergePatchError {
     Null,
 }
 
-/// A merge patch that was read.
+/// A merge patch after parsing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergePatch {
     members: Map,
@@ -34,10 +34,10 @@ pub struct MergePatch {
 }
 
 impl MergePatch {
-    /// Reads the body of a request.
+    /// Parses the body of a request.
     ///
     /// # Errors
-    /// Returns an error if it is no JSON object.
+    /// Returns an error if the body is not a JSON object.
     pub fn parse(body: &[u8], limits: &Limits) -> Result<Self, MergePatchError> {
         let parsed = parse(body, limits).map_err(MergePatchError::NotJson)?;
         match parsed.value {
@@ -52,7 +52,7 @@ impl MergePatch {
         }
     }
 
-    /// Changes `document`; one that is no object becomes one.
+    /// Changes `document`. One that is not an object becomes an object.
     pub fn apply(&self, document: &mut Value) {
         merge_members(document.make_object(), &self.members);
     }

@@ -1,8 +1,8 @@
 //! Strategic merge patches.
 //!
 //! Owns the directives and the order of merged lists, as upstream applies patches to live objects.
-//! Which lists merge and by which key is read from a [`Shape`]; what the result means to a kind is
-//! the caller's.
+//! Which lists are merged, and by which key, is read from a [`Shape`]. Must not know what the
+//! result means to a kind.
 
 mod lists;
 #[cfg(test)]
@@ -23,36 +23,36 @@ const SET_ORDER: &str = "$setElementOrder";
 /// The reason why a patch does not apply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatchError {
-    /// A list of deletions is not named as it must be.
+    /// A directive that deletes items of a list of scalars has the wrong name.
     #[error("invalid patch format of primitive list")]
     PrimitiveList,
-    /// `$retainKeys` is no list, or the patch sets a member that it does not name.
+    /// `$retainKeys` is not a list, or the patch sets a member that it does not name.
     #[error("invalid patch format of retainKeys")]
     RetainKeys,
-    /// `$setElementOrder` is no list.
+    /// `$setElementOrder` is not a list.
     #[error("invalid patch format of setElementOrder list")]
     SetElementOrder,
-    /// A merged list holds lists.
+    /// A merged list contains lists.
     #[error("lists of lists are not supported")]
     ListOfLists,
-    /// Anything else, in upstream's words.
+    /// Any other reason, with upstream's text.
     #[error("{0}")]
     Other(String),
 }
 
-/// Which answer an error deserves.
+/// The type of answer that an error gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The patch itself is malformed.
     BadRequest,
     /// The patch is well formed but cannot be applied.
     Unprocessable,
-    /// Upstream answers an internal error.
+    /// Upstream answers with an internal error.
     Internal,
 }
 
 impl PatchError {
-    /// Which answer upstream gives.
+    /// Returns the type of answer that upstream gives.
     pub fn answer(&self) -> Answer {
         match self {
             Self::PrimitiveList | Self::RetainKeys | Self::SetElementOrder => Answer::BadRequest,
@@ -99,7 +99,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// How the value of one member merges.
+/// How the value of one member is merged.
 struct Meta<'s, S> {
     shape: S,
     strategy: &'s str,
@@ -140,7 +140,7 @@ pub fn merge<'s, S: Shape<'s>>(
         .map(Value::Object)
 }
 
-/// Carries the lifetime and type of shapes through the recursion.
+/// A type that carries the lifetime and type of shapes through the recursion.
 struct Merger<'s, S>(PhantomData<(&'s (), S)>);
 
 impl<'s, S: Shape<'s>> Merger<'s, S> {
@@ -212,7 +212,8 @@ impl<'s, S: Shape<'s>> Merger<'s, S> {
         Ok(())
     }
 
-    /// Merges and orders the lists that a `$setElementOrder` names, and takes them off the patch.
+    /// Merges and orders the lists that a `$setElementOrder` names, and removes them from the
+    /// patch.
     fn ordered_lists(
         &self,
         original: &mut Map,
@@ -375,7 +376,7 @@ fn child<'s, S: Shape<'s>>(shape: S, key: &str) -> Result<S, PatchError> {
     })
 }
 
-/// What Go calls types of a kind.
+/// Returns Go's name for values of a kind.
 fn word(kind: Kind) -> &'static str {
     match kind {
         Kind::List | Kind::Bytes => "slice",
@@ -390,14 +391,14 @@ fn word(kind: Kind) -> &'static str {
     }
 }
 
-/// What stands behind the slash of a directive's name.
+/// Returns the text behind the slash of a directive's name.
 fn directive_target<'k>(key: &'k str, prefix: &str) -> Option<&'k str> {
     key.split_once('/')
         .filter(|(before, _)| *before == prefix)
         .map(|(_, target)| target)
 }
 
-/// Returns the list `key`, if it is there.
+/// Returns the list at `key`, if there is one.
 fn list_member(map: &Map, key: &str) -> Result<Option<Vec<Value>>, PatchError> {
     match map.get(key) {
         None => Ok(None),
@@ -417,7 +418,7 @@ fn replace(original: &mut Map, key: Str, patch: Value) {
     }
 }
 
-/// Drops what `$retainKeys` does not name.
+/// Drops the members that `$retainKeys` does not name.
 fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     let Some(keys) = patch.remove(RETAIN_KEYS) else {
         return Ok(());

@@ -25,15 +25,16 @@ impl Small {
         })
     }
 
-    /// Returns the number in units of ten to the `scale`, fractions away from zero, 0 if it does
-    /// not fit.
+    /// Returns the number in units of ten to the `scale`, with fractions rounded away from zero; 0
+    /// if it does not fit.
     pub fn scaled(self, scale: i32) -> i64 {
         let difference = i64::from(self.scale) - i64::from(scale);
         if difference >= 0 {
             let power = i32::try_from(difference).unwrap_or(i32::MAX);
             return match (times_power_of_ten(self.value, power), power) {
                 (Some(value), _) => value,
-                // Upstream's short cuts for these powers give the low bits of what does not fit.
+                // Upstream's special code for these powers returns the low bits of a number that
+                // does not fit.
                 (None, 1 | 2 | 3 | 6 | 9) if self.value != i64::MIN => {
                     self.value.wrapping_mul(10i64.pow(power.unsigned_abs()))
                 }
@@ -55,7 +56,7 @@ impl Small {
         }
     }
 
-    /// Mantissa and exponent, the exponent a multiple of three; `None` if that does not fit.
+    /// Returns mantissa and exponent, the exponent a multiple of three; `None` if they do not fit.
     pub fn canonical(self) -> Option<(i64, i32)> {
         let Self {
             mut value,

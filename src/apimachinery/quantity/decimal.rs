@@ -1,20 +1,20 @@
 //! Amounts of any size: decimal digits and a power of ten.
 //!
-//! Invariant: no leading zeros; zero has no digits. Only quantities that do not fit 64 bits get
-//! here, so digits are single bytes and arithmetic is the school's.
+//! Invariant: no leading zeros; zero has no digits. Only quantities that do not fit 64 bits are
+//! represented like this, so digits are single bytes and arithmetic is done digit by digit.
 
 use std::cmp::Ordering;
 
 use super::amount::Small;
 
-/// Beyond this many digits two numbers are not lined up: the smaller one is then dropped. Nothing
-/// that is counted comes near; it bounds memory under hostile exponents.
+/// Number of digits beyond which two numbers are not aligned, and the smaller one is dropped
+/// instead. No real amount is so large; the limit bounds memory for malicious exponents.
 const DIGITS_MAX: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decimal {
     negative: bool,
-    /// Most significant first, each 0 to 9.
+    /// The digits, most significant first, each 0 to 9.
     digits: Vec<u8>,
     /// The power of ten of the last digit.
     scale: i32,
@@ -52,7 +52,7 @@ impl Decimal {
         self
     }
 
-    /// Returns the power of ten just above the first digit.
+    /// Returns the exponent of the power of ten just above the first digit.
     fn top(&self) -> i64 {
         i64::from(self.scale) + self.digits.len() as i64
     }
@@ -74,7 +74,8 @@ impl Decimal {
         })
     }
 
-    /// Both numbers' digits with one common power of ten; `None` if they are too far apart.
+    /// Returns the digits of both numbers with one common power of ten; `None` if they are too far
+    /// apart.
     fn aligned(&self, other: &Self) -> Option<(Vec<u8>, Vec<u8>, i32)> {
         let scale = self.scale.min(other.scale);
         if self.top().max(other.top()) - i64::from(scale) > DIGITS_MAX as i64 {
@@ -134,7 +135,8 @@ impl Decimal {
         Self::new(self.negative, reversed.into_iter().rev(), self.scale)
     }
 
-    /// Returns the number with nothing below ten to the `scale`, a fraction rounded away from zero.
+    /// Returns the number without digits below ten to the `scale`, with a fraction rounded away
+    /// from zero.
     pub fn rounded_up(mut self, scale: i32) -> Self {
         if self.scale >= scale || self.digits.is_empty() {
             return self;
@@ -155,7 +157,7 @@ impl Decimal {
         self
     }
 
-    /// Mantissa and exponent, the exponent a multiple of three.
+    /// Returns mantissa and exponent, the exponent a multiple of three.
     pub fn canonical(&self) -> (String, i32) {
         let mut digits = self.digits.clone();
         let mut exponent = self.scale;
@@ -184,7 +186,7 @@ impl Decimal {
         if text.is_empty() { "0".into() } else { text }
     }
 
-    /// Returns the number with scale 0, if it has no fraction and is of a size that can be written
+    /// Returns the number with scale 0, if it has no fraction and is small enough to be written
     /// out.
     pub fn whole(&self) -> Option<Self> {
         if self.top() > DIGITS_MAX as i64 {
@@ -208,7 +210,7 @@ impl Decimal {
         Some(number)
     }
 
-    /// True if the size of this whole number is below `bound`.
+    /// Returns true if the absolute value of this whole number is below `bound`.
     pub fn abs_below(&self, bound: i64) -> bool {
         let bound = Self::from_small(Small {
             value: bound,
@@ -217,7 +219,7 @@ impl Decimal {
         self.cmp_abs(&bound) == Ordering::Less
     }
 
-    /// Returns a 1024th of this whole number, if that is whole and not zero.
+    /// Returns a 1024th of this whole number, if the result is whole and not zero.
     pub fn div_exact_1024(&self) -> Option<Self> {
         let mut rest = 0u32;
         let mut quotient = Vec::with_capacity(self.digits.len());
@@ -248,7 +250,7 @@ impl Decimal {
             value = append(value, 0);
         }
         let fraction = self.digits[keep..].iter().any(|digit| *digit != 0);
-        // As upstream: a fraction adds one to what is left of it, for negative numbers too.
+        // As upstream does: a fraction adds one to the remaining number, also for negative numbers.
         let whole = if self.negative {
             value.wrapping_neg()
         } else {

@@ -4,12 +4,13 @@ use super::amount::Small;
 use super::decimal::Decimal;
 use super::{Amount, Format, NANO, Quantity, QuantityError};
 
-/// Decimal digits that surely fit an `i64`.
+/// Number of decimal digits that always fit an `i64`.
 const SMALL_DIGITS: i32 = 18;
-/// Exponents beyond this are refused where digits would have to be written out.
+/// Exponents beyond this are refused if digits would have to be written out, so that a short text
+/// cannot take much memory.
 const EXPONENT_MAX: i32 = 100_000;
 
-/// Returns the suffix of a power of ten; none where there is no such suffix.
+/// Returns the suffix of a power of ten; empty if there is no such suffix.
 pub(super) fn decimal_suffix(exponent: i32) -> &'static str {
     match exponent {
         -9 => "n",
@@ -25,7 +26,7 @@ pub(super) fn decimal_suffix(exponent: i32) -> &'static str {
     }
 }
 
-/// Returns the suffix of a power of 1024; none where there is no such suffix.
+/// Returns the suffix of a power of 1024; empty if there is no such suffix.
 pub(super) fn binary_suffix(exponent: i32) -> &'static str {
     match exponent {
         1 => "Ki",
@@ -38,7 +39,7 @@ pub(super) fn binary_suffix(exponent: i32) -> &'static str {
     }
 }
 
-/// Exponent and format of a suffix.
+/// Returns exponent and format of a suffix.
 fn interpret(suffix: &str) -> Option<(i32, Format)> {
     let (exponent, format) = match suffix {
         "" => (0, Format::DecimalSi),
@@ -119,7 +120,7 @@ pub(super) fn parse(text: &str) -> Result<Quantity, QuantityError> {
     }
 }
 
-/// Returns the quantity, if 64 bits surely hold it.
+/// Returns the quantity, if 64 bits certainly hold it.
 fn parse_small(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> Option<Quantity> {
     let digits = i32::try_from(parts.whole.len() + parts.fraction.len()).ok()?;
     let (room, mut scale, factor) = match format {
@@ -141,7 +142,7 @@ fn parse_small(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> 
     if parts.negative {
         value = -value;
     }
-    // Texts that surely are canonical, in upstream's reckoning, are kept as they are.
+    // Texts that are certainly canonical, by upstream's rules, are kept as they are.
     let canonical = match format {
         Format::BinarySi => exponent % 10 == 0 && mantissa & 7 != 0,
         Format::DecimalExponent | Format::DecimalSi => {

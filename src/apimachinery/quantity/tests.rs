@@ -1,4 +1,4 @@
-//! Properties and recorded vectors of the module.
+//! Properties and recorded vectors of this module.
 
 use proptest::prelude::*;
 
@@ -19,7 +19,7 @@ fn quantities_are_read_and_printed_as_upstream_does() {
                     vector.str_at(&["out"]),
                     &quantity.to_string(),
                 );
-                // Beyond these sizes upstream's answers are left-over bits.
+                // Beyond these sizes upstream's answers are the low bits of an overflow.
                 let size = quantity.as_f64();
                 if !(-9e9..9e15).contains(&size) {
                     continue;

@@ -1,10 +1,11 @@
-//! Parsed trees to canonical trees, exactly as a Go decode into the typed struct would read them.
+//! Turns parsed trees into canonical trees, exactly as a Go decode into the typed struct reads
+//! them.
 //!
-//! Owns the rules of absent, null, zero and empty, the errors of wrong types and the reports about
-//! unknown members. Syntax, duplicates included, is [`mod@crate::json`]'s. Members are visited in order
-//! of their names, as they arrive from YAML and from most clients. What depends on the order or the
-//! digits of JSON text is found by a second reading, [`Schemas::explain`], which is made only where
-//! the first one found something to complain about.
+//! Owns the rules of absent, null, zero and empty, the errors about wrong types and the reports
+//! about unknown members. [`mod@crate::json`] owns syntax, repeated members included. Members are
+//! visited in order of their names, as they arrive from YAML and from most clients. Errors that
+//! depend on the order or the digits of JSON text are found by a second reading,
+//! [`Schemas::explain`], which is made only if the first one found an error.
 
 mod explain;
 
@@ -18,7 +19,7 @@ use crate::value::{Map, Str, Value};
 #[error("{0}")]
 pub struct DecodeError(pub String);
 
-/// What a strict reading complains about.
+/// A complaint of strict decoding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Problem {
     /// A member that is not a field.
@@ -37,25 +38,26 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// More problems than this are not reported.
+/// Number of problems that are reported at most, so that a client cannot request a huge error.
 const MAX_PROBLEMS: usize = 100;
 
-/// Deeper objects are refused; the types of built-in kinds end long before.
+/// Depth beyond which objects are refused, because decoding is recursive. No type of a built-in
+/// kind is so deep.
 const MAX_DEPTH: usize = 500;
 
-/// Returns the text of a strict refusal, if there is anything to complain about.
+/// Returns the error text of strict decoding, if there are complaints.
 pub fn strict_error(problems: &[Problem]) -> Option<String> {
     let texts: Vec<String> = problems.iter().map(Problem::to_string).collect();
     (!texts.is_empty()).then(|| format!("strict decoding error: {}", texts.join(", ")))
 }
 
-/// What becomes of lists and maps without items.
+/// The treatment of lists and maps without items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Empties {
-    /// They stay what they are where the field shows them.
+    /// They stay empty lists and maps, if the field shows them.
     #[default]
     Keep,
-    /// They become `null`, as they do on the way through a store that keeps protobuf.
+    /// They become `null`, as they do in a store that keeps protobuf.
     Null,
 }
 
@@ -63,7 +65,7 @@ impl Schemas {
     /// Brings a parsed tree into canonical form. `kind` and `apiVersion` of the root are dropped.
     ///
     /// # Errors
-    /// Returns an error if a value has a type that the field cannot take.
+    /// Returns an error if a value has a type that the field does not accept.
     pub fn decode(
         &self,
         id: DefId,
@@ -98,7 +100,7 @@ impl Schemas {
     }
 }
 
-/// Empty as `omitempty` means it.
+/// Returns true if a value is empty in the sense of Go's `omitempty`.
 fn is_empty(ty: &Type, value: &Value) -> bool {
     match value {
         Value::Null => ty.is_collection() || matches!(ty, Type::Nullable(_)),
@@ -111,7 +113,7 @@ fn is_empty(ty: &Type, value: &Value) -> bool {
     }
 }
 
-/// The way from the root to a value, kept on the stack.
+/// The path from the root to a value, as a chain on the stack.
 struct Trail<'t> {
     parent: Option<&'t Trail<'t>>,
     step: PathSegment<'t>,
@@ -138,7 +140,7 @@ impl<'t> Trail<'t> {
         }
     }
 
-    /// The path as strict reports print it.
+    /// Appends the path as strict reports print it.
     fn path(&self, out: &mut String) {
         if let Some(parent) = self.parent {
             parent.path(out);
@@ -158,7 +160,7 @@ impl<'t> Trail<'t> {
         out.push_str(name);
     }
 
-    /// The names of the fields passed, as texts about wrong types print them.
+    /// Appends the names of the fields on the path, as errors about wrong types print them.
     fn fields(&self, out: &mut String) {
         if let Some(parent) = self.parent {
             parent.fields(out);
@@ -193,7 +195,7 @@ struct Decoder<'s> {
     empties: Empties,
     problems: Vec<Problem>,
     type_error: Option<DecodeError>,
-    /// Above zero inside types that read themselves and report nothing.
+    /// The depth of nested types that decode themselves and report nothing; zero outside of them.
     quiet: usize,
     depth: usize,
     /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
@@ -216,7 +218,7 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// Brings a value that is not null into canonical form; a wrong type leaves null.
+    /// Brings a value that is not null into canonical form. A value of the wrong type becomes null.
     fn value(&mut self, value: &mut Value, ty: &Type, trail: &Trail<'_>) -> Outcome {
         match (ty, &mut *value) {
             (Type::String, Value::String(_))
@@ -254,7 +256,7 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// Canonical form of an object with fields, null and absent ones settled.
+    /// Brings an object with fields into canonical form, including null and absent fields.
     fn object(&mut self, members: &mut Map, definition: &Definition, trail: &Trail<'_>) -> Outcome {
         self.depth += 1;
         if self.depth > MAX_DEPTH {
@@ -306,7 +308,7 @@ impl<'s> Decoder<'s> {
         }
     }
 
-    /// What happens to a member that is no field; true keeps it.
+    /// Handles a member that is not a field. Returns true if it is kept.
     fn stranger(
         &mut self,
         name: &str,
@@ -328,7 +330,7 @@ impl<'s> Decoder<'s> {
         false
     }
 
-    /// Canonical form of a field's value; false leaves it out.
+    /// Brings a field's value into canonical form. Returns false if the field is left out.
     fn field(
         &mut self,
         value: &mut Value,
@@ -391,7 +393,7 @@ impl<'s> Decoder<'s> {
         Ok(())
     }
 
-    /// Types that mix a JSON schema with something else read themselves and report nothing.
+    /// Decodes types that allow a JSON schema or something else. They report nothing.
     fn schema_or_else(
         &mut self,
         value: &mut Value,

@@ -1,8 +1,8 @@
-//! Canonical bytes of canonical trees.
+//! Encodes canonical trees into canonical bytes.
 //!
-//! Owns the order of members and the offsets that a stored body needs. Trees come from
-//! [`super::decode`]; nothing is checked here, and a value of another type than the field says is
-//! written as it is.
+//! Owns the order of members and the offsets that a stored body needs. The trees come from
+//! [`super::decode`] and are not checked here: a value of another type than its field's is written
+//! as it is.
 
 use std::ops::Range;
 
@@ -10,39 +10,40 @@ use super::{DefId, Definition, Order, Schemas, Type};
 use crate::json::{write, write_string};
 use crate::value::{Map, Value};
 
-/// The bytes of an object without `metadata.resourceVersion`, and where things are in them.
+/// The bytes of an object without `metadata.resourceVersion`, with the positions that are needed
+/// later.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Encoded {
     /// The object.
     pub bytes: Vec<u8>,
-    /// Where the version is spliced in; none if the object has no metadata.
+    /// The slot of the version; `None` if the object has no metadata.
     pub version: Option<Slot>,
-    /// Where the value of `metadata.labels` is.
+    /// The range of the value of `metadata.labels`.
     pub labels: Option<Range<usize>>,
 }
 
-/// A place for `"resourceVersion":"…"`.
+/// The position at which `"resourceVersion":"…"` is inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     /// The offset.
     pub offset: usize,
-    /// Where the comma goes.
+    /// The side on which the inserted member needs a comma.
     pub comma: Comma,
 }
 
-/// Where a spliced member needs a comma.
+/// The position of the comma of an inserted member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comma {
-    /// In front, because a member precedes it.
+    /// Before it, because another member precedes it.
     Before,
-    /// Behind, because members only follow it.
+    /// After it, because other members only follow it.
     After,
-    /// Nowhere, because it is the only member.
+    /// None, because it is the only member.
     None,
 }
 
 impl Encoded {
-    /// Returns the bytes with a version in its slot.
+    /// Returns the bytes with a version inserted.
     pub fn with_version(&self, version: u64) -> Vec<u8> {
         let Some(slot) = self.version else {
             return self.bytes.clone();
@@ -57,8 +58,8 @@ impl Encoded {
 }
 
 impl Slot {
-    /// Returns the offset of the member that follows the version, which there must be: where
-    /// `"resourceVersion":"…",` can be inserted.
+    /// Returns the offset of the member that follows the version, at which `"resourceVersion":"…",`
+    /// can be inserted. There must be such a member.
     pub fn following(self) -> usize {
         match self.comma {
             Comma::Before => self.offset + 1,
@@ -66,7 +67,7 @@ impl Slot {
         }
     }
 
-    /// Writes the member that belongs here.
+    /// Writes the member for this slot.
     pub fn write(self, version: u64, out: &mut Vec<u8>) {
         use std::io::Write;
         let (before, after) = match self.comma {
@@ -158,7 +159,7 @@ impl Schemas {
         });
         let end = out.bytes.len();
         close(&mut out.bytes);
-        // Behind a comma the slot is moved in front of it.
+        // After a member the slot is before the comma that follows it.
         let slot = slot.unwrap_or(end);
         out.version = Some(match (slot == start, end == start) {
             (true, true) => Slot {
@@ -208,7 +209,7 @@ impl Schemas {
         close(out);
     }
 
-    /// Appends the JSON of a value of a type, objects in order of declaration.
+    /// Appends the JSON of a value of a type, with objects in the order of declaration.
     pub fn write_value(&self, ty: &Type, value: &Value, out: &mut Vec<u8>) {
         match (ty, value) {
             (Type::Ref(id), Value::Object(members)) => {
@@ -283,7 +284,7 @@ impl Schemas {
         if definition.fields.len() > SLOTS {
             return Self::each_member_of_many(definition, members, visit);
         }
-        // Which member is the value of which field; no name occurs twice, so each fits.
+        // Finds the value of each field. No name occurs twice, so each value belongs to one field.
         let mut values = [0u32; SLOTS];
         let mut present = 0u64;
         let mut strangers = false;
@@ -336,14 +337,15 @@ impl Schemas {
     }
 }
 
-/// Definitions with more fields than this take a slower way; no built-in one has as many.
+/// Number of fields beyond which a definition is encoded by a slower method. No built-in one has so
+/// many.
 const SLOTS: usize = 64;
 
 fn close(out: &mut Vec<u8>) {
     close_with(out, b'{', b'}');
 }
 
-/// Ends a list of items each followed by a comma.
+/// Ends a list of items, each of which has a comma behind it.
 fn close_with(out: &mut Vec<u8>, open: u8, end: u8) {
     match out.last_mut() {
         Some(last) if *last == b',' => *last = end,

@@ -1,4 +1,4 @@
-//! What the tests of several modules need: the generated definitions and vectors made by Go.
+//! Fixtures for the tests of several modules: the generated definitions, and vectors made by Go.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::value::Value;
 pub(crate) static SCHEMAS: LazyLock<Schemas> =
     LazyLock::new(|| Schemas::parse(&data()).expect("generated data loads"));
 
-/// Returns the generated data file.
+/// Returns the content of the generated data file.
 pub(crate) fn data() -> Vec<u8> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../batteries/data/schemas.json");
     std::fs::read(path).expect("the generated data file is there")
@@ -25,7 +25,7 @@ pub(crate) fn kind(text: &str) -> Option<DefId> {
     SCHEMAS.kind(parts.next()?, version, kind)
 }
 
-/// Returns a tree of JSON text.
+/// Returns the tree of a JSON text.
 pub(crate) fn tree(text: &str) -> Value {
     parse(text.as_bytes(), &Limits::default())
         .expect("test JSON parses")

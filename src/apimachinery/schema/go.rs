@@ -1,4 +1,4 @@
-//! How Go names types and prints values in the texts that clients see.
+//! Go's names of types and Go's formatting of values, in the texts that clients see.
 
 use super::{Definition, Field, Schemas, Type};
 use crate::value::Value;
@@ -12,7 +12,7 @@ pub(crate) fn type_name(schemas: &Schemas, field: &Field, ty: &Type) -> String {
     }
 }
 
-/// Returns the part of the text of `whole` that stands for `wanted`.
+/// Returns the part of the text of the type `whole` that is the text of the type `wanted`.
 fn part<'t>(text: &'t str, whole: &Type, wanted: &Type) -> Option<&'t str> {
     if whole == wanted {
         return Some(text);
@@ -25,7 +25,7 @@ fn part<'t>(text: &'t str, whole: &Type, wanted: &Type) -> Option<&'t str> {
     }
 }
 
-/// Returns the package of a definition: its name without path.
+/// Returns the package of a definition: its name without its path.
 fn package(definition: &Definition) -> &str {
     let path = definition.go.rsplit('/').next().unwrap_or_default();
     match path.split_once('.') {
@@ -74,7 +74,7 @@ pub(crate) fn struct_name(definition: &Definition) -> &str {
     }
 }
 
-/// What a JSON value is called in the text about a wrong type.
+/// Returns the name of a JSON value in the error about a wrong type.
 pub(crate) fn described(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -86,26 +86,26 @@ pub(crate) fn described(value: &Value) -> &'static str {
     }
 }
 
-/// How Go prints the scalars of a tree.
+/// The verb with which Go prints the scalars of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// `%v`.
+    /// The verb `%v`.
     Value,
-    /// `%s`, which complains about what is not text.
+    /// The verb `%s`, which adds a complaint to values that are not text.
     Text,
 }
 
-/// A tree as Go prints `map[string]any` with `%v`.
+/// Appends a tree as Go prints `map[string]any` with `%v`.
 pub(crate) fn print(value: &Value, out: &mut String) {
     print_as(Verb::Value, value, out);
 }
 
-/// A list as Go prints `[]any` with `%v`.
+/// Appends a list as Go prints `[]any` with `%v`.
 pub(crate) fn print_list(items: &[Value], out: &mut String) {
     print_items(Verb::Value, items, out);
 }
 
-/// A tree as Go prints `map[string]any`.
+/// Appends a tree as Go prints `map[string]any` with this verb.
 pub(crate) fn print_as(verb: Verb, value: &Value, out: &mut String) {
     use std::fmt::Write;
     let ty = match value {
@@ -155,7 +155,8 @@ fn print_items(verb: Verb, items: &[Value], out: &mut String) {
     out.push(']');
 }
 
-/// `%v` of a float: shortest digits, with an exponent below 1e-4 and from 1e21 on.
+/// Appends a float as Go prints it with `%v`: shortest digits, with an exponent below 1e-4 and from
+/// 1e21 on.
 fn print_float(number: f64, out: &mut String) {
     use std::fmt::Write;
     let scientific = format!("{number:e}");

@@ -1,22 +1,22 @@
-//! Internal types of upstream, which messages show where they differ from the published ones.
+//! Upstream's internal types, which messages show if they differ from the published ones.
 
 use crate::value::Value;
 
-/// One field of the internal type that upstream converts a [`Definition`](super::Definition) to.
+/// One field of the internal type into which upstream converts a [`Definition`](super::Definition).
 #[derive(Clone, Debug, PartialEq)]
 pub enum InternalField {
     /// A field of the definition.
     Published {
-        /// Its place among the fields of the definition.
+        /// Its position among the fields of the definition.
         place: usize,
-        /// What stands for an absent value, if that is not what the published type has.
+        /// The value that replaces an absent one, if it differs from that of the published type.
         zero: Option<Value>,
     },
     /// A field that only the internal type has and that is never set.
     Added {
-        /// Go's name of it.
+        /// Go's name of the field.
         go_name: Box<str>,
-        /// Its value.
+        /// Its value, which is always the zero value.
         zero: Value,
     },
 }

@@ -1,5 +1,5 @@
-//! How messages show whole objects: as the JSON of upstream's internal types, whose members carry
-//! Go's names and are all written.
+//! Whole objects as messages show them: as the JSON of upstream's internal types, which has Go's
+//! names and all members.
 
 use super::{Definition, Field, InternalField, Presence, Schemas, Type};
 use crate::field_error::Bad;
@@ -8,7 +8,7 @@ use crate::value::{Map, Value};
 use std::borrow::Cow;
 
 impl Schemas {
-    /// Writes the text of a [`Bad::Typed`]. Other bad values stay as they are.
+    /// Writes the text of a [`Bad::Typed`]. Other bad values are not changed.
     pub fn show(&self, bad: &mut Bad) {
         let Bad::Typed { definition, value } = bad else {
             return;
@@ -26,7 +26,7 @@ impl Schemas {
         *bad = Bad::Shown(text.into());
     }
 
-    /// Returns the JSON of a value of the internal twin of `definition`.
+    /// Returns the JSON of a value as upstream's internal type of `definition`.
     pub fn internal_text(&self, definition: &str, value: &Value) -> String {
         let mut out = Vec::new();
         match self.find(definition) {
@@ -37,10 +37,10 @@ impl Schemas {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// Returns the JSON of one field of the internal twin of `definition`.
+    /// Returns the JSON of one field of upstream's internal type of `definition`.
     ///
     /// # Panics
-    /// The schemas have no such field.
+    /// Panics if the schemas have no such field.
     pub fn internal_field_text(&self, definition: &str, field: &str, object: &Value) -> String {
         let id = self.find(definition);
         let field = id.and_then(|id| self.get(id).field(field));
@@ -50,10 +50,10 @@ impl Schemas {
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// Returns the JSON of the struct `embedded` that the internal twin of `definition` embeds.
+    /// Returns the JSON of the struct `embedded` in upstream's internal type of `definition`.
     ///
     /// # Panics
-    /// The schemas have no such definition.
+    /// Panics if the schemas have no such definition.
     pub fn internal_part_text(&self, definition: &str, embedded: &str, object: &Value) -> String {
         let id = self.find(definition);
         let definition = self.get(id.expect("the schemas of a kind define its parts"));
@@ -108,8 +108,8 @@ fn write_name(name: &str, out: &mut Vec<u8>) {
     out.push(b':');
 }
 
-/// Writes a member of `object` and a comma; `zero` stands for an absent value if the internal type
-/// has another than the published one.
+/// Writes a member of `object` and a comma. `zero` replaces an absent value, if the internal type
+/// has another zero value than the published one.
 fn write_field(
     schemas: &Schemas,
     field: &Field,
@@ -119,7 +119,7 @@ fn write_field(
 ) {
     let value = &object[field.name.as_str()];
     if field.name == "metadata" {
-        // Metadata is embedded: its members stand among the object's own, by published names.
+        // Metadata is embedded: its members are among the object's own, with their published names.
         let inner = written(schemas, &field.ty, &without_nulls(value));
         let inner = inner.get(1..inner.len().saturating_sub(1));
         let inner = without_zero_time(inner.unwrap_or_default());
@@ -137,7 +137,8 @@ fn write_field(
     out.push(b',');
 }
 
-/// Metadata writes an unset creation time as null only where a decoder left it there.
+/// Drops an unset creation time, which upstream writes as null in metadata only if a decoder has
+/// set it so.
 fn without_zero_time(inner: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(inner);
     let text = text
@@ -207,7 +208,7 @@ fn written(schemas: &Schemas, ty: &Type, value: &Value) -> Vec<u8> {
     }
 }
 
-/// Go's name of a field.
+/// Returns Go's name of a field.
 fn go_name(field: &Field) -> Cow<'_, str> {
     if let Some(name) = &field.notes.go_name {
         return Cow::Borrowed(name);

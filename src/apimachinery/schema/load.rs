@@ -1,4 +1,4 @@
-//! Reads the generated definitions. Owns the short keys of the data file and nothing else.
+//! Parses the generated definitions. Owns only the short keys of the data file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -13,13 +13,13 @@ use super::{
 };
 use crate::value::{Map, Str, Value};
 
-/// The reason why generated data cannot be used.
+/// Adds the definitions of another file, which may refer to existing ones.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// The text is not JSON of the expected shape.
+    /// The text is not JSON of the expected form.
     #[error("schemas: {0}")]
     Json(#[from] serde_json::Error),
-    /// A field has a type that nobody knows.
+    /// A field has a type that does not exist.
     #[error("schemas: field {field} of {definition} has unknown type {ty}")]
     Type {
         /// The definition's full name.
@@ -29,7 +29,7 @@ pub enum LoadError {
         /// The type as written.
         ty: String,
     },
-    /// The internal type has a field that the definition has not.
+    /// The internal type has a field that the definition does not have.
     #[error("schemas: the internal type of {definition} has field {field}, which is not published")]
     Internal {
         /// The definition's full name.
@@ -137,7 +137,8 @@ struct RawField<'a> {
     tags: Option<&'a RawValue>,
 }
 
-/// Where JSON schemas of custom kinds are defined; the types that mix them with others need it.
+/// The definition of JSON schemas for custom kinds, which the types that allow a JSON schema or
+/// something else need.
 const JSON_SCHEMA: &str =
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
 
@@ -149,7 +150,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Schemas, LoadError> {
 
 /// Adds the definitions of another file, which may refer to those that are there.
 pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError> {
-    // As text its strings need not be checked one by one.
+    // Checked as UTF-8 once, so that its strings need not be checked one by one.
     let text = std::str::from_utf8(json).map_err(serde_json::Error::custom)?;
     let file: RawFile<'_> = serde_json::from_str(text)?;
     let first = schemas.len();

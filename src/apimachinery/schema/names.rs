@@ -1,7 +1,7 @@
-//! Finds a field by its name with one comparison, as a rule.
+//! Finds a field by its name, usually with one comparison.
 
-/// A table of hashes, half empty, whose slots hold places of names and lie one behind the other
-/// where hashes agree.
+/// A hash table that is half empty. Its slots hold the positions of names; names with equal hashes
+/// are in adjacent slots.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Index {
     slots: Box<[u16]>,
@@ -10,7 +10,7 @@ pub(super) struct Index {
 const EMPTY: u16 = u16::MAX;
 
 impl Index {
-    /// Returns the index of names in order; of equal names the first one is found.
+    /// Returns the index of names in order. Of equal names the first one is found.
     pub(super) fn of<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> Self {
         debug_assert!(names.len() < usize::from(EMPTY), "places fit 16 bits");
         let mut slots = vec![EMPTY; (names.len() * 2).next_power_of_two()];
@@ -27,7 +27,7 @@ impl Index {
         }
     }
 
-    /// Returns the place of `name`; `name_at` gives the name of a place.
+    /// Returns the position of `name`; `name_at` returns the name at a position.
     #[inline]
     pub(super) fn find<'n>(&self, name: &str, name_at: impl Fn(usize) -> &'n str) -> Option<usize> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -45,8 +45,8 @@ impl Index {
     }
 }
 
-/// Mixes length, first and last bytes; names of fields that agree in all of them are rare, and are
-/// known when the data is made.
+/// Returns a hash of length, first and last bytes. Few field names agree in all of these, and the
+/// data that has such names is known when it is generated.
 #[inline]
 fn hash(name: &str) -> usize {
     let bytes = name.as_bytes();

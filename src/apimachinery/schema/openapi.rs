@@ -1,19 +1,18 @@
-//! Definitions as the OpenAPI documents publish them, without descriptions.
+//! Definitions in the form of the OpenAPI documents, without descriptions.
 //!
-//! Owns the shapes of both versions of the documents: how types, references, defaults and
-//! extensions are written. Which definitions stand in which document, and the paths, are the
-//! server's.
+//! Owns the forms of both versions of the documents: how types, references, defaults and extensions
+//! are written. Which definitions are in which document, and the paths, are decided by the server.
 
 use super::{DefId, Definition, Field, Gvk, Schemas, Type};
 use crate::json;
 use crate::value::{Map, Value};
 
-/// For which document a schema is written.
+/// The document for which a schema is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Document<'d> {
-    /// `/openapi/v2`, which is about everything.
+    /// `/openapi/v2`, which covers all groups and versions.
     V2,
-    /// `/openapi/v3`, which has a document per group and version.
+    /// `/openapi/v3`, which has one document for each group and version.
     V3 {
         /// The group; empty for core.
         group: &'d str,
@@ -45,7 +44,7 @@ impl Document<'_> {
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
 
-/// Returns the published name of a type that is no definition of the data.
+/// Returns the published name of a type that is not a definition of the data.
 fn leaf_name(ty: &Type) -> Option<String> {
     Some(match ty {
         Type::Time => format!("{META}Time"),
@@ -63,7 +62,7 @@ fn leaf_name(ty: &Type) -> Option<String> {
     })
 }
 
-/// Returns the schema of a type that is no definition of the data.
+/// Returns the schema of a type that is not a definition of the data.
 fn leaf_schema(ty: &Type, document: Document<'_>) -> Value {
     match (ty, document) {
         (Type::Time | Type::MicroTime, _) => json!({"type": "string", "format": "date-time"}),
@@ -190,7 +189,7 @@ impl Schemas {
         }
     }
 
-    /// Returns the schemas of `roots` and of all that they refer to, by name.
+    /// Returns the schemas of `roots` and of all definitions that they refer to, by name.
     pub fn openapi_closure(&self, roots: &[DefId], document: Document<'_>) -> Map {
         let mut out = Map::new();
         let mut seen = vec![false; self.len()];
@@ -229,8 +228,9 @@ mod tests {
     use crate::json::to_string;
     use crate::schema::fixture::{SCHEMAS, vectors};
 
-    /// Returns the published schemas without what depends on descriptions: a reference that has one
-    /// stands in `allOf`. Enumerations are not in the files that the vectors are made of.
+    /// Returns the published schemas without the parts that depend on descriptions: a reference
+    /// with a description is inside `allOf`. The files from which the vectors are made have no
+    /// enumerations.
     fn comparable(value: &Value) -> Value {
         match value {
             Value::Object(members) => {

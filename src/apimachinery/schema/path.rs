@@ -1,38 +1,38 @@
-//! Looks up what stands behind a path such as `spec.containers[0].image`.
+//! Looks up the type at a path such as `spec.containers[0].image`.
 
 use super::{DefId, Field, Schemas, Type};
 
-/// The reason why a path leads nowhere.
+/// The reason why a path leads to no type.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum PathError {
-    /// There is no such field.
+    /// There is no field of this name.
     #[error("no field {name:?} in {definition}")]
     Field {
-        /// The name that was asked for.
+        /// The name that was looked up.
         name: String,
-        /// Where it was looked for.
+        /// The definition in which it was looked up.
         definition: String,
     },
-    /// The path goes on behind a value that has no parts.
+    /// The path continues behind a value that has no parts.
     #[error("{rest:?} leads into a value without parts")]
     Leaf {
-        /// What is left of the path.
+        /// The rest of the path.
         rest: String,
     },
     /// A bracket is not closed.
     #[error("bracket not closed at {rest:?}")]
     Bracket {
-        /// What is left of the path.
+        /// The rest of the path.
         rest: String,
     },
 }
 
 impl Schemas {
-    /// What stands behind `path` in objects of `root`. Brackets hold an index, a key or anything
+    /// Returns the type at `path` in objects of `root`. Brackets hold an index, a key or anything
     /// else; behind a map a name is a key.
     ///
     /// # Errors
-    /// Returns an error if the path leads nowhere.
+    /// Returns an error if the path leads to no type.
     pub fn resolve(&self, root: DefId, path: &str) -> Result<Type, PathError> {
         let mut ty = Type::Ref(root);
         let mut rest = path.trim_start_matches('.');
@@ -46,7 +46,8 @@ impl Schemas {
         Ok(ty)
     }
 
-    /// Returns the field at the end of a chain of member names, lists and maps passed through.
+    /// Returns the field at the end of a chain of member names. The chain passes through lists and
+    /// maps.
     pub fn field_at(&self, root: DefId, names: &[&str]) -> Option<&Field> {
         let (last, parents) = names.split_last()?;
         let mut at = root;

@@ -1,8 +1,8 @@
-//! Objects in Kubernetes' protobuf form, read into trees.
+//! Decodes objects in Kubernetes' protobuf form into trees.
 //!
 //! Owns the envelope, the wire format and the messages behind scalar types; numbers and nesting of
-//! fields are data. What comes out is what the same object would be in JSON with every field that
-//! was on the wire present; [`super::decode`] brings it into canonical form.
+//! fields are data. The result is the tree of the same object in JSON, with every field that was on
+//! the wire present; [`super::decode`] brings it into canonical form.
 
 use super::{DefId, Definition, Field, Schemas, Type};
 use crate::json::{self, Limits};
@@ -14,29 +14,30 @@ use base64::engine::general_purpose::STANDARD;
 #[cfg(test)]
 mod tests;
 
-/// The media type of the form.
+/// The media type of the protobuf form.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// What every object in this form begins with.
+/// The bytes with which every object in this form begins.
 const MAGIC: &[u8; 4] = b"k8s\0";
-/// Deeper messages are refused; the types of built-in kinds end long before.
+/// Depth beyond which messages are refused, because decoding is recursive. No type of a built-in
+/// kind is so deep.
 const DEPTH_MAX: usize = 200;
 /// Upstream's text for a body that is not in this form.
 const NO_MAGIC: &str =
     "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]";
 
-/// The reason why bytes are not an object in protobuf.
+/// The reason why bytes cannot be decoded as an object in protobuf.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtoError {
-    /// The envelope's first bytes are missing.
+    /// The first bytes of the envelope are missing.
     #[error("{NO_MAGIC}")]
     NoMagic,
     /// The bytes end too early.
     #[error("unexpected EOF")]
     Truncated,
-    /// A field has a wire type that its kind cannot have.
+    /// A field has a wire type that its type does not allow.
     #[error("proto: wrong wireType = {wire} for field {field}")]
     WireType {
-        /// What was found.
+        /// The wire type that was found.
         wire: u64,
         /// The field's name.
         field: String,
@@ -50,7 +51,7 @@ pub enum ProtoError {
     /// Messages are nested too deeply.
     #[error("proto: messages are nested too deeply")]
     Depth,
-    /// Embedded JSON cannot be read.
+    /// Embedded JSON cannot be parsed.
     #[error("{0}")]
     Json(String),
 }
@@ -58,9 +59,9 @@ pub enum ProtoError {
 /// The envelope of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
-    /// As in JSON.
+    /// The `apiVersion`, as in JSON.
     pub api_version: Str,
-    /// As in JSON.
+    /// The `kind`, as in JSON.
     pub kind: Str,
     /// The object's message.
     pub raw: &'a [u8],
@@ -146,7 +147,7 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// Returns the next field's number and value; none at the end.
+    /// Returns the next field's number and value; `None` at the end.
     fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, ProtoError> {
         if self.0.is_empty() {
             return Ok(None);
@@ -174,7 +175,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Schemas {
-    /// Reads the message of an object of a definition.
+    /// Decodes the message of an object of a definition.
     ///
     /// # Errors
     /// See [`ProtoError`].
@@ -184,7 +185,7 @@ impl Schemas {
         Ok(Value::Object(object))
     }
 
-    /// Reads the fields of a message, or of the embedded message at `path` of one, into `object`.
+    /// Decodes the fields of a message, or of the embedded message at `path` in it, into `object`.
     fn proto_message(
         &self,
         definition: &Definition,
@@ -238,7 +239,7 @@ impl Schemas {
                     return Ok(());
                 };
                 match (item.as_ref(), wire) {
-                    // Numbers may come packed.
+                    // Numbers may be packed into one field.
                     (Type::Int32 | Type::Int64, Wire::Bytes(packed)) => {
                         let mut packed = Reader(packed);
                         while !packed.0.is_empty() {
@@ -274,7 +275,7 @@ impl Schemas {
         Ok(())
     }
 
-    /// Returns the value of a map's entry: lists travel in a message of their own.
+    /// Returns the value of a map's entry. Lists have a message of their own on the wire.
     fn proto_map_value(
         &self,
         ty: &Type,
@@ -332,7 +333,7 @@ impl Schemas {
         })
     }
 
-    /// Returns a message that holds a schema or something simpler.
+    /// Decodes a message that has a schema or something simpler.
     fn one_of(
         &self,
         message: &[u8],

@@ -1,4 +1,4 @@
-//! Types that are texts in JSON but more than texts to Go: checked and brought into one form.
+//! Types that are texts in JSON but have a form in Go: they are checked and brought into one form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -13,11 +13,11 @@ use crate::value::Value;
 pub(super) enum Scalar {
     /// The whole text of the error.
     Text(String),
-    /// The value has another JSON type than this Go type takes.
+    /// The value has another JSON type than this Go type accepts.
     Type(&'static str),
 }
 
-/// Brings a value of a type that reads itself into canonical form.
+/// Brings a value of a type that decodes itself into canonical form.
 pub(super) fn canonical(ty: &Type, value: &mut Value) -> Result<(), Scalar> {
     match (ty, &mut *value) {
         (Type::IntOrString, Value::String(_)) => Ok(()),
@@ -46,14 +46,14 @@ pub(super) fn canonical(ty: &Type, value: &mut Value) -> Result<(), Scalar> {
             *text = duration_text(parse_duration(text).map_err(text_of)?).into();
             Ok(())
         }
-        // A duration reads null as the empty text, which it then refuses.
+        // A duration decodes null as the empty text, which it then refuses.
         (Type::Duration, Value::Null) => parse_duration("").map(drop).map_err(text_of),
         (Type::Time | Type::MicroTime | Type::Duration, _) => Err(Scalar::Type("string")),
         _ => Ok(()),
     }
 }
 
-/// The first second of the year 1, which Go takes for "no time".
+/// The first second of the year 1, which Go treats as "no time".
 const ZERO_TIME: Timestamp = Timestamp::from_seconds(-62_135_596_800);
 
 fn text_of(error: impl std::fmt::Display) -> Scalar {
@@ -74,17 +74,17 @@ fn quantity(value: &mut Value) -> Result<(), Scalar> {
     Ok(())
 }
 
-/// The reason why bytes cannot be read.
+/// The reason why bytes cannot be decoded.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BadBytes {
     /// The whole text of the error.
     Text(String),
-    /// An item of a list is not a number that fits a byte.
+    /// The item of a list at this position is not a number that fits a byte.
     Item(usize),
 }
 
-/// Checks bytes as base64 and brings them into canonical form. A list of numbers is read too.
-/// An error is the place of the item that is no byte, or the text about bad base64.
+/// Checks bytes as base64 and brings them into canonical form. A list of numbers is accepted too.
+/// The error is the position of the item that is not a byte, or the text about bad base64.
 pub(super) fn bytes(value: &mut Value) -> Result<(), BadBytes> {
     match value {
         Value::String(text) => {
@@ -116,8 +116,8 @@ pub(super) fn bytes(value: &mut Value) -> Result<(), BadBytes> {
     }
 }
 
-/// Standard base64 as Go reads it: line ends are skipped, bits behind the end are not checked.
-/// An error is the offset that Go names.
+/// Decodes standard base64 as Go does: line breaks are skipped, bits behind the end are not
+/// checked. The error is the offset that Go names.
 fn decode_as_go(text: &[u8]) -> Result<Vec<u8>, usize> {
     let mut out = Vec::with_capacity(text.len() / 4 * 3);
     let mut quad = [0u8; 4];

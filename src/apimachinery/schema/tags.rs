@@ -1,16 +1,16 @@
-//! Declarative validation as data: the tags that stand above a field in upstream's sources.
+//! Declarative validation as data: the tags of a field in upstream's sources.
 //!
-//! Owns the grammar of tags, not what they mean (see [`super::validate`]).
+//! Owns the grammar of tags, not their meaning (see [`super::validate`]).
 
 use crate::value::{Str, Value};
 
-/// How settled a rule is. Only what is not alpha is enforced.
+/// The stage of a rule. Rules in alpha are not enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
-    /// Neither alpha nor beta.
+    /// Enforced: neither alpha nor beta.
     #[default]
     Stable,
-    /// Enforced.
+    /// Enforced, although still in beta.
     Beta,
     /// Evaluated, because it may end the evaluation of a field, but not reported.
     Alpha,
@@ -19,20 +19,20 @@ pub enum Stage {
 /// One rule: `+k8s:name(arguments)=value`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tag {
-    /// The name without `+k8s:`; wrappers for stages are taken off.
+    /// The name without `+k8s:` and without the wrappers for stages.
     pub name: Str,
-    /// Arguments in order; unnamed ones have an empty name.
+    /// The arguments in order; unnamed ones have an empty name.
     pub arguments: Vec<(Str, Str)>,
-    /// What follows the equals sign.
+    /// The value behind the equals sign.
     pub value: TagValue,
-    /// How settled the rule is.
+    /// The stage of the rule.
     pub stage: Stage,
 }
 
-/// What follows the equals sign of a tag.
+/// The value behind the equals sign of a tag.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum TagValue {
-    /// Nothing.
+    /// There is no value.
     #[default]
     None,
     /// A number.
@@ -44,7 +44,7 @@ pub enum TagValue {
 }
 
 impl Tag {
-    /// Reads the data form: an object of names and values, or a list of texts.
+    /// Parses the data form: an object of names and values, or a list of texts.
     pub(super) fn read(json: &str) -> Vec<Self> {
         let Ok(value) = super::load::read_value(json) else {
             return Vec::new();
@@ -94,7 +94,7 @@ impl Tag {
         );
     }
 
-    /// Reads the source form, `+k8s:name(arguments)=value`.
+    /// Parses the source form, `+k8s:name(arguments)=value`.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim().strip_prefix("+k8s:")?;
         let end = text.find(['(', '=']).unwrap_or(text.len());
@@ -146,7 +146,7 @@ impl Tag {
         }
     }
 
-    /// Returns the tag behind the equals sign, as settled as this one unless it says otherwise.
+    /// Returns the tag behind the equals sign. It has the stage of this one unless it has its own.
     pub fn inner(&self) -> Option<Self> {
         match &self.value {
             TagValue::Tag(inner) => {
@@ -169,7 +169,7 @@ impl Tag {
     }
 }
 
-/// Returns the place of the parenthesis that closes the one at the start.
+/// Returns the position of the parenthesis that closes the one at the start.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     let mut quoted = false;

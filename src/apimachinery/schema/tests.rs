@@ -1,4 +1,5 @@
-//! The engine against Go: vectors hold what a strict decode and an encode made of random objects.
+//! The engine compared with Go: the vectors have the results of a strict decode and an encode of
+//! random objects.
 
 use super::Type;
 use super::decode::{Empties, Problem, strict_error};
@@ -6,7 +7,7 @@ use super::fixture::{SCHEMAS, kind, tree, vectors};
 use crate::json::to_string;
 use crate::value::Value;
 
-/// Returns the text without names of embedded structs, which the data may not know.
+/// Returns the text without names of embedded structs, which the data may not have.
 fn without_embedded(text: &str) -> String {
     let Some((head, tail)) = text.split_once(" into Go struct field ") else {
         return text.to_owned();
@@ -62,7 +63,7 @@ fn decode_and_encode_agree_with_go() {
     );
 }
 
-/// Go's own bytes are the canonical bytes: the vectors keep the order in which Go wrote members.
+/// Go's bytes are the canonical bytes: the vectors keep the order in which Go wrote members.
 #[test]
 fn members_are_written_in_the_order_of_declaration() {
     let pod = kind("/v1/Pod").expect("pods are served");

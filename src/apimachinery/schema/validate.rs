@@ -1,8 +1,8 @@
-//! Declarative validation: the rules that the data states about fields.
+//! Declarative validation: the rules about fields that the data has.
 //!
-//! Owns the order of rules and which unchanged parts are skipped on update. What a single rule
-//! says about a single value is in `rules`; what no rule can say is written by hand per kind and
-//! not known here.
+//! Owns the order of rules, and which unchanged parts are skipped on update. `rules` checks a
+//! single rule on a single value. Checks that no rule can express are written by hand for each kind
+//! and not known here.
 
 mod lists;
 mod rules;
@@ -17,27 +17,27 @@ use super::{DefId, Definition, Field, ListType, Presence, Schemas, Type};
 use crate::field_error::{Bad, FieldError, Path};
 use crate::value::{Map, Value};
 
-/// What is validated: the type of a value and whether absent differs from zero.
+/// The subject of validation: the type of a value, and whether absent differs from zero.
 #[derive(Clone, Copy)]
 struct Subject<'s> {
     ty: &'s Type,
     presence: Presence,
-    /// The field that the value belongs to, be it as an item.
+    /// The field that the value belongs to, also if it is an item of the field.
     field: Option<&'s Field>,
 }
 
-/// A value and what it was before.
+/// A value and its previous value.
 #[derive(Clone, Copy)]
 struct Pair<'v> {
     new: Option<&'v Value>,
     old: Option<&'v Value>,
-    /// True if there was something before that this is the continuation of.
+    /// True if the value has a previous state, to which it belongs.
     correlated: bool,
 }
 
 impl Schemas {
-    /// Returns the feature gates that rules of the data ask for, each with the definition that has
-    /// the rule.
+    /// Returns the feature gates that rules of the data name, each with the definition that has the
+    /// rule.
     pub fn gates(&self) -> Vec<(&str, String)> {
         let mut gates = Vec::new();
         for (_, definition) in self.iter() {
@@ -56,8 +56,9 @@ impl Schemas {
         gates
     }
 
-    /// Checks an object by the rules of the data. `old` is what an update replaces; `gate` answers
-    /// whether a feature is on. Errors of rules that are not enforced yet are left out.
+    /// Checks an object by the rules of the data. `old` is the object that an update replaces;
+    /// `gate` returns whether a feature is on. Errors of rules that are not enforced yet are left
+    /// out.
     pub fn validate(
         &self,
         id: DefId,
@@ -88,7 +89,8 @@ impl Schemas {
 }
 
 impl Schemas {
-    /// True if two values of a definition mean the same: what is absent here may be empty there.
+    /// Returns true if two values of a definition are equivalent: an absent value equals an empty
+    /// one.
     pub fn alike(&self, id: DefId, left: &Value, right: &Value) -> bool {
         let gate = |_: &str| false;
         let checker = Checker {
@@ -100,8 +102,9 @@ impl Schemas {
         checker.alike(&Type::Ref(id), left, right)
     }
 
-    /// How texts show a value of a type: objects as JSON in order of declaration, texts of a named
-    /// type as JSON, the rest plainly. `field` is where the value is found, be it as an item.
+    /// Returns a value of a type in the form in which texts show it: objects as JSON in the order
+    /// of declaration, texts of a named type as JSON, others plainly. `field` is the field of the
+    /// value, also if it is an item of the field.
     pub fn shown(&self, field: Option<&Field>, ty: &Type, value: &Value) -> Bad {
         let named = field.is_some_and(|field| field.notes.named.is_some());
         match (ty, value) {
@@ -116,7 +119,7 @@ impl Schemas {
     }
 }
 
-/// True for a rule that applies while a feature is on, or while it is off.
+/// Returns true for a rule that applies only while a feature is on, or only while it is off.
 fn is_gated(tag: &Tag) -> bool {
     matches!(tag.name.as_str(), "ifEnabled" | "ifDisabled")
 }
@@ -175,12 +178,13 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// True if an update leaves this as it was.
+    /// Returns true if an update does not change the value.
     fn unchanged(&self, subject: Subject<'_>, pair: Pair<'_>) -> bool {
         self.update && pair.correlated && self.same(subject, pair.new, pair.old)
     }
 
-    /// Equal, where absent, null, zero and empty are one unless the field tells them apart.
+    /// Returns true if two values are equal. Absent, null, zero and empty are equal unless the
+    /// field distinguishes them.
     fn same(&self, subject: Subject<'_>, left: Option<&Value>, right: Option<&Value>) -> bool {
         match (self.settle(subject, left), self.settle(subject, right)) {
             (None, None) => true,
@@ -191,7 +195,8 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Equal, but for what is absent here and empty there somewhere inside.
+    /// Returns true if two values are equal, apart from values that are absent in one and empty in
+    /// the other somewhere inside.
     fn alike(&self, ty: &Type, left: &Value, right: &Value) -> bool {
         match (ty, left, right) {
             (Type::Ref(id), Value::Object(left), Value::Object(right)) => {
@@ -219,7 +224,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Returns the value, if there is any.
+    /// Returns the value, unless it counts as absent.
     fn settle<'v>(&self, subject: Subject<'_>, value: Option<&'v Value>) -> Option<&'v Value> {
         let value = value.filter(|value| !value.is_null())?;
         let empty = match (subject.ty, value) {
@@ -230,7 +235,8 @@ impl<'s> Checker<'s, '_> {
         (!empty).then_some(value)
     }
 
-    /// True if the value counts as set: a present pointer, items, or more than zero.
+    /// Returns true if the value counts as set: a present pointer, a list or map with items, or a
+    /// value other than zero.
     fn is_set(&self, subject: Subject<'_>, value: Option<&Value>) -> bool {
         match self.settle(subject, value) {
             None => false,
@@ -259,7 +265,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Returns the rules that apply: those behind gates are unwrapped or left out.
+    /// Returns the rules that apply: rules behind gates are unwrapped or left out.
     fn active<'t>(&self, tags: &'t [Tag]) -> Cow<'t, [Tag]> {
         if !tags.iter().any(is_gated) {
             return Cow::Borrowed(tags);
@@ -276,7 +282,8 @@ impl<'s> Checker<'s, '_> {
         Cow::Owned(tags.iter().filter_map(unwrap).collect())
     }
 
-    /// Checks a rule that can end the checks of a value, such as `required`; true if it does.
+    /// Checks a rule that can end the checks of a value, such as `required`. Returns true if it
+    /// does.
     fn ends_here(
         &mut self,
         tag: &Tag,
@@ -312,7 +319,7 @@ impl<'s> Checker<'s, '_> {
         true
     }
 
-    /// Which changes an update may make.
+    /// Checks a rule about the changes that an update may make.
     fn update_rule(
         &self,
         tag: &Tag,
@@ -345,7 +352,7 @@ impl<'s> Checker<'s, '_> {
         vec![FieldError::invalid(path, Value::Null, complaint)]
     }
 
-    /// Rules about the value itself.
+    /// Checks a rule about the value itself.
     fn rule(&mut self, tag: &Tag, subject: Subject<'s>, pair: Pair<'_>, path: &Path<'_>) {
         match tag.name.as_str() {
             "subfield" => self.subfield(tag, subject, pair, path),
@@ -410,7 +417,7 @@ impl<'s> Checker<'s, '_> {
         if self.unchanged(subject, inside) {
             return;
         }
-        // Rules of the subfield that would end its own evaluation end this one, silently.
+        // Rules of the subfield that would end its own checks end this check, silently.
         let child = path.child(&field.name);
         let held = std::mem::take(&mut self.errors);
         let stop = inner.name != "optional"
@@ -451,7 +458,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Goes on into what the value is made of.
+    /// Checks the parts of the value.
     fn descend(&mut self, tags: &[Tag], subject: Subject<'s>, pair: Pair<'_>, path: &Path<'_>) {
         match (subject.ty, pair.new) {
             (Type::Ref(id), new) => {
@@ -497,7 +504,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// True if there are rules somewhere in a type.
+    /// Returns true if there are rules somewhere in a type.
     fn reaches(&self, ty: &Type) -> bool {
         ty.definition()
             .is_some_and(|id| self.schemas.get(id).checked)
@@ -511,7 +518,7 @@ fn each_value(tags: &[Tag]) -> impl Iterator<Item = Tag> {
         .filter_map(Tag::inner)
 }
 
-/// Returns how many items there are.
+/// Returns the number of items.
 fn count(value: Option<&Value>) -> usize {
     match value {
         Some(Value::Array(items)) => items.len(),
@@ -520,7 +527,7 @@ fn count(value: Option<&Value>) -> usize {
     }
 }
 
-/// How the tags of a list tell its items apart.
+/// Returns how the tags of a list identify its items.
 fn identity(tags: &[Tag]) -> Option<ListType> {
     let text = |name: &str| tags.iter().find(|tag| tag.name == name).map(Tag::text);
     match text("unique").or(text("listType")) {

@@ -11,13 +11,13 @@ use crate::value::Value;
 static ATOMIC: ListType = ListType::Atomic;
 static PLAIN: Patch = Patch::PLAIN;
 
-/// A place in [`Schemas`].
+/// A position in [`Schemas`].
 #[derive(Clone, Copy)]
 pub struct BuiltIn<'s> {
     schemas: &'s Schemas,
     node: Node<'s>,
     nullable: bool,
-    /// The field whose whole value this is; items and values of maps have none.
+    /// The field whose whole value this is; `None` for items and values of maps.
     field: Option<&'s Field>,
 }
 
@@ -25,14 +25,14 @@ pub struct BuiltIn<'s> {
 enum Node<'s> {
     /// An object of a definition.
     Definition(&'s Definition),
-    /// Anything else; never a reference and never nullable.
+    /// Any other type; never a reference and never nullable.
     Type(&'s Type),
-    /// The items of [`Type::Bytes`].
+    /// An item of [`Type::Bytes`].
     Byte,
 }
 
 impl<'s> BuiltIn<'s> {
-    /// Objects of a definition.
+    /// Returns the shape of objects of a definition.
     pub fn root(schemas: &'s Schemas, id: DefId) -> Self {
         Self {
             schemas,
@@ -171,7 +171,8 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
         }
     }
 
-    /// Returns a member that cannot tell absent from zero is absent if it is zero.
+    /// Returns true if the member is absent. A member whose field does not distinguish absent from
+    /// zero counts as absent if it is zero.
     fn is_absent(self, member: Option<&Value>) -> bool {
         match (member, self.field) {
             (None | Some(Value::Null), _) => true,

@@ -1,11 +1,11 @@
-//! Constant defaults of a schema. Defaults that look at other fields belong to the kinds.
+//! Constant defaults of a schema. Defaults that depend on other fields belong to the kinds.
 
 use super::{Shape, Values};
 use crate::value::{Map, Value};
 
-/// Gives absent fields their constant default, wherever their parent is present.
+/// Sets absent fields to their constant defaults, wherever their parent is present.
 ///
-/// Doing it twice is doing it once.
+/// Applying this twice has the same effect as once.
 pub fn apply<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
     if !shape.has_defaults() {
         return;
@@ -43,8 +43,8 @@ fn object<'s, S: Shape<'s>>(shape: S, members: &mut Map) {
     }
 }
 
-/// An item of a list or a value of a map is never missing, but it may be a `null` that stands for
-/// its default.
+/// Applies the defaults of an item of a list or a value of a map. It is never missing, but it may
+/// be a `null` that its default replaces.
 fn entry<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
     if let Some(default) = shape.default()
         && shape.is_absent(Some(value))

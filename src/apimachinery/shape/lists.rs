@@ -1,4 +1,4 @@
-//! Duplicate items of lists that are sets or maps.
+//! Finds duplicate items of lists that are sets or maps.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use crate::json;
 use crate::schema::ListType;
 use crate::value::{Map, Str, Value};
 
-/// Complains about items that occur twice in sets, or whose keys do in maps. Each is named once,
-/// where it occurs the second time.
+/// Complains about duplicate items of sets, and duplicate keys of maps. Each is named once, where
+/// it occurs the second time.
 pub fn validate<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     node(shape, value, path, &mut errors);
@@ -44,11 +44,11 @@ fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut
     }
 }
 
-/// What makes two items the same. The numbers 1 and 1.0 differ as items but not inside of items,
-/// as they do upstream.
+/// The identity of an item. The numbers 1 and 1.0 differ as items but not inside items, as
+/// upstream.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'v> {
-    /// The key of an item without one.
+    /// The key of an item that has none.
     Unspecified,
     Null,
     Bool(bool),
@@ -64,7 +64,7 @@ impl<'v> Identity<'v> {
             Value::Null => Self::Null,
             Value::Bool(truth) => Self::Bool(*truth),
             Value::Int(number) => Self::Int(*number),
-            // Adding zero makes one of the two zeros.
+            // Adding zero turns negative zero into zero.
             Value::Float(number) => Self::Float((number + 0.0).to_bits()),
             Value::String(text) => Self::Text(text),
             Value::Array(_) | Value::Object(_) => Self::Compound(json::to_string(value)),
@@ -72,7 +72,7 @@ impl<'v> Identity<'v> {
     }
 }
 
-/// Returns the places where an identity occurs the second time.
+/// Returns the positions at which an identity occurs the second time.
 fn repeated<'v>(items: impl Iterator<Item = Identity<'v>>) -> Vec<usize> {
     let mut seen: HashMap<Identity<'v>, usize> = HashMap::new();
     let mut places = Vec::new();

@@ -4,8 +4,8 @@ use super::Shape;
 use crate::value::Value;
 
 /// Drops members that are `null` although their schema is neither nullable nor has a default. One
-/// with a default stays: [`super::defaults`] replaces it. Items of lists stay, since dropping one
-/// would move the others.
+/// with a default is kept: [`super::defaults`] replaces it. Items of lists are kept, because
+/// dropping one would move the others.
 pub fn drop<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
     match value {
         Value::Object(members) => members.retain(|name, value| {

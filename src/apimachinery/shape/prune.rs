@@ -1,35 +1,35 @@
-//! Removal of members that a schema does not know.
+//! Removal of members that a schema does not have.
 
 use super::{Shape, Values};
 use crate::value::{Map, Value};
 
-/// Members that every object with a kind of its own has.
+/// The members of every object that has a kind of its own.
 pub const META_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Paths that are reported of one object. A client needs a few, and an attacker could ask for
-/// millions.
+/// Number of paths that are reported for one object. A client needs only a few, and an attacker
+/// could request millions.
 const PATHS_MAX: usize = 100;
 
-/// What the object to prune is.
+/// The kind of object that is pruned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// A resource: kind, apiVersion and metadata stay as they are, whatever the schema says.
+    /// A resource: kind, apiVersion and metadata are not changed, whatever the schema says.
     Resource,
     /// Any other value.
     Value,
 }
 
-/// Whether anybody wants to know what was removed.
+/// The choice whether the removed paths are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The paths are returned.
     Paths,
-    /// No paths are made or returned.
+    /// Nothing is returned, which saves building the paths.
     Nothing,
 }
 
-/// Removes members that are not in the schema, and returns their paths, sorted. Those inside a part
-/// that preserves unknown members stay, unless a schema is given for what is in them.
+/// Removes members that are not in the schema, and returns their paths, sorted. Members inside a
+/// part that preserves unknown members are kept, unless there is a schema for their content.
 pub fn prune<'s, S: Shape<'s>>(
     shape: S,
     value: &mut Value,
@@ -54,7 +54,7 @@ struct Pruner {
 }
 
 impl Pruner {
-    /// `shape` is none inside a part of which nothing is known.
+    /// Prunes one value. `shape` is `None` inside a part about which nothing is known.
     fn node<'s, S: Shape<'s>>(&mut self, shape: Option<S>, value: &mut Value, spare_meta: bool) {
         if let Some(shape) = shape.filter(|shape| shape.preserves_unknown()) {
             return self.preserved(shape, value, spare_meta);
@@ -82,7 +82,7 @@ impl Pruner {
                 self.at(name, |pruner| pruner.below(known.shape(), value));
                 return true;
             }
-            // The kind and metadata of the object itself are not worth a complaint.
+            // The kind and metadata of the object itself are removed without a report.
             if !self.path.is_empty() || shape.is_none() || !META_FIELDS.contains(&name) {
                 self.note(name);
             }
@@ -90,7 +90,7 @@ impl Pruner {
         });
     }
 
-    /// Everything stays, but what has a schema is pruned by it.
+    /// Keeps all members, but prunes those for which there is a schema.
     fn preserved<'s, S: Shape<'s>>(&mut self, shape: S, value: &mut Value, spare_meta: bool) {
         match value {
             Value::Object(members) => {
@@ -153,7 +153,7 @@ impl Pruner {
     }
 }
 
-/// What is known of a member; `None` if the schema does not have it.
+/// Returns the facts about a member; `None` if the schema does not have it.
 fn known<'s, S: Shape<'s>>(shape: Option<S>, name: &str) -> Option<Values<S>> {
     let shape = shape?;
     match shape.child(name) {

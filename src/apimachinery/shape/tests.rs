@@ -1,4 +1,4 @@
-//! Generated schemas behind the view.
+//! Generated schemas through the view.
 
 use super::prune::{Report, Root, prune};
 use super::{BuiltIn, Kind, Shape};
@@ -6,7 +6,7 @@ use crate::schema::decode::{Empties, Problem};
 use crate::schema::fixture::{SCHEMAS, kind, vectors};
 use crate::value::Value;
 
-/// The typed decode and the shared engine must not differ about what is unknown.
+/// The typed decode and the shared engine must find the same unknown members.
 #[test]
 fn pruning_by_shape_finds_what_decoding_finds() {
     let (mut total, mut unknown) = (0, 0);

@@ -1,13 +1,13 @@
-//! Reasons and the status numbers that go with them: the only table of such numbers.
+//! Reasons and their status numbers: the only table of such numbers.
 
 use crate::quote::quote;
 
 /// The reason why a request failed, for machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// No reason is given.
+    /// There is no reason.
     Unknown,
-    /// The client is not known.
+    /// The client is not authenticated.
     Unauthorized,
     /// The client may not do this.
     Forbidden,
@@ -15,47 +15,48 @@ pub enum Reason {
     NotFound,
     /// The name is taken.
     AlreadyExists,
-    /// The object changed meanwhile, or a precondition failed.
+    /// The object has changed in the meantime, or a precondition failed.
     Conflict,
     /// The item is gone and no forwarding address is known.
     Gone,
-    /// The object is malformed.
+    /// The object is invalid.
     Invalid,
-    /// The server could not finish in time; the same request may succeed later.
+    /// The server could not finish in time. The request had no effect and may succeed later.
     ServerTimeout,
     /// Stored data cannot be read.
     StoreReadError,
     /// The request ran out of time; it may have had an effect.
     Timeout,
-    /// The client sends too much.
+    /// The client sends too many requests.
     TooManyRequests,
-    /// The request makes no sense.
+    /// The request is malformed.
     BadRequest,
     /// The resource does not know this verb.
     MethodNotAllowed,
-    /// No media type the client accepts can be served.
+    /// None of the media types that the client accepts can be served.
     NotAcceptable,
     /// The body is too large.
     RequestEntityTooLarge,
     /// The body's media type is not known.
     UnsupportedMediaType,
-    /// Something broke.
+    /// An internal error.
     InternalError,
-    /// The version asked for is no longer kept.
+    /// The requested version is no longer kept.
     Expired,
     /// The server cannot serve at this time.
     ServiceUnavailable,
-    /// Another replica owns the data by now, and nothing was changed here. The layers above send the
-    /// request there; a client that gets this error all the same sees [`Reason::ServiceUnavailable`].
+    /// Another replica owns the data by now, and nothing was changed here. The layers above send
+    /// the request there; a client that gets this error nevertheless sees
+    /// [`Reason::ServiceUnavailable`].
     Moved,
-    /// The kind's definition changed meanwhile, and nothing was changed here. The layers above process
-    /// the request again; a client that gets this error all the same sees
+    /// The kind's definition has changed in the meantime, and nothing was changed here. The layers
+    /// above process the request again; a client that gets this error nevertheless sees
     /// [`Reason::ServiceUnavailable`].
     KindChanged,
 }
 
 impl Reason {
-    /// Returns the word clients see; empty for [`Reason::Unknown`].
+    /// Returns the reason that clients see; empty for [`Reason::Unknown`].
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unknown => "",
@@ -81,7 +82,7 @@ impl Reason {
         }
     }
 
-    /// Returns the status number that goes with the reason.
+    /// Returns the status number of the reason.
     pub fn code(self) -> u16 {
         match self {
             Self::BadRequest => 400,
@@ -103,7 +104,7 @@ impl Reason {
     }
 }
 
-/// Reason and words for a bare status number.
+/// Returns the reason and the text for a bare status number.
 pub(super) fn generic_words(code: u16, verb: &str, server_message: &str) -> (Reason, String) {
     let (reason, words) = match code {
         409 if verb == "POST" => (Reason::AlreadyExists, "the server reported a conflict"),

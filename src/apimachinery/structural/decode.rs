@@ -1,9 +1,9 @@
-//! Trees of custom objects to canonical trees.
+//! Turns trees of custom objects into canonical trees.
 //!
-//! The order is upstream's and matters: metadata is read, unknown members are pruned, nulls that
-//! mean nothing are dropped, embedded metadata is read, and then defaults fill what is absent.
-//! Numbers stay what they were parsed as: a whole number without fraction and exponent is an
-//! integer, any other a float.
+//! The order is upstream's and matters: metadata is decoded, unknown members are pruned,
+//! meaningless nulls are dropped, embedded metadata is decoded, and then absent members get their
+//! defaults. Numbers keep the type with which they were parsed: a whole number without fraction and
+//! exponent is an integer, any other a float.
 
 use super::metadata::Metadata;
 use super::{SchemaNode, Structural};
@@ -14,17 +14,17 @@ use crate::shape::prune::{Report, Root};
 use crate::shape::{defaults, nulls, prune};
 use crate::value::Value;
 
-/// Where an object comes from.
+/// The source of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
-    /// From a client: malformed metadata is an error.
+    /// A client: malformed metadata is an error.
     Request,
-    /// From the store, where it was written under another schema perhaps: malformed metadata is
+    /// The store, to which it may have been written under another schema: malformed metadata is
     /// dropped, so that the object can be read.
     Stored,
 }
 
-/// Reads objects of one version of a custom kind.
+/// Decodes objects of one version of a custom kind.
 #[derive(Clone, Copy)]
 pub struct Custom<'s> {
     schema: &'s Structural,
@@ -33,7 +33,7 @@ pub struct Custom<'s> {
 }
 
 impl<'s> Custom<'s> {
-    /// Objects of `schema`, with `metadata` as `schemas` defines it.
+    /// Creates a decoder for objects of `schema`, with `metadata` as `schemas` defines it.
     pub fn new(schema: &'s Structural, schemas: &'s Schemas, metadata: DefId) -> Self {
         Self {
             schema,
@@ -47,8 +47,9 @@ impl<'s> Custom<'s> {
         self.schema.root()
     }
 
-    /// Brings a parsed tree into canonical form, defaults aside. `kind` and `apiVersion` of the
-    /// root are dropped. What strict reading complains about is returned if `report` says so.
+    /// Brings a parsed tree into canonical form, without setting defaults. `kind` and `apiVersion`
+    /// of the root are dropped. Returns the complaints of strict decoding if `report` requests
+    /// them.
     ///
     /// # Errors
     /// Returns an error if the metadata of the object, or in a request of an embedded one, is
@@ -70,7 +71,8 @@ impl<'s> Custom<'s> {
             reading,
         };
         let mut unknown = Vec::new();
-        // It is kept apart until the end: no schema changes the metadata of a resource.
+        // Metadata is kept apart until the end, because no schema may change the metadata of a
+        // resource.
         let mut own = members.remove("metadata");
         if let Some(own) = &mut own {
             metadata.read(own, "metadata", &mut unknown)?;
@@ -92,7 +94,7 @@ impl<'s> Custom<'s> {
         })
     }
 
-    /// Gives absent members their default, in parents that are there.
+    /// Sets absent members to their defaults, if their parents are present.
     pub fn default(&self, value: &mut Value) {
         defaults::apply(self.shape(), value);
     }

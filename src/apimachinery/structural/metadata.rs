@@ -1,4 +1,4 @@
-//! Metadata of custom objects and of objects embedded in them: read as typed metadata is, by the
+//! Metadata of custom objects and of objects embedded in them: decoded as typed metadata is, by the
 //! schema that all kinds have for it.
 
 use super::Reading;
@@ -9,7 +9,7 @@ use crate::schema::{DefId, Schemas};
 use crate::shape::Shape;
 use crate::value::{Map, Value};
 
-/// The schema of metadata, and what becomes of members that do not fit it.
+/// The schema of metadata, and the treatment of members that do not match it.
 #[derive(Clone, Copy)]
 pub(super) struct Metadata<'s> {
     pub(super) schemas: &'s Schemas,
@@ -18,11 +18,11 @@ pub(super) struct Metadata<'s> {
 }
 
 impl Metadata<'_> {
-    /// Brings metadata into canonical form and adds the paths of unknown members, behind `prefix`,
-    /// to `unknown`.
+    /// Brings metadata into canonical form, and adds the paths of unknown members, prefixed with
+    /// `prefix`, to `unknown`.
     ///
     /// # Errors
-    /// Returns an error if it cannot be read; the value is then as it was.
+    /// Returns an error if it cannot be decoded. The value is then not changed.
     pub(super) fn read(
         self,
         value: &mut Value,
@@ -39,7 +39,7 @@ impl Metadata<'_> {
         Ok(())
     }
 
-    /// What is left when members that do not fit are dropped.
+    /// Returns the metadata after dropping the members that do not match.
     fn salvaged(
         self,
         value: &Value,
@@ -86,10 +86,10 @@ impl Metadata<'_> {
         Ok(())
     }
 
-    /// Reads kind, apiVersion and metadata of every embedded object.
+    /// Decodes kind, apiVersion and metadata of every embedded object.
     ///
     /// # Errors
-    /// Returns an error if one of them does not fit, unless such members are dropped.
+    /// Returns an error if one of them does not match, unless such members are dropped.
     pub(super) fn coerce<'s, S: Shape<'s>>(
         self,
         shape: S,
@@ -156,14 +156,14 @@ impl Metadata<'_> {
                 let bad = metadata.clone();
                 Err(FieldError::invalid(&place, bad, error.to_string()))
             }
-            // Metadata that is no object stays, for validation to complain about.
+            // Metadata that is not an object is kept, so that validation complains about it.
             Ok(()) | Err(_) => Ok(()),
         }
     }
 }
 
-/// Makes floats that are written like whole numbers whole: upstream reads typed metadata from what
-/// it has written of the untyped tree, so that `1.0` is an integer there.
+/// Turns floats that are written like whole numbers into integers: upstream decodes typed metadata
+/// from its own output of the untyped tree, so that `1.0` is an integer there.
 fn settle_numbers(value: &mut Value) {
     match value {
         Value::Float(number) => {

@@ -1,14 +1,15 @@
-//! `openAPIV3Schema` to [`Structural`].
+//! Parses an `openAPIV3Schema` into a [`Structural`].
 
 use super::{Flags, Node, NodeId, Notes, Structural};
 use crate::schema::ListType;
 use crate::shape::{Kind, MapType, Values};
 use crate::value::{Map, Str, Value};
 
-/// Schemas inside each other. Known CustomResourceDefinitions need about 30; each level is a frame
-/// of every recursive walk.
+/// Depth of nested schemas. Known CustomResourceDefinitions need about 30; each level is a stack
+/// frame of every recursive walk.
 const DEPTH_MAX: usize = 128;
-/// Schemas in a schema. The largest known CustomResourceDefinitions have some 30 000.
+/// Number of schemas within a schema, which bounds the memory that a tenant can use. The largest
+/// known CustomResourceDefinitions have some 30 000.
 const NODES_MAX: usize = 1 << 17;
 
 /// Members that a structural schema cannot have.
@@ -22,21 +23,21 @@ const UNSUPPORTED: [&str; 7] = [
     "definitions",
 ];
 
-/// The reason why something is no structural schema.
+/// The reason why a schema is not structural.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StructuralError {
-    /// A member has another type or value than it may have.
+    /// A member has a type or value that is not allowed.
     #[error("{path}: must be {wanted}")]
     Member {
-        /// Where it is, such as `properties[spec].type`.
+        /// The path of the member, such as `properties[spec].type`.
         path: String,
-        /// What it may be.
+        /// The allowed types or values.
         wanted: &'static str,
     },
     /// A member of JSON Schema that structural schemas do not have.
     #[error("{path}: is not supported")]
     Unsupported {
-        /// Where it is.
+        /// The path of the member.
         path: String,
     },
     /// Schemas are nested too deeply.
@@ -48,11 +49,11 @@ pub enum StructuralError {
 }
 
 impl Structural {
-    /// Reads `openAPIV3Schema`. Members that do not concern structure are passed over.
+    /// Parses an `openAPIV3Schema`. Members that do not concern structure are ignored.
     ///
     /// # Errors
-    /// Returns an error if a member that does has a wrong type, or the schema is too deep or too
-    /// large.
+    /// Returns an error if a member that concerns structure has a wrong type, or if the schema is
+    /// too deep or too large.
     pub fn parse(schema: &Value) -> Result<Self, StructuralError> {
         let mut parser = Parser {
             nodes: Vec::new(),
@@ -184,7 +185,8 @@ impl<'v> Parser<'v> {
         })
     }
 
-    /// False means "as around it" upstream, where only true and absent are allowed.
+    /// Returns whether unknown members are preserved. False means "as in the schema around it":
+    /// upstream allows only true and absent.
     fn preserves(&self, members: &Map) -> Parsed<bool> {
         let name = "x-kubernetes-preserve-unknown-fields";
         match known(members, name) {
@@ -275,7 +277,7 @@ impl<'v> Parser<'v> {
         }
     }
 
-    /// Returns the path of a member of the schema at hand, or of that schema.
+    /// Returns the path of a member of the present schema, or of that schema itself.
     fn path_to(&self, member: &str) -> String {
         let mut path = String::from("openAPIV3Schema");
         for step in &self.path {
@@ -291,7 +293,7 @@ impl<'v> Parser<'v> {
     }
 }
 
-/// Returns a member that is there and not null.
+/// Returns a member that is present and not null.
 fn known<'v>(members: &'v Map, name: &str) -> Option<&'v Value> {
     members.get(name).filter(|value| !value.is_null())
 }

@@ -1,5 +1,5 @@
-//! Custom objects against upstream's own code, asked by `batteries/generate/structural`. The inputs
-//! are those of upstream's tests and random ones.
+//! Custom objects compared with upstream's code, which `batteries/generate/structural` runs. The
+//! inputs are those of upstream's tests and random ones.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn metadata() -> crate::schema::DefId {
     SCHEMAS.find(name).expect("all kinds have metadata")
 }
 
-/// How many answers of an engine agree, and the first that do not.
+/// The number of equal answers of an engine, and the first different ones.
 #[derive(Default)]
 struct Tally {
     agreed: usize,

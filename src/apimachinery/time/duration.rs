@@ -1,17 +1,17 @@
-//! Spans of time: Go's duration texts and the short form of tables.
+//! Durations: Go's duration texts and the short form of tables.
 
 use super::quote;
 
-/// The reason why a text is no span of time, in Go's words.
+/// The reason why a text is not a duration, with Go's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
-    /// It does not have the shape, or is too long a time.
+    /// The text does not have the form of a duration, or is too long a time.
     #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
-    /// A number without a unit.
+    /// A number has no unit.
     #[error("time: missing unit in duration {}", quote(.0))]
     MissingUnit(String),
-    /// A unit that is none.
+    /// A unit does not exist.
     #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
     UnknownUnit {
         /// The unit.
@@ -33,10 +33,10 @@ fn unit_nanoseconds(unit: &str) -> Option<u64> {
     })
 }
 
-/// Reads a span such as `1h15m30.5s`, in nanoseconds.
+/// Parses a duration such as `1h15m30.5s` into nanoseconds.
 ///
 /// # Errors
-/// In Go's words.
+/// Returns an error with Go's text.
 pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     let invalid = || DurationError::Invalid(text.to_owned());
     let negative = text.starts_with('-');
@@ -100,7 +100,7 @@ pub fn parse_duration(text: &str) -> Result<i64, DurationError> {
     }
 }
 
-/// Returns the digits after the point as nanoseconds of a unit; digits beyond 18 do not count.
+/// Returns the digits after the point as nanoseconds of a unit. Digits beyond 18 are ignored.
 fn fraction_nanoseconds(fraction: &str, scale: u64) -> u64 {
     let mut number = 0u64;
     let mut divisor = 1.0f64;
@@ -122,7 +122,7 @@ fn fraction_nanoseconds(fraction: &str, scale: u64) -> u64 {
     nanoseconds
 }
 
-/// Returns a span of nanoseconds as Go prints it: `1h0m0.5s`, `1.5ms`, `0s`.
+/// Returns a duration in nanoseconds as Go prints it: `1h0m0.5s`, `1.5ms`, `0s`.
 pub fn duration_text(nanoseconds: i64) -> String {
     let sign = if nanoseconds < 0 { "-" } else { "" };
     let size = nanoseconds.unsigned_abs();
@@ -143,15 +143,15 @@ pub fn duration_text(nanoseconds: i64) -> String {
     }
 }
 
-/// `size / unit` with as many digits after the point as it needs.
+/// Returns `size / unit` with as many digits after the point as it needs.
 fn with_fraction(size: u64, unit: u64) -> String {
     let width = unit.ilog10() as usize;
     let text = format!("{}.{:0width$}", size / unit, size % unit);
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Returns a span of nanoseconds as the age columns of tables show it: `5d3h`, `90s`, `<invalid>`
-/// in the future.
+/// Returns a duration in nanoseconds as the age columns of tables show it: `5d3h`, `90s`,
+/// `<invalid>` in the future.
 pub fn human_duration(nanoseconds: i64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     if seconds < -1 {

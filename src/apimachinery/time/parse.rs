@@ -1,9 +1,9 @@
-//! RFC 3339 texts, with the complaints of Go's `time.Parse`.
+//! Parses RFC 3339 texts, with the complaints of Go's `time.Parse`.
 
 use super::quote;
 use super::{Timestamp, days_of_civil};
 
-/// Which of the two layouts is read.
+/// The layout of a text.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     Seconds,
@@ -19,40 +19,40 @@ impl Layout {
     }
 }
 
-/// The reason why a text is no point in time, in Go's words.
+/// The reason why a text is not a time, with Go's text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TimeError {
-    /// The text does not have the shape.
+    /// The text does not have the form of the layout.
     #[error("parsing time {} as {}: cannot parse {} as {}", quote(.text), quote(.layout), quote(.rest), quote(.element))]
     Shape {
         /// The whole text.
         text: String,
         /// The layout it should have.
         layout: &'static str,
-        /// What could not be read.
+        /// The rest of the text, which could not be parsed.
         rest: String,
-        /// The part of the layout it should be.
+        /// The part of the layout that was expected there.
         element: &'static str,
     },
-    /// A part is too large or too small.
+    /// A part is out of range.
     #[error("parsing time {}: {part} out of range", quote(.text))]
     Range {
         /// The whole text.
         text: String,
-        /// Which part.
+        /// The name of the part.
         part: &'static str,
     },
-    /// Something follows.
+    /// There is text behind the time.
     #[error("parsing time {}: extra text: {}", quote(.text), quote(.rest))]
     Extra {
         /// The whole text.
         text: String,
-        /// What follows.
+        /// That text.
         rest: String,
     },
 }
 
-/// What a step found: a value, something out of range, or nothing of the kind.
+/// The result of parsing a part: a value, a value out of range, or no number.
 enum ParsedNumber {
     Good(i64),
     Range(&'static str),
@@ -92,8 +92,8 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads exactly `count` digits as a number below `end`; a number out of range is complained
-    /// about before anything that follows.
+    /// Parses exactly `count` digits as a number below `end`. A number out of range is reported
+    /// before any later error.
     fn number(
         &mut self,
         count: usize,
@@ -127,12 +127,12 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads a month or day, whose range is checked by `check` only, below 100 at any rate.
+    /// Parses a month or day, which is below 100 here; `check` tests its range.
     fn two(&mut self, element: &'static str) -> Result<i64, TimeError> {
         self.number(2, element, None)
     }
 
-    /// Reads a fraction that may or may not be there.
+    /// Parses an optional fraction.
     fn optional_fraction(&mut self) -> u32 {
         let Some(after) = self.rest.strip_prefix(['.', ',']) else {
             return 0;
@@ -150,7 +150,7 @@ impl Reader<'_> {
         nine.fold(0, |number, digit| number * 10 + u32::from(digit - b'0'))
     }
 
-    /// Reads exactly six digits of fraction.
+    /// Parses exactly six digits of fraction.
     fn micro_fraction(&mut self) -> Result<u32, TimeError> {
         const ELEMENT: &str = ".000000";
         let before = self.rest;
@@ -169,7 +169,7 @@ impl Reader<'_> {
             * 1000)
     }
 
-    /// Reads `Z` or an offset, in seconds.
+    /// Parses `Z` or an offset, in seconds.
     fn offset(&mut self) -> Result<i64, TimeError> {
         const ELEMENT: &str = "Z07:00";
         let before = self.rest;

@@ -1,4 +1,4 @@
-//! YAML text to a tree. Events come from the parser; anchors are kept as finished values.
+//! Parses YAML text into a tree. Events come from the parser; anchors are kept as finished values.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -10,42 +10,42 @@ use crate::json::Limits;
 use crate::quote::quote;
 use crate::value::{Map, Str, Value};
 
-/// A YAML document that was read.
+/// A YAML document after parsing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct YamlParsed {
     /// The document.
     pub value: Value,
-    /// What strict reading has against it: keys that occur twice, in upstream's words.
+    /// The complaint of strict parsing: keys that occur twice, with upstream's text.
     pub strict_error: Option<String>,
 }
 
-/// The reason why a text is no YAML document that can be used.
+/// The reason why a text cannot be used as a YAML document.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
     /// The text is not YAML.
     #[error("yaml: line {line}: {message}")]
     Syntax {
-        /// Where the parser noticed, from 1.
+        /// The line at which the parser found the error, from 1.
         line: usize,
-        /// What it noticed.
+        /// The parser's text about the error.
         message: String,
     },
-    /// It is YAML that stands for no JSON, or exceeds a limit.
+    /// The text is YAML without an equivalent in JSON, or exceeds a limit.
     #[error("yaml: {0}")]
     Unusable(String),
-    /// A number that JSON cannot hold.
+    /// A number cannot be represented in JSON.
     #[error("json: unsupported value: {0}")]
     Number(&'static str),
-    /// A key that is neither text nor number nor boolean.
+    /// A key is neither text nor number nor boolean.
     #[error("unsupported map key of type: {0}")]
     Key(&'static str),
 }
 
 const ALIASING: &str = "document contains excessive aliasing";
-/// Keys reported as occurring twice.
+/// Number of keys that are reported as occurring twice. More would only lengthen the error.
 const DUPLICATES_MAX: usize = 100;
 
-/// Reads the first document; what follows it is not looked at, as upstream.
+/// Parses the first document. Text behind it is ignored, as upstream does.
 ///
 /// # Errors
 /// See [`YamlError`].
@@ -102,7 +102,7 @@ fn options(limits: &Limits) -> Options {
     options
 }
 
-/// Characters no YAML text may have.
+/// Returns true for characters that no YAML text may have.
 fn is_forbidden(character: char) -> bool {
     match character {
         '\t' | '\n' | '\r' | '\u{85}' => false,
@@ -111,7 +111,7 @@ fn is_forbidden(character: char) -> bool {
     }
 }
 
-/// A finished node and what cloning it would cost.
+/// A finished node and the cost of cloning it.
 #[derive(Clone)]
 struct Node {
     value: Value,
@@ -121,14 +121,14 @@ struct Node {
     line: usize,
 }
 
-/// What a node was, where the value does not tell.
+/// The type of a node, where its value does not show it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Plain,
     /// The plain scalar `<<`.
     Merge,
     Alias,
-    /// A number beyond 64 bits signed: no key.
+    /// A number beyond 64 bits signed, which cannot be a key.
     Unsigned,
 }
 
@@ -174,7 +174,7 @@ impl Reader<'_> {
         Ok(root)
     }
 
-    /// Takes one event; gives the outermost node once it is finished.
+    /// Processes one event. Returns the outermost node once it is finished.
     fn event(&mut self, event: Event<'_>, span: Span) -> Result<Option<Node>, YamlError> {
         let line = span.start.line();
         match event {
@@ -276,7 +276,7 @@ impl Reader<'_> {
         Ok(node)
     }
 
-    /// Puts a finished node where it belongs; gives it back if that is nowhere.
+    /// Adds a finished node to its parent, or returns it if it has none.
     fn finish(&mut self, node: Node, anchor: usize) -> Result<Option<Node>, YamlError> {
         self.nodes += 1;
         if anchor > 0 {
@@ -315,7 +315,8 @@ impl Reader<'_> {
     }
 }
 
-/// Which share of all nodes may come from aliases; the smaller the larger the document.
+/// Returns the share of all nodes that may come from aliases: the larger the document, the smaller.
+/// It bounds documents whose aliases multiply each other.
 fn allowed_alias_ratio(nodes: usize) -> f64 {
     const LOW: usize = 400_000;
     const HIGH: usize = 4_000_000;
@@ -334,7 +335,7 @@ fn syntax(error: &ScanError) -> YamlError {
     }
 }
 
-/// Returns the members of a mapping, or of several, those that win last.
+/// Returns the members of a mapping, or of several mappings; later members win.
 fn merged(value: Value) -> Result<Vec<(Str, Value)>, YamlError> {
     let mut members = Vec::new();
     let wrong =
@@ -354,7 +355,7 @@ fn merged(value: Value) -> Result<Vec<(Str, Value)>, YamlError> {
     Ok(members)
 }
 
-/// Returns a key as the text it becomes in JSON.
+/// Returns the JSON text of a key.
 fn key_text(key: &Node) -> Result<Str, YamlError> {
     match &key.value {
         _ if key.kind == Kind::Unsigned => Err(YamlError::Key("uint64")),
@@ -383,7 +384,8 @@ fn note_duplicate(
     line: usize,
     found: &mut Vec<String>,
 ) {
-    // Looking at the last few thousand keys keeps hostile documents linear enough.
+    // Comparing only with the last few thousand keys keeps malicious documents from taking
+    // quadratic time.
     let recent = members.iter().rev().take(4096);
     if found.len() < DUPLICATES_MAX && recent.into_iter().any(|(name, _)| name == text) {
         let shown = if key.value.as_str().is_some() {
@@ -441,7 +443,8 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<(Value, K
     }
 }
 
-/// Returns the value after its way through JSON: a float without fraction is an integer.
+/// Returns the value after conversion to JSON and back: a float without fraction becomes an
+/// integer.
 fn value_of(resolved: Resolved, text: &str) -> Result<(Value, Kind), YamlError> {
     let value = match resolved {
         Resolved::Null => Value::Null,

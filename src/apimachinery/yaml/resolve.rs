@@ -1,4 +1,4 @@
-//! What a plain scalar means in YAML 1.1, as Go's library resolves it.
+//! The meaning of a plain scalar in YAML 1.1, as Go's library resolves it.
 
 /// The meaning of a scalar.
 #[derive(Clone, Debug, PartialEq)]
@@ -6,7 +6,7 @@ pub(super) enum Resolved {
     Null,
     Bool(bool),
     Int(i64),
-    /// Too large for 64 bits signed.
+    /// A number too large for 64 bits signed.
     Unsigned(u64),
     Float(f64),
     Text,
@@ -28,7 +28,7 @@ pub(super) fn resolve(text: &str) -> Resolved {
     }
 }
 
-/// Resolves a scalar that must be a number; underscores and all forms are allowed.
+/// Resolves a scalar that must be a number; underscores and all forms of numbers are allowed.
 fn number(text: &str) -> Option<Resolved> {
     if looks_like_timestamp(text) {
         return Some(Resolved::Text);
@@ -69,7 +69,7 @@ fn special_float(text: &str) -> Option<Resolved> {
     }))
 }
 
-/// Returns an integer with any of Go's prefixes.
+/// Parses an integer with any of Go's prefixes.
 fn integer(plain: &str, _given: &str) -> Option<Resolved> {
     let (negative, digits) = match plain.as_bytes().first()? {
         b'-' => (true, &plain[1..]),
@@ -102,7 +102,7 @@ fn integer(plain: &str, _given: &str) -> Option<Resolved> {
     }
 }
 
-/// Returns the shape of floats: digits with a point somewhere, perhaps an exponent.
+/// Returns true for the form of floats: digits with a point somewhere, and an optional exponent.
 fn is_yaml_float(text: &str) -> bool {
     let text = text.strip_prefix(['-', '+']).unwrap_or(text);
     let digits = |text: &str| text.bytes().take_while(u8::is_ascii_digit).count();
@@ -126,7 +126,7 @@ fn is_yaml_float(text: &str) -> bool {
     }
 }
 
-/// Returns a text that starts with a point, as Go's `ParseFloat` reads it.
+/// Parses a text that starts with a point, as Go's `ParseFloat` does.
 fn go_float(text: &str) -> Option<f64> {
     if !is_yaml_float(text) {
         return None;
@@ -134,7 +134,7 @@ fn go_float(text: &str) -> Option<f64> {
     text.parse::<f64>().ok().filter(|number| number.is_finite())
 }
 
-/// True for the forms that Go's library takes for points in time; they stay text.
+/// Returns true for the forms that Go's library takes for timestamps; they stay text.
 pub(super) fn looks_like_timestamp(text: &str) -> bool {
     let bytes = text.as_bytes();
     if bytes
@@ -154,7 +154,7 @@ pub(super) fn looks_like_timestamp(text: &str) -> bool {
     date.next().is_some_and(part) && date.next().is_some_and(part) && date.next().is_none()
 }
 
-/// True for texts that YAML 1.1 readers take for numbers of base 60, such as `1:30`.
+/// Returns true for texts that YAML 1.1 parsers take for numbers of base 60, such as `1:30`.
 pub(super) fn is_base60_float(text: &str) -> bool {
     let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
     if !unsigned.starts_with(|first: char| first.is_ascii_digit()) || !text.contains(':') {
@@ -178,7 +178,7 @@ pub(super) fn is_base60_float(text: &str) -> bool {
             .all(|byte| byte.is_ascii_digit() || byte == b'_')
 }
 
-/// True if Go's library takes a text for a point in time.
+/// Returns true if Go's library takes a text for a timestamp.
 pub(super) fn is_timestamp(text: &str) -> bool {
     if !looks_like_timestamp(text) {
         return false;

@@ -1,17 +1,17 @@
-//! How a text is written in YAML: plain, quoted or as a literal block, folded at 80 columns.
+//! Writes a text in YAML: plain, quoted or as a literal block, folded at 80 columns.
 
 use super::resolve::{Resolved, is_base60_float, resolve};
 
-/// Lines are folded at the first space beyond this column.
+/// Column beyond which lines are folded at the first space.
 const WIDTH: usize = 80;
 const INDENT: isize = 2;
 
-/// What a scalar is.
+/// The role of a scalar.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
-    /// A key in front of a colon: kept on one line.
+    /// A key before a colon, which must be on one line.
     SimpleKey,
-    /// Anything else.
+    /// Any other scalar.
     Value,
 }
 
@@ -23,18 +23,18 @@ enum Style {
     Literal,
 }
 
-/// The position in the output and what was written last.
+/// The position in the output, and the text that was written last.
 pub(super) struct Writer<'a> {
     out: &'a mut Vec<u8>,
     column: usize,
-    /// The column of block content, -1 before there is any.
+    /// The column of block content; -1 before there is any.
     pub indent: isize,
     whitespace: bool,
-    /// True if only indentation and indicators stand on the line.
+    /// True if the line has only indentation and indicators.
     pub indention: bool,
 }
 
-/// What a text allows, found in one pass.
+/// The styles that a text allows, found in one pass.
 struct Analysis {
     plain: bool,
     single: bool,
@@ -53,7 +53,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Goes one level in; gives the level to come back to.
+    /// Increases the indentation by one level. Returns the previous level.
     pub fn increase_indent(&mut self, indentless: bool) -> isize {
         let before = self.indent;
         if self.indent < 0 {
@@ -70,7 +70,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Goes to the indentation, on a new line if this one has content.
+    /// Moves to the indentation, on a new line if this one has content.
     pub fn new_line(&mut self) {
         let indent = self.indent.max(0).unsigned_abs();
         if !self.indention || self.column > indent || (self.column == indent && !self.whitespace) {
@@ -116,7 +116,7 @@ impl<'a> Writer<'a> {
     /// Writes a text so that it is read as the same text.
     pub fn text(&mut self, text: &str, role: Role) {
         let analysis = analyze(text);
-        // Further lines of a scalar stand one level in.
+        // Further lines of a scalar are indented by one level.
         let before = self.indent;
         self.indent = self.indent.max(0) + INDENT;
         self.styled(text, style(text, &analysis, role), role);
@@ -162,7 +162,7 @@ impl<'a> Writer<'a> {
         self.column = 0;
     }
 
-    /// Writes a break that is part of a text.
+    /// Writes a line break that is part of a text.
     fn put_break(&mut self, character: char) {
         if character == '\n' {
             self.break_line();
@@ -173,7 +173,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Plain and single-quoted text: folded at single spaces, breaks doubled.
+    /// Writes plain or single-quoted text: folded at single spaces, with line breaks doubled.
     fn flowing(&mut self, text: &str, role: Role, style: Style) {
         if style == Style::Plain && !self.whitespace {
             self.put(' ');
@@ -317,7 +317,8 @@ fn escape(character: char) -> String {
     format!("\\{short}")
 }
 
-/// Returns the style that suits a text: plain if that is read as the same text, blocks for lines.
+/// Returns the style that suits a text: plain if it is then parsed as the same text, blocks for
+/// several lines.
 fn style(text: &str, analysis: &Analysis, role: Role) -> Style {
     let wanted = if text.contains('\n') {
         Style::Literal
@@ -336,7 +337,8 @@ fn style(text: &str, analysis: &Analysis, role: Role) -> Style {
     }
 }
 
-/// True for text that is text to our reader but not to Go's: points in time, base 60.
+/// Returns true for text that this parser takes for text but Go's does not: timestamps and numbers
+/// of base 60.
 fn resolves_otherwise(text: &str) -> bool {
     is_base60_float(text) || super::resolve::is_timestamp(text)
 }

@@ -1,4 +1,4 @@
-//! Properties and recorded vectors of the module.
+//! Properties and recorded vectors of this module.
 
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn documents_are_read_as_gos_library_reads_them() {
     for vector in &all {
         let input = vector.str_at(&["in"]);
         // YAML 1.2 added the escape of a slash; Go's library refuses it. A replacement character
-        // stands for bytes that a vector cannot hold.
+        // means that the vector could not hold the original bytes.
         if input.contains("\\/") || input.contains('\u{fffd}') {
             continue;
         }
@@ -29,7 +29,7 @@ fn documents_are_read_as_gos_library_reads_them() {
                 let strict = parsed.strict_error.unwrap_or_default();
                 compare(&mut differences, input, vector.str_at(&["strict"]), &strict);
             }
-            // The scanners' own words differ; what counts is that both refuse.
+            // The texts of the parsers differ; it only matters that both refuse.
             Err(_) if go_failed => {}
             Err(error) => compare(
                 &mut differences,
@@ -48,12 +48,12 @@ fn trees_are_printed_as_gos_library_prints_them() {
     let mut differences = Vec::new();
     for vector in &all {
         let input = vector.str_at(&["in"]);
-        // Upstream reads its JSON as YAML first, which turns this line break into a space.
-        // Floats come with Go's shortest digits, never with more.
+        // Upstream parses its JSON as YAML first, which turns this line break into a space. Floats
+        // have Go's shortest digits, never more.
         if input.contains("9223372036854775808") {
             continue;
         }
-        // The order of keys such as `a1b`, `a9` and `a10` goes round in a circle.
+        // Upstream's order of keys such as `a1b`, `a9` and `a10` is cyclic.
         if input.contains('\u{85}') || input.contains("\"a1b\"") {
             continue;
         }

@@ -1,11 +1,11 @@
-//! A tree as YAML text: block style, keys in natural order, as Go's library prints it.
+//! Writes a tree as YAML text: block style, keys in natural order, as Go's library prints it.
 
 use super::float_text;
 use super::read::whole_or_float;
 use super::scalar::{Role, Writer};
 use crate::value::{Map, Value};
 
-/// Keys longer than this are written in the long form, behind a question mark.
+/// Bytes beyond which a key is written in the long form, behind a question mark.
 const SIMPLE_KEY_BYTES_MAX: usize = 128;
 
 /// Appends `value` as a YAML document.
@@ -15,7 +15,7 @@ pub fn write(value: &Value, out: &mut Vec<u8>) {
     writer.end();
 }
 
-/// What a node stands in.
+/// The parent of a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Parent {
     Document,
@@ -41,7 +41,7 @@ fn node(value: &Value, writer: &mut Writer<'_>, parent: Parent) {
 }
 
 fn number_text(number: f64) -> String {
-    // Whole numbers up to 64 bits unsigned stay whole.
+    // Whole numbers up to 64 bits unsigned stay whole numbers.
     let mut text = Vec::new();
     crate::json::write_float(number, &mut text);
     let text = String::from_utf8(text).expect("only digits were written");
@@ -84,7 +84,7 @@ fn mapping(map: &Map, writer: &mut Writer<'_>) {
 }
 
 /// Sorts members into the natural order of their keys. That order is upstream's and has cycles
-/// (`a1b`, `a9`, `a10`), which the standard sort may answer with a panic; merging never does.
+/// (`a1b`, `a9`, `a10`), for which the standard sort may panic; a merge sort never does.
 fn sort_naturally<'a>(members: Vec<(&'a str, &'a Value)>) -> Vec<(&'a str, &'a Value)> {
     if members.len() < 2 {
         return members;
@@ -106,7 +106,8 @@ fn sort_naturally<'a>(members: Vec<(&'a str, &'a Value)>) -> Vec<(&'a str, &'a V
     sorted
 }
 
-/// Returns the order of keys: letters after everything else, digits by the number they make.
+/// Returns true if `a` sorts before `b`: letters after everything else, digits by the number they
+/// form.
 fn less(a: &str, b: &str) -> bool {
     let Some(at) = a.chars().zip(b.chars()).position(|(a, b)| a != b) else {
         return a.len() < b.len();
@@ -119,7 +120,7 @@ fn less(a: &str, b: &str) -> bool {
         (false, false) => {}
         (_, letter) => return letter,
     }
-    // A zero inside a number does not lead it.
+    // A zero inside a number is not a leading zero.
     let inside = (x == '0' || y == '0')
         && a.chars()
             .take(at)

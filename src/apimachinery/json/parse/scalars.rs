@@ -1,4 +1,4 @@
-//! Numbers and strings of JSON text.
+//! Parsing of numbers and strings in JSON text.
 
 use super::{Fallible, Parser};
 use crate::json::find;
@@ -58,7 +58,8 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads a string without escapes whose opening quote was read; if it is another, nothing.
+    /// Reads a string without escapes whose opening quote was read. Reads nothing if the string has
+    /// escapes.
     #[inline]
     pub(super) fn plain_string(&mut self) -> Option<&'t str> {
         let start = self.at;
@@ -110,7 +111,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads what follows a backslash.
+    /// Reads the rest of an escape, behind its backslash.
     fn escape(&mut self) -> Fallible<char> {
         let plain = match self.bytes.get(self.at) {
             Some(b'b') => '\u{8}',
@@ -142,7 +143,7 @@ impl<'t> Parser<'t> {
                 let code = 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00);
                 return Ok(char::from_u32(code).expect("a surrogate pair is a character"));
             }
-            // The second escape is read again on its own.
+            // This was not the second half of a surrogate pair, so it is read again on its own.
             self.at = here;
         }
         Ok(char::REPLACEMENT_CHARACTER)

@@ -4,16 +4,17 @@ use super::{DecodeError, JsonPatch, OPERATIONS_MAX, OperandError, Operation};
 use crate::json;
 use crate::value::Value;
 
-/// Whether the fields of operations are checked, after the request's `fieldValidation`.
+/// The choice whether the fields of operations are checked, depending on the request's
+/// `fieldValidation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldCheck {
-    /// `Ignore`: only what is needed is looked at, and the complaints are the library's.
+    /// For `Ignore`: only needed fields are read, and the complaints are the library's.
     Ignore,
-    /// `Warn` and `Strict`: wrong types are errors, unknown and repeated fields are reported.
+    /// For `Warn` and `Strict`: wrong types are errors, unknown and repeated fields are reported.
     Report,
 }
 
-/// What Go calls the type of a value in its decoding errors.
+/// Returns Go's name for the type of a value, as its decoding errors have it.
 pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -59,7 +60,7 @@ pub(super) fn decode(
     let mut strict_errors = Vec::new();
     if check == FieldCheck::Report {
         check_types(&items)?;
-        // Repetitions inside of values count too, but not what is inside an unknown field.
+        // Repeated keys inside values are reported too, but not those inside an unknown field.
         for path in parsed.duplicates {
             strict_errors.push(format!("json patch duplicate field \"{path}\""));
         }

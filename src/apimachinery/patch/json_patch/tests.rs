@@ -1,4 +1,4 @@
-//! Properties and recorded vectors of the module.
+//! Properties and recorded vectors of this module.
 
 use super::*;
 use crate::json::{Limits, parse, to_string};
@@ -30,7 +30,8 @@ fn patches_apply_and_fail_as_upstreams_do() {
             }
             Ok(patch) => patch.apply(tree(document)),
         };
-        // Where upstream's library panics the request fails; ours must only not panic.
+        // For these vectors upstream's library panics and the request fails; this one only must not
+        // panic.
         if vector.bool_at(&["panic"]) {
             continue;
         }
@@ -127,7 +128,7 @@ fn operations_are_checked_when_asked() {
 }
 
 proptest::proptest! {
-    /// Where paths exist and no index is negative, the RFC and the API server agree.
+    /// If all paths exist and no index is negative, the RFC and the API server agree.
     #[test]
     fn simple_patches_apply_as_the_rfc_says(document in crate::json::tests::tree_without_arrays(),
                                             value in crate::json::tests::tree(), key in "[a-e]{1,2}") {

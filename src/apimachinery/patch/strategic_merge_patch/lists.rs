@@ -6,14 +6,14 @@ use super::{ANY_MAP, DIRECTIVE, PatchError, SET_ORDER};
 use crate::schema::go;
 use crate::value::Value;
 
-/// What a list holds.
+/// The kind of items in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Scalars,
     Objects,
 }
 
-/// What the lists hold; all items must have one type.
+/// Returns the kind of the items in these lists, all of which must have one type.
 pub(super) fn item_kind(lists: &[&[Value]]) -> Result<Kind, PatchError> {
     let mut first: Option<&Value> = None;
     for item in lists.iter().copied().flatten() {
@@ -45,7 +45,8 @@ fn mixed(lists: &[&[Value]]) -> PatchError {
     PatchError::Other(text)
 }
 
-/// Equal as Go's interfaces are: same dynamic type, same scalar.
+/// Returns whether two values are equal as Go's interfaces are: of the same dynamic type and the
+/// same scalar.
 fn same(left: &Value, right: &Value) -> bool {
     !matches!(left, Value::Array(_) | Value::Object(_)) && left == right
 }
@@ -71,7 +72,7 @@ fn scalar(value: &Value) -> Option<Scalar<'_>> {
     }
 }
 
-/// Each value once.
+/// Returns the values, each once.
 pub(super) fn distinct<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Value> {
     let mut seen = HashMap::new();
     values
@@ -80,7 +81,7 @@ pub(super) fn distinct<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Value
         .collect()
 }
 
-/// What tells an item apart: its merge key, or itself.
+/// Returns the value that identifies an item: its merge key, or the item itself.
 fn identity<'v>(item: &'v Value, merge_key: &str, kind: Kind) -> &'v Value {
     const NULL: &Value = &Value::Null;
     match kind {
@@ -89,7 +90,7 @@ fn identity<'v>(item: &'v Value, merge_key: &str, kind: Kind) -> &'v Value {
     }
 }
 
-/// Returns the place of the first item whose merge key has this value.
+/// Returns the position of the first item whose merge key has this value.
 pub(super) fn find(
     items: &[Value],
     merge_key: &str,
@@ -155,7 +156,7 @@ pub(super) fn partition(
     Ok((wanted, rest))
 }
 
-/// The places of identities in a list.
+/// The positions of identities in a list.
 struct Ranks<'v>(HashMap<Scalar<'v>, usize>);
 
 impl<'v> Ranks<'v> {
@@ -242,8 +243,9 @@ fn sort(
     Ok(out)
 }
 
-/// Upstream's comparison is no order if an item has no rank; only the same steps give the same
-/// result. An item without rank on either side counts as smaller and moves forward.
+/// Sorts like upstream, whose comparison is not an order if an item has no rank; so only the same
+/// steps give the same result. An item without rank on either side counts as smaller and moves
+/// forward.
 fn insertion_sort(items: &mut [(Option<usize>, Value)]) {
     for end in 1..items.len() {
         let mut at = end;
@@ -261,7 +263,7 @@ fn insertion_sort(items: &mut [(Option<usize>, Value)]) {
     }
 }
 
-/// Carries out the directives among the items of a patch and takes them off it.
+/// Applies the directives among the items of a patch and removes them.
 pub(super) fn apply_directives(
     mut old: Vec<Value>,
     new: Vec<Value>,
@@ -302,7 +304,8 @@ pub(super) fn apply_directives(
     })
 }
 
-/// Refuses a patch whose items stand in another order than its `$setElementOrder`, or not in it.
+/// Refuses a patch whose items are in another order than its `$setElementOrder`, or are missing in
+/// it.
 pub(super) fn check_order(
     patch: &[Value],
     order: &[Value],

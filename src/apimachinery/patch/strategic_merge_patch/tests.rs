@@ -1,4 +1,4 @@
-//! Strategic merge patches against Go.
+//! Strategic merge patches give the same results as Go's.
 
 use super::apply;
 use crate::json::to_string;

@@ -1,4 +1,4 @@
-//! A second reading of JSON text in its own order, made only to say what is wrong with it.
+//! A second reading of JSON text in its own order, which only finds the right error text.
 
 use std::collections::HashSet;
 
@@ -6,13 +6,14 @@ use super::{DecodeError, Decoder, Empties, MAX_PROBLEMS, Outcome, PathSegment, P
 use crate::json::{self, Duplicates, Limits, document};
 use crate::schema::{DefId, Definition, Presence, Schemas, Type, Unknown};
 
-/// Every level is scanned once for each that is around it; deeper ones are read by name.
+/// Depth beyond which objects are read in the order of names. Each level is scanned once for every
+/// level around it, so deep text would be slow.
 const EXPLAINED_DEPTH: usize = 64;
 
 impl Schemas {
-    /// What decoding complains about in JSON text that parses, in the order of the text: the error
-    /// that ends it, or else unknown and repeated members, each once. Repeated members inside
-    /// parts that are kept as they came are nobody's business.
+    /// Returns the complaints of decoding about JSON text that can be parsed, in the order of the
+    /// text: the error that ends decoding, or else unknown and repeated members, each once.
+    /// Repeated members inside parts that are kept as they were sent are not reported.
     ///
     /// # Errors
     /// See [`Schemas::decode`].
@@ -85,7 +86,8 @@ impl<'s> Decoder<'s> {
         Ok(())
     }
 
-    /// Reads a value that is no object or list of known types, or that should be one and is not.
+    /// Reads a value that is not an object or a list of a known type, or that should be one and is
+    /// not.
     fn leaf(&mut self, text: &'s str, ty: &Type, trail: &Trail<'_>) -> Outcome {
         let limits = Limits {
             duplicates: Duplicates::MergeObjects,

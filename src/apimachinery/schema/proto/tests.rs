@@ -1,4 +1,4 @@
-//! Upstream's own golden objects, in both forms.
+//! Upstream's golden objects, which exist in both forms.
 
 use super::*;
 use crate::schema::decode::Empties;

@@ -1,5 +1,5 @@
-//! Rules about lists: items that may occur once, items that may not come or go, and which item was
-//! which before.
+//! Rules about lists: items that may occur only once, items that may not be added or removed, and
+//! the matching of items with their previous values.
 
 use super::{Checker, Pair, Subject, each_value, identity};
 use crate::field_error::{FieldError, Path};
@@ -8,7 +8,7 @@ use crate::schema::{ListType, Presence, Type};
 use crate::value::Value;
 
 impl<'s> Checker<'s, '_> {
-    /// Rules about the list as a whole.
+    /// Checks the rules about the list as a whole.
     pub(super) fn list_rules(
         &mut self,
         tags: &[Tag],
@@ -66,7 +66,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Items that came or went although they may not.
+    /// Reports items that were added or removed although that is forbidden.
     pub(super) fn item_changes(
         &self,
         tag: &Tag,
@@ -119,7 +119,7 @@ impl<'s> Checker<'s, '_> {
         errors
     }
 
-    /// Checks every item, against what it was before where that can be told.
+    /// Checks every item, together with its previous value where that can be found.
     pub(super) fn items(
         &mut self,
         tags: &[Tag],
@@ -164,7 +164,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// A rule for the one item with certain values.
+    /// Checks a rule for the one item that has certain values.
     fn item_rule(&mut self, tag: &Tag, subject: Subject<'s>, pair: Pair<'_>, path: &Path<'_>) {
         let (Some(inner), Type::List(item)) = (tag.inner(), subject.ty) else {
             return;

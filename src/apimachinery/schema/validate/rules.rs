@@ -1,16 +1,16 @@
-//! What one rule says about one value.
+//! The check of one rule on one value.
 
 use crate::field_error::{Bad, FieldError, Path};
 use crate::names;
 use crate::schema::tags::{Tag, TagValue};
 use crate::value::Value;
 
-/// How texts show a bad value.
+/// The form in which texts show a bad value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
-    /// As it is.
+    /// The value as it is.
     Plain,
-    /// As JSON, because its type has a name.
+    /// The value as JSON, because its type has a name.
     Named,
 }
 
@@ -23,14 +23,14 @@ impl Style {
     }
 }
 
-/// Returns the number of a bound.
+/// Returns the number in a rule that sets a bound.
 pub(super) fn bound(tag: &Tag) -> usize {
     tag.number()
         .and_then(|number| usize::try_from(number).ok())
         .unwrap_or(usize::MAX)
 }
 
-/// Checks a value that is there by one rule. `allowed` are the values of its type, as JSON text.
+/// Checks a present value by one rule. `allowed` are the values of its type, as JSON text.
 pub(super) fn check(
     tag: &Tag,
     value: &Value,
@@ -153,7 +153,7 @@ fn format(name: &str, text: &str, style: Style, path: &Path<'_>) -> Vec<FieldErr
     }
 }
 
-/// Declarative rules count bytes where rules written by hand say characters.
+/// Replaces "characters" by "bytes" in a message: declarative rules count bytes.
 fn in_bytes(message: String) -> String {
     match message.strip_suffix(" characters") {
         Some(head) if head.starts_with("must be no more than ") => format!("{head} bytes"),

@@ -1,4 +1,4 @@
-//! Declarative validation against the golden files and by cases of its own.
+//! Declarative validation compared with the golden files, and cases of its own.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -11,7 +11,7 @@ fn messages(errors: &[FieldError]) -> Vec<String> {
     errors.iter().map(FieldError::to_string).collect()
 }
 
-/// Rows of all golden files with the kind they are about.
+/// Returns the rows of all golden files, each with its kind.
 fn golden() -> Vec<(String, Value)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../batteries/golden");
     let mut rows = Vec::new();
@@ -58,7 +58,7 @@ fn every_complaint_is_one_of_upstreams() {
         let Some(value) = prepared else {
             continue;
         };
-        // What is refused before it is validated says nothing about validation.
+        // A row that was refused before validation has no result of validation.
         if !matches!(row.int_at(&["out", "status", "code"]), None | Some(422)) {
             continue;
         }

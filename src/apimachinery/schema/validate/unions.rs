@@ -6,13 +6,14 @@ use crate::schema::tags::{Stage, Tag};
 use crate::schema::{Definition, Field, Type};
 use crate::value::{Map, Str, Value};
 
-/// Fields of which one is to be set.
+/// A set of fields of which exactly one must be set, or at most one.
 struct Union<'s> {
     name: Str,
     stage: Stage,
-    /// The members' names as texts print them, and whether they are and were set.
+    /// The names of the members as texts print them, and whether each is set now and was set
+    /// before.
     members: Vec<(Str, bool, bool)>,
-    /// The field that says which member is to be set.
+    /// The field that names the member which must be set.
     discriminator: Option<&'s Field>,
     /// The value of the discriminator for each member.
     values: Vec<Str>,
@@ -36,7 +37,7 @@ fn subject(field: &Field) -> Subject<'_> {
 }
 
 impl<'s> Checker<'s, '_> {
-    /// All rules that look at more than one field.
+    /// Checks all rules that depend on more than one field.
     pub(super) fn between_fields(
         &mut self,
         definition: &'s Definition,
@@ -182,7 +183,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Fields whose rules depend on the value of a mode.
+    /// Checks the fields whose rules depend on the value of a mode.
     fn modes(&mut self, definition: &'s Definition, new: &Map, old: Option<&Map>, path: &Path<'_>) {
         let mut fields: Vec<&Field> = definition
             .fields
@@ -285,7 +286,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// Items of a list of which at most one may be there.
+    /// Checks the items of a list of which at most one may be present.
     fn item_union(&mut self, field: &'s Field, new: &Map, old: Option<&Map>, path: &Path<'_>) {
         let Type::List(_) = &field.ty else {
             return;
@@ -360,7 +361,7 @@ fn discriminator<'s>(definition: &'s Definition, union: &str) -> Option<&'s Fiel
         .find(|field| field.tags.iter().any(names))
 }
 
-/// Returns the value of the discriminator that stands for a member.
+/// Returns the value of the discriminator that selects a member.
 fn member_value(tag: &Tag, field: &Field) -> Str {
     match tag.argument("memberName") {
         Some(name) => name.into(),
