@@ -1,6 +1,6 @@
 //! Behaviour of the kinds of `authentication.k8s.io`.
 //!
-//! Reviews are answered and never stored: nothing prepares or validates them.
+//! Reviews are answered and never stored: no strategy prepares or validates them.
 
 use crate::battery::{Battery, Kind};
 use polyplane_registry::strategy::Plain;

@@ -1,7 +1,7 @@
 //! The form of a battery: one API group as a row that names its kinds, each with its behaviour, and
-//! the indexes that their claims ask.
+//! the indexes that their claims test.
 //!
-//! The other columns of a battery are generated and found by the group's name: discovery, schemas
+//! The other columns of a battery are generated, and found by the group's name: discovery, schemas
 //! and table columns in `data/rows.json` and `data/schemas.json`, bootstrap objects in
 //! `data/bootstrap.json`.
 
@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 /// One API group with the behaviour of its kinds.
 pub(crate) struct Battery {
-    /// Name of the API group; empty for the core group.
+    /// The name of the API group; empty for the core group.
     pub(crate) group: &'static str,
     /// The kinds of the group. The table of kinds refuses a generated row that none of them names.
     pub(crate) kinds: &'static [Kind],
-    /// The indexes that claims of these kinds ask.
+    /// The indexes that claims of these kinds test.
     pub(crate) indexes: &'static [fn() -> Arc<dyn Index>],
 }
 
@@ -27,7 +27,7 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Creates a kind that behaves alike in all its versions, by its plural name.
+    /// Creates a kind with the same behaviour in all its versions, by its plural name.
     pub(crate) const fn new(resource: &'static str, strategy: fn() -> Arc<dyn Strategy>) -> Self {
         Self {
             resource,
@@ -36,7 +36,8 @@ impl Kind {
         }
     }
 
-    /// Creates a version of a kind whose versions behave differently: not all of them are stored.
+    /// Creates one version of a kind whose versions have different behaviour, because not all of
+    /// them are stored.
     pub(crate) const fn in_version(
         version: &'static str,
         resource: &'static str,

@@ -1,8 +1,9 @@
 //! The bootstrap objects that every new plane has, as a layer.
 //!
-//! What differs between planes is left open in the layer and filled from the plane's record: uids,
-//! the time of birth, certificates, and the address clients reach the server at. The range of
-//! service addresses is the same in every plane, for no two planes share a network.
+//! Values that differ between planes are left open in the layer and filled in from the plane's
+//! record: uids, the time of birth, certificates, and the address at which clients reach the
+//! server. The range of service addresses is the same in every plane, because no two planes share a
+//! network.
 
 pub mod upgrade;
 
@@ -15,34 +16,35 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
-/// The level of this program. It grows by one whenever the bootstrap objects change, or the store's
-/// format changes so that an older program would lose data.
+/// The level of this program. It must grow by one whenever the bootstrap objects change, or the
+/// store's format changes so that an older program would lose data.
 pub const LEVEL: u32 = 2;
-/// The floor from which on the older steps of a plane are folded. Programs of level 1 from before
-/// folds could not read them; all of a higher level can.
+/// The store's floor from which on older steps of a plane are folded. Programs of level 1 from
+/// before folds could not read these; all programs of a higher level can.
 pub const FOLDS_LEVEL: u32 = 2;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);
 /// The address of the service `kubernetes`: the first of the range.
 pub const KUBERNETES_ADDRESS: &str = "10.0.0.1";
-/// Stands for the port while the object is encoded, which takes numbers only.
+/// A number that replaces the port while an object is encoded, because only numbers can be encoded
+/// there.
 const PORT_SENTINEL: i64 = 2_147_483_646;
 
-/// The names that a plane's record has to fill.
+/// The names of the parameters that a plane's record must have values for.
 pub mod params {
-    /// Certificates that sign the serving certificate, PEM.
+    /// The certificates that sign the serving certificate, in PEM form.
     pub const SERVING_CA: &str = "SERVING_CA";
-    /// Certificates that sign clients, PEM.
+    /// The certificates that sign client certificates, in PEM form.
     pub const CLIENT_CA: &str = "CLIENT_CA";
-    /// Certificates that sign front proxies, PEM.
+    /// The certificates that sign front proxies' certificates, in PEM form.
     pub const REQUESTHEADER_CA: &str = "REQUESTHEADER_CA";
-    /// Address at which the server is reached.
+    /// The address at which the server is reached.
     pub const ADVERTISE_ADDRESS: &str = "ADVERTISE_ADDRESS";
-    /// Port at which the server is reached.
+    /// The port at which the server is reached.
     pub const ADVERTISE_PORT: &str = "ADVERTISE_PORT";
 }
 
-/// When an object of the layer comes back after it was deleted.
+/// The time at which a deleted object of the layer is created again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restore {
     /// At once.
@@ -54,11 +56,11 @@ pub enum Restore {
 /// One object of the layer, before it is encoded.
 #[derive(Clone, Debug)]
 pub struct BootstrapObject {
-    /// Its key.
+    /// The object's key.
     pub key: Key,
-    /// Its tree, with placeholders and without system fields.
+    /// The object's tree, with placeholders and without system fields.
     pub tree: Value,
-    /// When it comes back.
+    /// The time at which the object is created again after its deletion.
     pub restore: Restore,
 }
 
@@ -72,7 +74,7 @@ pub fn objects() -> &'static [BootstrapObject] {
     })
 }
 
-/// What one release of the program brings along: a level, and the layer that belongs to it.
+/// The bootstrap data of one release of the program: a level, and the layer of that level.
 pub struct Release {
     level: u32,
     layer: Arc<Layer>,
@@ -80,13 +82,14 @@ pub struct Release {
 }
 
 impl Release {
-    /// Creates a release of these objects. Changed objects need another level.
+    /// Creates a release with these objects. Other objects need another level.
     ///
     /// # Errors
-    /// The objects make no layer.
+    /// Returns an error if the objects cannot be built into a layer.
     ///
     /// # Panics
-    /// An object is of no kind that planes serve, or does not fit its schema.
+    /// Panics if the kind of an object is not one that planes serve, or if an object does not match
+    /// its schema.
     pub fn new(level: u32, objects: &[BootstrapObject]) -> Result<Arc<Self>, LayerError> {
         let kinds = tenant_kinds();
         let encoded = objects.iter().map(|object| encode(&kinds, object));
@@ -100,14 +103,14 @@ impl Release {
         }))
     }
 
-    /// This program's own.
+    /// Returns the release of this program.
     pub fn own() -> Arc<Self> {
         static SHARED: OnceLock<Arc<Release>> = OnceLock::new();
         let build = || Self::new(LEVEL, objects()).expect("the generated objects make a layer");
         Arc::clone(SHARED.get_or_init(build))
     }
 
-    /// Returns the level: what an older program cannot serve any more has a higher one.
+    /// Returns the level. It is higher than that of any program that cannot serve these objects.
     pub fn level(&self) -> u32 {
         self.level
     }
@@ -117,7 +120,8 @@ impl Release {
         &self.layer
     }
 
-    /// When an object of the layer comes back; `None` of another object.
+    /// Returns when an object of the layer is created again after its deletion; `None` for other
+    /// objects.
     pub fn restore(&self, key: &Key) -> Option<Restore> {
         self.restore.get(key).copied()
     }
@@ -133,7 +137,7 @@ fn read(item: &Value) -> BootstrapObject {
     let namespace = text("namespace");
     let mut tree = item["object"].clone();
     substitute(&mut tree);
-    // Field owners are not tracked yet.
+    // Field owners are not tracked yet, so these are left out.
     drop(tree.remove(&["metadata", "managedFields"]));
     let name = constant(&text("name")).unwrap_or_else(|| text("name").into());
     let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
@@ -213,7 +217,8 @@ fn encode(kinds: &KindTable, object: &BootstrapObject) -> LayerObject {
     }
 }
 
-/// A moment that stands for the time of birth while the object is encoded, which takes times only.
+/// A time that replaces the time of birth while an object is encoded, because only times can be
+/// encoded there.
 const TIME_SENTINEL: &str = "1999-12-31T23:59:59Z";
 
 fn open_times(tree: &mut Value) {
@@ -230,7 +235,7 @@ fn open_times(tree: &mut Value) {
     replace(tree);
 }
 
-/// Puts the placeholders where the sentinels stand. Offsets behind a replaced text move with it.
+/// Replaces the sentinels by placeholders. Offsets behind a replaced text are moved accordingly.
 fn fill_in(
     bytes: &[u8],
     slot: usize,
@@ -256,7 +261,8 @@ pub fn string_map(value: &Value) -> impl Iterator<Item = (&str, &str)> {
 mod tests {
     use super::*;
 
-    /// The layer and its level change together, or planes of two binaries would differ unnoticed.
+    /// The layer and its level must change together, or planes of two binaries would differ
+    /// unnoticed.
     #[test]
     fn whoever_changes_the_layer_raises_the_level() {
         let release = Release::own();

@@ -1,6 +1,6 @@
 //! Behaviour of the kinds of `events.k8s.io`.
 //!
-//! The group has a second view of the Events that `core` stores.
+//! The group is a second view of the Events that `core` stores.
 
 use crate::battery::{Battery, Kind};
 use crate::core::event::Event;

@@ -1,4 +1,4 @@
-//! The feature gates of upstream that strategies look at.
+//! The feature gates of upstream that strategies test.
 
 use polyplane_registry::Features;
 use polyplane_registry::kinds::feature_gates::FeatureError;
@@ -6,7 +6,7 @@ use polyplane_registry::kinds::feature_gates::FeatureError;
 /// Declares gates by upstream's names, so that [`Gate::ALL`] has each of them.
 macro_rules! gates {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A gate that a strategy looks at.
+        /// A gate that a strategy tests.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Gate {
             $($(#[$doc])* $name,)*
@@ -15,7 +15,7 @@ macro_rules! gates {
         impl Gate {
             const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// Upstream's name of the gate.
+            /// Returns upstream's name of the gate.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => stringify!($name),)*
@@ -26,9 +26,9 @@ macro_rules! gates {
 }
 
 gates! {
-    /// Requests for parts of a device may be fractions.
+    /// With this gate, requests for parts of a device may be fractions.
     DRAFractionalCapacityRange,
-    /// A resize may change volumes that live in memory.
+    /// With this gate, a resize may change volumes that are in memory.
     InPlacePodVerticalScalingMemoryBackedVolumes,
 }
 
@@ -38,10 +38,10 @@ impl Gate {
         features.enabled(self.name())
     }
 
-    /// Makes sure that upstream knows all gates.
+    /// Checks that upstream has all of these gates.
     ///
     /// # Errors
-    /// [`FeatureError::Unknown`] for a misspelt one.
+    /// Returns [`FeatureError::Unknown`] for a misspelt one.
     pub(crate) fn check(features: &Features) -> Result<(), FeatureError> {
         Self::ALL
             .iter()

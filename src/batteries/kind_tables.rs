@@ -1,8 +1,8 @@
 //! The tables of kinds that planes serve, built from the generated data and the batteries.
 //!
-//! Invariant: only code that builds or opens planes reads these tables. A strategy takes schemas
-//! and features from its [`Context`](polyplane_registry::strategy::Context), because planes can
-//! differ in them.
+//! Invariant: only code that builds or opens planes uses these tables. A strategy gets schemas and
+//! features from its [`Context`](polyplane_registry::strategy::Context), because planes can differ
+//! in them.
 
 use crate::feature_gates::Gate;
 use crate::strategy;

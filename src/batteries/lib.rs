@@ -1,11 +1,11 @@
-//! The built-in API groups: their generated rows and schemas, and what data cannot say about each
-//! kind.
+//! The built-in API groups: their generated rows and schemas, and the behaviour of each kind that
+//! data cannot express.
 //!
-//! `data/` is written by the Go program in `generate/`, which asks upstream's own code; nothing in
-//! it is typed by hand. A kind whose behaviour is more than its data has one short file with a
+//! `data/` is written by the Go program in `generate/`, which runs upstream's own code; nothing in
+//! it is written by hand. A kind whose behaviour is more than its data has one short file with a
 //! [`Strategy`] in the folder of its group; the file beside the folder has the group's row, the
-//! `BATTERY`, which names all kinds of the group. `golden/` holds upstream's answers to thousands of objects per kind;
-//! `tests/golden.rs` measures how many of them we give too.
+//! `BATTERY`, which names all kinds of the group. `golden/` holds upstream's answers to thousands
+//! of objects per kind; `tests/golden.rs` measures how many of these answers this crate gives too.
 
 mod admissionregistration;
 mod apiextensions;
@@ -41,9 +41,9 @@ use polyplane_plane::Index;
 use polyplane_registry::Strategy;
 use std::sync::Arc;
 
-/// All batteries. An index is known by its position among those of all rows
-/// ([`IndexId`](polyplane_plane::IndexId)), so `core` is first and `polyplane`, which only the root
-/// plane serves, is last.
+/// All batteries. An index is identified by its position among those of all rows
+/// ([`IndexId`](polyplane_plane::IndexId)), so `core` must be first and `polyplane`, which only the
+/// root plane serves, last.
 const BATTERIES: &[Battery] = &[
     core::BATTERY,
     admissionregistration::BATTERY,

@@ -1,4 +1,4 @@
-//! What the kinds of several API groups have in common, by subject.
+//! Code that the kinds of several API groups share, by subject.
 
 pub mod cel_syntax;
 pub mod network;

@@ -1,6 +1,6 @@
-//! Admission policies: expressions that check or change what is written.
+//! Admission policies: expressions that check or change written objects.
 //!
-//! Expressions have to be there where they are required; they are not compiled.
+//! Required expressions must be present; they are not compiled.
 
 use super::match_rules;
 use super::match_rules::{
@@ -50,9 +50,9 @@ const RESERVED: [&str; 21] = [
 /// Behaviour of admission policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdmissionPolicy {
-    /// Policies that refuse.
+    /// Policies that refuse requests.
     Validating,
-    /// Policies that change.
+    /// Policies that change objects.
     Mutating,
 }
 

@@ -1,4 +1,4 @@
-//! Bindings of admission policies: where a policy holds, and with which parameters.
+//! Bindings of admission policies: where a policy applies, and with which parameters.
 
 use super::admission_policy::AdmissionPolicy;
 use super::match_rules;
@@ -20,7 +20,7 @@ const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 /// Behaviour of bindings.
 #[derive(Debug)]
 pub struct AdmissionBinding {
-    /// The policies that are bound.
+    /// The kind of policies that are bound.
     pub policy: AdmissionPolicy,
 }
 

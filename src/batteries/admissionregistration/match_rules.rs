@@ -1,4 +1,4 @@
-//! What the kinds of admission share: which requests they are about, and where parameters are.
+//! Fields that the kinds of admission share: the requests they match, and the source of parameters.
 
 use crate::shared::validation::complaints::{Errors, complain, named, one_of_if_set};
 use crate::shared::validation::members::{present, texts};
@@ -7,11 +7,11 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, names};
 use std::collections::BTreeSet;
 
-/// What happens if a check cannot be made.
+/// The values for what happens if a check cannot be made.
 pub const FAILURE_POLICIES: [&str; 2] = ["Fail", "Ignore"];
-/// How closely a request has to match.
+/// The values for how closely a request has to match.
 pub const MATCH_POLICIES: [&str; 2] = ["Equivalent", "Exact"];
-/// When a mutation runs again.
+/// The values for when a mutation runs again.
 pub const REINVOCATION_POLICIES: [&str; 2] = ["IfNeeded", "Never"];
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
@@ -19,7 +19,7 @@ const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 const SCOPES: [&str; 3] = ["*", "Cluster", "Namespaced"];
 const CONDITIONS_MAX: usize = 64;
 
-/// Refuses a new object whose name says that it comes from a manifest of the server.
+/// Refuses a new object whose name is reserved for objects from a manifest of the server.
 pub fn validate_name(errors: &mut Errors, object: &Value) {
     const RESERVED: &str = ".static.k8s.io";
     let name = object.str_at(&["metadata", "name"]);
@@ -125,7 +125,7 @@ fn validate_resources(errors: &mut Errors, list: &Value, path: &Path<'_>) {
     }
 }
 
-/// Checks which objects a policy is about.
+/// Checks which objects a policy matches.
 pub fn validate_match_resources(errors: &mut Errors, resources: &Value, path: &Path<'_>) {
     if resources.is_null() {
         return;
@@ -172,7 +172,7 @@ fn validate_resource_names(errors: &mut Errors, rule: &Value, list: &Path<'_>) {
     }
 }
 
-/// Checks that a mutating policy is about nothing that cannot be mutated.
+/// Checks that a mutating policy matches only objects that can be mutated.
 pub fn validate_mutating_operations(errors: &mut Errors, resources: &Value, path: &Path<'_>) {
     let rules = path.child("resourceRules");
     let place = rules.child("operations");
@@ -189,7 +189,7 @@ pub fn validate_mutating_operations(errors: &mut Errors, resources: &Value, path
     }
 }
 
-/// Checks the conditions of a match. Expressions have to be there; they are not compiled.
+/// Checks the conditions of a match. Expressions must be present; they are not compiled.
 pub fn validate_match_conditions(errors: &mut Errors, conditions: &[Value], list: &Path<'_>) {
     if conditions.len() > CONDITIONS_MAX {
         errors.push(FieldError::too_many(list, conditions.len(), CONDITIONS_MAX));
@@ -212,7 +212,7 @@ pub fn validate_match_conditions(errors: &mut Errors, conditions: &[Value], list
     }
 }
 
-/// Checks where a binding finds its parameters.
+/// Checks the field that says where a binding finds its parameters.
 pub fn validate_param_ref(errors: &mut Errors, reference: &Value, path: &Path<'_>) {
     if reference.is_null() {
         return;

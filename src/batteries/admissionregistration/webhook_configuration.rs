@@ -26,7 +26,7 @@ const NO_SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
 #[derive(Debug)]
 pub struct WebhookConfiguration;
 
-/// What is asked of webhooks; what was stored before may be less.
+/// The requirements on webhooks. Objects that were stored before may satisfy fewer.
 #[derive(Clone, Copy, Debug)]
 struct Demands {
     match_conditions: bool,
@@ -201,7 +201,7 @@ fn validate_review_versions(errors: &mut Errors, hook: &Value, list: &Path<'_>, 
     }
 }
 
-/// Checks that versions of reviews are labels and named once.
+/// Checks that versions of reviews are labels and that each is named once.
 pub fn validate_versions(errors: &mut Errors, versions: &[&str], list: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for (at, version) in versions.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! CustomResourceDefinitions: kinds that clients bring.
+//! CustomResourceDefinitions: the kinds that clients define.
 
 pub mod schema;
 pub mod schema_defaults;
@@ -174,7 +174,7 @@ fn is_established(object: &Value) -> bool {
         })
 }
 
-/// Upstream does not keep that there was a webhook if nothing is said about it.
+/// Drops an empty webhook section, as upstream does.
 fn drop_empty_webhook(object: &mut Value) {
     let webhook = &object["spec"]["conversion"]["webhook"];
     if present(webhook)
@@ -186,7 +186,7 @@ fn drop_empty_webhook(object: &mut Value) {
     }
 }
 
-/// Remembers that the version which is stored today was stored once.
+/// Adds the version that is stored today to the versions that were ever stored.
 fn store_version(object: &mut Value) {
     let mut versions = object.items_at(&["spec", "versions"]).iter();
     let Some(stored) = versions.find(|version| version.bool_at(&["storage"])) else {
@@ -240,7 +240,7 @@ fn validate_stored(errors: &mut Errors, object: &Value) {
         ));
         return;
     }
-    // A name counts once: a second version of that name is not remembered.
+    // A name counts once: a second version with the same name is not added.
     let mut unseen: BTreeSet<&str> = known.iter().copied().collect();
     for version in versions {
         let name = version.str_at(&["name"]);
@@ -262,7 +262,7 @@ fn validate_stored(errors: &mut Errors, object: &Value) {
     }
 }
 
-/// How far a kind in a group of the project was approved.
+/// The state of approval of a kind in a group of the Kubernetes project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Approval {
     Missing,

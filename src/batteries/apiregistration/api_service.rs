@@ -1,4 +1,4 @@
-//! APIServices: who answers for a group and version.
+//! APIServices: the servers that answer for a group and version.
 
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::complaints::{Errors, named};
@@ -204,7 +204,7 @@ fn validate_service(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     }
 }
 
-/// Returns how many bytes a base64 text stands for.
+/// Returns the number of bytes that a base64 text represents.
 fn decoded_len(text: &str) -> usize {
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)

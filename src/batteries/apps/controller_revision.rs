@@ -60,7 +60,7 @@ impl Strategy for ControllerRevision {
     }
 }
 
-/// Returns the owner that controls the object, as `kind.group/name`.
+/// Returns the controlling owner of the object, as `kind.group/name`.
 fn controller(object: &Value) -> String {
     let owners = object.items_at(&["metadata", "ownerReferences"]);
     let Some(owner) = owners.iter().find(|owner| owner.bool_at(&["controller"])) else {

@@ -21,7 +21,7 @@ const COUNTERS: [&str; 9] = [
     "numberUnavailable",
     "collisionCount",
 ];
-/// Counts changes of the template; older versions had a field for it.
+/// The annotation that counts changes of the template; older versions had a field for it.
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// Behaviour of DaemonSets.
@@ -106,7 +106,7 @@ impl Strategy for DaemonSet {
     }
 }
 
-/// Upstream stores numbers of a rolling update that is not in force as zero.
+/// Sets numbers of a rolling update that does not apply to zero, as upstream stores them.
 fn count_from_zero(object: &mut Value) {
     if let Some(rolling) = object
         .at_mut(&["spec", "updateStrategy", "rollingUpdate"])

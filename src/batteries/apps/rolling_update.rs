@@ -1,11 +1,11 @@
-//! Numbers of pods that are absolute or a share: how far a rolling update may go.
+//! Numbers of pods, absolute or as a percentage, that limit a rolling update.
 
 use crate::shared::validation::numbers::NEGATIVE;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::{Value, names};
 
-/// Returns the share in a text such as `25%`.
+/// Returns the percentage in a text such as `25%`.
 fn percent(value: &Value) -> Option<i64> {
     let text = value.as_str()?;
     if !names::percent(text).is_empty() {
@@ -14,13 +14,13 @@ fn percent(value: &Value) -> Option<i64> {
     text.strip_suffix('%')?.parse().ok()
 }
 
-/// Returns the number, whatever it counts.
+/// Returns the number in a value, whether it is absolute or a percentage.
 pub fn amount(value: &Value) -> i64 {
     percent(value)
         .unwrap_or_else(|| IntOrString::from_value(value).map_or(0, |value| value.int_value()))
 }
 
-/// A number or share that may not be negative.
+/// Checks that a number or percentage is not negative.
 pub fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match value {
         Value::String(text) => {
@@ -40,7 +40,7 @@ pub fn non_negative(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// A share that may not be more than all.
+/// Checks that a percentage is at most 100.
 pub fn at_most_all(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if percent(value).is_some_and(|percent| percent > 100) {
         errors.push(FieldError::invalid(

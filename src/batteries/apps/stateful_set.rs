@@ -160,7 +160,7 @@ impl Strategy for StatefulSet {
     }
 }
 
-/// Says of every claim what it is, as upstream does when it stores a set.
+/// Sets kind and apiVersion of every claim template, as upstream does when it stores a StatefulSet.
 fn name_claims(object: &mut Value) {
     let claims = object
         .at_mut(&["spec", "volumeClaimTemplates"])
@@ -171,7 +171,7 @@ fn name_claims(object: &mut Value) {
     }
 }
 
-/// Takes the old claims if the new ones differ in nothing but whether they say what they are.
+/// Keeps the old claim templates if the new ones differ only in kind and apiVersion.
 fn keep_claims(object: &mut Value, old: &Value) -> bool {
     let mut named = [
         object["spec"]["volumeClaimTemplates"].clone(),
@@ -193,17 +193,18 @@ fn keep_claims(object: &mut Value, old: &Value) -> bool {
     true
 }
 
-/// What is looked at.
+/// The extent of the validation.
 #[derive(Clone, Copy)]
 enum Checks<'a> {
-    /// Everything.
+    /// Everything is validated, for a new object.
     New,
-    /// Not what cannot change.
+    /// Fields that cannot change are not validated.
     Changed {
-        /// The set before.
+        /// The StatefulSet before the change.
         old: &'a Value,
     },
-    /// Not what cannot change, and not the pods, which were bad before.
+    /// Fields that cannot change are not validated, nor is the pod template, which was invalid
+    /// before.
     Tolerant,
 }
 
@@ -310,7 +311,7 @@ fn template(spec: &Value, checks: Checks<'_>, path: &Path<'_>, errors: &mut Vec<
     );
 }
 
-/// Returns the template as its pods will be: with the volumes of the claims.
+/// Returns the template of the pods as they will be: with the volumes of the claims.
 fn with_claims(spec: &Value) -> Value {
     let mut template = spec["template"].clone();
     for field in ["subdomain", "hostname"] {

@@ -12,9 +12,9 @@ use polyplane_registry::strategy::Context;
 /// The behaviour of the autoscalers of one served version.
 #[derive(Debug, Clone, Copy)]
 pub enum Autoscaler {
-    /// autoscaling/v1, whose objects are converted.
+    /// Version v1, whose objects are converted.
     Converted,
-    /// autoscaling/v2.
+    /// Version v2, in which objects are stored.
     Stored,
 }
 
@@ -69,7 +69,7 @@ impl Strategy for Autoscaler {
     }
 }
 
-/// Fills the rules of a behavior, if there is one.
+/// Sets the defaults of the scaling rules of a behavior, if there is one.
 fn default_behavior(object: &mut Value) {
     let Some(behavior) = object
         .at_mut(&["spec", "behavior"])

@@ -21,12 +21,12 @@ pub const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/contro
 const TEMPLATE: [&str; 2] = ["spec", "template"];
 const RETRIES: i64 = 6;
 
-/// What a job spec belongs to.
+/// The kind of object that a job spec belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
-    /// A Job.
+    /// The spec of a Job.
     Job,
-    /// A CronJob.
+    /// The template of a CronJob.
     CronJob,
 }
 
@@ -111,7 +111,7 @@ impl Strategy for Job {
     }
 }
 
-/// A Job without labels has those of its Pods.
+/// Gives a Job without labels those of its Pods.
 fn take_labels(object: &mut Value) {
     let labels = object.at(&TEMPLATE).and_then(defaults::template_labels);
     let own = object
@@ -122,8 +122,8 @@ fn take_labels(object: &mut Value) {
     }
 }
 
-/// Upstream fills in labels once more when it reads what it has stored. Bad ones are never stored;
-/// they are left out here so that errors name the template alone.
+/// Gives a Job the labels of its Pods as upstream does when it reads a stored object. Invalid
+/// labels are never stored; they are left out here so that errors name only the template.
 fn take_good_labels(object: &mut Value) {
     let given = object
         .at(&TEMPLATE)
@@ -170,7 +170,7 @@ fn default_spec(spec: &mut Value) {
     set(spec, "manualSelector", false.into());
 }
 
-/// Makes the labels by which the Job finds its Pods.
+/// Sets the selector and the labels by which the Job finds its Pods.
 fn generate_selector(object: &mut Value) {
     let name = object.str_at(&["metadata", "name"]).to_owned();
     let uid = object.str_at(&["metadata", "uid"]).to_owned();
@@ -188,7 +188,7 @@ fn generate_selector(object: &mut Value) {
     }
 }
 
-/// True if the condition is there and says so.
+/// Returns true if the condition is present and true.
 pub fn is_true(object: &Value, kind: &str) -> bool {
     let conditions = object["status"].items_at(&["conditions"]);
     conditions
@@ -214,7 +214,7 @@ fn phase(object: &Value) -> &'static str {
     }
 }
 
-/// Returns how long the Job has run, or ran.
+/// Returns the duration for which the Job has run.
 fn passed(status: &Value, now: i64) -> String {
     let time = |field: &str| Timestamp::parse(status.str_at(&[field])).ok();
     let Some(start) = time("startTime") else {

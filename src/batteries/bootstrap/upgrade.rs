@@ -1,13 +1,14 @@
-//! How a plane's own objects change when its layer is replaced by a newer one: the rules by which
-//! upstream's start hooks bring the objects of an older server up to date.
+//! The changes of a plane's own objects when its layer is replaced by a newer one: the rules by
+//! which upstream's start hooks update the objects of an older server.
 //!
-//! - RBAC: missing rules, subjects, labels and annotations are added, nothing is taken away, and
-//!   an object that says `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone. A
-//!   binding whose roleRef is another one is deleted and created.
-//! - Priority and fairness: the spec is replaced where `apf.kubernetes.io/autoupdate-spec` says so
-//!   or nobody has changed it since it was created, always for those the server cannot do without;
-//!   what the server no longer has goes if it is still marked for updates.
-//! - Everything else that a user has changed stays as it is.
+//! - RBAC: missing rules, subjects, labels and annotations are added, and none are removed. An
+//!   object with the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` is not
+//!   changed. A binding with another roleRef is deleted and created again.
+//! - Priority and fairness: the spec is replaced if `apf.kubernetes.io/autoupdate-spec` requests
+//!   it, or if it was never changed since its creation; always for objects that the server
+//!   requires. Objects that the server no longer has are deleted if they are still marked for
+//!   updates.
+//! - All other objects that a user has changed stay as they are.
 
 use crate::flowcontrol::flow_schema::mandatory_spec;
 use polyplane_apimachinery::{Map, Value, json};
@@ -18,20 +19,21 @@ const FLOW_CONTROL: &str = "flowcontrol.apiserver.k8s.io";
 const AUTO_UPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AUTO_UPDATE_SPEC: &str = "apf.kubernetes.io/autoupdate-spec";
 
-/// The change of an object that is in a plane and, under the same key, in its layer.
+/// The change of an object that a plane has under the same key as its layer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Merge {
-    /// It stays as it is.
+    /// The object stays as it is.
     Keep,
-    /// It is replaced by this.
+    /// The object is replaced by this tree.
     Update(Value),
-    /// It is deleted, and the layer's object created in its place.
+    /// The object is deleted, and the layer's object is created in its place.
     Recreate,
-    /// It is deleted.
+    /// The object is deleted.
     Delete,
 }
 
-/// Decides on a plane's own object. `new` is the newer layer's object under the same key.
+/// Returns the change of a plane's own object. `new` is the newer layer's object under the same
+/// key.
 pub fn merge(key: &Key, own: &Value, new: Option<&Value>) -> Merge {
     match (key.group(), key.resource(), new) {
         (RBAC, "clusterroles" | "roles", Some(new)) => policy(own, |own| add_rules(own, new), new),
@@ -50,7 +52,7 @@ pub fn merge(key: &Key, own: &Value, new: Option<&Value>) -> Merge {
     }
 }
 
-/// Returns whether what a newer layer has under a name is another object than before: a roleRef
+/// Returns whether the newer layer's object under a name must be created anew, because a roleRef
 /// cannot be changed.
 pub fn recreates(key: &Key, old: &Value, new: &Value) -> bool {
     let binding = matches!(key.resource(), "clusterrolebindings" | "rolebindings");
@@ -77,7 +79,7 @@ fn policy(own: &Value, add: impl FnOnce(&mut Value), new: &Value) -> Merge {
     }
 }
 
-/// Adds labels or annotations that are not there.
+/// Adds labels or annotations that are missing.
 fn add_texts(own: &mut Value, new: &Value, field: &str) {
     let wanted = new.at(&["metadata", field]).and_then(Value::as_object);
     for (name, text) in wanted.into_iter().flat_map(Map::iter) {
@@ -131,8 +133,8 @@ fn append(own: &mut Value, path: &[&str], missing: Vec<Value>) {
     }
 }
 
-/// Returns a rule as rules of one verb and one resource, resource name or path each: each is
-/// covered as a whole or not at all.
+/// Splits a rule into rules of one verb and one resource, resource name or path each. Each of these
+/// is covered as a whole or not at all.
 fn single_rules(rule: &Value) -> Vec<Value> {
     let verbs = texts(rule, "verbs");
     let mut single = Vec::new();
@@ -165,7 +167,7 @@ fn texts<'a>(rule: &'a Value, field: &str) -> Vec<&'a str> {
     items.filter_map(Value::as_str).collect()
 }
 
-/// Returns whether a rule allows all that a single one does.
+/// Returns whether a rule allows everything that a single rule allows.
 fn covers(rule: &Value, single: &Value) -> bool {
     let all = |field: &str, any: &str| {
         let known = texts(rule, field);
@@ -213,7 +215,8 @@ fn flow(resource: &str, own: &Value, new: &Value) -> Merge {
     }
 }
 
-/// Returns the object's annotation about updates, in any form that Go parses as a bool.
+/// Returns the value of the object's annotation about updates, in any form that Go parses as a
+/// bool.
 fn marked(own: &Value) -> Option<bool> {
     match own.str_at(&["metadata", "annotations", AUTO_UPDATE_SPEC]) {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),

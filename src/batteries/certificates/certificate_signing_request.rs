@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 
 const LEGACY_SIGNER: &str = "kubernetes.io/legacy-unknown";
 const SECONDS_MIN: i64 = 600;
-/// Conditions that say what was decided and what happened; they can only be true.
+/// Conditions about the decision and the outcome, which can only be true.
 const DECISIONS: [&str; 3] = ["Approved", "Denied", "Failed"];
 const STATUSES: [&str; 3] = ["False", "True", "Unknown"];
 const USAGES: [&str; 23] = [
@@ -193,7 +193,7 @@ fn conditions_mut(object: &mut Value) -> impl Iterator<Item = &mut Value> {
         .flatten()
 }
 
-/// Keeps the conditions of a type as they were, if there are still as many.
+/// Keeps the conditions of a type as they were, if their number is the same.
 fn keep_decision(object: &mut Value, old: &Value, kind: &str) {
     let before: Vec<Value> = decisions(old, kind).cloned().collect();
     if decisions(object, kind).count() != before.len() {
@@ -205,7 +205,7 @@ fn keep_decision(object: &mut Value, old: &Value, kind: &str) {
     }
 }
 
-/// Fills the times that are not set.
+/// Fills in the times that are not set.
 fn stamp(object: &mut Value, old: &Value, now: i64) {
     let now = Timestamp::from_seconds(now).to_rfc3339();
     for condition in conditions_mut(object) {
@@ -394,7 +394,7 @@ fn validate_conditions(errors: &mut Errors, object: &Value, old: Option<&Value>)
     }
 }
 
-/// What a write may not do to decisions and to the certificate.
+/// Checks the changes that a write makes to decisions and to the certificate.
 fn validate_change(errors: &mut Errors, subresource: &str, object: &Value, old: &Value) {
     let status = Path::new("status");
     let list = status.child("conditions");

@@ -58,7 +58,7 @@ impl Strategy for TrustBundle {
     }
 }
 
-/// Names begin with the signer, if there is one.
+/// Checks that the name begins with the signer, if there is one.
 fn own_name(object: &Value) -> Errors {
     let signer = object.str_at(&["spec", "signerName"]);
     let dns = |name: &str, part: NamePart| match part {

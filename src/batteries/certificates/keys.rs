@@ -1,5 +1,5 @@
-//! Public keys, requests for certificates and certificates: which are well formed, and whether a
-//! signature is that of a key.
+//! Public keys, certificate requests and certificates: whether they are well formed, and whether a
+//! signature was made with a key.
 
 use aws_lc_rs::signature::{self, UnparsedPublicKey, VerificationAlgorithm};
 use x509_parser::certification_request::X509CertificationRequest;
@@ -11,15 +11,15 @@ use x509_parser::public_key::PublicKey;
 pub enum KeyKind {
     /// Ed25519.
     Ed25519,
-    /// ECDSA with a curve.
+    /// ECDSA on this curve.
     Ecdsa(Curve),
-    /// RSA with so many bits.
+    /// RSA with this number of bits.
     Rsa(usize),
-    /// Anything else.
+    /// Any other kind.
     Other,
 }
 
-/// A curve.
+/// A curve of ECDSA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Curve {
     /// P-224, which requests may not use.
@@ -47,7 +47,7 @@ impl Curve {
 /// A public key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
-    /// What it is.
+    /// The kind of the key.
     pub kind: KeyKind,
     bytes: Vec<u8>,
 }
@@ -62,30 +62,31 @@ pub struct Request {
     signature: Vec<u8>,
 }
 
-/// What is looked at in a certificate.
+/// The parts of a certificate that are checked.
 #[derive(Debug)]
 pub struct Certificate {
     /// The key that is certified.
     pub key: Key,
-    /// Seconds since 1970 from which it holds.
+    /// The time from which the certificate is valid, in seconds since 1970.
     pub not_before: i64,
-    /// Seconds since 1970 until which it holds.
+    /// The time until which the certificate is valid, in seconds since 1970.
     pub not_after: i64,
-    /// Its DNS names.
+    /// The certificate's DNS names.
     pub dns_names: Vec<String>,
-    /// Its addresses of mail.
+    /// The certificate's email addresses.
     pub mail_addresses: Vec<String>,
-    /// Whether it says that it signs others; `None` if it does not say.
+    /// True if the certificate says that it may sign others, false if it says that it may not;
+    /// `None` if it says neither.
     pub authority: Option<bool>,
 }
 
-/// A signature was not made with the key.
+/// The error that a signature was not made with the key.
 #[derive(Debug, thiserror::Error)]
 #[error("the signature does not fit the key")]
 pub struct BadSignature;
 
 impl Key {
-    /// Reads a key in PKIX form; `None` if it is none.
+    /// Parses a key in PKIX form; returns `None` if it is not one.
     pub fn read(der: &[u8]) -> Option<Self> {
         let (rest, info) = SubjectPublicKeyInfo::from_der(der).ok()?;
         rest.is_empty().then(|| Self::of(&info))?
@@ -121,7 +122,7 @@ impl Key {
         Some(Self { kind, bytes })
     }
 
-    /// Checks that the holder of the key signed `message` to prove it.
+    /// Checks that the holder of the key signed `message` as a proof of possession.
     ///
     /// # Errors
     /// Returns an error if the signature is not one of this key.
@@ -150,7 +151,7 @@ impl Key {
 }
 
 impl Request {
-    /// Reads a request; `None` if it is none.
+    /// Parses a certificate request; returns `None` if it is not one.
     pub fn read(der: &[u8]) -> Option<Self> {
         let (rest, request) = X509CertificationRequest::from_der(der).ok()?;
         if !rest.is_empty() {
@@ -168,7 +169,7 @@ impl Request {
     /// Checks that the request is signed with its own key.
     ///
     /// # Errors
-    /// Returns an error if it is not.
+    /// Returns an error if it is signed with another key.
     pub fn verify(&self) -> Result<(), BadSignature> {
         let candidates = algorithms(self.key.kind, &self.algorithm);
         let fits = |algorithm: &&'static dyn VerificationAlgorithm| {
@@ -184,7 +185,7 @@ impl Request {
     }
 }
 
-/// Returns the algorithms that an identifier may stand for with a kind of key.
+/// Returns the algorithms that an identifier may mean for a kind of key.
 fn algorithms(kind: KeyKind, identifier: &str) -> Vec<&'static dyn VerificationAlgorithm> {
     match (kind, identifier) {
         (KeyKind::Ed25519, "1.3.101.112") => vec![&signature::ED25519],
@@ -235,7 +236,7 @@ fn algorithms(kind: KeyKind, identifier: &str) -> Vec<&'static dyn VerificationA
 }
 
 impl Certificate {
-    /// Reads a certificate; `None` if it is none.
+    /// Parses a certificate; returns `None` if it is not one.
     pub fn read(der: &[u8]) -> Option<Self> {
         use x509_parser::extensions::GeneralName;
         let (rest, certificate) = X509Certificate::from_der(der).ok()?;

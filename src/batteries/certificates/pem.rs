@@ -1,4 +1,4 @@
-//! The blocks of a PEM text, found as Go finds them: what is not a block is passed over.
+//! The blocks of a PEM text, found as Go finds them: text outside of blocks is skipped.
 
 use base64::Engine;
 use base64::alphabet::STANDARD;
@@ -10,11 +10,11 @@ const DASHES: &str = "-----";
 /// One block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// What it says it is.
+    /// The label of the block, which says what it contains.
     pub label: String,
-    /// True if lines of headers come before the content.
+    /// True if there are header lines before the content.
     pub has_headers: bool,
-    /// The content.
+    /// The decoded content.
     pub bytes: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ pub fn blocks(text: &str) -> Vec<Block> {
     found
 }
 
-/// Where the next line that begins a block is.
+/// Returns the position of the next line that begins a block.
 fn begin(text: &str) -> Option<usize> {
     if text.starts_with(BEGIN) {
         return Some(0);
@@ -43,7 +43,7 @@ fn begin(text: &str) -> Option<usize> {
     text.find("\n-----BEGIN ").map(|at| at + 1)
 }
 
-/// Returns a block after its beginning, and how many bytes it has.
+/// Parses a block behind its first line. Returns it with its length in bytes.
 fn read(text: &str) -> Option<(Block, usize)> {
     let (line, mut rest) = text.split_once('\n')?;
     let label = line.trim_end().strip_suffix(DASHES)?.to_owned();

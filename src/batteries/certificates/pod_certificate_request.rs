@@ -19,9 +19,10 @@ const KEY_BYTES_MAX: usize = 10 * 1024;
 const CHAIN_BYTES_MAX: usize = 100 * 1024;
 const HOUR_SECONDS: i64 = 3600;
 const DAY_SECONDS: i64 = 24 * HOUR_SECONDS;
-/// How far the beginning of a certificate may be from now.
+/// Seconds by which the beginning of a certificate may differ from the present time.
 const SKEW_SECONDS: i64 = 300;
-/// How far from both ends a certificate has to be refreshed.
+/// Seconds that must lie between the time of refreshing a certificate and both ends of its
+/// validity.
 const REFRESH_SECONDS: i64 = 600;
 const SPEC: &str = "io.k8s.api.certificates.v1.PodCertificateRequestSpec";
 const OUTCOMES: [&str; 3] = ["Issued", "Denied", "Failed"];
@@ -145,7 +146,7 @@ fn validate_spec(errors: &mut Errors, spec: &Value) {
     }
 }
 
-/// Validates the kind of a key, and how that is shown.
+/// Returns the complaint about the kind of a key, with the form in which the kind is shown.
 fn kind_complaint(kind: KeyKind, curves: &str) -> Option<(Bad, String)> {
     use super::keys::Curve;
     match kind {

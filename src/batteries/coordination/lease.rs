@@ -1,4 +1,4 @@
-//! Leases: who holds something, and until when.
+//! Leases: the holder of something, and until when.
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};

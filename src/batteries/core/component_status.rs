@@ -1,4 +1,4 @@
-//! ComponentStatuses, which are never stored: only their table is special.
+//! ComponentStatuses, which are never stored: only their table needs code.
 
 use polyplane_apimachinery::Value;
 use polyplane_registry::Strategy;

@@ -1,4 +1,4 @@
-//! ConfigMaps: two maps that share their keys, and may be frozen.
+//! ConfigMaps: two maps without common keys, which may be immutable.
 
 use crate::shared::object_metadata;
 use base64::Engine;
@@ -9,7 +9,7 @@ use polyplane_apimachinery::{Map, Value};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy, age};
 
-/// Most bytes that the values of a ConfigMap or Secret have together.
+/// Most bytes that the values of a ConfigMap or Secret may have together, as upstream limits them.
 pub const VALUE_BYTES_MAX: usize = 1024 * 1024;
 
 /// Behaviour of ConfigMaps.
@@ -53,12 +53,12 @@ impl Strategy for ConfigMap {
     }
 }
 
-/// Returns the members of a map, none if it is not there.
+/// Returns the members of a map; none if the map is absent.
 pub fn members(map: &Value) -> impl Iterator<Item = (&str, &Value)> {
     map.as_object().into_iter().flat_map(Map::iter)
 }
 
-/// Makes nothing of null among bytes.
+/// Replaces null among bytes by an empty value.
 pub fn fill_bytes(object: &mut Value, field: &str) {
     let map = object.get_mut(field).and_then(Value::as_object_mut);
     for (_, value) in map.into_iter().flat_map(Map::iter_mut) {
@@ -68,14 +68,14 @@ pub fn fill_bytes(object: &mut Value, field: &str) {
     }
 }
 
-/// Returns the bytes that a base64 text stands for.
+/// Returns the bytes that a base64 text represents.
 pub fn bytes_of(value: &Value) -> Vec<u8> {
     BASE64_STANDARD
         .decode(value.as_str().unwrap_or(""))
         .unwrap_or_default()
 }
 
-/// What a change of a frozen object may not touch.
+/// Complains about changes of fields that must not change in an immutable object.
 pub fn validate_frozen(object: &Value, old: &Value, fields: &[&str]) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if !old.bool_at(&["immutable"]) {

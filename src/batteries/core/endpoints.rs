@@ -1,4 +1,4 @@
-//! Endpoints: addresses and ports behind a Service, in subsets.
+//! Endpoints: the addresses and ports of a Service's pods, in subsets.
 
 use crate::shared::network::addresses;
 use crate::shared::object_metadata;
@@ -8,7 +8,7 @@ use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy, age};
 
-/// Addresses that a table shows.
+/// Number of addresses that a table shows.
 const SHOWN_MAX: usize = 3;
 
 /// Behaviour of Endpoints.
@@ -69,7 +69,7 @@ impl Strategy for Endpoints {
     }
 }
 
-/// Returns the first addresses, and how many more there are.
+/// Returns the first addresses, and the number of further ones.
 fn shown(object: &Value) -> String {
     let subsets = object.items_at(&["subsets"]);
     if subsets.is_empty() {

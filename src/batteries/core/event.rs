@@ -8,14 +8,14 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Str, Value, names};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
-/// Seconds that an Event stays.
+/// Seconds after which an Event is deleted.
 const LIFETIME_SECONDS: i64 = 3600;
-/// Most bytes of an action, a reason and the name of a reporter.
+/// Most bytes of an action, a reason and the name of a reporter, as upstream limits them.
 const WORD_BYTES_MAX: usize = 128;
-/// Most bytes of a note.
+/// Most bytes of a note, as upstream limits them.
 const NOTE_BYTES_MAX: usize = 1024;
 
-/// Names that differ: in `events.k8s.io`, and as stored.
+/// Fields with different names: in `events.k8s.io`, and as stored.
 const RENAMED: [(&str, &str); 7] = [
     ("deprecatedCount", "count"),
     ("deprecatedFirstTimestamp", "firstTimestamp"),
@@ -26,7 +26,8 @@ const RENAMED: [(&str, &str); 7] = [
     ("reportingController", "reportingComponent"),
 ];
 
-/// What an update through `events.k8s.io` may not change: as stored, and as messages name it.
+/// Fields that an update through `events.k8s.io` may not change: as stored, and as messages name
+/// them.
 const FIXED: [(&str, &str); 13] = [
     ("involvedObject", "involvedObject"),
     ("reason", "reason"),
@@ -47,9 +48,9 @@ const STORED: &str = "io.k8s.api.core.v1.Event";
 /// Behaviour of Events in one of their groups.
 #[derive(Debug)]
 pub enum Event {
-    /// The core group, which takes nearly everything.
+    /// The core group, which accepts nearly everything.
     Core,
-    /// `events.k8s.io`.
+    /// The group `events.k8s.io`.
     Events,
 }
 
@@ -152,7 +153,7 @@ impl Strategy for Event {
                 .map(|pair| pair.0)
         });
         if matches!(self, Self::Events) {
-            // This group leaves out what the other writes empty.
+            // This group leaves out fields that the core group writes empty.
             for field in ["reportingController", "reportingInstance"] {
                 if object.str_at(&[field]).is_empty() {
                     drop(object.remove(&[field]));
@@ -168,7 +169,7 @@ impl Strategy for Event {
 }
 
 impl Event {
-    /// Validates an Event in every group.
+    /// Validates an Event of either group.
     fn validate_always(&self, object: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         let involved = Path::new("involvedObject");
@@ -323,7 +324,7 @@ fn rename(object: Value, renamed: impl Fn(&str) -> Option<&'static str>) -> Valu
     Value::Object(members.collect())
 }
 
-/// Who reported it: component and instance.
+/// Returns the reporter of the event: component and instance.
 fn source_text(object: &Value) -> String {
     let first = |old: &str, new: &str| -> String {
         let old = object.str_at(&["source", old]);

@@ -1,4 +1,4 @@
-//! LimitRanges: per type, bounds and defaults that have to agree with each other.
+//! LimitRanges: for each type, bounds and defaults that must be consistent.
 
 use super::config_map::members;
 use crate::shared::object_metadata;
@@ -14,9 +14,9 @@ use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
 use std::collections::BTreeSet;
 
-/// How a table shows a time that is not set.
+/// The text that a table shows for a time that is not set.
 const NO_TIME: &str = "0001-01-01T00:00:00Z";
-/// The largest amount that can be counted in thousandths.
+/// The largest amount that can be counted in thousandths without overflow.
 const MILLI_MAX: i64 = i64::MAX / 1000;
 
 /// Behaviour of LimitRanges.
@@ -47,7 +47,7 @@ impl Strategy for LimitRange {
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
-        // One without a name is named by its uid.
+        // An object without a name is named by its uid.
         if object.str_at(&["metadata", "name"]).is_empty() {
             let uid = object.str_at(&["metadata", "uid"]).to_owned();
             object.set(&["metadata", "name"], uid);
@@ -74,7 +74,7 @@ impl Strategy for LimitRange {
     }
 }
 
-/// Copies amounts that `to` lacks.
+/// Copies the amounts that `to` lacks from `from`.
 fn fill(limit: &mut Value, from: &str, to: &str) {
     let Some(source) = limit.get(from).and_then(Value::as_object).cloned() else {
         return;
@@ -155,7 +155,7 @@ fn validate_limit(kind: &str, limit: &Value, path: &Path<'_>, errors: &mut Vec<F
     }
 }
 
-/// What one item says about one resource.
+/// The bounds and defaults of one item for one resource.
 struct Bounds {
     min: Option<Quantity>,
     max: Option<Quantity>,
@@ -242,7 +242,8 @@ impl Bounds {
         self.validate_overcommit(name, path, errors);
     }
 
-    /// A resource that cannot be overcommitted has one default for request and limit.
+    /// Checks that a resource which cannot be overcommitted has the same default for request and
+    /// limit.
     fn validate_overcommit(&self, name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         if let (Some(default), Some(request)) = (&self.default, &self.request)
             && !may_overcommit(name)
@@ -301,7 +302,7 @@ impl Bounds {
     }
 }
 
-/// Which of two amounts a text shows as the bad one.
+/// The choice which of two amounts a text shows as the bad one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ReportedAmount {
     Low,

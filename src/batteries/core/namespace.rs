@@ -1,4 +1,4 @@
-//! Namespaces: they stay until their content is gone, which `spec.finalizers` stand for.
+//! Namespaces: they stay until their content is deleted, which `spec.finalizers` represent.
 
 use crate::shared::object_metadata;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -8,13 +8,13 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_registry::strategy::{Companion, CompanionChange, Context, Strategy, age};
 use polyplane_registry::{Scope, metadata};
 
-/// The label that carries the name.
+/// The label that has the namespace's name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
-/// The finalizer that stands for the content.
+/// The finalizer that represents the content.
 const CONTENT: &str = "kubernetes";
-/// Namespaces that are never deleted.
+/// The namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-public", "kube-system"];
-/// What the ConfigMap of every namespace says about itself.
+/// The description in the ConfigMap with the root CA that every namespace has.
 const ROOT_CA_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
 /// Behaviour of Namespaces.
@@ -166,7 +166,7 @@ impl Strategy for Namespace {
     }
 }
 
-/// Names that are no value of a label are refused anyway.
+/// Sets the label with the name. A name that cannot be a label value is refused elsewhere.
 fn set_name_label(object: &mut Value) {
     let name = object.str_at(&["metadata", "name"]).to_owned();
     if !name.is_empty() && names::label_value(&name).is_empty() {

@@ -1,4 +1,4 @@
-//! Nodes: they report their own status, at birth too.
+//! Nodes: they report their own status, also when they are created.
 
 pub mod validation;
 
@@ -128,7 +128,8 @@ impl Strategy for Node {
     }
 }
 
-/// `podCIDR` is the first of `podCIDRs`, and decides where they differ.
+/// Makes `podCIDR` and `podCIDRs` consistent: `podCIDR` is the first of `podCIDRs`, and counts if
+/// they differ.
 fn align_ranges(object: &mut Value) {
     let single = object.str_at(&["spec", "podCIDR"]).to_owned();
     let first = object

@@ -1,4 +1,4 @@
-//! PersistentVolumes: storage whose source stays what it is.
+//! PersistentVolumes: storage whose source cannot change.
 
 pub mod claim_fields;
 pub mod sources;
@@ -24,7 +24,8 @@ use sources::{SOURCES, is_root, takes_mount_options};
 const SPEC: &str = "io.k8s.api.core.v1.PersistentVolumeSpec";
 const AFFINITY: &str = "io.k8s.api.core.v1.VolumeNodeAffinity";
 const MOUNT_ANNOTATION: &str = "volume.beta.kubernetes.io/mount-options";
-/// Sources whose plugins are on their way out: field, as named, since when.
+/// Sources whose plugins are deprecated: the field, its name in warnings, and the version of the
+/// deprecation.
 const OLD_SOURCES: [(&str, &str, &str); 6] = [
     ("cephfs", "cephfs", "v1.28, non-functional in v1.31+"),
     (
@@ -282,7 +283,7 @@ fn validate_capacity(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// Validates the places where a volume's data is.
+/// Validates the sources, which say where a volume's data is.
 pub fn validate_sources(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let mut sources = 0;
@@ -328,7 +329,7 @@ fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldE
     let mut errors = Vec::new();
     let spec = Path::new("spec");
     let (mut new_sources, old_sources) = (sources_of(object), sources_of(old));
-    // A driver may be told later how it expands volumes.
+    // The way in which a driver expands volumes may be set later.
     if old_sources
         .get("csi")
         .is_some_and(|csi| csi["controllerExpandSecretRef"].is_null())
@@ -369,7 +370,7 @@ fn validate_change(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldE
     errors
 }
 
-/// Returns the part of the spec that says where the data is.
+/// Returns the part of the spec with the sources.
 fn sources_of(object: &Value) -> Value {
     let mut sources = Value::object();
     for source in &SOURCES {
@@ -383,7 +384,7 @@ fn sources_of(object: &Value) -> Value {
     sources
 }
 
-/// Gives requirements the labels of `new` where those succeed theirs.
+/// Renames labels in node requirements to those of `new`, if these are their successors.
 fn rename_labels(old: &mut Value, new: &Value) {
     let path = ["required", "nodeSelectorTerms"];
     let Some(terms) = old.at_mut(&path).and_then(Value::as_array_mut) else {

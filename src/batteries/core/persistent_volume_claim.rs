@@ -1,4 +1,4 @@
-//! PersistentVolumeClaims: a request for storage, whose spec is nearly immutable.
+//! PersistentVolumeClaims: a request for storage, whose spec can hardly be changed.
 
 pub mod update;
 
@@ -130,7 +130,7 @@ impl Strategy for PersistentVolumeClaim {
     }
 }
 
-/// Drops sources of kinds that nobody has to populate, unless the claim had a source before.
+/// Drops sources of kinds that no controller populates, unless the claim had a source before.
 fn drop_foreign_source(object: &mut Value, old: &Value) {
     let had = |field: &str| !old["spec"][field].is_null();
     if had("dataSource") || had("dataSourceRef") || !object["spec"]["dataSourceRef"].is_null() {
@@ -176,7 +176,7 @@ fn validate_spec(object: &Value, old: &Value) -> Vec<FieldError> {
         labels::validate_label_selector(spec.get("selector"), &path.child("selector"));
     let stale = !labels::validate_label_selector(old["spec"].get("selector"), &path).is_empty();
     if stale {
-        // Bad values that were stored once may stay.
+        // Invalid values that were stored once are allowed to stay.
         selector.retain(|error| !error.field.contains("values["));
     }
     errors.extend(selector);
@@ -244,7 +244,7 @@ fn validate_sources(spec: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec
     let differ = ["apiGroup", "kind", "name"]
         .iter()
         .any(|field| source[*field] != reference[*field]);
-    // Upstream shows the path instead of the value here, and a path has nothing to show.
+    // Upstream shows the path instead of the value here, which as JSON is an empty object.
     let bad = || Bad::Shown("{}".into());
     if !reference.str_at(&["namespace"]).is_empty() {
         let detail = "may not be specified when dataSourceRef.namespace is specified";

@@ -186,7 +186,7 @@ impl Strategy for Pod {
     }
 }
 
-/// Complaints about metadata by the rules of new and of changed pods.
+/// Returns complaints about metadata by the rules of new and of changed pods.
 fn metadata_errors(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_update(object, old);
     errors.extend(object_metadata::validate(

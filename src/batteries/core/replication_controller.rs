@@ -84,7 +84,7 @@ impl Strategy for ReplicationController {
             warnings.extend(warnings::template(&object["spec"]["template"], &path));
             return warnings;
         };
-        // As upstream, which looks at the template as it was before.
+        // As upstream does, which tests the template as it was before.
         let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
         if generation(old) != generation(object) {
             warnings.extend(warnings::template(&old["spec"]["template"], &path));
@@ -168,7 +168,7 @@ fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// Fields that could not be converted from another kind may not change.
+/// Complains about changes of fields that could not be converted from another kind.
 fn conversion_errors(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let annotations = old

@@ -1,4 +1,4 @@
-//! ResourceQuotas: what a namespace may take of each resource, and of which objects.
+//! ResourceQuotas: the amounts of each resource that a namespace may use, and by which objects.
 
 use super::config_map::members;
 use crate::shared::object_metadata;
@@ -22,12 +22,12 @@ const SCOPES: [&str; 7] = [
     "VolumeAttributesClass",
     "CrossNamespacePodAffinity",
 ];
-/// Scopes of which an object cannot be in both.
+/// Pairs of scopes that no object can have both.
 const CONFLICTS: [[&str; 2]; 2] = [
     ["BestEffort", "NotBestEffort"],
     ["NotTerminating", "Terminating"],
 ];
-/// Scopes that a selector can only ask to be there.
+/// Scopes that a selector can only require to exist.
 const EXISTING: [&str; 5] = [
     "BestEffort",
     "NotBestEffort",
@@ -164,7 +164,7 @@ fn validate_spec(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Returns the resources of a quota that do not go with a scope.
+/// Returns the number of resources in a quota that cannot be combined with a scope.
 fn misfits(spec: &Value, scope: &str) -> usize {
     let fits = |resource: &str| match scope {
         "Terminating"

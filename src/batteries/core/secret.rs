@@ -1,4 +1,4 @@
-//! Secrets: content that its type prescribes.
+//! Secrets: their type determines the required content.
 
 use super::config_map::{
     VALUE_BYTES_MAX, bytes_of, fill_bytes, members, validate_frozen, validate_key,
@@ -89,7 +89,7 @@ impl Strategy for Secret {
     }
 }
 
-/// `stringData` is a way to write `data`.
+/// Moves `stringData` into `data`: it is another way to write the same data.
 fn merge_texts(object: &mut Value) {
     fill_bytes(object, "data");
     let Some(texts) = object.remove(&["stringData"]) else {
@@ -150,7 +150,7 @@ fn validate_content(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// Validates a value that has to be there and to hold a JSON object.
+/// Validates a value that must be present and contain a JSON object.
 fn validate_json(data: &Value, key: &str, path: &Path<'_>) -> Option<FieldError> {
     let Some(value) = data.get(key) else {
         return Some(FieldError::required(&path.key(key), ""));

@@ -1,4 +1,4 @@
-//! Services: an address and ports before a set of endpoints.
+//! Services: an address and ports for a set of endpoints.
 
 pub mod allocation;
 pub mod ip_families;
@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use update as change;
 use validation as checks;
 
-/// Seconds that a client stays with an endpoint, if it does at all.
+/// Seconds for which a client stays with an endpoint, if affinity is on.
 const AFFINITY_SECONDS: i64 = 10_800;
 const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 const TOPOLOGY: &str = "service.kubernetes.io/topology-mode";

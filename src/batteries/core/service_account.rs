@@ -1,4 +1,4 @@
-//! ServiceAccounts: references to Secrets are names and nothing else.
+//! ServiceAccounts: only the names of their references to Secrets are kept.
 
 use crate::shared::object_metadata;
 use polyplane_apimachinery::Value;

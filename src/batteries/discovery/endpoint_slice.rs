@@ -27,7 +27,7 @@ const CONTROLLERS: [&str; 2] = [
     "endpointslicemirroring-controller.k8s.io",
 ];
 
-/// Validates a name.
+/// A check that returns the complaints about a name.
 type NameCheck = fn(&str) -> Vec<String>;
 
 /// Behaviour of EndpointSlices.
@@ -115,7 +115,8 @@ fn port_text(port: &Value) -> String {
     }
 }
 
-/// Removes the topology of endpoints that changed; what named a node becomes the name of the node.
+/// Removes the deprecated topology of endpoints that changed. Its node becomes the endpoint's
+/// `nodeName`.
 fn drop_topology(object: &mut Value, old: Option<&Value>) {
     if old.is_some_and(|old| old["endpoints"] == object["endpoints"]) {
         return;

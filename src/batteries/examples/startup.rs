@@ -1,5 +1,5 @@
-//! How long the built-in kinds take until a plane can be served, in a process that has just begun:
-//! `cargo run --release -p polyplane-batteries --example startup`.
+//! Measures the time from the start of a process until the built-in kinds are ready and a plane can
+//! be served: `cargo run --release -p polyplane-batteries --example startup`.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! FlowSchemas: which requests go to which priority level.
+//! FlowSchemas: the assignment of requests to priority levels.
 
 use crate::bootstrap;
 use crate::shared::object_metadata;
@@ -73,7 +73,7 @@ impl Strategy for FlowSchema {
     }
 }
 
-/// Returns the spec that an object of this name has to have, if the server needs it to be so.
+/// Returns the spec that the server requires of an object with this name, if it requires one.
 pub fn mandatory_spec(resource: &str, name: &str) -> Option<&'static Value> {
     let mut objects = bootstrap::objects().iter();
     let wanted = objects.find(|object| {
@@ -85,7 +85,7 @@ pub fn mandatory_spec(resource: &str, name: &str) -> Option<&'static Value> {
     matches!(name, "exempt" | "catch-all").then(|| &wanted.tree["spec"])
 }
 
-/// Validates the conditions: types have to be there and different.
+/// Validates the conditions: types must be present and different.
 pub fn validate_status(errors: &mut Errors, object: &Value) {
     let (status, mut seen) = (Path::new("status"), BTreeSet::new());
     let list = status.child("conditions");
@@ -120,7 +120,8 @@ fn validate(errors: &mut Errors, object: &Value) {
     validate_status(errors, object);
 }
 
-/// True if two trees mean the same: what is absent here may be null, empty, zero or false there.
+/// Returns true if two trees are equivalent: a member that is absent in one may be null, empty,
+/// zero or false in the other.
 pub fn same(left: &Value, right: &Value) -> bool {
     let empty = |value: &Value| match value {
         Value::Null | Value::Bool(false) | Value::Int(0) => true,
@@ -280,7 +281,7 @@ fn validate_member(errors: &mut Errors, kind: &str, member: &Value, path: &Path<
     }
 }
 
-/// The complaint about a list in which a wildcard is not alone.
+/// Complains about a list in which a wildcard is not the only item.
 fn lone_wildcard(errors: &mut Errors, rule: &Value, field: &str, words: &str, path: &Path<'_>) {
     let list = texts(&rule[field]);
     if list.len() > 1 && list.contains(&"*") {

@@ -1,4 +1,4 @@
-//! PriorityLevelConfigurations: how many requests of a level run at once, and which wait.
+//! PriorityLevelConfigurations: how many requests of a level run at once, and how many wait.
 
 use super::flow_schema::{mandatory_spec, same, validate_status};
 use crate::shared::object_metadata;
@@ -15,7 +15,7 @@ use polyplane_registry::strategy::{Context, Strategy};
 const DEFINITION: &str = "io.k8s.api.flowcontrol.v1.PriorityLevelConfigurationSpec";
 const KEEP_ZERO_ANNOTATION: &str = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
 const QUEUES_MAX: i64 = 10_000_000;
-/// Most bits of a hash that dealing queues may use.
+/// Number of hash bits that choosing queues may use at most.
 const HASH_BITS_MAX: i64 = 60;
 
 /// Behaviour of PriorityLevelConfigurations.

@@ -20,14 +20,14 @@ const PATH_TYPES: [&str; 3] = ["Exact", "ImplementationSpecific", "Prefix"];
 #[derive(Debug)]
 pub struct Ingress;
 
-/// What an update may keep because it was stored before.
+/// Invalid values that an update may keep because they were stored before.
 #[derive(Clone, Copy, Debug, Default)]
 struct Leniency {
     secret_names: bool,
     wildcard_rules: bool,
 }
 
-/// The rule for names of services.
+/// A check of the names of services.
 type ServiceNames = fn(&str) -> Vec<String>;
 
 impl Strategy for Ingress {
@@ -118,7 +118,7 @@ impl Strategy for Ingress {
     }
 }
 
-/// Keeps the spec of a write to the status subresource; metadata may change.
+/// Keeps the spec in a write to the status subresource; metadata may change.
 pub fn keep_spec(object: &mut Value, old: &Value) {
     match old.get("spec") {
         Some(spec) => object.set(&["spec"], spec.clone()),
@@ -126,7 +126,7 @@ pub fn keep_spec(object: &mut Value, old: &Value) {
     }
 }
 
-/// Returns the hosts of the rules, three of them at most.
+/// Returns the hosts of the rules, at most three.
 fn hosts(rules: &[Value]) -> String {
     const SHOWN_MAX: usize = 3;
     let (mut list, mut more) = (Vec::new(), false);
@@ -145,7 +145,7 @@ fn hosts(rules: &[Value]) -> String {
     }
 }
 
-/// Where a load balancer is reached.
+/// Returns the addresses at which a load balancer is reached.
 fn balancer_addresses(object: &Value) -> String {
     let points = object
         .items_at(&["status", "loadBalancer", "ingress"])

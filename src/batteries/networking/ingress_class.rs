@@ -1,4 +1,4 @@
-//! IngressClasses: a controller and where its parameters are.
+//! IngressClasses: a controller and a reference to its parameters.
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::age_cell;

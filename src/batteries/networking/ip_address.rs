@@ -1,4 +1,4 @@
-//! IPAddresses: named like the address they stand for.
+//! IPAddresses, each of which is named like the address that it represents.
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};

@@ -1,4 +1,4 @@
-//! NetworkPolicies: which peers may talk to which pods.
+//! NetworkPolicies: which peers may connect to which pods.
 
 use crate::shared::network::addresses::{cidr_warnings, validate_cidr};
 use crate::shared::object_metadata;
@@ -13,7 +13,7 @@ use polyplane_apimachinery::names;
 use polyplane_registry::strategy::{Context, Strategy};
 use std::net::IpAddr;
 
-/// Rule lists and what their peers are called.
+/// The lists of rules and the names of their peers.
 const DIRECTIONS: [(&str, &str); 2] = [("ingress", "from"), ("egress", "to")];
 const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 const TYPES: [&str; 2] = ["Ingress", "Egress"];
@@ -22,7 +22,7 @@ const TYPES: [&str; 2] = ["Ingress", "Egress"];
 #[derive(Debug)]
 pub struct NetworkPolicy;
 
-/// What was stored before and stays allowed.
+/// Invalid values that were stored before and stay allowed.
 struct Before<'v> {
     values: SelectorValues,
     ranges: Vec<&'v str>,
@@ -239,7 +239,7 @@ fn validate_block(errors: &mut Errors, block: &Value, path: &Path<'_>, before: &
     }
 }
 
-/// True if two addresses of one family begin with the same bits.
+/// Returns true if two addresses of one family begin with the same bits.
 fn same_network(left: IpAddr, right: IpAddr, bits: u8) -> bool {
     let shared = |difference: u128, width: u32| {
         let kept = width - u32::from(bits).min(width);

@@ -1,4 +1,4 @@
-//! RuntimeClasses: how containers are run, and what that costs.
+//! RuntimeClasses: the way in which containers are run, and its overhead.
 
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;

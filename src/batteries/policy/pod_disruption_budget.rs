@@ -1,4 +1,4 @@
-//! PodDisruptionBudgets: how many pods have to stay.
+//! PodDisruptionBudgets: the number of pods that must stay available.
 
 use crate::networking::ingress::keep_spec;
 use crate::shared::table_cells::{age_cell, name_cell};

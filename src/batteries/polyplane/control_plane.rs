@@ -2,7 +2,7 @@
 //!
 //! The object *is* the directory record: creating it is the birth of a plane, complete in one
 //! commit, `Ready` included. The id in its status is drawn once and never used again; the name may
-//! be. A finalizer keeps the object until the plane's owner has removed everything behind it.
+//! be. A finalizer keeps the object until the plane's owner has removed the plane's whole range.
 
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -13,16 +13,16 @@ use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::{Context, age};
 
-/// Keeps a ControlPlane until its plane is removed.
+/// The finalizer that keeps a ControlPlane until its plane is removed.
 pub const FINALIZER: &str = "polyplane.dev/plane";
-/// Group of the kind.
+/// The API group of the kind.
 pub const GROUP: &str = "polyplane.dev";
-/// Resource of the kind.
+/// The resource of the kind.
 pub const RESOURCE: &str = "controlplanes";
-/// Letters of an id that are taken from its object's uid.
+/// Number of letters of an id that are taken from its object's uid.
 const ID_LETTERS: usize = 20;
 
-/// The ids of planes, so that one is found by its id as fast as by its name.
+/// An index of planes' ids, so that a plane is found by its id as fast as by its name.
 pub struct PlaneIds;
 
 impl Index for PlaneIds {
@@ -40,7 +40,7 @@ impl Index for PlaneIds {
     }
 }
 
-/// Returns the place of [`PlaneIds`] among the indexes of a plane.
+/// Returns the position of [`PlaneIds`] among the indexes of a plane.
 pub fn ids() -> IndexId {
     IndexId(crate::core::BATTERY.indexes.len())
 }
@@ -171,7 +171,8 @@ impl Strategy for ControlPlane {
     }
 }
 
-/// Returns a wish for a replica or for a zone, not both; whether it can be met now does not matter.
+/// Complains about the placement: it may name a replica or a zone, but not both. Whether it can be
+/// satisfied now does not matter.
 fn placement_errors(object: &Value) -> Vec<FieldError> {
     let path = Path::new("spec");
     let path = path.child("placement");
@@ -195,23 +196,24 @@ fn placement_errors(object: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What a directory needs of a ControlPlane, read from its bytes without decoding it.
+/// The facts about a ControlPlane that the directory needs, read from its bytes without decoding
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectoryRecord {
     /// The immutable id.
     pub id: String,
-    /// The content hash of the layer it was born with.
+    /// The content hash of the layer that the plane was born with.
     pub layer: String,
-    /// When it was born, RFC 3339.
+    /// The time at which the plane was born, RFC 3339.
     pub born_at: String,
-    /// The replica it wishes for.
+    /// The requested replica.
     pub replica: Option<String>,
-    /// The zone it wishes for.
+    /// The requested zone.
     pub zone: Option<String>,
 }
 
 impl DirectoryRecord {
-    /// Reads the canonical bytes of a ControlPlane; `None` if they have no id or no layer.
+    /// Reads the canonical bytes of a ControlPlane; returns `None` if they have no id or no layer.
     #[must_use]
     pub fn read(body: &[u8]) -> Option<Self> {
         let text = |path: &[&str]| json::scan::string_at(body, path).map(|text| text.into_owned());
@@ -227,8 +229,8 @@ impl DirectoryRecord {
     }
 }
 
-/// Returns the id of the plane whose object has this uid: part of it, and a letter in front so that
-/// it is a DNS label.
+/// Returns the id of the plane whose object has this uid: part of the uid, with a letter before it
+/// so that it is a DNS label.
 fn id_of(uid: &str) -> String {
     let letters = uid
         .chars()
@@ -239,7 +241,7 @@ fn id_of(uid: &str) -> String {
     id
 }
 
-/// Returns a condition as the kind shows it.
+/// Returns a condition in the form in which the kind shows it.
 pub fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -> Value {
     json!({
         "type": kind,

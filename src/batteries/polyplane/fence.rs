@@ -1,30 +1,31 @@
-//! Fence: which replica may write to a plane, as the store has it. Nobody writes these objects
-//! through the API; a replica that takes, releases or deletes a plane does.
+//! Fence: which replica may write to a plane, as the store has it. These objects cannot be written
+//! through the API; a replica writes them when it acquires, releases or deletes a plane.
 
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::age;
 
-/// What is known of a plane's fence.
+/// The facts about a plane's fence.
 #[derive(Debug, Clone, Default)]
 pub struct FenceFacts {
     /// The plane's id.
     pub id: String,
-    /// The plane's name, where there is a ControlPlane of this id.
+    /// The plane's name, if there is a ControlPlane with this id.
     pub plane: Option<Str>,
-    /// When the plane was born, RFC 3339: the store does not note when a fence was made.
+    /// The time at which the plane was born, RFC 3339, because the store does not record when a
+    /// fence was created.
     pub born_at: Option<Str>,
     /// `Held`, `Released`, `Deleted`; `Unreadable` if this program cannot read the record.
     pub state: &'static str,
     /// The replica that holds the plane, or held it last.
     pub holder: Option<String>,
-    /// Which life of that replica.
+    /// The incarnation of that replica.
     pub incarnation: Option<u64>,
-    /// How often the plane was taken.
+    /// The number of times that the plane was acquired.
     pub epoch: Option<u64>,
-    /// The plane's newest revision when it was released.
+    /// The revision of the plane's head at its release.
     pub head: Option<u64>,
-    /// The replica that is to take it next.
+    /// The replica that should acquire the plane next.
     pub successor: Option<String>,
 }
 
@@ -64,12 +65,12 @@ impl FenceFacts {
     }
 }
 
-/// Resource of the kind.
+/// The resource of the kind.
 pub const RESOURCE: &str = "fences";
-/// The resource as [`ExternalObjects`](polyplane_registry::ExternalObjects) names it.
+/// The name of the resource for [`ExternalObjects`](polyplane_registry::ExternalObjects).
 pub const QUALIFIED: &str = "fences.polyplane.dev";
 
-/// The behaviour of Fence: its table.
+/// The behaviour of Fence, which is only its table.
 #[derive(Debug)]
 pub struct Fence;
 

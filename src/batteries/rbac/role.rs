@@ -1,4 +1,4 @@
-//! Roles and ClusterRoles: rules about what may be done.
+//! Roles and ClusterRoles: rules that allow requests.
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{created_cell, name_cell};
@@ -15,7 +15,7 @@ use polyplane_registry::strategy::{Context, Strategy};
 /// Behaviour of Roles and ClusterRoles.
 #[derive(Debug)]
 pub struct Role {
-    /// Where the rules hold.
+    /// The scope in which the rules apply.
     pub scope: Scope,
 }
 

@@ -1,4 +1,4 @@
-//! RoleBindings and ClusterRoleBindings: who has which role.
+//! RoleBindings and ClusterRoleBindings: the subjects of each role.
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
@@ -16,7 +16,7 @@ const ROLE_REF: &str = "io.k8s.api.rbac.v1.RoleRef";
 /// Behaviour of RoleBindings and ClusterRoleBindings.
 #[derive(Debug)]
 pub struct RoleBinding {
-    /// Where the binding holds.
+    /// The scope in which the binding applies.
     pub scope: Scope,
 }
 

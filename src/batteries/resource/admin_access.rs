@@ -1,4 +1,5 @@
-//! Access to devices beside what they are allocated for: only in namespaces that say so.
+//! Administrative access to devices beside their allocation, which is only allowed in labelled
+//! namespaces.
 
 use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -9,10 +10,11 @@ use polyplane_plane::{Key, Snapshot};
 /// The label of a namespace in which such access is allowed.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Refuses a new claim or template whose `spec` asks for such access where it is not allowed.
+/// Refuses a new claim or template whose `spec` requests such access in a namespace that does not
+/// allow it.
 ///
 /// # Errors
-/// Returns 422 about the first request that asks.
+/// Returns 422 about the first device request that asks for the access.
 pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result<(), ApiError> {
     let requests = spec.items_at(&["devices", "requests"]);
     let Some(at) = requests
@@ -21,17 +23,18 @@ pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result
     else {
         return Ok(());
     };
-    // The path is that of a claim of an older version, for templates too, as upstream has it.
+    // The path is that of a claim of an older version, also for templates, as upstream's.
     let path = Path::new("spec");
     let path = path.child("devices");
     let path = path.child("requests");
     needs_label(kind, cut, object, &path.index(at))
 }
 
-/// Refuses a claim's first allocation that grants such access where it is not allowed.
+/// Refuses a claim's first allocation if it grants such access in a namespace that does not allow
+/// it.
 ///
 /// # Errors
-/// Returns 422 about the first result that grants.
+/// Returns 422 about the first result that grants the access.
 pub fn admit_status(cut: &Snapshot, object: &Value, old: &Value) -> Result<(), ApiError> {
     let first = |claim: &Value| {
         let results = claim.items_at(&["status", "allocation", "devices", "results"]);
@@ -40,7 +43,7 @@ pub fn admit_status(cut: &Snapshot, object: &Value, old: &Value) -> Result<(), A
             .position(|result| result.bool_at(&["adminAccess"]))
     };
     match (first(old), first(object)) {
-        // An allocation does not change, so what was granted stays granted.
+        // An allocation does not change, so access that was granted stays granted.
         (Some(_), _) | (_, None) => Ok(()),
         (None, Some(at)) => {
             let path = Path::new("status.allocation.devices.results");

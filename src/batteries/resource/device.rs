@@ -13,7 +13,7 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 use polyplane_registry::Features;
 
-/// The definition of an attribute.
+/// The name of the definition of an attribute.
 pub const ATTRIBUTE: &str = "io.k8s.api.resource.v1.DeviceAttribute";
 const ENTRIES_MAX: usize = 32;
 const VALUES_MAX: usize = 48;
@@ -21,15 +21,15 @@ const VALUE_BYTES_MAX: usize = 64;
 const TAINTS_MAX: usize = 16;
 const COUNTER_SETS_MAX: usize = 2;
 const COUNTERS_MAX: usize = 32;
-/// Members of an attribute that hold one value, and those that hold a list.
+/// The members of an attribute that have a list of values.
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
-/// Who says which nodes reach a device.
+/// The choice where the nodes that reach a device are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
-    /// Each device for itself.
+    /// Each device names its own.
     PerDevice,
-    /// The slice for all.
+    /// The slice names them for all its devices.
     PerSlice,
 }
 
@@ -38,13 +38,13 @@ fn has_lists(device: &Value) -> bool {
         .any(|(_, attribute)| LISTS.iter().any(|list| present(&attribute[*list])))
 }
 
-/// True for a device of which a slice can have fewer.
+/// Returns true for a device with features of which a slice may have only few devices.
 pub fn is_advanced(device: &Value) -> bool {
     let some = |field: &str| !device.items_at(&[field]).is_empty();
     some("taints") || some("consumesCounters") || has_lists(device)
 }
 
-/// Validates a device; `old` is the one of the same name before.
+/// Validates a device; `old` is the device of the same name before the update.
 pub fn validate(
     errors: &mut Errors,
     features: &Features,
@@ -179,7 +179,7 @@ fn validate_version(errors: &mut Errors, path: &Path<'_>, version: &str) {
     value_length(errors, path, version);
 }
 
-/// True for three numbers between dots, perhaps with a pre-release and a build after them.
+/// Returns true for three numbers between dots, with an optional pre-release and build behind them.
 fn is_semantic_version(text: &str) -> bool {
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let number = |part: &str| digits(part) && (part == "0" || !part.starts_with('0'));
@@ -205,7 +205,8 @@ fn is_semantic_version(text: &str) -> bool {
         && build.is_none_or(|parts| parts.split('.').all(word))
 }
 
-/// Counters by name; the schema declares that there are some and how they are called.
+/// Validates counters by name. The schema declares that there must be some and what their names may
+/// be.
 pub fn counters(errors: &mut Errors, path: &Path<'_>, counters: &Value) {
     let count = members(counters).count();
     if count > COUNTERS_MAX {
@@ -235,7 +236,7 @@ fn validate_consumption(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
     }
 }
 
-/// Which nodes can reach the device: said in exactly one way.
+/// Checks that exactly one field says which nodes can reach the device.
 fn validate_nodes(errors: &mut Errors, path: &Path<'_>, device: &Value) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
     let mut ways = Vec::new();
@@ -276,7 +277,7 @@ fn validate_nodes(errors: &mut Errors, path: &Path<'_>, device: &Value) {
     }
 }
 
-/// What the device takes from the resources of its node.
+/// Validates what the device uses of the resources of its node.
 fn validate_node_resources(errors: &mut Errors, path: &Path<'_>, device: &Value) {
     for (name, resource) in members(&device["nodeAllocatableResources"]) {
         let path = path.key(name);

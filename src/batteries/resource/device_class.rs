@@ -1,4 +1,4 @@
-//! DeviceClasses: which devices a request gets and how they are set up.
+//! DeviceClasses: the devices that a request gets, and their configuration.
 
 use super::resource_claim::spec::within;
 use super::validation;

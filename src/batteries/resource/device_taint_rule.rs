@@ -1,4 +1,4 @@
-//! DeviceTaintRules: taints for all devices that a selector finds.
+//! DeviceTaintRules: taints for all devices that a selector selects.
 
 use super::validation;
 use crate::shared::object_metadata;
@@ -18,7 +18,7 @@ pub struct DeviceTaintRule;
 
 impl Strategy for DeviceTaintRule {
     fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
-        // The time tells since when the taint has had its effect.
+        // The time says since when the taint has had its effect.
         let (taint, before) = (&object["spec"]["taint"], &old["spec"]["taint"]);
         let same = |field: &str| taint[field] == before[field];
         if !same("effect") && same("timeAdded") {

@@ -69,7 +69,7 @@ impl Strategy for ResourceClaim {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Allocation, ApiError> {
-        // A spec never changes, so only a new one asks for anything.
+        // A spec never changes, so only a new one requests devices.
         if old.is_none() {
             admin_access::admit("ResourceClaim", cut, object, &object["spec"])?;
         }
@@ -95,7 +95,7 @@ impl Strategy for ResourceClaim {
     }
 }
 
-/// Returns how far the claim has come.
+/// Returns the state of the claim.
 fn state(object: &Value) -> String {
     let deleted = present(&object["metadata"]["deletionTimestamp"]);
     let allocated = present(&object["status"]["allocation"]);

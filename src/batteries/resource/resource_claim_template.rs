@@ -1,4 +1,4 @@
-//! ResourceClaimTemplates: what claims are made from.
+//! ResourceClaimTemplates, from which claims are made.
 
 use super::admin_access;
 use super::resource_claim::spec;
@@ -54,7 +54,7 @@ impl Strategy for ResourceClaimTemplate {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Allocation, ApiError> {
-        // A spec never changes, so only a new one asks for anything.
+        // A spec never changes, so only a new one requests devices.
         if old.is_none() {
             admin_access::admit(
                 "ResourceClaimTemplate",

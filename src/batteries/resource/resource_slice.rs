@@ -17,7 +17,7 @@ use polyplane_registry::strategy::{Context, Strategy};
 use std::collections::BTreeSet;
 
 const DEVICES_MAX: usize = 128;
-/// Most devices where some have taints, counters or lists as attributes.
+/// Number of devices in a slice at most, if some have taints, counters or lists as attributes.
 const ADVANCED_DEVICES_MAX: usize = 64;
 const COUNTER_SETS_MAX: usize = 8;
 
@@ -143,7 +143,7 @@ fn validate_change(errors: &mut Errors, path: &Path<'_>, spec: &Value, old: &Val
     }
 }
 
-/// Which nodes can reach the devices: said in exactly one way.
+/// Checks that exactly one field says which nodes can reach the devices.
 fn validate_nodes(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     const ONE: &str = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
     let mut ways = Vec::new();

@@ -1,8 +1,8 @@
-//! Checks that the kinds around devices share: names of drivers, pools and attributes, taints and
+//! Checks that the device-related kinds share: names of drivers, pools and attributes, taints and
 //! tolerations, configuration for drivers.
 //!
-//! What the schema declares too is marked as covered: where the declarations say it, their words
-//! count.
+//! Errors that the schema declares too are marked as covered: the declaration's words are used
+//! then.
 
 use crate::shared::cel_syntax::{self, Scope};
 use crate::shared::validation::complaints::{Errors, complain, named};
@@ -12,31 +12,31 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json, labels, names};
 use std::collections::BTreeSet;
 
-/// Most bytes of the name of a pool.
+/// Most bytes of the name of a pool, as upstream limits it.
 const POOL_NAME_BYTES_MAX: usize = 253;
-/// Most bytes of an attribute's or capacity's name without its domain.
+/// Most bytes of an attribute's or capacity's name without its domain, as upstream limits it.
 const IDENTIFIER_BYTES_MAX: usize = 32;
 /// Most bytes of a domain, a slash and an identifier.
 const QUALIFIED_BYTES_MAX: usize = 63 + 1 + IDENTIFIER_BYTES_MAX;
-/// Most bytes of a selector's expression.
+/// Most bytes of a selector's expression, as upstream limits it.
 const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
-/// Most bytes of a driver's parameters, as JSON.
+/// Most bytes of a driver's parameters as JSON, as upstream limits it.
 const PARAMETER_BYTES_MAX: usize = 10 * 1024;
-/// Most conditions of one sort that bind a device.
+/// Number of conditions of one kind that may bind a device, as upstream limits it.
 const BINDING_CONDITIONS_MAX: usize = 4;
-/// What a taint does.
+/// The effects of a taint.
 pub const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "None"];
 
-/// Whether an expression or parameters are new or have been accepted before.
+/// The origin of an expression or parameters: only new ones are checked fully.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// They come from the client.
+    /// The client has sent them.
     Given,
-    /// They are what is stored.
+    /// They are stored already.
     Stored,
 }
 
-/// Whether a declaration of the schema makes the same check.
+/// The choice whether a declaration of the schema makes the same check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
     /// It does.
@@ -45,7 +45,7 @@ pub enum Declared {
     No,
 }
 
-/// Adds what `check` finds, as covered if the schema declares it.
+/// Adds the errors that `check` finds, marked as covered if the schema declares the check.
 pub fn declared(errors: &mut Errors, declared: Declared, check: impl FnOnce(&mut Errors)) {
     let mut found = Errors::new();
     check(&mut found);
@@ -60,17 +60,17 @@ pub fn driver_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     csi_driver_name(name, path, errors);
 }
 
-/// A name that is one label: of a device, a request, a counter.
+/// Validates a name that is one label: of a device, a request, a counter.
 pub fn label(errors: &mut Errors, path: &Path<'_>, name: &str) {
     complain(errors, path, name, names::dns1123_label(name));
 }
 
-/// The value of a label.
+/// Validates the value of a label.
 pub fn label_value(errors: &mut Errors, path: &Path<'_>, value: &str) {
     complain(errors, path, value, names::label_value(value));
 }
 
-/// The name of a pool: subdomains between slashes.
+/// Validates the name of a pool: subdomains between slashes.
 pub fn pool_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -84,7 +84,7 @@ pub fn pool_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// The name of an attribute or a capacity, with or without the domain of a driver.
+/// Validates the name of an attribute or a capacity, with or without the domain of a driver.
 pub fn qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     match name.split('/').collect::<Vec<_>>().as_slice() {
         [id] => identifier(errors, path, id),
@@ -104,12 +104,12 @@ pub fn qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
                 identifier(errors, path, id);
             }
         }
-        // Upstream lets names with more slashes pass.
+        // Upstream accepts names with more slashes.
         _ => {}
     }
 }
 
-/// The name of an attribute with a domain; the schema declares it too.
+/// Validates the name of an attribute with a domain. The schema declares this check too.
 pub fn fully_qualified_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     declared(errors, Declared::Yes, |errors| {
         qualified_name(errors, path, name);
@@ -132,12 +132,12 @@ pub fn members(map: &Value) -> impl Iterator<Item = (&str, &Value)> {
     map.as_object().into_iter().flat_map(Map::iter)
 }
 
-/// Returns the key of a map of attributes or capacities, as errors name it.
+/// Returns the key in a map of attributes or capacities, as errors name it.
 pub fn shown_key(key: &str) -> String {
     shortened(key, QUALIFIED_BYTES_MAX)
 }
 
-/// `text`, with dots instead of its middle if it is longer than `bytes_max`.
+/// Returns `text`, with dots instead of its middle if it is longer than `bytes_max`.
 pub fn shortened(text: &str, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text.to_owned();
@@ -150,7 +150,7 @@ pub fn shortened(text: &str, bytes_max: usize) -> String {
     format!("{head}...{tail}")
 }
 
-/// The selectors of a class or request.
+/// Validates the selectors of a class or request.
 pub fn selectors(errors: &mut Errors, path: &Path<'_>, list: &[Value], origin: Origin) {
     const SELECTORS_MAX: usize = 32;
     if list.len() > SELECTORS_MAX {
@@ -172,7 +172,7 @@ pub fn selectors(errors: &mut Errors, path: &Path<'_>, list: &[Value], origin: O
     }
 }
 
-/// What a selector says about a device.
+/// The names that a selector can use about a device.
 const DEVICE: Scope<'_> = Scope {
     variables: &[(
         "device",
@@ -185,7 +185,8 @@ const DEVICE: Scope<'_> = Scope {
     )],
 };
 
-/// An expression about a device: its grammar and names, and that it is no literal but a truth.
+/// Validates an expression about a device: its grammar and names, and that it is not a literal
+/// other than a boolean.
 fn expression(errors: &mut Errors, path: &Path<'_>, text: &str) {
     if text.len() > EXPRESSION_BYTES_MAX {
         errors.push(FieldError::too_long(path, EXPRESSION_BYTES_MAX));
@@ -207,7 +208,7 @@ fn expression(errors: &mut Errors, path: &Path<'_>, text: &str) {
     }
 }
 
-/// The configuration of devices: so far only that of a driver.
+/// Validates the configuration of devices, which so far is only that of a driver.
 pub fn configuration(errors: &mut Errors, path: &Path<'_>, config: &Value, origin: Origin) {
     let opaque = &config["opaque"];
     let path = path.child("opaque");
@@ -251,7 +252,8 @@ pub fn raw_object(errors: &mut Errors, path: &Path<'_>, value: &Value, bytes_max
     }
 }
 
-/// A taint. Its effect is declared by the schema; one that was there before stays allowed.
+/// Validates a taint. The schema declares its effect; an effect that was stored before stays
+/// allowed.
 pub fn taint(errors: &mut Errors, path: &Path<'_>, taint: &Value, old: &Value) {
     errors.extend(labels::validate_label_name(
         taint.str_at(&["key"]),
@@ -271,14 +273,14 @@ pub fn taint(errors: &mut Errors, path: &Path<'_>, taint: &Value, old: &Value) {
     }
 }
 
-/// One of a list of words, which the schema declares too.
+/// Checks that a word is in a list. The schema declares this check too.
 pub fn one_of_covered(errors: &mut Errors, path: &Path<'_>, word: &str, known: &[&str]) {
     if !known.contains(&word) {
         errors.push(FieldError::not_supported(path, named(word), known).covered());
     }
 }
 
-/// The tolerations of a request or an allocation.
+/// Validates the tolerations of a request or an allocation.
 pub fn tolerations(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
     for (at, toleration) in list.iter().enumerate() {
         let path = path.index(at);
@@ -306,7 +308,8 @@ pub fn tolerations(errors: &mut Errors, path: &Path<'_>, list: &[Value]) {
     }
 }
 
-/// The conditions that have to hold before a device is bound, and those that say it has failed.
+/// Validates the conditions that must hold before a device is bound, and those that mean that it
+/// has failed.
 pub fn binding_conditions(errors: &mut Errors, path: &Path<'_>, holder: &Value) {
     let [good, bad] = ["bindingConditions", "bindingFailureConditions"];
     let (wanted, failures) = (texts(&holder[good]), texts(&holder[bad]));
@@ -350,7 +353,7 @@ pub fn binding_conditions(errors: &mut Errors, path: &Path<'_>, holder: &Value) 
     }
 }
 
-/// Complains about every text that has been there before.
+/// Complains about every text that occurred before in the list.
 pub fn duplicates(errors: &mut Errors, path: &Path<'_>, list: &[&str]) {
     let mut seen = BTreeSet::new();
     for (at, text) in list.iter().enumerate() {
@@ -360,7 +363,8 @@ pub fn duplicates(errors: &mut Errors, path: &Path<'_>, list: &[&str]) {
     }
 }
 
-/// Operations of nodes that are left out: preparing may only be if its undoing is.
+/// Validates the operations that nodes skip: preparing may only be skipped together with
+/// unpreparing.
 pub fn skipped_operations(errors: &mut Errors, path: &Path<'_>, list: &Value) {
     let skipped = texts(list);
     let undone = skipped

@@ -9,7 +9,7 @@ use polyplane_registry::strategy::{Context, Strategy};
 
 const USER_VALUE_MAX: i64 = 1_000_000_000;
 const SYSTEM_PREFIX: &str = "system-";
-/// The classes of the system and their values; none of them is the default.
+/// The classes of the system and their values; none of them may be the default.
 const SYSTEM_CLASSES: [(&str, i64); 2] = [
     ("system-node-critical", 2_000_001_000),
     ("system-cluster-critical", 2_000_000_000),

@@ -1,7 +1,7 @@
-//! Whether an expression can be one at all: its grammar and the names it stands on.
+//! The syntax check of expressions: their grammar and the names they use.
 //!
-//! Knows neither functions nor types beyond literals, so what passes here may still not compile;
-//! what fails here never does. Texts are those of upstream's compiler.
+//! Knows neither functions nor types beyond literals. So an expression that passes may still not
+//! compile; one that fails never compiles. The texts are those of upstream's compiler.
 
 mod check;
 mod lex;
@@ -9,25 +9,25 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-/// What an expression may name.
+/// The names that an expression may use.
 #[derive(Debug, Clone, Copy)]
 pub struct Scope<'a> {
-    /// Variables and, where they are known, all their fields.
+    /// The variables, each with all its fields if they are known.
     pub variables: &'a [(&'a str, Option<&'a [&'a str]>)],
 }
 
-/// A complaint about a place in the expression.
+/// A complaint about a position in the expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Complaint {
-    /// Where, in characters from the beginning.
+    /// The position, in characters from the beginning.
     at: usize,
     text: String,
 }
 
-/// Returns the type of an expression that is a mere literal; `None` for all others.
+/// Returns the type of an expression that is only a literal; `None` for all others.
 ///
 /// # Errors
-/// The compiler's complaints, one after another, each with the line it is about.
+/// Returns the compiler's complaints, one after another, each with its line.
 pub fn check(expression: &str, scope: &Scope<'_>) -> Result<Option<&'static str>, String> {
     let (tokens, mut complaints) = lex::tokens(expression);
     let (node, found) = parse::parse(&tokens);
@@ -46,7 +46,7 @@ pub fn check(expression: &str, scope: &Scope<'_>) -> Result<Option<&'static str>
     Err(shown.join("\n"))
 }
 
-/// Returns a complaint with its place and the line it is about.
+/// Returns a complaint with its position and its line.
 fn show(expression: &str, complaint: &Complaint) -> String {
     let before: Vec<char> = expression.chars().take(complaint.at).collect();
     let line = before.iter().filter(|letter| **letter == '\n').count();

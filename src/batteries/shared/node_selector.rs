@@ -4,12 +4,12 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{labels, names};
 
-/// Whether values of labels are looked at.
+/// The choice whether values of labels are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LabelValues {
-    /// They have to be good values of labels.
+    /// They must be valid label values.
     Checked,
-    /// Anything goes, for what was stored before the check came.
+    /// Any text is accepted, for selectors that were stored before the check existed.
     Any,
 }
 
@@ -129,7 +129,7 @@ fn validate_field_requirement(requirement: &Value, path: &Path<'_>) -> Vec<Field
     errors
 }
 
-/// True if some value among the requirements on labels is no value of a label.
+/// Returns true if a value in the requirements on labels is not a valid label value.
 pub fn has_bad_label_values(selector: &Value) -> bool {
     let terms = selector.items_at(&["nodeSelectorTerms"]).iter();
     let requirements = terms.flat_map(|term| term.items_at(&["matchExpressions"]));
@@ -138,7 +138,7 @@ pub fn has_bad_label_values(selector: &Value) -> bool {
         .any(|value| !names::label_value(value.as_str().unwrap_or("")).is_empty())
 }
 
-/// Labels of nodes that are about to go, and what to say about them.
+/// Deprecated labels of nodes, and the warnings about them.
 const DEPRECATED_LABELS: [(&str, &str); 8] = [
     (
         "beta.kubernetes.io/arch",
@@ -171,7 +171,7 @@ const DEPRECATED_LABELS: [(&str, &str); 8] = [
     ),
 ];
 
-/// What to say about a label of nodes that is about to go.
+/// Returns the warning about a deprecated label of nodes.
 pub fn deprecated_label(key: &str) -> Option<&'static str> {
     DEPRECATED_LABELS
         .iter()
@@ -179,7 +179,7 @@ pub fn deprecated_label(key: &str) -> Option<&'static str> {
         .map(|(_, text)| *text)
 }
 
-/// Texts for the client about the labels that a term names.
+/// Returns warnings for the client about the labels that a term names.
 pub fn term_warnings(term: &Value, path: &Path<'_>) -> Vec<String> {
     let expressions = path.child("matchExpressions");
     let requirements = term.items_at(&["matchExpressions"]).iter().enumerate();

@@ -1,8 +1,9 @@
 //! Metadata as the kinds of upstream's core validation check it: the common rules, and finalizers
 //! that are standard or qualified.
 //!
-//! The common rules of a create and of an update run before a strategy is asked (see the
-//! registry's `prepare`); the functions here are what kinds check once more by their own rules.
+//! The common rules of a create and of an update are checked before a strategy is called (see the
+//! registry's `prepare`). The functions here are for kinds that check metadata once more by their
+//! own rules.
 
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};

@@ -1,4 +1,4 @@
-//! Pods and pod templates: defaults, validation, warnings and what tables show of them.
+//! Pods and pod templates: defaults, validation, warnings and their cells in tables.
 
 pub mod defaults;
 pub mod init_annotations;

@@ -8,7 +8,7 @@ use polyplane_apimachinery::quantity::Quantity;
 const HUGE_PAGES: &str = "hugepages-";
 const REQUESTS: &str = "requests.";
 
-/// Resources that a quota may name without a domain.
+/// The resources that a quota may name without a domain.
 const QUOTA: [&str; 19] = [
     "cpu",
     "memory",
@@ -31,7 +31,7 @@ const QUOTA: [&str; 19] = [
     "services.loadbalancers",
 ];
 
-/// Resources of which there are whole ones only.
+/// The resources that can only be counted as whole numbers.
 const WHOLE: [&str; 9] = [
     "pods",
     "resourcequotas",
@@ -44,7 +44,7 @@ const WHOLE: [&str; 9] = [
     "services.loadbalancers",
 ];
 
-/// True for `hugepages-2Mi` and the like.
+/// Returns true for `hugepages-2Mi` and the like.
 pub fn is_huge_pages(name: &str) -> bool {
     name.starts_with(HUGE_PAGES)
 }
@@ -53,7 +53,7 @@ fn is_quota_huge_pages(name: &str) -> bool {
     is_huge_pages(name) || name.starts_with("requests.hugepages-")
 }
 
-/// True for a resource that a quota may name without a domain.
+/// Returns true for a resource that a quota may name without a domain.
 pub fn is_standard_quota(name: &str) -> bool {
     QUOTA.contains(&name) || is_quota_huge_pages(name)
 }
@@ -62,24 +62,24 @@ fn is_standard(name: &str) -> bool {
     is_standard_quota(name) || name == "storage"
 }
 
-/// True for a resource of upstream itself.
+/// Returns true for a resource that upstream itself defines.
 pub fn is_native(name: &str) -> bool {
     !name.contains('/') || name.contains("kubernetes.io/")
 }
 
-/// True for a resource that somebody else defines and that a quota can count.
+/// Returns true for a resource that a third party defines and that a quota can count.
 pub fn is_extended(name: &str) -> bool {
     !is_native(name)
         && !name.starts_with(REQUESTS)
         && names::qualified_name(&format!("{REQUESTS}{name}")).is_empty()
 }
 
-/// True for a resource of which there are whole ones only.
+/// Returns true for a resource that can only be counted as whole numbers.
 pub fn is_whole(name: &str) -> bool {
     WHOLE.contains(&name) || is_extended(name)
 }
 
-/// True for a resource of which more may be promised than there is.
+/// Returns true for a resource that can be overcommitted.
 pub fn may_overcommit(name: &str) -> bool {
     is_native(name) && !is_huge_pages(name)
 }
@@ -107,7 +107,7 @@ pub fn validate_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     Vec::new()
 }
 
-/// Validates the name of a resource that containers ask for.
+/// Validates the name of a resource that containers request.
 pub fn validate_container_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     let mut errors = validate_name(name, path);
     if !name.contains('/') {
@@ -137,8 +137,8 @@ pub fn validate_quota_name(name: &str, path: &Path<'_>) -> Vec<FieldError> {
     errors
 }
 
-/// Returns the amount in a tree; what is no amount counts as none, as the schema has checked it
-/// before.
+/// Returns the amount in a tree. A text that is not an amount counts as zero, because the schema
+/// has reported it before.
 pub fn amount(value: Option<&Value>) -> Quantity {
     let text = value.and_then(Value::as_str).unwrap_or("0");
     Quantity::parse(text).unwrap_or_default()
@@ -157,7 +157,7 @@ pub fn validate_nonnegative(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     )]
 }
 
-/// Validates an amount that has to be positive.
+/// Validates an amount that must be positive.
 pub fn validate_positive(value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let amount = amount(Some(value));
     if amount.sign() > 0 {

@@ -1,4 +1,4 @@
-//! Cells of tables that many kinds have.
+//! Cells of tables that many kinds share.
 
 use polyplane_apimachinery::Value;
 use polyplane_registry::strategy::age;
@@ -8,12 +8,12 @@ pub fn name_cell(object: &Value) -> Value {
     object.str_at(&["metadata", "name"]).into()
 }
 
-/// How long ago the object was created, for a table cell.
+/// Returns how long ago the object was created, for a table cell.
 pub fn age_cell(object: &Value, now: i64) -> Value {
     age(object.str_at(&["metadata", "creationTimestamp"]), now)
 }
 
-/// When the object was created, for a table cell.
+/// Returns when the object was created, for a table cell.
 pub fn created_cell(object: &Value) -> Value {
     match object.str_at(&["metadata", "creationTimestamp"]) {
         "" => "0001-01-01T00:00:00Z".into(),
@@ -26,7 +26,7 @@ pub fn count_cell(list: &Value) -> Value {
     Value::Int(list.as_array().map_or(0, |items| items.len() as i64))
 }
 
-/// The items of a list, the first three of them by name; `none` if there are none.
+/// Returns the names of the first three items of a list; `none` if there are none.
 pub fn some_of(items: &[String], none: &str) -> String {
     const SHOWN_MAX: usize = 3;
     if items.len() > SHOWN_MAX {

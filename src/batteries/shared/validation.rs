@@ -1,4 +1,5 @@
-//! Checks that the kinds of several groups make of single fields, and what errors show of bad values.
+//! Checks of single fields that the kinds of several groups share, and the form in which errors
+//! show bad values.
 
 pub mod bad_value;
 pub mod complaints;

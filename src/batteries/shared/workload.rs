@@ -1,4 +1,4 @@
-//! What the kinds that run pods from a template have in common.
+//! Code that the kinds which run pods from a template share.
 
 use crate::shared::object_metadata;
 use crate::shared::pod::validation::{PodOptions, validate_pod_template_spec};
@@ -10,10 +10,10 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::{self, Selector};
 
-/// Where the template is.
+/// The path of the template.
 pub const TEMPLATE: [&str; 2] = ["spec", "template"];
 
-/// Removes what conversions of the template leave out.
+/// Removes the fields that conversions of the template leave out.
 pub fn drop_old(object: &mut Value) {
     init_annotations::drop_at(object, &TEMPLATE);
 }
@@ -26,7 +26,7 @@ pub fn keep_spec(object: &mut Value, old: &Value) {
     }
 }
 
-/// Warnings about a template that is new or has changed.
+/// Returns warnings about a template that is new or has changed.
 pub fn template_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
     let generation = |object: &Value| object.int_at(&["metadata", "generation"]);
     if old.is_some_and(|old| generation(old) == generation(object)) {
@@ -52,12 +52,12 @@ pub fn present(value: &Value) -> Option<&Value> {
     (!value.is_null()).then_some(value)
 }
 
-/// Returns the number of a member, absent as zero.
+/// Returns the number in a member; an absent one is zero.
 pub fn number(object: &Value, path: &[&str]) -> i64 {
     object.int_at(path).unwrap_or(0)
 }
 
-/// True if the selector is there and selects by nothing.
+/// Returns true if the selector is present and has no requirements.
 pub fn is_empty_selector(selector: &Value) -> bool {
     let labels = selector["matchLabels"]
         .as_object()
@@ -65,7 +65,7 @@ pub fn is_empty_selector(selector: &Value) -> bool {
     !selector.is_null() && labels && selector.items_at(&["matchExpressions"]).is_empty()
 }
 
-/// Validates `spec.selector`; `empty` is the complaint about one that selects all.
+/// Validates `spec.selector`; `empty` is the complaint about one that selects everything.
 pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let (selector, place) = (&spec["selector"], path.child("selector"));
     errors.extend(labels::validate_label_selector(present(selector), &place));
@@ -80,7 +80,7 @@ pub fn selector(spec: &Value, empty: &str, path: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-/// Checks that the selector selects the pods of the template; false if it cannot be read.
+/// Checks that the selector selects the pods of the template. Returns false if it cannot be parsed.
 pub fn selects_template(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
     let Ok(selector) = Selector::from_label_selector(present(&spec["selector"])) else {
         return false;
@@ -115,7 +115,7 @@ pub fn template(
     runs_forever(template, kind, &path, errors);
 }
 
-/// Validates a template whose pods could end; `path` is that of the template.
+/// Complains about a template whose pods could end; `path` is that of the template.
 pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let spec = path.child("spec");
     let policy = template.str_at(&["spec", "restartPolicy"]);
@@ -138,8 +138,8 @@ pub fn runs_forever(template: &Value, kind: &str, path: &Path<'_>, errors: &mut 
     }
 }
 
-/// Validates the counters of a status: which may not be negative, and which may not be
-/// above `replicas`.
+/// Validates the counters of a status: those that must not be negative, and those that must not
+/// exceed `replicas`.
 pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let (status, path) = (&object["status"], Path::new("status"));
@@ -162,7 +162,7 @@ pub fn status(object: &Value, counters: &[&str], parts: &[&str], ready: &str) ->
     errors
 }
 
-/// A count of collisions may only grow.
+/// Checks that a count of collisions only grows.
 pub fn collisions(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let of = |object: &Value| object.int_at(&["status", "collisionCount"]);
     let (new, old) = (of(object), of(old));
@@ -177,7 +177,7 @@ pub fn collisions(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A selector that an update may not change.
+/// Checks that an update does not change the selector.
 pub fn same_selector(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let (spec, selector) = (Path::new("spec"), &object["spec"]["selector"]);
     if *selector != old["spec"]["selector"] {

@@ -1,4 +1,4 @@
-//! CSIDrivers: what a driver wants of the cluster.
+//! CSIDrivers: what a driver requires of the cluster.
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
@@ -9,9 +9,9 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::strategy::{Context, Strategy};
 use std::collections::BTreeSet;
 
-/// Least seconds between two counts of what a node can take.
+/// Seconds between two updates of a node's limits, at least.
 const UPDATE_SECONDS_MIN: i64 = 10;
-/// Least and most seconds for which a token is valid.
+/// The least and the most seconds for which a token is valid.
 const TOKEN_SECONDS: (i64, i64) = (600, 1 << 32);
 const LOGGED_TOKENS: &str = "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible logging of tokens in volume attributes";
 

@@ -97,7 +97,8 @@ impl Strategy for CsiNode {
     }
 }
 
-/// What stays of a driver: all but what the node can take, and lists without items as none.
+/// Returns the part of a driver that must not change: all but the limits of the node, with empty
+/// lists removed.
 fn fixed(driver: &Value) -> Value {
     let members = driver.as_object().into_iter().flat_map(Map::iter);
     let kept = members.filter(|(key, value)| {
@@ -133,7 +134,7 @@ fn validate_drivers(errors: &mut Errors, object: &Value) {
     }
 }
 
-/// The keys of the topology; complaints are about the driver.
+/// Validates the keys of the topology; complaints are about the driver.
 fn validate_topology_keys(errors: &mut Errors, keys: &Value, path: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for key in texts(keys) {

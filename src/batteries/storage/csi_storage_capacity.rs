@@ -1,4 +1,4 @@
-//! CSIStorageCapacities: how much room a storage class has on some nodes.
+//! CSIStorageCapacities: the room that a storage class has on some nodes.
 
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;

@@ -1,25 +1,26 @@
-//! What StorageClasses and VolumeAttributesClasses have in common: the name of a driver and
+//! Fields that StorageClasses and VolumeAttributesClasses have in common: the name of a driver and
 //! parameters for it.
 
 use crate::shared::validation::complaints::{Errors, complain};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value, names};
 
-/// Most parameters of a class.
+/// Number of parameters of a class at most, as upstream limits it.
 const PARAMETERS_MAX: usize = 512;
-/// Most bytes that keys and values of all parameters may have.
+/// Most bytes that the keys and values of all parameters may have together, as upstream limits
+/// them.
 const PARAMETER_BYTES_MAX: usize = 256 * 1024;
 
-/// Whether a class may do without parameters.
+/// The choice whether a class must have parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameters {
-    /// It may.
+    /// It may have none.
     Optional,
-    /// It has at least one.
+    /// It must have at least one.
     Needed,
 }
 
-/// The name of the driver.
+/// Validates the name of the driver.
 pub fn validate_driver(errors: &mut Errors, name: &str, path: &Path<'_>) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -29,7 +30,7 @@ pub fn validate_driver(errors: &mut Errors, name: &str, path: &Path<'_>) {
     }
 }
 
-/// The parameters of a class: not too many, not too long, none without a name.
+/// Validates the parameters of a class: not too many, not too long, none without a name.
 pub fn validate_parameters(
     errors: &mut Errors,
     parameters: &Value,

@@ -1,4 +1,4 @@
-//! StorageClasses: who provides volumes, with which parameters and where.
+//! StorageClasses: the provisioner of volumes, its parameters and where the volumes may be.
 
 use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::node_selector::deprecated_label;
@@ -92,7 +92,7 @@ fn validate(errors: &mut Errors, object: &Value) {
     validate_topologies(errors, object.items_at(&["allowedTopologies"]));
 }
 
-/// The values of a term by key.
+/// The values of a term, by key.
 type Requirements<'a> = BTreeMap<&'a str, BTreeSet<&'a str>>;
 
 fn validate_topologies(errors: &mut Errors, terms: &[Value]) {
@@ -101,7 +101,7 @@ fn validate_topologies(errors: &mut Errors, terms: &[Value]) {
     for (at, term) in terms.iter().enumerate() {
         let place = path.index(at);
         let requirements = validate_term(errors, term, &place);
-        // A term without requirements counts as one that was there before.
+        // A term without requirements counts as a duplicate.
         if requirements.is_empty() || seen.contains(&requirements) {
             errors.push(FieldError::duplicate(
                 &place.child("matchLabelExpressions"),

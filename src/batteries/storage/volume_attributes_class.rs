@@ -1,5 +1,5 @@
-//! VolumeAttributesClasses: parameters of volumes that may be changed later by naming another
-//! class; the class itself stays as it is.
+//! VolumeAttributesClasses: parameters of volumes, which a volume changes by naming another class;
+//! the class itself cannot change.
 
 use super::provisioner::{Parameters, validate_driver, validate_parameters};
 use crate::shared::object_metadata;

@@ -135,14 +135,14 @@ fn validate_status(errors: &mut Errors, status: &Value, old: &Value) {
     }
 }
 
-/// True if the first condition of this type is true.
+/// Returns true if the first condition of this type is true.
 fn holds(status: &Value, state: &str) -> bool {
     let mut conditions = status.items_at(&["conditions"]).iter();
     let found = conditions.find(|condition| condition.str_at(&["type"]) == state);
     found.is_some_and(|condition| condition.str_at(&["status"]) == "True")
 }
 
-/// Validates a version as a number that can be compared; unset is fine.
+/// Returns the complaint about a version that is not a number; an unset one is accepted.
 fn version_complaint(version: &str) -> Option<String> {
     let bad = version.bytes().any(|byte| !byte.is_ascii_digit()) || version.starts_with('0');
     bad.then(|| format!("resource version is not well formed: {version}"))

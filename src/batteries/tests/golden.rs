@@ -1,9 +1,9 @@
-//! How much of what upstream answers we answer too, kind by kind.
+//! Measures, kind by kind, how many of upstream's answers this crate gives too.
 //!
-//! `golden/` holds upstream's answers (see `generate/README.md`) to random objects,
+//! `golden/` has upstream's answers (see `generate/README.md`) to random objects,
 //! `golden/upstream/` those to the inputs of upstream's own validation tests. For each case the
-//! same object goes through our decoding, defaulting, preparation, validation and printing. The
-//! share that agrees is printed per file; it may not fall below what `floor.json` records.
+//! same object is decoded, defaulted, prepared, validated and printed here. The test prints the
+//! share of equal answers for each file; it must not be below the one in `floor.json`.
 //!
 //! `KIND=core.v1.Pod SHOW=5 cargo test -p polyplane-batteries --test golden -- --nocapture` shows
 //! the first differences of one file (`KIND=upstream/core.v1.Pod` of the other folder).
@@ -133,7 +133,8 @@ impl Bench {
     }
 
     fn context<'a>(&'a self, row: &'a Resource, subresource: &'a str) -> Context<'a> {
-        // The moment at which the recorded requests were made does not matter: ages are unknown.
+        // The time at which the recorded requests were made does not matter, because ages are not
+        // compared.
         Context {
             now: 1_715_000_000,
             user: &self.user,
@@ -145,8 +146,7 @@ impl Bench {
         }
     }
 
-    /// Returns an object as it arrives, after defaulting; `None` if upstream could not read it
-    /// either.
+    /// Decodes an object and sets defaults; returns `None` if upstream could not decode it either.
     fn arrive(&self, row: &Resource, object: &Value) -> Option<Value> {
         let mut tree = object.clone();
         self.kinds
@@ -258,7 +258,7 @@ impl Bench {
             return results;
         };
         if out.get("failure").is_some() || out["status"].str_at(&["reason"]) == "BadRequest" {
-            // A body that contradicts the path is refused before it comes here.
+            // A body that contradicts the path is refused before this code is reached.
             return results;
         }
         let (mut tree, mut old) = (tree, old);
@@ -312,7 +312,7 @@ impl Bench {
             .iter()
             .map(|error| format!("{} {}", error.str_at(&["type"]), error.str_at(&["field"])))
             .collect();
-        // A refusal that is not about fields has a message only.
+        // A refusal that is not about fields has only a message.
         let refusal = out["status"].str_at(&["message"]);
         if theirs.is_empty() && !refusal.is_empty() {
             their_kinds.push(" ".to_owned());
@@ -343,7 +343,7 @@ impl Bench {
             let mut tree = self.served(row, tree);
             chance::blank_allocations(row, &mut tree, &case["in"]);
             blank(&mut tree);
-            // Kinds may write the uid elsewhere too; the recording has a mark in all places.
+            // Kinds may write the uid in other places too; the recording has a mark in all of them.
             let ours = show(&tree).replace(UID, "\\u003cuid\\u003e");
             results.push(("prepare", ours, self.expect_tree(row, &out["prepared"])));
         }
@@ -399,7 +399,7 @@ impl Bench {
     }
 }
 
-/// Puts an object into the namespace of the request, as is done before a strategy sees it.
+/// Sets the namespace of the request in an object, as the registry does before it calls a strategy.
 fn settle_namespace(row: &Resource, tree: &mut Value, namespace: &str) {
     if row.scope == Scope::Cluster {
         drop(tree.remove(&["metadata", "namespace"]));
@@ -415,7 +415,7 @@ fn settle_namespace(row: &Resource, tree: &mut Value, namespace: &str) {
     }
 }
 
-/// Ages depend on the moment of the recording.
+/// Replaces ages, which depend on the time of the recording.
 fn blank_ages(ours: Value, theirs: &[Value]) -> Value {
     let Value::Array(mut cells) = ours else {
         return ours;
@@ -443,8 +443,8 @@ fn blank_ages(ours: Value, theirs: &[Value]) -> Value {
     Value::Array(cells)
 }
 
-/// Returns a text without the place where a scheme is made: the oracle, being built from modules,
-/// names another one than a released binary does.
+/// Returns a text without the place of a scheme: the oracle is built from modules and names another
+/// place than a released binary does.
 fn without_scheme(text: &str) -> String {
     text.split(" in scheme ")
         .next()
@@ -468,7 +468,7 @@ fn refused(error: &ApiError) -> Vec<(String, String, String)> {
     }
 }
 
-/// The moment at which recorded objects were created; blanked on both sides.
+/// The creation time of the recorded objects; it is replaced on both sides.
 const TIME: &str = "2024-05-06T07:08:09Z";
 
 /// The uid of new objects when they were recorded.
@@ -482,7 +482,7 @@ fn print(row: &Resource, tree: &Value, given: &Value) -> Value {
     Value::Array(row.strategy.cells(&tree, 1_715_000_000))
 }
 
-/// Replaces what depends on the moment of the recording.
+/// Replaces the values that depend on the time of the recording.
 fn blank(tree: &mut Value) {
     for (field, mark) in [("uid", "<uid>"), ("creationTimestamp", "<time>")] {
         let present = !tree.str_at(&["metadata", field]).is_empty();

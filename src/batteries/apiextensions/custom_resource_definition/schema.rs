@@ -1,7 +1,7 @@
-//! Schemas inside CustomResourceDefinitions: which of JSON Schema may be used, and where.
+//! Schemas inside CustomResourceDefinitions: which keywords of JSON Schema may be used, and where.
 //!
-//! Not checked: whether what is under `allOf` and its like names only specified fields, and
-//! expressions, which are not compiled.
+//! Two things are not checked: whether schemas under `allOf` and similar keywords name only
+//! specified fields, and expressions, which are not compiled.
 
 use super::schema_defaults;
 use super::structural_schema::{
@@ -47,10 +47,10 @@ pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
     errors
 }
 
-/// The walk through every schema inside a schema.
+/// A walk through every schema inside a schema.
 #[derive(Clone, Copy)]
 struct Walker<'s> {
-    /// Why defaults are refused, if they are.
+    /// The reason why defaults are refused, if they are.
     defaults: Result<(), &'s str>,
     in_meta: bool,
 }
@@ -166,7 +166,7 @@ impl Walker<'_> {
     }
 }
 
-/// Members that only Kubernetes knows.
+/// Checks the keywords that only Kubernetes defines.
 fn extensions(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     let (kind, place) = (kind(schema), path.child("type"));
     if schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(false) {
@@ -345,7 +345,7 @@ fn validate_key_properties(errors: &mut Errors, schema: &Value, list: &str, path
     }
 }
 
-/// Rules in the language of expressions: what stands around the expression.
+/// Checks validation rules, except for their expressions.
 fn validate_rules(errors: &mut Errors, rules: &[Value], path: &Path<'_>) {
     let list = path.child("x-kubernetes-validations");
     let breaks = |text: &str| text.contains(['\n', '\r']);

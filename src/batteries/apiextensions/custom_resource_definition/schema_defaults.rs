@@ -1,4 +1,4 @@
-//! Whether the defaults in a schema fit the schema they stand in.
+//! The check whether the defaults in a schema match the schema that has them.
 
 use super::structural_schema::{kind, members};
 use crate::shared::validation::complaints::Errors;
@@ -58,7 +58,7 @@ fn validate_value(errors: &mut Errors, value: &Value, schema: &Value, path: &Pat
     }
     let either = schema.bool_at(&["x-kubernetes-int-or-string"]);
     let wanted = if either { "" } else { kind(schema) };
-    // Upstream shows the type in place of a value that is of a wrong one.
+    // Upstream shows the type instead of a value that has the wrong type.
     let fitting = fits(value, wanted);
     let bad = if fitting {
         Bad::from(value.clone())

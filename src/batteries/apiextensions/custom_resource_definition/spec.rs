@@ -1,5 +1,5 @@
-//! The spec of CustomResourceDefinitions as it is checked: what all versions have in common is
-//! named once for the whole, as upstream's texts do.
+//! The validation of the spec of CustomResourceDefinitions. Errors in a part that all versions
+//! share are reported once for the whole, as upstream does.
 
 use super::schema;
 use super::version::{
@@ -16,10 +16,10 @@ use std::collections::BTreeSet;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// What an update may keep.
+/// The requirements that depend on the object before an update.
 #[derive(Clone, Copy, Debug)]
 pub struct Demands {
-    /// Conversion reviews have to be of a known version.
+    /// True if conversion reviews must have a known version.
     pub known_review_version: bool,
 }
 
@@ -76,7 +76,7 @@ pub fn validate(errors: &mut Errors, spec: &Value, demands: Demands) {
     validate_conversion(errors, spec, demands, &path.child("conversion"));
 }
 
-/// Checks what all versions have in common, once.
+/// Checks the parts that all versions share, once.
 fn validate_common(errors: &mut Errors, versions: &[Value], common: &Common, path: &Path<'_>) {
     let Some(first) = versions.first() else {
         return;
@@ -129,7 +129,7 @@ fn validate_group(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     );
 }
 
-/// A word that has to be there.
+/// Checks a word that must be present and be one of the known ones.
 fn word(errors: &mut Errors, text: &str, known: &[&str], path: &Path<'_>) {
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -138,7 +138,7 @@ fn word(errors: &mut Errors, text: &str, known: &[&str], path: &Path<'_>) {
     }
 }
 
-/// What is the same in every version.
+/// The parts that are the same in every version.
 struct Common {
     schema: bool,
     subresources: bool,
@@ -234,7 +234,7 @@ fn validate_set_of_versions(errors: &mut Errors, given: &Value, common: &Common,
     }
 }
 
-/// Returns a version as texts show it; what all versions have in common is null.
+/// Returns a version as texts show it, with null for the parts that all versions share.
 fn shown_version(version: &Value, common: &Common) -> String {
     let text = |name: &str| json::to_string(&version[name]);
     let unless = |hoisted: bool, name: &str| {
@@ -276,7 +276,7 @@ fn validate_schema(errors: &mut Errors, holder: &Value, has_status: bool, path: 
     errors.extend(schema::validate(schema, &place));
 }
 
-/// True if the schema or one inside it has a default.
+/// Returns true if the schema or one inside it has a default.
 fn has_defaults(schema: &Value) -> bool {
     let Some(own) = schema.as_object() else {
         return false;
@@ -357,7 +357,7 @@ fn validate_conversion(errors: &mut Errors, spec: &Value, demands: Demands, path
     }
 }
 
-/// True if a webhook takes reviews of a version that is sent.
+/// Returns true if a webhook accepts reviews of a version that this server sends.
 pub fn knows_review_version(webhook: &Value) -> bool {
     texts(&webhook["conversionReviewVersions"])
         .iter()

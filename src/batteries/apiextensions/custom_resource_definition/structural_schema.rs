@@ -1,14 +1,14 @@
-//! What makes a schema structural: every field has a type, and what only narrows values stands
-//! apart.
+//! The rules that make a schema structural: every field has a type, and keywords that only restrict
+//! values are separate.
 
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 
-/// Lists of schemas that all, one or any of which have to hold.
+/// The keywords for lists of schemas of which any one, all or exactly one must match.
 pub const JUNCTORS: [&str; 3] = ["anyOf", "allOf", "oneOf"];
-/// Members that a structural schema cannot have, and what they are called in texts.
+/// Members that a structural schema cannot have, and their names in texts.
 const UNSUPPORTED: [(&str, &str); 7] = [
     ("id", "id"),
     ("$schema", "schema"),
@@ -19,10 +19,10 @@ const UNSUPPORTED: [(&str, &str); 7] = [
     ("definitions", "definitions"),
 ];
 
-/// Where in a schema a schema stands.
+/// The position of a schema within a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// The whole.
+    /// The whole schema.
     Root,
     /// The items of a list.
     Item,
@@ -30,12 +30,12 @@ pub enum Level {
     Field,
 }
 
-/// Returns the type that a schema asks for; empty if it asks for none.
+/// Returns the type that a schema requires; empty if it requires none.
 pub fn kind(schema: &Value) -> &str {
     schema.str_at(&["type"])
 }
 
-/// True for a member that says something.
+/// Returns true for a member that has an effect.
 pub fn is_set(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -46,7 +46,8 @@ pub fn is_set(value: &Value) -> bool {
     }
 }
 
-/// Returns the first member of the schema, or of one inside it, that no structural schema has.
+/// Returns the first member of the schema, or of one inside it, that structural schemas cannot
+/// have.
 pub fn unsupported(schema: &Value) -> Option<&'static str> {
     let own = UNSUPPORTED.iter().find(|(member, _)| match *member {
         "additionalItems" => present(&schema["additionalItems"]),
@@ -73,7 +74,7 @@ pub fn unsupported(schema: &Value) -> Option<&'static str> {
         .find_map(unsupported)
 }
 
-/// True for the way to say that something is an integer or a string.
+/// Returns true for the list of schemas that means an integer or a string.
 fn is_int_or_string(list: &[Value]) -> bool {
     let only = |schema: &Value, wanted: &str| {
         let mut set = schema
@@ -86,7 +87,7 @@ fn is_int_or_string(list: &[Value]) -> bool {
     matches!(list, [first, second] if only(first, "integer") && only(second, "string"))
 }
 
-/// What has to hold at every place, whatever the values are.
+/// Checks the rules that apply at every position, whatever the values are.
 pub fn invariants(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
     let (items, additional) = (&schema["items"], &schema["additionalProperties"]);
     if kind(schema) == "array" && !present(items) {
@@ -181,7 +182,7 @@ fn validate_type(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
     }
 }
 
-/// Complains about a type that something else in the schema rules out.
+/// Complains about a type that another part of the schema excludes.
 pub fn needs_type(errors: &mut Errors, kind: &str, wanted: &str, reason: &str, place: &Path<'_>) {
     let detail = format!("must be {wanted} if {reason}");
     errors.push(match kind {
@@ -234,7 +235,7 @@ fn validate_meta(errors: &mut Errors, schema: &Value, level: Level, path: &Path<
     }
 }
 
-/// Rules about values: what stands below may only narrow.
+/// Checks keywords about values: the schemas below them may only restrict values.
 fn value_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     let first_any = schema
         .items_at(&["allOf"])

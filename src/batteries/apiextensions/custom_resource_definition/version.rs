@@ -1,4 +1,4 @@
-//! What versions of a CustomResourceDefinition say beside their schema: names, columns, paths.
+//! The parts of a version of a CustomResourceDefinition beside its schema: names, columns, paths.
 
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
@@ -8,8 +8,8 @@ use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
 
 const AT_ROOT: &str = "[Description Type Format Title Maximum ExclusiveMaximum Minimum ExclusiveMinimum MaxLength MinLength Pattern MaxItems MinItems UniqueItems MultipleOf Required Items Properties ExternalDocs Example XPreserveUnknownFields XValidations]";
-/// Members that the root of a schema with a status subresource may not have; the first three are
-/// looked at before the type.
+/// Members that the root of a schema with a status subresource may not have. The first three are
+/// checked before the type.
 const NOT_AT_ROOT: [&str; 21] = [
     "id",
     "$schema",
@@ -75,7 +75,7 @@ pub fn validate_deprecation(errors: &mut Errors, version: &Value, path: &Path<'_
     }
 }
 
-/// Checks names, of a spec or accepted ones.
+/// Checks names: those of a spec, or accepted ones.
 pub fn validate_names(errors: &mut Errors, given: &Value, path: &Path<'_>) {
     let mut label = |text: &str, checked: &str, intro: &str, place: &Path<'_>| {
         let complaints = names::dns1035_label(checked);
@@ -128,7 +128,7 @@ pub fn validate_names(errors: &mut Errors, given: &Value, path: &Path<'_>) {
     }
 }
 
-/// Checks that the root of a schema with a status subresource is an object and little else.
+/// Checks that the root of a schema with a status subresource is an object with few other keywords.
 pub fn validate_root(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     let set = |name: &&&str| match &schema[**name] {
         Value::Null | Value::Bool(false) => false,
@@ -148,7 +148,7 @@ pub fn validate_root(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     }
 }
 
-/// Checks where the scale subresource finds its numbers.
+/// Checks the paths at which the scale subresource finds its numbers.
 pub fn validate_scale(errors: &mut Errors, scale: &Value, path: &Path<'_>) {
     if !present(scale) {
         return;
@@ -228,7 +228,7 @@ pub fn validate_columns(errors: &mut Errors, version: &Value, list: &Path<'_>) {
     }
 }
 
-/// Checks the fields that lists can be narrowed by.
+/// Checks the fields by which lists can be filtered.
 pub fn validate_selectable(errors: &mut Errors, version: &Value, list: &Path<'_>) {
     let schema = &version["schema"]["openAPIV3Schema"];
     let mut seen = BTreeSet::new();

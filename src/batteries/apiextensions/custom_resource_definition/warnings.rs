@@ -1,11 +1,11 @@
-//! What clients are told about schemas that are accepted: formats that nothing checks, and sets of
-//! what cannot be compared.
+//! Warnings about schemas that are accepted: formats that are not checked, and sets of values that
+//! cannot be compared.
 
 use super::structural_schema::kind;
 use polyplane_apimachinery::Value;
 use std::collections::BTreeSet;
 
-/// Formats of texts, without dashes.
+/// The formats of texts that are checked, without dashes.
 const FORMATS: [&str; 26] = [
     "bsonobjectid",
     "byte",
@@ -35,7 +35,7 @@ const FORMATS: [&str; 26] = [
     "uuid5",
 ];
 
-/// Returns the warnings about a spec that are not about the one before, too.
+/// Returns the warnings about a spec, without those that also apply to the spec before.
 pub fn warnings(spec: &Value, before: Option<&Value>) -> Vec<String> {
     let known = before.map(Found::of).unwrap_or_default();
     let found = Found::of(spec);
@@ -54,7 +54,7 @@ pub fn warnings(spec: &Value, before: Option<&Value>) -> Vec<String> {
     warnings
 }
 
-/// What is worth a warning.
+/// The places that deserve a warning.
 #[derive(Default)]
 struct Found {
     formats: Vec<String>,
@@ -67,7 +67,7 @@ impl Found {
         let schema = |version: &Value| version["schema"]["openAPIV3Schema"].clone();
         let versions = spec.items_at(&["versions"]);
         let schemas: Vec<Value> = versions.iter().map(schema).collect();
-        // What all versions have in common is looked at once.
+        // The parts that all versions share are checked once.
         let common = schemas.windows(2).all(|pair| pair[0] == pair[1]);
         let looked_at = if common {
             schemas.len().min(1)

@@ -1,5 +1,5 @@
-//! autoscaling/v1 to v2 and back. What v1 has no fields for travels in annotations, as JSON of
-//! types that exist for nothing else.
+//! Conversion between autoscaling/v1 and v2. Data for which v1 has no fields is kept in
+//! annotations, as JSON of types that exist only for this.
 
 use polyplane_apimachinery::{Map, Str, Value, json};
 
@@ -18,10 +18,10 @@ const ANNOTATIONS: [&str; 6] = [
     TOLERANCE_UP,
 ];
 
-/// Utilization of processors that is aimed at if an object names no metric.
+/// Percentage of CPU utilization that is the target if an object names no metric.
 const UTILIZATION: i64 = 80;
 
-/// Removes the annotations that carry what v1 has no fields for.
+/// Removes the annotations with the data for which v1 has no fields.
 pub fn drop_annotations(object: &mut Value) {
     let Some(annotations) = object
         .at_mut(&["metadata", "annotations"])
@@ -37,7 +37,7 @@ pub fn drop_annotations(object: &mut Value) {
     }
 }
 
-/// Turns an object of v1 into one of v2.
+/// Converts an object from v1 to v2.
 pub fn from_v1(mut object: Value) -> Value {
     let mut metrics = carried(&object, METRICS).map_or(Vec::new(), |metrics| {
         metrics
@@ -84,7 +84,7 @@ pub fn from_v1(mut object: Value) -> Value {
     object
 }
 
-/// Turns an object of v2 into one of v1.
+/// Converts an object from v2 to v1.
 pub fn to_v1(mut object: Value) -> Value {
     let metrics = take(&mut object, &["spec", "metrics"]).unwrap_or_default();
     let metrics = metrics.as_array().unwrap_or(&[]);
@@ -144,7 +144,7 @@ fn take(object: &mut Value, path: &[&str]) -> Option<Value> {
     object.remove(path).filter(|value| !value.is_null())
 }
 
-/// What an annotation carries, if it can be read.
+/// Returns the data in an annotation, if it can be parsed.
 fn carried(object: &Value, name: &str) -> Option<Value> {
     let text = object["metadata"]["annotations"].get(name)?.as_str()?;
     Some(
@@ -166,7 +166,8 @@ fn is_cpu_share(metric: &Value) -> bool {
     is_cpu(metric) && !metric["resource"]["target"]["averageUtilization"].is_null()
 }
 
-/// The behavior is carried as JSON of a type without published names.
+/// Returns a value with its keys in lower case: the annotation has the behavior as JSON of a type
+/// without published names.
 fn lower_keys(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -187,7 +188,7 @@ fn lower_keys(value: &Value) -> Value {
     }
 }
 
-/// Returns an object of members that are there.
+/// Returns an object of those members that are present.
 fn members(members: &[(&str, &Value)]) -> Value {
     let present = members.iter().filter(|(_, value)| !value.is_null());
     Value::Object(
@@ -205,7 +206,7 @@ fn or_zero(quantity: &Value) -> Value {
     }
 }
 
-/// True for absent amounts and those that are zero.
+/// Returns true for absent amounts and those that are zero.
 fn is_zero(quantity: &Value) -> bool {
     crate::shared::validation::numbers::sign(quantity).is_none_or(|sign| sign == 0)
 }
@@ -332,7 +333,7 @@ fn status_from_v1(metric: &Value) -> Value {
     out
 }
 
-/// JSON with its members in the given order; absent ones are left out.
+/// Returns JSON with its members in the given order; absent ones are left out.
 fn object(members: &[(&str, Option<String>)]) -> String {
     let present = members
         .iter()
@@ -344,17 +345,17 @@ fn list(items: &[String]) -> String {
     format!("[{}]", items.join(","))
 }
 
-/// JSON of a text, empty if it is absent.
+/// Returns the JSON of a text; an absent text is empty.
 fn text(value: &Value) -> Option<String> {
     Some(json::to_string(&value.as_str().unwrap_or("").into()))
 }
 
-/// JSON of a value unless it is absent.
+/// Returns the JSON of a value unless it is absent.
 fn given(value: &Value) -> Option<String> {
     (!value.is_null()).then(|| json::to_string(value))
 }
 
-/// JSON of a text unless it is absent or empty.
+/// Returns the JSON of a text unless it is absent or empty.
 fn full(value: &Value) -> Option<String> {
     given(value).filter(|text| text != "\"\"")
 }
@@ -548,7 +549,8 @@ fn condition_text(condition: &Value) -> String {
     ])
 }
 
-/// Returns the behavior as upstream's internal type: with Go's names, and with every field.
+/// Returns the behavior as the JSON of upstream's internal type: with Go's names, and with every
+/// field.
 fn behavior_text(behavior: &Value) -> String {
     let null = || Some("null".to_owned());
     let plain = |value: &Value| given(value).or_else(null);

@@ -3,7 +3,7 @@
 use polyplane_apimachinery::Value;
 use polyplane_registry::strategy::age;
 
-/// Metrics that the column has room for.
+/// Number of metrics that the column shows.
 const SHOWN_MAX: usize = 2;
 
 /// Returns the cells of an autoscaler.
@@ -62,7 +62,7 @@ fn metric(spec: &Value, status: &Value) -> String {
     }
 }
 
-/// What is measured; `<nil>` if there is a status without it.
+/// Returns the measured value; `<nil>` if there is a status without it.
 fn measured<'a>(status: &'a Value, field: &str) -> &'a str {
     if status.is_null() {
         "<unknown>"

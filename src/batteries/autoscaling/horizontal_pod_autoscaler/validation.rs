@@ -9,7 +9,7 @@ use polyplane_apimachinery::{Value, names};
 
 const PERIOD_SECONDS_MAX: i64 = 1800;
 const WINDOW_SECONDS_MAX: i64 = 3600;
-/// The kinds of metric: type and field, in the order in which they are looked at.
+/// The kinds of metric: type and field, in the order in which they are checked.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -18,7 +18,7 @@ const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
 ];
 
-/// How strictly the apiVersion of a reference is read.
+/// The strictness with which the apiVersion of a reference is parsed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum VersionRule {
     Any,
@@ -153,7 +153,7 @@ fn reference(target: &Value, rule: VersionRule, path: &Path<'_>, errors: &mut Ve
     }
 }
 
-/// A text that has to be there and to fit into a path.
+/// Checks a text that must be present and be usable as a segment of a path.
 fn segment(text: &str, absent: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if text.is_empty() {
         errors.push(FieldError::required(path, absent));

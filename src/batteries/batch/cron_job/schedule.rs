@@ -49,12 +49,12 @@ const DESCRIPTORS: [&str; 7] = [
     "@hourly",
 ];
 
-/// Validates a schedule.
+/// Validates a schedule; returns the complaint about it, if there is one.
 pub fn complaint(schedule: &str) -> Option<String> {
     check(schedule).err()
 }
 
-/// True for the name of a time zone that is known.
+/// Returns true for the name of a known time zone.
 pub fn is_zone(name: &str) -> bool {
     match name {
         "" | "UTC" => true,

@@ -1,9 +1,9 @@
 //! Lists of the indexes of an indexed Job, such as `1,3-5`.
 
-/// Returns how many indexes the list names, all of which are below `completions`.
+/// Returns the number of indexes in the list, all of which must be below `completions`.
 ///
 /// # Errors
-/// Upstream's text about the first part that is wrong.
+/// Returns upstream's text about the first part that is invalid.
 pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     let (mut last, mut total) = (None, 0);
     for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -19,7 +19,7 @@ pub fn count(text: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-/// Returns the first index in both lists; parts that cannot be read are passed over.
+/// Returns the first index in both lists; parts that cannot be parsed are skipped.
 pub fn overlap(completed: &str, failed: &str, completions: i64) -> Option<i64> {
     let read = |text: &str| -> Vec<(i64, i64)> {
         text.split(',')

@@ -19,7 +19,7 @@ const CONTROLLER_BYTES_MAX: usize = 63;
 const INDEX_TEXT_BYTES_MAX: usize = 64 * 1024;
 const ACTIONS: [&str; 4] = ["Count", "FailIndex", "FailJob", "Ignore"];
 
-/// Validates a job spec, its selector aside.
+/// Validates a job spec, apart from its selector.
 pub fn validate(
     spec: &Value,
     old: Option<&Value>,
@@ -108,7 +108,7 @@ fn controller(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Checks the completion mode and what depends on it.
+/// Checks the completion mode and the fields that depend on it.
 fn completion(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let number = |field: &str| spec.int_at(&[field]);
     let mut invalid = |field: &str, bad: i64, detail: String| {

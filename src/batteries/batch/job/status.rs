@@ -1,7 +1,7 @@
 //! Validation of a changed status of a Job.
 //!
-//! Most rules are only looked at where the fields they are about have changed, so that a bad
-//! status can be mended step by step.
+//! Most rules are only checked if their fields have changed, so that an invalid status can be
+//! repaired step by step.
 
 use super::{indexes, is_true};
 use crate::shared::object_metadata;

@@ -1,4 +1,4 @@
-//! Validation of a whole Job, and with a change of its spec.
+//! Validation of a whole Job, and of a change of its spec.
 
 use super::{NAME_LABELS, Owner, UID_LABELS, is_true, spec};
 use crate::shared::object_metadata;
@@ -15,7 +15,7 @@ fn present(value: &Value) -> Option<&Value> {
     (!value.is_null()).then_some(value)
 }
 
-/// Validates the selector and the labels that the server makes.
+/// Validates the selector and the labels that the server sets.
 pub fn generated_selector(object: &Value) -> Vec<FieldError> {
     let mut errors = object_metadata::validate_finalizers(object);
     let spec = &object["spec"];
@@ -97,7 +97,7 @@ pub fn whole_spec(object: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// The last Pod's host name has to be one.
+/// Checks that the host name of the Pod with the greatest index is valid.
 pub fn name_allows_completions(object: &Value, errors: &mut Vec<FieldError>) {
     let completions = object.int_at(&["spec", "completions"]).unwrap_or(0);
     if object.str_at(&["spec", "completionMode"]) != "Indexed" || completions <= 0 {
@@ -155,7 +155,8 @@ fn completions(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
     }
 }
 
-/// Suspended Jobs that are not running may change where their Pods go and what they ask for.
+/// Checks changes of the template: a suspended Job that is not running may change where its Pods
+/// are scheduled and which resources they request.
 fn template(object: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let (new, mut before) = (&object["spec"]["template"], old["spec"]["template"].clone());
     let suspended = old.bool_at(&["spec", "suspend"]);

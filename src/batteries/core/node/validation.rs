@@ -1,4 +1,4 @@
-//! Validation of a Node, or with a change of one.
+//! Validation of a Node, and of a change of one.
 
 use crate::core::config_map::members;
 use crate::shared::network::addresses;
@@ -12,7 +12,7 @@ use polyplane_registry::Scope;
 use polyplane_registry::metadata::strings;
 use std::collections::BTreeSet;
 
-/// The complaints about a text.
+/// A check that returns the complaints about a text.
 type Rule = fn(&str) -> Vec<String>;
 
 const TAINTS: &str = "scheduler.alpha.kubernetes.io/taints";
@@ -149,7 +149,7 @@ fn validate_resources(object: &Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// True for words such as `MyFeature/part`.
+/// Returns true for words such as `MyFeature/part`.
 fn is_feature(name: &str) -> bool {
     let word = |word: &str| {
         word.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -311,7 +311,7 @@ fn validate_range_change(object: &Value, old: &Value, errors: &mut Vec<FieldErro
     }
 }
 
-/// Where a source of configuration is named.
+/// The field in which a source of configuration is named.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConfigSourceField {
     Spec,

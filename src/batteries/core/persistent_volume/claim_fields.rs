@@ -1,4 +1,4 @@
-//! What PersistentVolumes and their claims have in common.
+//! Fields that PersistentVolumes and their claims have in common.
 
 use crate::shared::resource_names::amount;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -6,7 +6,7 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
 use polyplane_registry::metadata::strings;
 
-/// Access modes and what tables call them, in the order in which tables list them.
+/// The access modes and their names in tables, in the order in which tables list them.
 const MODES: [(&str, &str); 4] = [
     ("ReadWriteOnce", "RWO"),
     ("ReadOnlyMany", "ROX"),
@@ -14,7 +14,7 @@ const MODES: [(&str, &str); 4] = [
     ("ReadWriteOncePod", "RWOP"),
 ];
 
-/// True if two values of the type `definition` mean the same.
+/// Returns true if two values of the type `definition` are equivalent.
 pub fn alike(schemas: &Schemas, definition: &str, left: &Value, right: &Value) -> bool {
     let id = schemas.find(definition);
     let id = id.expect("the schemas of a kind define its parts");

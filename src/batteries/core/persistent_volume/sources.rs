@@ -1,20 +1,20 @@
-//! Validation of the source of a PersistentVolume: one function per kind of source, and the
+//! Validation of the source of a PersistentVolume: one function for each kind of source, and a
 //! table of all.
 
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, names};
 
 type Errors = Vec<FieldError>;
-/// The complaints about a text.
+/// A check that returns the complaints about a text.
 type Rule = fn(&str) -> Vec<String>;
 
 /// One kind of source.
 pub struct Source {
-    /// Its field.
+    /// The field of the source.
     pub field: &'static str,
-    /// What errors about its content call it.
+    /// The path of the source in errors about its content.
     pub place: &'static str,
-    /// What the error calls it that there is another source.
+    /// The name of the source in the error about a second source.
     pub second: Option<&'static str>,
     /// Checks the content, given the volume's name.
     pub check: fn(&Value, &str, &Path<'_>, &mut Errors),
@@ -243,7 +243,7 @@ fn quobyte(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     require(value, &["volume"], path, errors);
 }
 
-/// True for `host:port` and `[address]:port`, as Go splits them.
+/// Returns true for `host:port` and `[address]:port`, as Go splits them.
 fn is_host_port(pair: &str) -> bool {
     let Some((host, port)) = pair.rsplit_once(':') else {
         return false;
@@ -263,7 +263,7 @@ fn cephfs(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     require_items(value, "monitors", path, errors);
 }
 
-/// True for a name of an iSCSI node in one of its three forms.
+/// Returns true for a name of an iSCSI node in one of its three forms.
 fn is_iscsi_name(name: &str) -> bool {
     let numbered = |prefix: &str, length: usize| {
         let digits = name.strip_prefix(prefix).and_then(|rest| {
@@ -283,7 +283,7 @@ fn is_iscsi_name(name: &str) -> bool {
     numbered("eui", 16) || numbered("naa", 32)
 }
 
-/// True for `iqn.2001-04.com.example:unit`.
+/// Returns true for `iqn.2001-04.com.example:unit`.
 fn is_qualified_name(name: &str) -> bool {
     let parsed = name
         .strip_prefix("iqn.")
@@ -517,7 +517,7 @@ fn csi(value: &Value, _: &str, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// True for a volume whose kind of source takes mount options.
+/// Returns true for a volume whose kind of source supports mount options.
 pub fn takes_mount_options(spec: &Value) -> bool {
     const TAKING: [&str; 13] = [
         "gcePersistentDisk",
@@ -537,7 +537,7 @@ pub fn takes_mount_options(spec: &Value) -> bool {
     TAKING.iter().any(|field| !spec[*field].is_null())
 }
 
-/// True for a path that is the root however it is written.
+/// Returns true for a path that is the root, however it is written.
 pub fn is_root(text: &str) -> bool {
     text.starts_with('/') && {
         let mut depth = 0usize;

@@ -1,4 +1,4 @@
-//! What may not change in a PersistentVolumeClaim.
+//! Checks of changes of a PersistentVolumeClaim.
 
 use super::{CLASS_ANNOTATION, align_sources};
 use crate::core::persistent_volume::claim_fields::alike;
@@ -54,7 +54,7 @@ pub fn validate(schemas: &Schemas, object: &Value, old: &Value) -> Vec<FieldErro
     errors
 }
 
-/// Checks that `volumeMode` stays.
+/// Checks that `volumeMode` does not change.
 pub fn validate_volume_mode(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
     let mode = &object["spec"]["volumeMode"];
     if *mode != old["spec"]["volumeMode"] {
@@ -92,7 +92,8 @@ fn validate_attributes_class(object: &Value, old: &Value, errors: &mut Vec<Field
     ));
 }
 
-/// The class may move from the old annotation to the field, and may be set once.
+/// Removes complaints about the class: it may move from the old annotation to the field, and may be
+/// set once.
 fn forgive_class(object: &Value, old: &Value, new: &mut Value, errors: &mut Vec<FieldError>) {
     let path = ["metadata", "annotations", CLASS_ANNOTATION];
     let (now, then) = (

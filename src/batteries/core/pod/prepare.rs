@@ -1,4 +1,5 @@
-//! What the server itself writes into pods, and what writes through a subresource may not touch.
+//! Changes that the server makes to pods, and fields that writes through a subresource may not
+//! change.
 
 use crate::shared::pod::defaults::items_mut;
 use crate::shared::pod::qos;
@@ -9,7 +10,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeMap;
 
-/// A pod with gates is told not to be scheduled yet.
+/// Adds the condition that a pod with scheduling gates must not be scheduled yet.
 pub fn hold_back(pod: &mut Value, now: i64) {
     if pod.items_at(&["spec", "schedulingGates"]).is_empty() {
         return;
@@ -25,7 +26,7 @@ pub fn hold_back(pod: &mut Value, now: i64) {
     pod.set(&["status", "conditions"], Value::Array(vec![condition]));
 }
 
-/// Keys whose values come from the pod itself become requirements of the selectors.
+/// Turns label keys whose values come from the pod itself into requirements of the selectors.
 pub fn resolve_label_keys(pod: &mut Value) {
     let labels = pod["metadata"]["labels"].clone();
     let Some(spec) = pod.get_mut("spec") else {
@@ -70,7 +71,7 @@ fn add_requirements(owner: &mut Value, labels: &Value) {
     owner.set(&path, Value::Array(all));
 }
 
-/// Profiles in annotations become fields, where they differ from that of the pod.
+/// Turns AppArmor profiles in annotations into fields, if they differ from that of the pod.
 pub fn take_app_armor_from_annotations(pod: &mut Value) {
     if pod.str_at(&["spec", "os", "name"]) == "windows" {
         return;
@@ -108,14 +109,15 @@ fn keep(object: &mut Value, old: &Value, path: &[&str]) {
     }
 }
 
-/// Resources of the whole pod stay if a client leaves them out that may not know them.
+/// Keeps the resources of the whole pod if they are missing in the request, because the client may
+/// not know the field.
 pub fn keep_pod_resources(object: &mut Value, old: &Value) {
     if object["spec"]["resources"].is_null() {
         keep(object, old, &["spec", "resources"]);
     }
 }
 
-/// Metadata stays, but for who manages what.
+/// Keeps the metadata, apart from field management.
 fn keep_metadata(object: &mut Value, old: &Value) {
     for field in [
         "deletionTimestamp",
@@ -129,7 +131,7 @@ fn keep_metadata(object: &mut Value, old: &Value) {
     }
 }
 
-/// A write through `status`: the spec stays, and owners.
+/// Prepares a write through `status`: the spec and the owners are kept.
 pub fn keep_all_but_status(object: &mut Value, old: &Value) {
     for path in [
         &["spec"][..],
@@ -160,7 +162,8 @@ pub fn keep_all_but_status(object: &mut Value, old: &Value) {
     keep_observed_generations(object, old);
 }
 
-/// Conditions keep the generation they were observed at, the first of a type that of the first.
+/// Keeps the observed generation of each condition. The first condition of a type gets that of the
+/// old first one.
 fn keep_observed_generations(object: &mut Value, old: &Value) {
     let field = "observedGeneration";
     let mut known: BTreeMap<&str, std::collections::VecDeque<i64>> = BTreeMap::new();
@@ -185,7 +188,7 @@ fn keep_observed_generations(object: &mut Value, old: &Value) {
     }
 }
 
-/// A write through `ephemeralcontainers`: everything else stays.
+/// Prepares a write through `ephemeralcontainers`: everything else is kept.
 pub fn keep_all_but_ephemeral(object: &mut Value, old: &Value) {
     let containers = object["spec"]["ephemeralContainers"].clone();
     keep(object, old, &["spec"]);
@@ -230,7 +233,7 @@ pub fn keep_all_but_resources(object: &mut Value, old: &Value) {
 }
 
 /// Returns the old containers with the resources and resize policies of the new ones. If a name
-/// differs, the new containers as they are: validation refuses them.
+/// differs, returns the new containers as they are, so that validation refuses them.
 fn merge_resources(new: &[Value], old: &[Value]) -> Vec<Value> {
     if new
         .iter()

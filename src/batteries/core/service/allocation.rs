@@ -1,9 +1,9 @@
-//! What a Service takes of its plane: an address, recorded by an IPAddress object, and ports on
-//! nodes, which an index of the plane knows.
+//! The allocations of a Service in its plane: an address, recorded by an IPAddress object, and
+//! ports on nodes, which an index of the plane has.
 //!
-//! Both are chosen from the upper part of their range as long as there is room, so that the lower
-//! part stays free for those who choose themselves. The choice starts at a place that the
-//! Service's uid gives, which is random; claims keep two writes from taking the same.
+//! Both are chosen from the upper part of their range while it has room, so that the lower part
+//! stays free for clients that choose themselves. The search starts at a position that depends on
+//! the Service's uid, which is random; claims keep two writes from allocating the same one.
 
 use super::ip_families as families;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -25,7 +25,7 @@ const TAKEN_ADDRESS: &str = "provided IP is already allocated";
 const FULL: &str = "range is full";
 const FOREIGN_ADDRESS: &str = "the provided network does not match the current range";
 
-/// Computes which node ports a Service has.
+/// Computes the rows of the node ports that a Service has.
 #[derive(Debug)]
 pub struct NodePorts;
 
@@ -60,10 +60,11 @@ fn port_value(port: u16) -> bytes::Bytes {
     bytes::Bytes::copy_from_slice(&port.to_be_bytes())
 }
 
-/// Takes and gives back what a Service needs; `object` is null when it goes.
+/// Allocates and releases the addresses and ports of a Service; `object` is null when it is
+/// deleted.
 ///
 /// # Errors
-/// Returns 422 if a wish cannot be met, 500 if nothing is free.
+/// Returns 422 if a requested address or port is not available, 500 if nothing is free.
 pub fn allocate(
     context: &Context<'_>,
     cut: &Snapshot,
@@ -105,7 +106,7 @@ fn invalid(object: &Value, errors: Vec<FieldError>) -> ApiError {
     ApiError::invalid(Qualified::new("", "Service"), name, &errors)
 }
 
-/// Returns a number that depends on nothing but the Service and `step`.
+/// Returns a number that depends only on the Service and `step`.
 fn draw(object: &Value, step: u64) -> u64 {
     let uid = object.str_at(&["metadata", "uid"]);
     let mut state = uid
@@ -118,7 +119,8 @@ fn draw(object: &Value, step: u64) -> u64 {
     state ^ (state >> 27)
 }
 
-/// Returns how much of a range is left to those who choose themselves.
+/// Returns how many addresses or ports at the beginning of a range are left to clients that choose
+/// themselves.
 fn reserved(size: u64, step: u64, most: u64) -> u64 {
     const LEAST: u64 = 16;
     if size <= LEAST {
@@ -128,8 +130,8 @@ fn reserved(size: u64, step: u64, most: u64) -> u64 {
     }
 }
 
-/// Returns all places of a range of `size`, beginning somewhere behind the first `reserved` ones;
-/// those come last.
+/// Returns all positions of a range of `size`, from some position behind the first `reserved` ones
+/// on; the reserved ones are last.
 fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item = u64> {
     let upper = size - reserved;
     let first = (0..upper).map(move |step| reserved + (start + step) % upper.max(1));
@@ -137,7 +139,8 @@ fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item = u64> {
     first.chain((0..reserved).map(move |step| (start + step) % reserved.max(1)))
 }
 
-/// The addresses that Services can have: not the network's own, not the one for all.
+/// The addresses that Services can have: all of a range except the network's own and the broadcast
+/// address.
 struct Addresses {
     first: u32,
     count: u64,
@@ -169,7 +172,7 @@ fn address_key(name: &str) -> Key {
     Key::new("networking.k8s.io", "ipaddresses", None, name)
 }
 
-/// Fills the addresses of a Service that has none.
+/// Allocates the addresses of a Service that has none.
 fn allocate_addresses(
     context: &Context<'_>,
     cut: &Snapshot,
@@ -207,7 +210,8 @@ fn allocate_addresses(
     Ok(())
 }
 
-/// Returns the ranges that addresses come from: the plane's own and those of its ServiceCIDRs.
+/// Returns the ranges from which addresses are allocated: the plane's own and those of its
+/// ServiceCIDRs.
 ///
 /// # Errors
 /// Returns 500 if a ServiceCIDR cannot be read.
@@ -280,7 +284,7 @@ fn wished_address(
     Err(invalid(object, vec![error]))
 }
 
-/// Returns the IPAddress that says whose the address is.
+/// Returns the IPAddress that records which Service has an address.
 fn record(object: &Value, address: &Ipv4Addr) -> Companion {
     let of = |field: &str| object.str_at(&["metadata", field]);
     let tree = json!({
@@ -348,7 +352,7 @@ struct Ports<'a> {
     first: u16,
     last: u16,
     seed: u64,
-    /// Ports that this write has taken.
+    /// The ports that this write has allocated.
     taken: BTreeSet<i64>,
     claims: Vec<Claim>,
 }
@@ -385,7 +389,7 @@ impl<'a> Ports<'a> {
         });
     }
 
-    /// Takes a wished port.
+    /// Allocates a requested port.
     fn allocate(&mut self, port: i64) -> Result<(), String> {
         let within = u16::try_from(port)
             .ok()
@@ -403,7 +407,7 @@ impl<'a> Ports<'a> {
         Ok(())
     }
 
-    /// Takes any port.
+    /// Allocates any free port.
     fn allocate_next(&mut self) -> Result<i64, String> {
         let size = u64::from(self.last.saturating_sub(self.first)) + 1;
         let start = self.seed.wrapping_add(self.taken.len() as u64 * 7919) >> 1;
@@ -431,7 +435,7 @@ impl<'a> Ports<'a> {
         })
     }
 
-    /// Takes the ports of a new Service. Ports of the same number share a node port.
+    /// Allocates the ports of a new Service. Ports of the same number share a node port.
     fn allocate_all(&mut self, object: &mut Value) -> Result<(), ApiError> {
         let spec = object["spec"].clone();
         let on_nodes = matches!(spec.str_at(&["type"]), "NodePort" | "LoadBalancer");
@@ -493,7 +497,7 @@ impl<'a> Ports<'a> {
         }
     }
 
-    /// Takes the ports that a change adds.
+    /// Allocates the ports that a change adds.
     fn change(&mut self, object: &mut Value, old: &Value) -> Result<(), ApiError> {
         let spec = object["spec"].clone();
         let had = families::node_ports(&old["spec"]);

@@ -1,5 +1,5 @@
-//! The fields of a Service that depend on each other: its address and addresses, their families, and
-//! what its type brings with it.
+//! The fields of a Service that depend on each other: its address and addresses, their families,
+//! and the fields that its type requires.
 
 use crate::shared::network::addresses;
 use polyplane_apimachinery::Value;
@@ -7,12 +7,12 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::metadata::strings;
 use std::collections::BTreeSet;
 
-/// True for a Service that has no address of its own.
+/// Returns true for a Service that has no address of its own.
 pub fn is_headless(spec: &Value) -> bool {
     strings(&spec["clusterIPs"]) == ["None"]
 }
 
-/// True for a Service that something outside may reach.
+/// Returns true for a Service that can be reached from outside the cluster.
 pub fn is_reachable_from_outside(spec: &Value) -> bool {
     match spec.str_at(&["type"]) {
         "LoadBalancer" | "NodePort" => true,
@@ -21,7 +21,7 @@ pub fn is_reachable_from_outside(spec: &Value) -> bool {
     }
 }
 
-/// True for a Service whose endpoints are asked for their health on a port of their own.
+/// Returns true for a Service whose endpoints need a health check on a port of their own.
 pub fn needs_health_check(spec: &Value) -> bool {
     spec.str_at(&["type"]) == "LoadBalancer" && spec.str_at(&["externalTrafficPolicy"]) == "Local"
 }
@@ -30,7 +30,7 @@ fn has_address(spec: &Value) -> bool {
     spec.str_at(&["type"]) != "ExternalName"
 }
 
-/// True for a Service whose ports are open on nodes.
+/// Returns true for a Service whose ports are open on nodes.
 pub fn needs_node_ports(spec: &Value) -> bool {
     match spec.str_at(&["type"]) {
         "NodePort" => true,
@@ -48,7 +48,7 @@ pub fn node_ports(spec: &Value) -> Vec<i64> {
         .collect()
 }
 
-/// Returns a Service whose related fields are all set, as newer ones have them.
+/// Returns the Service with all its related fields set, as they are in Services of today.
 pub fn filled_in(object: &Value) -> Value {
     let mut object = object.clone();
     align_addresses(&mut object, None);
@@ -98,7 +98,7 @@ fn set_texts(object: &mut Value, field: &str, texts: &[&str]) {
     object.set(&["spec", field], items);
 }
 
-/// Makes `clusterIPs` follow `clusterIP` where a client knows only the one.
+/// Makes `clusterIPs` follow `clusterIP` if the client knows only that field.
 pub fn align_addresses(object: &mut Value, old: Option<&Value>) {
     let single = object.str_at(&["spec", "clusterIP"]).to_owned();
     let several = strings(&object["spec"]["clusterIPs"]);
@@ -123,7 +123,7 @@ pub fn align_addresses(object: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// Keeps what the server has chosen where the client does not say.
+/// Keeps the values that the server has chosen if the client leaves them out.
 pub fn keep_choices(object: &mut Value, old: &Value) {
     let before = &old["spec"];
     if has_address(before) && has_address(&object["spec"]) {
@@ -172,7 +172,8 @@ fn keep_node_ports(object: &mut Value, before: &Value) {
     }
 }
 
-/// Drops what an earlier type needed and the present one does not, if the client left it as it was.
+/// Drops fields that an earlier type needed and the present one does not, if the client has not
+/// changed them.
 pub fn drop_leftovers(object: &mut Value, old: &Value) {
     let (spec, before) = (object["spec"].clone(), &old["spec"]);
     let same = |field: &str| spec[field] == before[field];
@@ -227,7 +228,7 @@ pub fn drop_leftovers(object: &mut Value, old: &Value) {
     }
 }
 
-/// True if a Service that prefers both families stays as it is.
+/// Returns true if a Service that prefers both families does not change.
 pub fn stays_dual(object: &Value, old: &Value) -> bool {
     let (spec, before) = (&object["spec"], &old["spec"]);
     let prefers = |spec: &Value| spec.str_at(&["ipFamilyPolicy"]) == "PreferDualStack";
@@ -240,10 +241,10 @@ pub fn stays_dual(object: &Value, old: &Value) -> bool {
         && strings(&spec["ipFamilies"]) == strings(&before["ipFamilies"])
 }
 
-/// Fills families and policy of a Service in a plane that has addresses of IPv4 only.
+/// Sets families and policy of a Service, in a plane that has only IPv4 addresses.
 ///
 /// # Errors
-/// What contradicts each other or needs the other family.
+/// Returns the complaints about fields that contradict each other or need the other family.
 pub fn init(object: &mut Value, old: Option<&Value>) -> Result<(), Vec<FieldError>> {
     if !has_address(&object["spec"]) || old.is_some_and(|old| stays_dual(object, old)) {
         return Ok(());
@@ -306,7 +307,7 @@ fn refuse(errors: Vec<FieldError>) -> Result<(), Vec<FieldError>> {
     }
 }
 
-/// A Service that goes back to one family gives up what it had of the other.
+/// Releases the addresses of the other family of a Service that goes back to one family.
 fn release(object: &mut Value, old: &Value, policy: &str, errors: &mut Vec<FieldError>) {
     let path = Path::new("spec");
     for (field, what) in [("clusterIPs", "cluster IP"), ("ipFamilies", "IP family")] {
@@ -346,7 +347,7 @@ fn complain_about_number(object: &Value, policy: &str, errors: &mut Vec<FieldErr
     }
 }
 
-/// Derives families from addresses that were given without.
+/// Derives families from addresses that were given without families.
 fn add_families(object: &mut Value, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let addresses = strings(&spec["clusterIPs"]);

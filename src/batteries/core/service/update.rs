@@ -1,4 +1,4 @@
-//! What may not change in a Service, and what is wrong with the status of a balanced one.
+//! The checks of changes of a Service, and of the status of its load balancer.
 
 use super::ip_families::{is_headless, needs_health_check};
 use super::validation::validate_balancer_class;
@@ -123,7 +123,7 @@ fn validate_family_change(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// Validates the status of a balanced Service.
+/// Validates the status of the load balancer of a Service.
 pub fn validate_balancer(object: &Value, old: &Value) -> Errors {
     let mut errors = Vec::new();
     let status = Path::new("status");

@@ -1,4 +1,4 @@
-//! Validation of a Service, or with a change of one.
+//! Validation of a Service, and of a change of one.
 
 use super::ip_families::{is_headless, is_reachable_from_outside, needs_health_check};
 use crate::shared::network::addresses;
@@ -65,7 +65,7 @@ pub fn validate(object: &Value, old: &Value) -> Errors {
     errors
 }
 
-/// Checks a text that must be there and be one of several.
+/// Checks a text that must be present and be one of several.
 fn one_of(given: &str, valid: &[&str], path: &Path<'_>, errors: &mut Errors) {
     if given.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -264,7 +264,7 @@ fn validate_affinity(spec: &Value, path: &Path<'_>, errors: &mut Errors) {
     }
 }
 
-/// Checks addresses, families and policy against each other.
+/// Checks that addresses, families and policy are consistent.
 pub fn validate_addresses(object: &Value, old: &Value) -> Errors {
     let mut errors = Vec::new();
     let spec = &object["spec"];
@@ -404,7 +404,7 @@ fn validate_source_ranges(object: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Checks the class of a balancer; `old` is null for a new Service.
+/// Checks the class of a load balancer; `old` is null for a new Service.
 pub fn validate_balancer_class(spec: &Value, old: &Value, errors: &mut Errors) {
     let path = Path::new("spec");
     let place = path.child("loadBalancerClass");

@@ -1,4 +1,4 @@
-//! How a capacity may be shared out: the amounts that one request can get.
+//! The policy for sharing a capacity: the amounts that one request can get.
 
 use crate::feature_gates::Gate;
 use crate::shared::resource_names::amount;
@@ -49,7 +49,7 @@ pub fn validate(errors: &mut Errors, features: &Features, path: &Path<'_>, capac
     }
 }
 
-/// Checks one sort of policy against the usual amount.
+/// A check of one kind of policy against the default amount.
 type Check<'a> = Box<dyn Fn(&mut Errors, &Path<'_>, &Quantity) + 'a>;
 
 fn validate_options(
@@ -71,7 +71,8 @@ fn validate_options(
             ));
         }
     }
-    // Too many options are not looked at one by one, so the usual amount is not found among them.
+    // If there are too many options they are not checked one by one, so the default amount is not
+    // searched for among them.
     let found = if options.len() > OPTIONS_MAX {
         errors.push(FieldError::too_many(path, options.len(), OPTIONS_MAX));
         false
@@ -107,7 +108,7 @@ fn validate_options(
     }
 }
 
-/// The bounds of a range that are given, and the usual amount.
+/// The bounds of a range that are set, and the default amount.
 struct Range<'a> {
     usual: &'a Quantity,
     min: Quantity,
@@ -116,7 +117,7 @@ struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// What is given, by field.
+    /// Returns the amounts that are set, by field.
     fn given(&self) -> Vec<(&'static str, &Quantity)> {
         let all = [
             ("default", Some(self.usual)),
@@ -162,7 +163,7 @@ fn validate_range(
     }
 }
 
-/// The bounds lie within the capacity, and the usual amount within the bounds.
+/// Checks that the bounds are within the capacity, and the default amount within the bounds.
 fn validate_bounds(errors: &mut Errors, path: &Path<'_>, range: &Range<'_>, most: &Quantity) {
     let Range {
         usual, min, max, ..
@@ -210,7 +211,8 @@ fn validate_bounds(errors: &mut Errors, path: &Path<'_>, range: &Range<'_>, most
     }
 }
 
-/// The usual and the largest amount lie on a step from the least.
+/// Checks that the default amount and the largest amount are a whole number of steps above the
+/// least.
 fn validate_step(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -256,7 +258,7 @@ fn validate_step(
         .into_iter()
         .flatten()
     {
-        // Steps are counted in whole units, amounts with a fraction rounded up.
+        // Steps are counted in whole units, with fractions of amounts rounded up.
         let distance = value.value().wrapping_sub(min.value());
         if distance.wrapping_rem(step.value()) != 0 {
             let detail = format!("value is not a multiple of a given step ({step}) from ({min})");

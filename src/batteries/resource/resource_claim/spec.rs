@@ -1,5 +1,5 @@
-//! The specs of claims, which templates of claims have too: requests for devices, constraints
-//! between them and configuration for their drivers.
+//! The specs of claims, which claim templates have too: requests for devices, constraints between
+//! them and configuration for their drivers.
 
 use crate::resource::validation;
 use crate::resource::validation::{Declared, Origin, declared};
@@ -10,13 +10,13 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most requests of a claim, and most requests that one of its parts names.
+/// Number of requests in a claim at most, and of requests that one of its parts names.
 const REQUESTS_MAX: usize = 32;
 const CONSTRAINTS_MAX: usize = 32;
 const CONFIGS_MAX: usize = 32;
 const ALTERNATIVES_MAX: usize = 8;
 
-/// Fills the counts of requests that want so and so many devices.
+/// Sets the default counts of requests for a number of devices.
 pub fn default(spec: &mut Value) {
     each_request(spec, |request| {
         if request.str_at(&["allocationMode"]).is_empty() {
@@ -68,7 +68,8 @@ impl<'a> RequestNames<'a> {
         )
     }
 
-    /// True for the name of a request, and for that of an alternative after a slash.
+    /// Returns true for the name of a request, and for that of one of its alternatives after a
+    /// slash.
     fn has(&self, name: &str) -> bool {
         match name.split('/').collect::<Vec<_>>().as_slice() {
             [request] => self.0.contains_key(request),
@@ -80,7 +81,7 @@ impl<'a> RequestNames<'a> {
         }
     }
 
-    /// A field that names a request.
+    /// Validates a field that names a request.
     pub fn reference(&self, errors: &mut Errors, path: &Path<'_>, name: &str) {
         const DETAIL: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
         if name.split('/').count() <= 2 {
@@ -92,7 +93,7 @@ impl<'a> RequestNames<'a> {
         }
     }
 
-    /// A list of names of requests; the schema declares that each comes once.
+    /// Validates a list of names of requests. The schema declares that each name is listed once.
     pub fn references(&self, errors: &mut Errors, path: &Path<'_>, list: &Value) {
         let list = texts(list);
         if list.len() > REQUESTS_MAX {
@@ -139,7 +140,7 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
     }
 }
 
-/// False, with a complaint that the schema makes too, for a list that is too long.
+/// Returns whether a list is short enough. If it is not, complains, as the schema does too.
 pub fn within(errors: &mut Errors, path: &Path<'_>, list: &[Value], max: usize) -> bool {
     if list.len() > max {
         errors.push(FieldError::too_many(path, list.len(), max).covered());
@@ -202,7 +203,8 @@ fn class_name(errors: &mut Errors, path: &Path<'_>, request: &Value, by_schema: 
     });
 }
 
-/// What exact requests and alternatives have in common, but for their names.
+/// Validates the fields that exact requests and alternatives have in common, apart from their
+/// names.
 fn validate_wish(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -252,7 +254,7 @@ fn validate_wish(
     );
 }
 
-/// Attributes that are computed have to be of use to a constraint.
+/// Checks that a constraint uses the computed attributes.
 fn validate_derived(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -282,7 +284,8 @@ fn validate_derived(
     }
 }
 
-/// Which attributes the constraints look at, by the request they are about; `""` for all.
+/// The attributes that the constraints use, by the request they apply to; `""` stands for all
+/// requests.
 struct Targets<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> Targets<'a> {

@@ -1,4 +1,5 @@
-//! The status of claims: allocated devices, who uses them and what their drivers report.
+//! The status of claims: allocated devices, the pods that use them and the reports of their
+//! drivers.
 
 use super::spec::{RequestNames, within};
 use crate::resource::validation;
@@ -20,7 +21,7 @@ const CONDITIONS_MAX: usize = 8;
 const DATA_BYTES_MAX: usize = 10 * 1024;
 const ADDRESSES_MAX: usize = 16;
 
-/// Forgets what drivers reported about devices that are no longer allocated.
+/// Drops the reports of drivers about devices that are no longer allocated.
 pub fn prepare(status: &mut Value, old: &Value) {
     const RESULTS: [&str; 3] = ["allocation", "devices", "results"];
     let results = |status: &Value| -> Vec<Device> {
@@ -41,7 +42,7 @@ pub fn prepare(status: &mut Value, old: &Value) {
     }
 }
 
-/// What tells an allocated device from others.
+/// The identity of an allocated device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Device([String; 4]);
 
@@ -89,7 +90,7 @@ pub fn validate(errors: &mut Errors, object: &Value, old: &Value) {
             errors.push(FieldError::forbidden(&place, detail));
         }
     }
-    // The schema declares that an allocation stays as it is.
+    // The schema declares that an allocation does not change.
     if present(allocation) && before["allocation"].is_null() {
         validate_allocation(errors, &path.child("allocation"), allocation, &names);
     }
@@ -209,7 +210,7 @@ fn validate_device(
     }
 }
 
-/// The address of an interface and the length of its network's prefix, in canonical form.
+/// Validates the address of an interface and the length of its network's prefix, in canonical form.
 fn validate_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
     let Some((address, bits)) = cidr_sloppy(text) else {
         let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";

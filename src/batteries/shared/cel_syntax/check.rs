@@ -1,9 +1,9 @@
-//! The names that an expression stands on.
+//! Checks the names that an expression uses.
 
 use super::parse::{Member, Node};
 use super::{Complaint, Scope};
 
-/// Types, and the first parts of the names of functions and messages that are built in.
+/// The names of types, and the first parts of the names of built-in functions and messages.
 const BUILT_IN: [&str; 32] = [
     "bool",
     "bytes",
@@ -39,7 +39,7 @@ const BUILT_IN: [&str; 32] = [
     "strings",
 ];
 
-/// Functions whose first arguments name variables for the others.
+/// Functions whose first arguments name variables that the other arguments can use.
 const MACROS: [&str; 14] = [
     "all",
     "bind",
@@ -57,7 +57,7 @@ const MACROS: [&str; 14] = [
     "block",
 ];
 
-/// Complaints about names and fields in the expression that the scope does not have.
+/// Returns complaints about names and fields in the expression that the scope does not have.
 pub fn references(node: &Node, scope: &Scope<'_>) -> Vec<Complaint> {
     let mut checker = Checker {
         scope,
@@ -70,7 +70,7 @@ pub fn references(node: &Node, scope: &Scope<'_>) -> Vec<Complaint> {
 
 struct Checker<'a> {
     scope: &'a Scope<'a>,
-    /// Variables of the macros around.
+    /// The variables of the enclosing macros.
     inner: Vec<&'a str>,
     complaints: Vec<Complaint>,
 }
@@ -136,7 +136,7 @@ impl<'a> Checker<'a> {
             {
                 self.inner.push(text);
                 rest = others;
-                // Only comprehensions with three arguments or more have a second variable.
+                // Only comprehensions with at least three arguments have a second variable.
                 if arguments.len() < 3 || name == "bind" {
                     break;
                 }

@@ -1,15 +1,15 @@
-//! The words of an expression.
+//! Splits an expression into tokens.
 
 use super::Complaint;
 
-/// What a word is.
+/// The kind of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A name.
     Name,
     /// A name between backticks, for fields.
     Quoted,
-    /// A literal, by its type.
+    /// A literal, with its type.
     Literal(&'static str),
     /// An operator, a bracket or `in`.
     Mark,
@@ -17,19 +17,19 @@ pub enum Kind {
     End,
 }
 
-/// A word and where it begins, in characters.
+/// A token and the position at which it begins, in characters.
 #[derive(Debug, Clone)]
 pub struct Token {
-    /// What it is.
+    /// The token's kind.
     pub kind: Kind,
-    /// As it is written.
+    /// The token's text as written.
     pub text: String,
-    /// Where it begins.
+    /// The token's position.
     pub at: usize,
 }
 
 impl Token {
-    /// True for the mark `text`.
+    /// Returns true for the mark `text`.
     pub fn is(&self, text: &str) -> bool {
         self.kind == Kind::Mark && self.text == text
     }
@@ -40,7 +40,7 @@ const MARKS: [&str; 25] = [
     "?", ":", "+", "*", "/", "%", "=",
 ];
 
-/// Returns the words of `expression`, the end last, and what is no word.
+/// Returns the tokens of `expression`, the end last, and complaints about text that is no token.
 pub fn tokens(expression: &str) -> (Vec<Token>, Vec<Complaint>) {
     let letters: Vec<char> = expression.chars().collect();
     let (mut tokens, mut complaints) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ fn shown(letter: char) -> String {
     }
 }
 
-/// Returns how many letters of white space or of a comment come first.
+/// Returns the number of characters of white space or comments at the beginning.
 fn blank(rest: &[char]) -> usize {
     match rest {
         ['/', '/', ..] => rest
@@ -133,7 +133,7 @@ fn word(rest: &[char]) -> Option<(Kind, usize)> {
     let mark = MARKS
         .iter()
         .find(|mark| mark.chars().eq(rest.iter().take(mark.len()).copied()))?;
-    // A single sign of equality is a word of no rule.
+    // A single equals sign is a token, but no rule of the grammar uses it.
     Some((Kind::Mark, mark.len()))
 }
 
@@ -183,7 +183,7 @@ fn number(rest: &[char]) -> (Kind, usize) {
     }
 }
 
-/// Returns a text or bytes, raw or not, in one or three quotes of either sort.
+/// Parses a text or bytes, raw or not, in one or three quotes of either kind.
 fn string(rest: &[char]) -> Option<(Kind, usize)> {
     let prefix = rest
         .iter()
@@ -222,6 +222,6 @@ fn string(rest: &[char]) -> Option<(Kind, usize)> {
         }
         at += 1;
     }
-    // Three quotes that nothing closes are an empty text and the beginning of another.
+    // Three quotes without closing ones are an empty text and the beginning of another text.
     triple.then_some((kind, prefix + 2))
 }

@@ -1,13 +1,13 @@
-//! The grammar of expressions.
+//! Parses expressions by their grammar.
 
 use super::Complaint;
 use super::lex::{Kind, Token};
 
-/// What may begin an operand, as the compiler lists it.
+/// The tokens that may begin an operand, as the compiler lists them.
 const OPERANDS: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
-/// Deepest nesting.
+/// Most levels of nesting. Parsing is recursive, so this bounds the stack.
 const DEPTH_MAX: usize = 250;
-/// Names that are kept for later.
+/// The reserved names.
 const RESERVED: [&str; 17] = [
     "as",
     "break",
@@ -28,31 +28,31 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// A part of an expression. Operators keep only their operands.
+/// A part of an expression. Of an operator only its operands are kept.
 #[derive(Debug)]
 pub enum Node {
-    /// A literal, by its type.
+    /// A literal, with its type.
     Literal(&'static str),
     /// A name on its own.
     Name { text: String, at: usize },
     /// A function that is called by its name alone.
     Call { arguments: Vec<Node> },
-    /// A message that is built: what follows its name.
+    /// A message that is built, with its values.
     Message { values: Vec<Node> },
-    /// Something and what is taken from it, step by step.
+    /// A value and the accesses to its members, in order.
     Chain { root: Box<Node>, steps: Vec<Member> },
-    /// Parts of which nothing more is to be known.
+    /// Parts whose relation does not matter here.
     Group(Vec<Node>),
 }
 
-/// One step from a value.
+/// One access to a member of a value.
 #[derive(Debug)]
 pub enum Member {
-    /// A field; `at` is the place of the dot.
+    /// A field; `at` is the position of the dot.
     Field { name: String, at: usize },
     /// A function of the value.
     Call { name: String, arguments: Vec<Node> },
-    /// An element.
+    /// An element by its index.
     Index(Node),
 }
 
@@ -66,7 +66,7 @@ impl Node {
     }
 }
 
-/// Returns the expression, and what is wrong with it.
+/// Parses the expression. Returns it with the complaints about it.
 pub fn parse(tokens: &[Token]) -> (Node, Vec<Complaint>) {
     let mut parser = Parser {
         tokens,
@@ -84,7 +84,7 @@ pub fn parse(tokens: &[Token]) -> (Node, Vec<Complaint>) {
     (node, parser.complaints)
 }
 
-/// The rest makes no sense after a complaint.
+/// The error that parsing stopped, because the rest cannot be understood after a complaint.
 struct ParseAborted;
 
 struct Parser<'a> {
@@ -132,7 +132,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Nothing may follow; a single word too many is passed over.
+    /// Checks that nothing follows; a single extra token is skipped.
     fn end(&mut self) {
         let token = self.peek(0);
         if token.kind == Kind::End {
@@ -170,7 +170,7 @@ impl<'a> Parser<'a> {
         Ok(node)
     }
 
-    /// Operators that bind at least as loosely as those of `level`.
+    /// Parses operators that bind at least as loosely as those of `level`.
     fn operators(&mut self, level: usize) -> Result<Node, ParseAborted> {
         const LEVELS: [&[&str]; 5] = [
             &["||"],
@@ -260,7 +260,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// Returns the name after a dot.
+    /// Parses the name after a dot.
     fn field(&mut self, dot: usize) -> Result<String, ParseAborted> {
         let token = self.peek(0);
         if !matches!(token.kind, Kind::Name | Kind::Quoted) {
@@ -343,7 +343,7 @@ impl<'a> Parser<'a> {
         Ok(arguments)
     }
 
-    /// What stands in brackets or braces; a comma may come last.
+    /// Parses the content of brackets or braces; there may be a comma at the end.
     fn entries(&mut self, sort: Entries) -> Result<Vec<Node>, ParseAborted> {
         let close = if sort == Entries::List { "]" } else { "}" };
         let mut entries = Vec::new();
@@ -368,7 +368,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// What the entries in brackets or braces are.
+/// The kind of entries in brackets or braces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entries {
     List,
@@ -376,7 +376,7 @@ enum Entries {
     Message,
 }
 
-/// True for a word that may begin an operand.
+/// Returns true for a token that may begin an operand.
 fn begins(token: &Token) -> bool {
     match token.kind {
         Kind::Name | Kind::Literal(_) => true,
@@ -385,7 +385,7 @@ fn begins(token: &Token) -> bool {
     }
 }
 
-/// True for names between dots, which may name a message.
+/// Returns true for names between dots, which may be the name of a message.
 fn is_name(root: &Node, steps: &[Member]) -> bool {
     matches!(root, Node::Name { .. })
         && steps

@@ -1,4 +1,4 @@
-//! Texts are those that upstream's compiler gave for the same expressions.
+//! The texts are those of upstream's compiler for the same expressions.
 
 use super::*;
 

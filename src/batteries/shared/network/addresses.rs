@@ -1,4 +1,4 @@
-//! Addresses and ranges in fields that are older than the strict rules for them.
+//! Validates addresses and ranges in fields that are older than the strict rules for them.
 
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{
@@ -6,7 +6,7 @@ use polyplane_apimachinery::names::{
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Validates an address; one that was there before is fine.
+/// Validates an address; one that was stored before is accepted.
 pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldError> {
     if before.contains(&value) {
         return Vec::new();
@@ -17,7 +17,7 @@ pub fn validate_ip(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldEr
         .collect()
 }
 
-/// Validates a range; one that was there before is fine.
+/// Validates a range; one that was stored before is accepted.
 pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<FieldError> {
     if before.contains(&value) {
         return Vec::new();
@@ -28,7 +28,7 @@ pub fn validate_cidr(path: &Path<'_>, value: &str, before: &[&str]) -> Vec<Field
         .collect()
 }
 
-/// Validates an address as one that traffic is sent to.
+/// Validates an address to which traffic is sent.
 pub fn validate_endpoint_ip(path: &Path<'_>, value: &str) -> Vec<FieldError> {
     let Some(address) = ip_sloppy(value).map(|address| address.to_canonical()) else {
         return vec![FieldError::invalid(
@@ -66,12 +66,12 @@ pub fn validate_endpoint_ip(path: &Path<'_>, value: &str) -> Vec<FieldError> {
     errors
 }
 
-/// True for an IPv6 address that is not an IPv4 one in disguise.
+/// Returns true for an IPv6 address that is not a mapped IPv4 address.
 pub fn is_ipv6(value: &str) -> bool {
     ip_sloppy(value).is_some_and(|address| address.to_canonical().is_ipv6())
 }
 
-/// True if both families occur among addresses, `None` if one of them is no address.
+/// Returns true if both families occur among addresses; `None` if one text is not an address.
 pub fn is_dual_stack(values: &[&str]) -> Option<bool> {
     let mut families = Vec::new();
     for value in values {
@@ -80,7 +80,7 @@ pub fn is_dual_stack(values: &[&str]) -> Option<bool> {
     Some(families.contains(&true) && families.contains(&false))
 }
 
-/// Texts for the client about an address that is accepted.
+/// Returns warnings for the client about an address that is accepted.
 pub fn ip_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
     let Some(address) = ip_sloppy(value) else {
         return Vec::new();
@@ -106,7 +106,7 @@ pub fn ip_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
     }
 }
 
-/// Texts for the client about a range that is accepted.
+/// Returns warnings for the client about a range that is accepted.
 pub fn cidr_warnings(path: &Path<'_>, value: &str) -> Vec<String> {
     let Some((address, bits)) = cidr_sloppy(value) else {
         return Vec::new();

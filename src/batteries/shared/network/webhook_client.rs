@@ -1,4 +1,4 @@
-//! Where webhooks are reached: a URL, or a service of the plane.
+//! The address of a webhook: a URL, or a service of the plane.
 
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
@@ -9,7 +9,7 @@ use polyplane_apimachinery::quote::quote;
 
 const FORM: &str = "; desired format: https://host[/path]";
 
-/// Checks that a webhook is reached by exactly one of URL and service.
+/// Checks that a webhook has exactly one of URL and service.
 pub fn validate_client(errors: &mut Errors, client: &Value, path: &Path<'_>) {
     match (client["url"].as_str(), present(&client["service"])) {
         (Some(url), false) => validate_url(errors, url, &path.child("url")),
@@ -67,7 +67,8 @@ fn validate_url(errors: &mut Errors, text: &str, path: &Path<'_>) {
     }
 }
 
-/// Upstream mixes up name and namespace of the service; clients see the missing one's sibling named.
+/// Validates the service of a webhook. Upstream confuses its name and namespace: the error about a
+/// missing one names the other.
 fn validate_service(errors: &mut Errors, service: &Value, path: &Path<'_>) {
     for (field, named) in [("namespace", "name"), ("name", "namespace")] {
         if service.str_at(&[field]).is_empty() {
@@ -101,7 +102,7 @@ fn validate_path(errors: &mut Errors, text: &str, path: &Path<'_>) {
     if !text.starts_with('/') {
         errors.push(FieldError::invalid(path, text, "must start with a '/'"));
     }
-    // The first byte is taken for the slash, whatever it is.
+    // The first byte is treated as the slash, whatever it is.
     let rest = String::from_utf8_lossy(&text.as_bytes()[1..]);
     let rest = rest.strip_suffix('/').unwrap_or(&rest);
     for (at, step) in rest.split('/').enumerate() {
@@ -123,12 +124,12 @@ fn validate_path(errors: &mut Errors, text: &str, path: &Path<'_>) {
     }
 }
 
-/// True for a URL with scheme and host.
+/// Returns true for a URL with scheme and host.
 pub fn is_absolute_url(text: &str) -> bool {
     Url::parse(text).is_ok_and(|url| !url.scheme.is_empty() && !url.host.is_empty())
 }
 
-/// The parts of a URL that are looked at.
+/// The parts of a URL that are checked.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Url {
     scheme: String,
@@ -139,7 +140,7 @@ struct Url {
 }
 
 impl Url {
-    /// Takes a URL apart as Go does, with Go's words about bad ones.
+    /// Parses a URL as Go does, with Go's error texts.
     fn parse(text: &str) -> Result<Self, String> {
         let (text, fragment) = text.split_once('#').unwrap_or((text, ""));
         if text.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {

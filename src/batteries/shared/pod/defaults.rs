@@ -1,7 +1,7 @@
-//! Defaults of pods and of pod specs inside other kinds that look at several fields.
+//! Defaults of pods, and of pod specs inside other kinds, that depend on several fields.
 //!
-//! Constant defaults come from the data before; these are the ones where one field decides about
-//! another. All of them are idempotent.
+//! Constant defaults are set before, from data. These are the defaults in which one field decides
+//! about another. All of them are idempotent.
 
 pub mod image_name;
 
@@ -11,21 +11,21 @@ use polyplane_apimachinery::{Map, Value};
 /// The lists of containers of a pod spec.
 pub const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-/// Fills in the pod template at `path` of an object, if it is there.
+/// Sets the defaults of the pod template at `path` of an object, if there is one.
 pub fn default_template_at(object: &mut Value, path: &[&str]) {
     if let Some(template) = object.at_mut(path) {
         default_pod_template(template);
     }
 }
 
-/// Fills in a pod template.
+/// Sets the defaults of a pod template.
 pub fn default_pod_template(template: &mut Value) {
     if let Some(spec) = template.get_mut("spec") {
         default_pod_spec(spec);
     }
 }
 
-/// Fills in a pod spec, in a pod or in a template.
+/// Sets the defaults of a pod spec, in a pod or in a template.
 pub fn default_pod_spec(spec: &mut Value) {
     keep_service_accounts_equal(spec);
     for volume in items_mut(spec, "volumes") {
@@ -46,7 +46,7 @@ pub fn default_pod_spec(spec: &mut Value) {
     }
 }
 
-/// Fills in a pod: its spec and what only whole pods get.
+/// Sets the defaults of a pod: of its spec, and of the fields that only whole pods have.
 pub fn default_pod(pod: &mut Value) {
     if let Some(spec) = pod.get_mut("spec") {
         default_pod_spec(spec);
@@ -82,7 +82,7 @@ fn default_whole_pod_spec(spec: &mut Value) {
     }
 }
 
-/// A request that is not made is that of the limit.
+/// Sets a missing request to the limit.
 fn request_what_is_limited(container: &mut Value) {
     let Some(limits) = container
         .at(&["resources", "limits"])
@@ -102,7 +102,8 @@ fn request_what_is_limited(container: &mut Value) {
     }
 }
 
-/// With the network of the host, a port of the container is one of the host.
+/// Sets the host ports of a container in a pod with the network of the host: they are the
+/// container's ports.
 fn default_host_ports(container: &mut Value) {
     for port in items_mut(container, "ports") {
         let number = port.int_at(&["containerPort"]).unwrap_or(0);
@@ -112,7 +113,7 @@ fn default_host_ports(container: &mut Value) {
     }
 }
 
-/// `podIP` and the first of `podIPs` are the same address; `podIP` wins.
+/// Makes `podIP` and the first of `podIPs` equal; `podIP` wins.
 fn default_status(status: &mut Value) {
     for list in [
         "containerStatuses",
@@ -151,7 +152,7 @@ fn default_status(status: &mut Value) {
     }
 }
 
-/// The service account has two names for one thing; the newer one wins.
+/// Makes the two names of the field for the service account equal; the newer one wins.
 fn keep_service_accounts_equal(spec: &mut Value) {
     let newer = spec.str_at(&["serviceAccountName"]);
     let name = if newer.is_empty() {
@@ -188,7 +189,7 @@ fn default_volume(volume: &mut Value) {
     }
 }
 
-/// Returns an image that may change under its name is always pulled.
+/// Returns the default pull policy: an image that may change under its name is always pulled.
 fn pull_policy(image: &str) -> &'static str {
     if image_name::tag(image).as_deref() == Some("latest") {
         "Always"
@@ -216,7 +217,8 @@ pub fn round_up(list: &mut Value) {
             continue;
         };
         let thousandths = exact.milli_value();
-        // Beyond this the number of thousandths overflows, as in Go; nothing so large has any.
+        // Beyond this size the number of thousandths overflows, as in Go. No amount that large has
+        // a fraction.
         if exact.as_f64().abs() > 9e15 {
             continue;
         }
@@ -227,7 +229,7 @@ pub fn round_up(list: &mut Value) {
     }
 }
 
-/// Returns the items of a list, to change; none if there is no such list.
+/// Returns the items of a list for changes; none if there is no such list.
 pub fn items_mut<'a>(owner: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
     owner
         .get_mut(list)

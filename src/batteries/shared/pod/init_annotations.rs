@@ -10,7 +10,7 @@ const OLD: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-container-statuses",
 ];
 
-/// Drops them from the pod or template at `path`.
+/// Drops these annotations from the pod or template at `path`.
 pub fn drop_at(object: &mut Value, path: &[&str]) {
     let pod = object.at_mut(path);
     let annotations = pod.and_then(|pod| pod.at_mut(&["metadata", "annotations"]));

@@ -1,4 +1,5 @@
-//! How well a pod is served when a node runs short, and what a pod asks for as a whole.
+//! The quality of service of a pod when a node runs short of resources, and the resources of a pod
+//! as a whole.
 
 use super::validation::containers_of;
 use super::validation::resources::{Amounts, aggregate, is_of_pods, list_of};
@@ -10,7 +11,7 @@ const BEST_EFFORT: &str = "BestEffort";
 const BURSTABLE: &str = "Burstable";
 const GUARANTEED: &str = "Guaranteed";
 
-/// Returns the class of a pod: the one it has, or the one that its resources give.
+/// Returns the class of a pod: the one in its status, or the one that follows from its resources.
 pub fn class(pod: &Value) -> &str {
     match pod.str_at(&["status", "qosClass"]) {
         "" => computed_class(pod),
@@ -18,7 +19,7 @@ pub fn class(pod: &Value) -> &str {
     }
 }
 
-/// Returns the class that the resources of a pod give.
+/// Returns the class that follows from the resources of a pod.
 pub fn computed_class(pod: &Value) -> &'static str {
     let spec = &pod["spec"];
     let own = &spec["resources"];
@@ -59,7 +60,7 @@ fn class_of(resources: &Value) -> &'static str {
     if cpu == memory { cpu } else { BURSTABLE }
 }
 
-/// Fills in what a pod asks for as a whole, where it says so in part: huge pages from its
+/// Sets defaults of the resources of a whole pod that has some of them: huge pages from its
 /// containers, requests from its containers or its limits, limits from its containers.
 pub fn default_pod_resources(pod: &mut Value) {
     let Some(spec) = pod.get_mut("spec") else {

@@ -5,7 +5,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_registry::strategy::age;
 
-/// Names and images of the containers of a pod spec.
+/// Returns names and images of the containers of a pod spec.
 pub fn containers(spec: &Value) -> (String, String) {
     let join = |field: &str| {
         let texts: Vec<&str> = spec
@@ -18,7 +18,7 @@ pub fn containers(spec: &Value) -> (String, String) {
     (join("name"), join("image"))
 }
 
-/// Labels as a cell shows them.
+/// Returns labels as a cell shows them.
 pub fn labels(labels: &Value) -> String {
     let pairs: Vec<String> = labels
         .as_object()
@@ -69,7 +69,7 @@ fn readiness_gates(spec: &Value, status: &Value) -> String {
     format!("{}/{}", gates.iter().filter(is_true).count(), gates.len())
 }
 
-/// Restarts and the last of them.
+/// The number of restarts, and the time of the last one.
 #[derive(Debug, Default, Clone, Copy)]
 struct Restarts {
     count: i64,
@@ -141,7 +141,8 @@ impl ContainerSummary {
         summary
     }
 
-    /// True if the pod is still initializing, and the restarts of its sidecars.
+    /// Reads the states of the init containers. Returns whether the pod is still initializing, and
+    /// the restarts of its sidecars.
     fn look_at_inits(&mut self, inits: &[Value], status: &Value) -> (bool, Restarts) {
         let mut of_sidecars = Restarts::default();
         for (at, container) in status
@@ -150,7 +151,7 @@ impl ContainerSummary {
             .enumerate()
         {
             self.restarts.add(container);
-            // Of several containers of one name the last counts.
+            // If several containers have one name, the last one counts.
             let name = container.str_at(&["name"]);
             let own = inits
                 .iter()
@@ -235,7 +236,7 @@ fn is_true(condition: &Value) -> bool {
     condition.str_at(&["status"]) == "True"
 }
 
-/// How a container ended.
+/// Returns the text about how a container ended.
 fn end_of(terminated: &Value) -> String {
     let (reason, signal) = (
         terminated.str_at(&["reason"]),

@@ -1,8 +1,8 @@
 //! Validation of a pod spec, in a pod or in the template of another kind.
 //!
 //! Works on trees in `core/v1` that are decoded and filled with defaults. Every function adds its
-//! complaints to a list, in upstream's order and with its texts. Whether an update may go from one
-//! pod to another is decided in [`update`]; here every pod is looked at on its own.
+//! complaints to a list, in upstream's order and with its texts. Whether an update may change one
+//! pod into another is decided in [`update`]; here every pod is validated on its own.
 
 pub mod affinity;
 pub mod annotations;
@@ -62,7 +62,7 @@ pub fn validate_pod_template_spec(
     errors
 }
 
-/// Validates a new pod, the common rules of metadata aside.
+/// Validates a new pod, without the common rules of metadata.
 pub fn validate_pod_create(pod: &Value, options: &PodOptions) -> Vec<FieldError> {
     let mut errors = Vec::new();
     validate_pod(pod, options, &mut errors);
@@ -84,7 +84,7 @@ pub fn validate_pod_create(pod: &Value, options: &PodOptions) -> Vec<FieldError>
     errors
 }
 
-/// Validates a whole pod, be it new or changed; the common rules of metadata aside.
+/// Validates a whole pod, new or changed, without the common rules of metadata.
 pub fn validate_pod(pod: &Value, options: &PodOptions, errors: &mut Vec<FieldError>) {
     let (metadata, spec) = (&pod["metadata"], &pod["spec"]);
     let (metadata_path, path) = (Path::new("metadata"), Path::new("spec"));
@@ -109,7 +109,7 @@ pub fn validate_pod(pod: &Value, options: &PodOptions, errors: &mut Vec<FieldErr
     }
 }
 
-/// Without a service account there is no token to project.
+/// Complains about projected tokens in a pod without a service account.
 fn forbid_tokens(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (at, volume) in spec.items_at(&["volumes"]).iter().enumerate() {
         for (source_at, source) in volume
@@ -132,8 +132,8 @@ fn forbid_tokens(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Calls `visit` for every container of a spec with its place: those that initialise, the regular
-/// ones, the ephemeral ones.
+/// Calls `visit` for every container of a spec with its path: init containers, regular ones,
+/// ephemeral ones.
 pub fn each_container<'a>(
     spec: &'a Value,
     path: &Path<'_>,
@@ -154,7 +154,7 @@ pub fn containers_of(spec: &Value) -> impl Iterator<Item = &Value> {
         .flat_map(|list| spec.items_at(&[list]))
 }
 
-/// True for a container that starts before the regular ones and goes on beside them.
+/// Returns true for a container that starts before the regular ones and continues beside them.
 pub fn is_sidecar(container: &Value) -> bool {
     container.str_at(&["restartPolicy"]) == "Always"
 }

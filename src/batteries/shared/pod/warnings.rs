@@ -1,4 +1,4 @@
-//! Texts for clients about pods and pod templates that are accepted but odd.
+//! Warnings for clients about pods and pod templates that are accepted but unusual.
 
 mod overlaps;
 mod ports;
@@ -22,7 +22,7 @@ const USE_SECCOMP_FIELD: &str =
     r#"non-functional in v1.27+; use the "seccompProfile" field instead"#;
 const NO_SELECTOR: &str = "a null labelSelector results in matching no pod";
 
-/// Annotations that do nothing any more.
+/// Annotations that have no effect any more.
 const OLD_ANNOTATIONS: [(&str, &str); 3] = [
     (
         "scheduler.alpha.kubernetes.io/critical-pod",
@@ -38,7 +38,7 @@ const OLD_ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Volumes that are gone or about to go: field, name in the text, and the text.
+/// Volumes that were removed or are deprecated: the field, its name in the warning, and the text.
 const OLD_VOLUMES: [(&str, &str, &str); 9] = [
     (
         "photonPersistentDisk",
@@ -87,12 +87,12 @@ const OLD_VOLUMES: [(&str, &str, &str); 9] = [
     ),
 ];
 
-/// Texts about a pod.
+/// Returns warnings about a pod.
 pub fn pod(pod: &Value) -> Vec<String> {
     warnings(pod, &Path::NIL, Subject::Pod)
 }
 
-/// Texts about the template at `path`.
+/// Returns warnings about the template at `path`.
 pub fn template(template: &Value, path: &Path<'_>) -> Vec<String> {
     if template.is_null() {
         Vec::new()
@@ -206,7 +206,7 @@ fn about_nodes(spec: &Value, path: &Path<'_>, out: &mut Vec<String>) {
     }
 }
 
-/// A preferred term: its values are not validated, so the client is told.
+/// Adds warnings about a preferred term, whose values are not validated.
 fn about_preference(term: &Value, path: &Path<'_>, out: &mut Vec<String>) {
     let expressions = path.child("matchExpressions");
     for (at, expression) in term.items_at(&["matchExpressions"]).iter().enumerate() {
@@ -308,8 +308,8 @@ fn about_profiles(
     let Some(text) = annotations.get(&key).and_then(Value::as_str) else {
         return;
     };
-    // A pod has its fields filled from annotations by now, so a field that says the same is no sign
-    // of a client that knows fields.
+    // The fields of a pod were set from its annotations before, so an equal field does not show
+    // that the client knows fields.
     let own = &context["appArmorProfile"];
     let from_annotation = app_armor_profile(text);
     let is_deprecated = match subject {
@@ -333,7 +333,7 @@ fn about_variables(variables: &[Value], path: &Path<'_>, out: &mut Vec<String>) 
         if seen.insert(name) {
             continue;
         }
-        // Appending to the earlier value is a habit that works.
+        // Appending to the earlier value is a common practice that works.
         let (value, reference) = (variable.str_at(&["value"]), format!("$({name})"));
         let appends = value != reference && value.contains(&reference);
         if !variable["valueFrom"].is_null() || !appends {

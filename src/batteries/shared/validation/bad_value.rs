@@ -4,12 +4,12 @@
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::Bad;
 
-/// Returns a label selector.
+/// Returns a label selector as a bad value.
 pub fn selector(value: &Value) -> Bad {
     typed("io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector", value)
 }
 
-/// Returns a value of the type `definition`.
+/// Returns a value of the type `definition` as a bad value.
 pub fn typed(definition: &'static str, value: &Value) -> Bad {
     Bad::Typed {
         definition,
@@ -17,7 +17,7 @@ pub fn typed(definition: &'static str, value: &Value) -> Bad {
     }
 }
 
-/// Returns a list of values of the type `definition`.
+/// Returns a list of values of the type `definition` as a bad value.
 pub fn list(definition: &'static str, values: &[Value]) -> Bad {
     Bad::Typed {
         definition,

@@ -1,15 +1,15 @@
-//! How checks add what they find to a list of errors.
+//! Adds the results of checks to a list of errors.
 
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 
-/// What is found wrong.
+/// A list of errors.
 pub type Errors = Vec<FieldError>;
 
 /// The text about fields that an update may not change.
 pub const IMMUTABLE: &str = "field is immutable";
 
-/// Marks what `check` finds as said by declarations of the schema too.
+/// Marks the errors that `check` finds as declared by the schema too.
 pub fn covered(errors: &mut Errors, check: impl FnOnce(&mut Errors)) {
     let before = errors.len();
     check(errors);
@@ -18,7 +18,7 @@ pub fn covered(errors: &mut Errors, check: impl FnOnce(&mut Errors)) {
         .for_each(|error| error.covered = true);
 }
 
-/// One error for every complaint about a value.
+/// Adds one error for every complaint about a value.
 pub fn complain(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -34,19 +34,19 @@ pub fn complain(
     }
 }
 
-/// A text of a named type, which upstream shows as JSON.
+/// Returns a text of a named type as a bad value, which upstream shows as JSON.
 pub fn named(text: &str) -> Bad {
     Bad::Json(text.into())
 }
 
-/// Requires one of a list of words, which is in the order in which texts name them.
+/// Checks that a word is in a list, which is in the order in which texts name its items.
 pub fn one_of(errors: &mut Errors, path: &Path<'_>, word: &str, known: &[&str]) {
     if !known.contains(&word) {
         errors.push(FieldError::not_supported(path, named(word), known));
     }
 }
 
-/// Like [`one_of`], for a field that may be left out.
+/// Works as [`one_of`], for a field that may be left out.
 pub fn one_of_if_set(errors: &mut Errors, path: &Path<'_>, word: &Value, known: &[&str]) {
     if let Some(word) = word.as_str() {
         one_of(errors, path, word, known);

@@ -5,13 +5,13 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, labels, names};
 use std::collections::BTreeSet;
 
-/// Most bytes of a condition's reason.
+/// Most bytes of a condition's reason, as upstream limits it.
 const REASON_BYTES_MAX: usize = 1024;
 
-/// Most bytes of a condition's message.
+/// Most bytes of a condition's message, as upstream limits it.
 const MESSAGE_BYTES_MAX: usize = 32 * 1024;
 
-/// Conditions of the common form.
+/// Validates conditions of the common form.
 pub fn conditions(errors: &mut Errors, path: &Path<'_>, list: &Value) {
     let mut seen = BTreeSet::new();
     for (at, condition) in list.as_array().unwrap_or(&[]).iter().enumerate() {

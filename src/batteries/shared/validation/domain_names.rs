@@ -19,7 +19,7 @@ pub fn qualified_domain(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// A domain name of at least two labels, which may end in a dot.
+/// Checks that `name` is a domain name of at least two labels, which may end with a dot.
 pub fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -45,7 +45,7 @@ pub fn domain_name(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// A domain, a slash and a path.
+/// Checks that `name` is a domain, a slash and a path.
 pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, name: &str) {
     const LETTERS: &str = "/-._~%!$&'()*+,;=:";
     if name.is_empty() {
@@ -72,7 +72,7 @@ pub fn domain_prefixed_path(errors: &mut Errors, path: &Path<'_>, name: &str) {
     }
 }
 
-/// The name of a CSI driver in a field.
+/// Checks a field with the name of a CSI driver.
 pub fn csi_driver_name(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));

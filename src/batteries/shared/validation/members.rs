@@ -1,18 +1,18 @@
-//! What is there in an object: whether a member is set, and the texts of a list.
+//! The presence of members in an object, and the texts of a list.
 
 use polyplane_apimachinery::Value;
 
-/// True for a pointer, list or structure that is set.
+/// Returns true for a pointer, list or structure that is set.
 pub fn present(value: &Value) -> bool {
     !value.is_null()
 }
 
-/// True if the object has the member `name` and it is not null.
+/// Returns true if the object has the member `name` and it is not null.
 pub fn has(object: &Value, name: &str) -> bool {
     present(&object[name])
 }
 
-/// The texts of a list.
+/// Returns the texts of a list.
 pub fn texts(list: &Value) -> Vec<&str> {
     list.as_array()
         .unwrap_or(&[])

@@ -9,14 +9,14 @@ use polyplane_apimachinery::{Value, names};
 /// The text about numbers below zero.
 pub const NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// A number that may not be below zero; absent ones are fine.
+/// Checks that a number is not negative; an absent one is accepted.
 pub fn non_negative(number: Option<i64>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if let Some(number) = number.filter(|number| *number < 0) {
         errors.push(FieldError::invalid(path, number, NEGATIVE));
     }
 }
 
-/// The `members` of `object`, numbers that may not be below zero.
+/// Checks that the `members` of `object` are not negative.
 pub fn non_negative_members(
     object: &Value,
     members: &[&str],
@@ -28,7 +28,7 @@ pub fn non_negative_members(
     }
 }
 
-/// -1, 0 or 1; absent and malformed quantities give `None`.
+/// Returns the sign of a quantity: -1, 0 or 1; `None` if it is absent or malformed.
 pub fn sign(quantity: &Value) -> Option<i32> {
     match quantity {
         Value::Int(number) => Some(number.signum() as i32),
@@ -36,14 +36,14 @@ pub fn sign(quantity: &Value) -> Option<i32> {
     }
 }
 
-/// A quantity that may not be below zero.
+/// Checks that a quantity is not negative.
 pub fn non_negative_quantity(quantity: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if sign(quantity) == Some(-1) {
         errors.push(FieldError::invalid(path, quantity.clone(), NEGATIVE));
     }
 }
 
-/// A count that is not negative, or a percentage of at most 100.
+/// Checks that a value is a count that is not negative, or a percentage of at most 100.
 pub fn count_or_percent(errors: &mut Errors, path: &Path<'_>, value: &Value) {
     match IntOrString::from_value(value) {
         Some(IntOrString::Int(number)) if i64::from(number) < 0 => {

@@ -1,19 +1,19 @@
-//! Names of objects by a rule that only one kind has.
+//! Checks of object names by a rule that only one kind has.
 
 use super::complaints::{Errors, complain};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::Path;
 
-/// Whether a whole name is checked or the beginning of a generated one.
+/// The choice whether a whole name is checked or the prefix of a generated one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamePart {
     /// The whole name.
     Whole,
-    /// What comes before the generated suffix.
+    /// The prefix before the generated suffix.
     Prefix,
 }
 
-/// Names by a rule that only this kind has.
+/// Checks the name of an object by a rule that only its kind has.
 pub fn own_name_rule(object: &Value, rule: impl Fn(&str, NamePart) -> Vec<String>) -> Errors {
     let path = Path::new("metadata");
     let mut errors = Errors::new();

@@ -4,12 +4,13 @@ use super::complaints::Errors;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, labels};
 
-/// Whether label values in selectors are checked; what is stored already stays allowed.
+/// The choice whether label values in selectors are checked. Values that are stored already stay
+/// allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectorValues {
-    /// They have to be label values.
+    /// They must be valid label values.
     Checked,
-    /// Anything goes, for the object had a bad one before.
+    /// Any text is accepted, because the object had an invalid one before.
     Free,
 }
 
@@ -21,7 +22,7 @@ pub fn selector(errors: &mut Errors, path: &Path<'_>, value: &Value, values: Sel
     errors.extend(found.filter(kept));
 }
 
-/// How the selector of a changed object is checked, given the one before.
+/// Returns how the selector of a changed object is checked, given the old selector.
 pub fn selector_values(old: &Value) -> SelectorValues {
     match labels::validate_label_selector(Some(old), &Path::NIL).is_empty() {
         true => SelectorValues::Checked,

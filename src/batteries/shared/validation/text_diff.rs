@@ -1,10 +1,10 @@
-//! The difference of two structures as texts about immutable fields show it: a unified diff of
+//! The difference of two structures as errors about immutable fields show it: a unified diff of
 //! indented JSON.
 
 use std::fmt::Write;
 use std::ops::Range;
 
-/// Equal lines that are shown around a change.
+/// Number of equal lines that are shown around a change.
 const CONTEXT: usize = 3;
 
 /// Returns the diff of two documents of compact JSON.
@@ -12,7 +12,7 @@ pub fn texts(old: &str, new: &str) -> String {
     unified(&indented(old), &indented(new))
 }
 
-/// Compact JSON on lines of its own, each level one blank deeper.
+/// Returns compact JSON split into lines, each level indented by one blank more.
 fn indented(compact: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     let mut depth = 0;
@@ -70,7 +70,7 @@ fn indented(compact: &str) -> Vec<String> {
     lines
 }
 
-/// A stretch of both texts.
+/// A range of lines in both texts.
 #[derive(Clone, Debug, PartialEq)]
 struct DiffSpan {
     equal: bool,
@@ -78,7 +78,7 @@ struct DiffSpan {
     new: Range<usize>,
 }
 
-/// Equal stretches: the longest first, then those before and after it.
+/// Finds equal ranges: the longest first, then those before and after it.
 fn matches(
     old: &[String],
     new: &[String],
@@ -148,7 +148,7 @@ fn spans(old: &[String], new: &[String]) -> Vec<DiffSpan> {
     spans
 }
 
-/// Changes with the lines around them; long equal stretches part them.
+/// Groups changes with the lines around them; long equal ranges separate the groups.
 fn groups(mut spans: Vec<DiffSpan>) -> Vec<Vec<DiffSpan>> {
     if let Some(first) = spans.first_mut().filter(|span| span.equal) {
         first.old.start = first.old.start.max(first.old.end.saturating_sub(CONTEXT));

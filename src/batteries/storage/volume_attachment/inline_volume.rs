@@ -1,5 +1,5 @@
-//! The specs of volumes that have no PersistentVolume: those of a CSI driver that stands in for
-//! an older plugin.
+//! The specs of volumes that have no PersistentVolume, for a CSI driver that replaces an older
+//! plugin.
 
 use crate::core::persistent_volume;
 use crate::core::persistent_volume::claim_fields;

@@ -1,9 +1,10 @@
-//! The places where upstream's answers depend on chance and on the moment.
+//! Handling of the values in upstream's answers that depend on randomness and on the time.
 
 use polyplane_apimachinery::Value;
 use polyplane_registry::Resource;
 
-/// Upstream draws service addresses and ports at random; the golden files hold fixed ones.
+/// Replaces service addresses and ports, which upstream chooses at random, by the fixed ones in the
+/// golden files.
 pub fn blank_allocations(row: &Resource, tree: &mut Value, given: &Value) {
     if row.kind != "Service" || given.is_null() {
         return;
@@ -36,19 +37,20 @@ pub fn blank_allocations(row: &Resource, tree: &mut Value, given: &Value) {
     }
 }
 
-/// The moment of the request, as the server writes it.
+/// The time of the request, as the server writes it.
 const NOW: &str = "2024-05-06T12:53:20Z";
 
-/// When objects were created that exist before the request; recorded like the moment itself.
+/// The creation time of objects that existed before the request; recorded like the time of the
+/// request.
 const BEFORE: &str = "2024-05-06T07:08:09Z";
 
-/// The moment of the request, wherever the server writes it.
+/// Replaces the time of the request by a mark, wherever the server writes it.
 pub fn blank_times(tree: &mut Value) {
     replace(tree, NOW, "<time>");
     replace(tree, BEFORE, "<time>");
 }
 
-/// The other way round, so that the tree can be read as an object.
+/// Replaces the mark by the time of the request, so that the tree can be decoded as an object.
 pub fn fill_times(tree: &mut Value) {
     replace(tree, "<time>", NOW);
 }

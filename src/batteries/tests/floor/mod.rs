@@ -1,4 +1,4 @@
-//! The shares that agree, and the least that they may be.
+//! The shares of equal answers, and their recorded minimums.
 
 use super::shared::recorded::parse;
 use super::show;
@@ -6,12 +6,12 @@ use polyplane_apimachinery::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is compared.
+/// The parts of an answer that are compared.
 pub const MEASURES: [&str; 6] = [
     "defaults", "prepare", "errors", "texts", "columns", "decode",
 ];
 
-/// Cases that agree, of how many.
+/// The number of equal cases, and the number of all cases.
 #[derive(Clone, Copy, Default)]
 pub struct Share {
     pub agree: usize,
@@ -24,7 +24,7 @@ impl Share {
     }
 }
 
-/// Prints the shares per file, and of each folder together.
+/// Prints the shares for each file, and for each folder together.
 pub fn report(shares: &BTreeMap<String, [Share; 6]>) {
     println!(
         "{:60} {}",
@@ -82,7 +82,7 @@ pub fn check_floor(shares: &BTreeMap<String, [Share; 6]>) {
     let mut fallen = Vec::new();
     for (name, share) in shares {
         for (measure, share) in MEASURES.iter().zip(share) {
-            // A file that nobody has recorded must not pass unmeasured.
+            // A file without a recorded minimum must not pass unmeasured.
             let least = floor.int_at(&[name, measure]).unwrap_or(1001);
             if (share.per_mille() as i64) < least {
                 fallen.push(format!(

@@ -1,5 +1,5 @@
-//! What the kinds of core do beside what the golden files record: what they take of a plane, what
-//! comes and goes with them, and when they go.
+//! Behaviour of the core kinds that the golden files do not record: what they allocate in a plane,
+//! which objects are created and deleted with them, and when they are deleted.
 
 use crate::shared::plane;
 use crate::site::{self, settings};
@@ -35,7 +35,7 @@ fn with_kinds<T>(
     })
 }
 
-/// Runs on the row of a resource.
+/// Calls `run` with the row of a resource.
 fn on<T>(group: &str, resource: &str, run: impl FnOnce(&Resource) -> T) -> T {
     let kinds = tenant_kinds();
     let row = kinds
@@ -107,7 +107,7 @@ fn ports(object: &Value) -> Vec<i64> {
 #[test]
 fn a_service_takes_an_address_that_nobody_has() {
     let mut taken = Vec::new();
-    // 14 addresses; all but one are taken.
+    // There are 14 addresses; all but one are allocated.
     for last in (1..=14).filter(|last| *last != 9) {
         taken.push(put(
             "networking.k8s.io",
@@ -182,7 +182,7 @@ fn ranges_of_service_cidrs_are_used_unless_they_are_not_ready() {
     assert!(!wish("198.51.100.7"));
 }
 
-/// ServiceCIDRs of v0 call their ranges `ranges`.
+/// A strategy of ServiceCIDRs whose version v0 calls the field `ranges`.
 #[derive(Debug)]
 struct Ranges;
 

@@ -1,5 +1,5 @@
-//! Kinds that objects of a plane define, by a derivation of the test alone: config maps with the
-//! label `defines: VIEW` define `widgets.example.com`, whose kind is named after the view.
+//! Kinds that objects of a plane define, by a derivation that only this test has: config maps with
+//! the label `defines: VIEW` define `widgets.example.com`, whose kind is named after the view.
 
 use crate::shared::plane::Opening;
 use crate::site::{Site, request};
@@ -22,10 +22,10 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 
 const GROUP: &str = "example.com";
-/// A view of a kind whose names the base serves.
+/// A view that defines a kind with a name which the base serves.
 const OVERLAPS: &str = "Overlaps";
 
-/// What happens while a widget is being prepared, once.
+/// A function that is called once while a widget is being prepared.
 type Hook = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
 
 struct Widgets {
@@ -34,7 +34,7 @@ struct Widgets {
     hook: Hook,
 }
 
-/// Marks what it prepares with the view it is of.
+/// A strategy that marks the objects it prepares with its view.
 struct Marks {
     view: Str,
     hook: Hook,
@@ -83,7 +83,7 @@ impl Derivation for Widgets {
     }
 }
 
-/// Returns a config map under another name.
+/// Returns the kind of config maps under another name.
 fn kind(
     (group, version, plural): (&str, &str, &str),
     view: &str,
@@ -272,7 +272,7 @@ async fn a_kind_is_served_once_its_definition_is_durable() {
             .is_none()
     );
 
-    // A definition that the store refuses: whoever asks meanwhile is told when that is known.
+    // The store refuses this definition: requests in the meantime are answered once that is known.
     let full = CommitFault::Reject(Rejection::TooLarge("by plan".into()));
     site.store.plan().next_commit(full);
     let (refused, unknown) = tokio::join!(site.define("A", "1"), site.create("w", "A"));
@@ -285,7 +285,7 @@ async fn a_kind_is_served_once_its_definition_is_durable() {
         .count(&Prefix::resource(GROUP, "widgets"));
     assert_eq!(none, 0);
 
-    // One that is taken: who asks meanwhile is served.
+    // The store applies this definition: requests in the meantime are served.
     let (defined, widget) = tokio::join!(site.define("A", "1"), site.create("w", "A"));
     defined.expect("the store takes it");
     let widget = widget.expect("the kind is there");
@@ -397,7 +397,8 @@ async fn the_base_wins() {
     let site = Shop::open().await;
     let count = |site: &Shop| site.tenant.kinds().resources().count();
     let built_in = count(&site);
-    // The definition names a group and plural of the base, in a version that the base has not.
+    // The definition names a group and plural of the base, in a version that the base does not
+    // have.
     site.define(OVERLAPS, "1").await.expect("it is stored");
     let kinds = site.tenant.kinds();
     assert!(site.tenant.plane.overlay().is_some(), "it has a row");

@@ -1,4 +1,4 @@
-//! What claims to devices ask of their namespace, which golden files cannot record.
+//! What the device kinds require of their namespace, which golden files cannot record.
 
 use crate::shared::plane;
 use crate::site::{put, settings};
@@ -10,7 +10,7 @@ use polyplane_registry::strategy::Context;
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// Returns a plane with one namespace `lab` of these labels.
+/// Returns the state of a plane with one namespace `lab` that has these labels.
 fn cut_with(labels: Value) -> Snapshot {
     let kinds = tenant_kinds();
     let row = kinds
@@ -21,7 +21,7 @@ fn cut_with(labels: Value) -> Snapshot {
     plane::with(vec![put(row, tree)])
 }
 
-/// What a new object of `resource` with this spec is told, if it is refused.
+/// Returns the refusal of a new object of `resource` with this spec, if it is refused.
 fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
     let kinds = tenant_kinds();
     let row = kinds
@@ -101,7 +101,7 @@ fn an_allocation_grants_admin_access_only_in_a_labelled_namespace() {
     let other = cut_with(json!({}));
     assert_eq!(refusal(&labelled, &claim(true), &fresh), None);
     assert_eq!(refusal(&other, &claim(false), &fresh), None);
-    // What an earlier write granted does not keep a later one from being made.
+    // Access that an earlier write was granted does not prevent a later write.
     assert_eq!(refusal(&other, &claim(true), &claim(true)), None);
     let text = refusal(&other, &claim(true), &fresh).expect("it is refused");
     assert!(

@@ -1,5 +1,5 @@
-//! Parameters that no honest client sends: each is refused in upstream's words or answered. Nothing
-//! panics, and nothing is a failure of the server.
+//! Parameters that no honest client sends: each is refused with upstream's text or answered.
+//! Nothing panics, and no answer is a server error.
 
 use crate::site::{Site, on_paused_clock, request};
 use base64::Engine as _;
@@ -30,7 +30,7 @@ const NUMBERS: &[i64] = &[
     i64::MAX,
 ];
 
-/// Texts that are numbers, nearly numbers, or nothing of the kind.
+/// Returns texts that are numbers, nearly numbers, or not numbers at all.
 fn texts() -> Vec<String> {
     let mut texts: Vec<String> = NUMBERS.iter().map(i64::to_string).collect();
     let others = [
@@ -60,7 +60,7 @@ fn texts() -> Vec<String> {
     texts
 }
 
-/// Page tokens of versions and times that no page was made at.
+/// Returns page tokens with versions and times of which no page was made.
 fn tokens() -> Vec<String> {
     let mut texts = Vec::new();
     for version in NUMBERS {
@@ -76,7 +76,7 @@ fn tokens() -> Vec<String> {
     texts
 }
 
-/// Stores a pod that a node runs, whose deletion has a grace period.
+/// Stores a pod that runs on a node, so that its deletion has a grace period.
 async fn run_pod(site: &Site, name: &str) {
     let container = json!({"name": "c", "image": "i"});
     let spec = json!({"nodeName": "n", "containers": [container]});
@@ -110,8 +110,8 @@ async fn ask(
     })
 }
 
-/// Upstream has no reason for what it says of a version that is none where it starts a watch or a
-/// get, and answers 500; everything else has to be the client's fault.
+/// Returns whether an error blames the client. Upstream answers 500 to an invalid version at the
+/// start of a watch or a get; all other errors must be 4xx.
 fn is_refusal(error: &ApiError) -> bool {
     let is_upstreams = error.reason == Reason::Unknown
         && error
@@ -196,7 +196,7 @@ fn a_grace_period_of_any_length_leaves_a_time_that_can_be_read() {
                     let pod = ("pods", Some(name.as_str()));
                     let answer = match ask(&site, Verb::Delete, pod, &[], body).await {
                         Ok(answer) => answer,
-                        // The first one did not wait.
+                        // The first deletion did not wait.
                         Err(error) if error.code == 404 => continue,
                         Err(error) => panic!("{first} {second}: {error:?}"),
                     };
@@ -211,8 +211,8 @@ fn a_grace_period_of_any_length_leaves_a_time_that_can_be_read() {
     });
 }
 
-/// A list is read in pages of one moment for as long as the log keeps events; a later page is refused
-/// with a token that goes on at the newest moment.
+/// The pages of a list show one state for as long as the log keeps events; a later page is refused
+/// with a token that continues in the newest state.
 #[test]
 fn a_page_token_has_its_time() {
     on_paused_clock(async {
@@ -242,7 +242,7 @@ fn a_page_token_has_its_time() {
             })
         };
         let version = i64::try_from(version).expect("a small plane");
-        // Two minutes to go; four minutes too late.
+        // One token has two minutes left; the other is four minutes too old.
         assert_eq!(
             rest(&page(version, now - 180)).await.expect("fine"),
             Some(1)

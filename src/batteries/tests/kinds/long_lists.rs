@@ -1,5 +1,6 @@
-//! Lists and initial events that are too long to be built whole: the bytes are those of a list that
-//! is, they come in pieces, and what they take of memory is bounded in bytes and in time.
+//! Lists and initial events that are too long to be built at once: the bytes are the same as those
+//! of a list that is built at once, they are sent in pieces, and the memory for them is limited in
+//! bytes and in time.
 
 use crate::shared::plane::Opening;
 use crate::site::{self, Site, on_paused_clock};
@@ -21,12 +22,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const OBJECTS: usize = 300;
-/// Bound of a piece's length. The server ends a piece after the object that takes it to 64 KiB.
+/// Most bytes of a piece. The server ends a piece after the object that makes it exceed 64 KiB.
 const PIECE_BYTES_MAX: usize = 80 << 10;
 const PARTIAL: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
-/// An environment where no time passes, so that equal questions have equal answers.
+/// An environment in which the time does not change, so that equal requests have equal answers.
 struct Still;
 
 impl Environment for Still {
@@ -56,7 +57,7 @@ fn request(verb: Verb, accept: &str, query: &[(&str, &str)]) -> ResourceRequest 
     }
 }
 
-/// Bytes of answers that are on their way.
+/// Returns the bytes of answers that are being sent.
 fn held(site: &Site) -> usize {
     site.tenant.plane.memory().used(Share::Answers)
 }
@@ -96,7 +97,7 @@ async fn pieces(answer: Answer) -> (Vec<Vec<u8>>, bool) {
     }
 }
 
-/// Returns the list as it is built whole.
+/// Returns the list as it is built at once.
 async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let row = (site.tenant.base).resolve("", "v1", "configmaps");
     let row = row.expect("the kind is there");
@@ -131,7 +132,7 @@ fn items_of(list: &[u8]) -> String {
     text[start..text.len() - "]}\n".len()].to_owned()
 }
 
-/// Returns the same list gathered from pages that are short enough to be built whole.
+/// Returns the list collected from pages that are short enough to be built at once.
 async fn gathered(site: &Site, accept: &str, query: &[(&str, &str)]) -> String {
     let mut items = Vec::new();
     let mut token = String::new();

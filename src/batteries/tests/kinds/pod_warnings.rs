@@ -10,7 +10,7 @@ use polyplane_registry::plan::prepare;
 use polyplane_registry::strategy::Context;
 use std::path::Path;
 
-/// New objects whose recorded warnings are ours, of how many.
+/// Returns the number of new objects whose recorded warnings equal ours, and the number of all.
 fn agreement(kind: &str) -> (usize, usize) {
     let kinds = tenant_kinds();
     let row = kinds
@@ -33,7 +33,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));
     let (mut agree, mut all) = (0, 0);
     for case in cases(&path) {
-        // Nothing is told about what is refused.
+        // A refused object gets no warnings.
         if case.str_at(&["op"]) != "create" || !case.items_at(&["out", "errors"]).is_empty() {
             continue;
         }

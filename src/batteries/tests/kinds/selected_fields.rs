@@ -1,4 +1,5 @@
-//! Lists and watches by fields: the same objects as by their trees, and nothing is parsed.
+//! Lists and watches by fields: they select the same objects as a selection by their trees, and
+//! nothing is parsed.
 
 use crate::shared::plane;
 use crate::site::{self, Site};
@@ -16,7 +17,7 @@ use std::time::Duration;
 const EVENTS: usize = 10_000;
 const BATCH: usize = 100;
 
-/// What upstream's functions say of a field, by the tree of an object.
+/// Returns upstream's value of a field, from the tree of an object.
 fn by_tree(row: &Resource, tree: &Value, field: &str) -> String {
     let of_events = |name: &str| -> Vec<String> {
         let name = match row.group.as_str() {
@@ -60,7 +61,7 @@ fn by_tree(row: &Resource, tree: &Value, field: &str) -> String {
     }
 }
 
-/// Values of every type, texts with whatever JSON has to escape among them.
+/// Generates values of every type, among them texts with characters that JSON has to escape.
 fn value() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         Just("\"\\\n\u{0}\u{1f600}é".to_owned()),
@@ -86,7 +87,7 @@ fn value() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever stands at the fields, also where it does not belong: both ways agree, for all kinds.
+    /// Whatever the fields contain, also values of the wrong type, both ways agree for all kinds.
     #[test]
     fn a_field_read_from_bytes_is_that_of_the_tree(
         values in prop::collection::vec((any::<bool>(), value()), 24),
@@ -115,7 +116,7 @@ proptest! {
     }
 }
 
-/// Returns a pod that no parser reads: one of its texts has an escape that JSON does not know.
+/// Returns a pod that no parser can read: one of its texts has an escape that JSON does not know.
 fn damaged_pod(name: &str, node: &str) -> Operation {
     let kinds = tenant_kinds();
     let row = kinds.stored("", "pods").expect("it is built in");
@@ -173,7 +174,8 @@ async fn a_watch_by_a_field_parses_nothing() {
     let mut seen = String::new();
     for batch in 0..EVENTS / BATCH {
         let pod = |n: usize| {
-            // Each batch changes the same pods, half of which come to the node or leave it.
+            // Each batch changes the same pods, half of which are moved to the node or away from
+            // it.
             let mine = n.is_multiple_of(2) == batch.is_multiple_of(2);
             damaged_pod(&format!("p-{n}"), if mine { "mine" } else { "other" })
         };

@@ -1,4 +1,4 @@
-//! A registry over a plane in memory, which takes whole requests.
+//! A registry over a plane in memory that handles whole requests.
 
 use crate::shared;
 use crate::shared::plane::{self, Opening};
@@ -47,7 +47,8 @@ impl Site {
         }
     }
 
-    /// Puts an object of the core group into the default namespace as if it had been stored.
+    /// Stores an object of the core group in the default namespace, without going through the
+    /// registry.
     pub async fn put(&self, resource: &str, name: &str, mut tree: Value) {
         let row = self.tenant.base.stored("", resource);
         tree.set(&["metadata", "name"], name);
@@ -56,13 +57,13 @@ impl Site {
         self.put_whole(row.expect("the kind is stored"), tree).await;
     }
 
-    /// Stores an object as it is.
+    /// Stores an object exactly as given.
     pub async fn put_whole(&self, row: &Resource, tree: Value) {
         plane::submit(&self.tenant.plane, vec![put(row, tree)]).await;
     }
 }
 
-/// Puts an object as if it had been stored.
+/// Returns the operation that stores an object without going through the registry.
 pub fn put(row: &Resource, mut tree: Value) -> Operation {
     tree.set(&["metadata", "creationTimestamp"], "2024-05-06T07:08:09Z");
     let kinds = tenant_kinds();
@@ -114,7 +115,7 @@ pub fn request(verb: Verb, resource: &str) -> ResourceRequest {
     }
 }
 
-/// Runs on a clock that jumps to the next timer while everything waits.
+/// Runs `work` with a clock that jumps to the next timer while all tasks wait.
 pub fn on_paused_clock<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

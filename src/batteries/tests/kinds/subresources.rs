@@ -1,9 +1,9 @@
 //! Whole requests to subresources that are not just another view of the object: scale, binding
 //! and eviction.
 //!
-//! `golden/subresources/` holds what upstream's own storages answer, and what is stored
-//! afterwards, given one object and its disruption budgets (see `generate/README.md`). Each
-//! request is sent to a plane that holds the same. `SHOW=5` prints the first differences.
+//! `golden/subresources/` has the answers of upstream's own storages, and the objects stored
+//! afterwards, for one object and its disruption budgets (see `generate/README.md`). Each request
+//! is sent to a plane that has the same objects. `SHOW=5` prints the first differences.
 
 use crate::shared::recorded::{cases, parse};
 use crate::site::{Site, on_paused_clock, request};
@@ -16,11 +16,11 @@ use polyplane_registry::{AnswerBody, Resource, ResourceRequest, Verb};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// When recorded objects were created.
+/// The creation time of the recorded objects.
 const TIME: &str = "2024-05-06T07:08:09Z";
-/// Their uid.
+/// The uid of the recorded objects.
 const UID: &str = "6b1e0b6c-4c55-4a5c-8a39-0f4d3f1d7e10";
-/// Times this close to the present are those of the request.
+/// Seconds within which a time counts as the time of the request.
 const RECENT_SECONDS: i64 = 48 * 3600;
 
 #[test]
@@ -61,7 +61,7 @@ async fn all_agree(file: &str) {
     assert_eq!(different, 0, "of {all} cases of {file}");
 }
 
-/// Asks a subresource of an object in the default namespace.
+/// Sends a request to a subresource of an object in the default namespace.
 async fn ask(
     site: &Site,
     verb: Verb,
@@ -85,7 +85,7 @@ async fn ask(
     }
 }
 
-/// What the plane answers and holds afterwards.
+/// Returns the plane's answer and the objects that it stores afterwards.
 async fn answer(case: &Value) -> Value {
     let site = Site::open().await;
     let kinds = &site.tenant.base;
@@ -207,7 +207,7 @@ fn expected(case: &Value) -> Value {
     out
 }
 
-/// Returns a Status with the version that the recording knows the object by.
+/// Returns a Status in which the object has the version of the recording.
 fn status(error: &ApiError, version: &str) -> Value {
     let text = String::from_utf8(error.to_json()).expect("JSON is UTF-8");
     let text = text
@@ -216,7 +216,7 @@ fn status(error: &ApiError, version: &str) -> Value {
     comparable(parse(text))
 }
 
-/// Without what depends on chance and on the moment.
+/// Returns a tree without the values that depend on randomness or the time.
 fn comparable(mut tree: Value) -> Value {
     for path in [
         &["kind"][..],

@@ -1,4 +1,4 @@
-//! What the targets of these tests share. Each of them uses all of it.
+//! Code that the targets of these tests share. Each of them uses all of it.
 
 pub mod plane;
 pub mod recorded;
@@ -6,7 +6,7 @@ pub mod recorded;
 use polyplane_apimachinery::Str;
 use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
 
-/// Settings with 10.0.0.0 and `bits` for services, and these node ports.
+/// Returns settings with 10.0.0.0 and `bits` for services, and these node ports.
 pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSettings {
     PlaneSettings {
         service_range: ServiceRange {

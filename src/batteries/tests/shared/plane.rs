@@ -7,7 +7,7 @@ use polyplane_plane::{
 use polyplane_storage::{MemoryOptions, MemoryStore, Store};
 use std::sync::Arc;
 
-/// What a plane is opened with.
+/// The parameters that a plane is opened with.
 pub struct Opening {
     pub store: Arc<dyn Store>,
     pub memory: Arc<Memory>,
@@ -40,7 +40,7 @@ pub async fn open(opening: Opening) -> Arc<Plane> {
     plane.await.expect("an empty plane opens")
 }
 
-/// Stores what `operations` put.
+/// Submits these operations.
 pub async fn submit(plane: &Arc<Plane>, operations: Vec<Operation>) {
     let write = Write {
         operations,
@@ -55,7 +55,7 @@ pub fn empty() -> Snapshot {
     with(Vec::new())
 }
 
-/// Returns the cut of a plane that holds what `operations` put there.
+/// Returns the cut of a plane that has the objects which `operations` put.
 pub fn with(operations: Vec<Operation>) -> Snapshot {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,7 +1,7 @@
 //! The grammar of image references, as far as defaults depend on it.
 
 /// Returns the tag of an image reference: `latest` if neither tag nor digest is given, empty if
-/// there is only a digest. `None` if the text is no reference.
+/// there is only a digest. Returns `None` if the text is not a reference.
 pub fn tag(image: &str) -> Option<String> {
     if image.len() == 64
         && image
@@ -34,7 +34,7 @@ pub fn tag(image: &str) -> Option<String> {
     }
 }
 
-/// Returns the registry in front of the first slash, if what stands there looks like one.
+/// Returns the registry before the first slash, if that text looks like one.
 fn split_domain(image: &str) -> (Option<&str>, &str) {
     match image.split_once('/') {
         Some((first, rest))
@@ -85,7 +85,7 @@ fn is_domain(domain: &str) -> bool {
             .is_none_or(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Lower-case words joined by one of `.`, `_`, `__` or any number of `-`.
+/// Returns true for lower-case words joined by one of `.`, `_`, `__` or any number of `-`.
 fn is_component(component: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = component.as_bytes();

@@ -1,4 +1,5 @@
-//! Where pods want to run and next to whom.
+//! Validation of affinity: the nodes on which pods want to run, and the pods beside which they want
+//! to run.
 
 use super::{Leniency, PodOptions};
 use crate::shared::node_selector::{self, LabelValues};
@@ -96,7 +97,7 @@ fn validate_term(
 ) {
     for field in ["labelSelector", "namespaceSelector"] {
         let complaints = labels::validate_label_selector(term.get(field), &path.child(field));
-        // Bad values of labels are the only thing that old objects may keep.
+        // Old objects may keep bad values of labels, but nothing else.
         let lenient = options.allows(Leniency::AffinitySelector);
         errors.extend(
             complaints
@@ -127,7 +128,8 @@ fn is_about_a_value(error: &FieldError) -> bool {
     error.field.ends_with(']') && error.field.contains("].values[")
 }
 
-/// The keys whose values a selector takes from the pod, and those it wants to differ.
+/// Validates the label keys whose values a selector takes from the pod, and those whose values must
+/// differ.
 pub fn validate_label_keys(owner: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let selector = &owner["labelSelector"];
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
@@ -187,7 +189,7 @@ pub fn pod_terms(spec: &Value) -> impl Iterator<Item = &Value> {
         })
 }
 
-/// True if a selector in the affinity of a spec is unsound.
+/// Returns true if a selector in the affinity of a spec is invalid.
 pub fn has_bad_selector(spec: &Value) -> bool {
     pod_terms(spec).any(|term| {
         ["labelSelector", "namespaceSelector"]

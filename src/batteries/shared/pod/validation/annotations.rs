@@ -1,4 +1,4 @@
-//! Annotations that older clients use where there are fields now.
+//! Annotations that older clients use instead of fields.
 
 use super::{Leniency, PodOptions, containers_of, each_container, projected, tolerations};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -9,7 +9,7 @@ const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-/// Beginning of the keys that give a container's AppArmor profile.
+/// The prefix of the annotations that name a container's AppArmor profile.
 pub const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 fn pairs(annotations: &Value) -> impl Iterator<Item = (&str, &str)> {
@@ -20,12 +20,12 @@ fn pairs(annotations: &Value) -> impl Iterator<Item = (&str, &str)> {
     members.map(|(key, value)| (key, value.as_str().unwrap_or("")))
 }
 
-/// True for a pod that a node made of a file.
+/// Returns true for a pod that a node has made from a file.
 pub fn is_mirror(pod: &Value) -> bool {
     pod.at(&["metadata", "annotations", MIRROR]).is_some()
 }
 
-/// True if the cost of deleting the pod is a number or absent.
+/// Returns true if the cost of deleting the pod is a number or absent.
 pub fn deletion_cost_is_valid(annotations: &Value) -> bool {
     let Some(cost) = annotations.get(DELETION_COST).and_then(Value::as_str) else {
         return true;
@@ -120,7 +120,7 @@ fn validate_seccomp(profile: &str, path: &Path<'_>, errors: &mut Vec<FieldError>
     }
 }
 
-/// Returns the AppArmor field that says what an annotation says.
+/// Returns the AppArmor field that is equivalent to an annotation.
 pub fn app_armor_profile(text: &str) -> Option<Value> {
     match text {
         "unconfined" => Some(json!({"type": "Unconfined"})),
@@ -134,7 +134,7 @@ pub fn app_armor_profile(text: &str) -> Option<Value> {
     }
 }
 
-/// Returns the part of a profile's field that does not fit its annotation.
+/// Returns the name of the part of a profile's field that differs from its annotation.
 fn mismatch(annotation: &str, profile: &Value, defaults: &[&str]) -> Option<&'static str> {
     let fits = match profile.str_at(&["type"]) {
         "Unconfined" => annotation == "unconfined",
@@ -164,7 +164,7 @@ fn complain_of_mismatch(
     }
 }
 
-/// Annotations and fields of seccomp have to say the same.
+/// Checks that annotations and fields of seccomp are equivalent.
 pub fn seccomp_matches_fields(
     annotations: &Value,
     spec: &Value,
@@ -196,7 +196,7 @@ pub fn seccomp_matches_fields(
     });
 }
 
-/// Annotations and fields of AppArmor have to say the same.
+/// Checks that annotations and fields of AppArmor are equivalent.
 pub fn app_armor_matches_fields(
     annotations: &Value,
     spec: &Value,
@@ -224,7 +224,7 @@ pub fn app_armor_matches_fields(
     });
 }
 
-/// What an update may not do to annotations.
+/// Complains about changes of annotations that an update may not make.
 pub fn validate_update(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (key, value) in pairs(old) {
         if new.get(key).and_then(Value::as_str) == Some(value) {

@@ -1,4 +1,4 @@
-//! Templates of claims inside a pod, and the specs of claims.
+//! Claim templates inside a pod, and the specs of claims.
 
 use crate::shared::resource_names;
 use crate::shared::validation::complaints::{complain, named};
@@ -16,7 +16,7 @@ const ACCESS_MODES: [&str; 4] = [
     "ReadWriteOncePod",
 ];
 
-/// Fields of metadata that a template does not have, in upstream's order.
+/// Fields of metadata that a template must not have, in upstream's order.
 const FORBIDDEN_METADATA: [&str; 13] = [
     "name",
     "generateName",
@@ -39,7 +39,7 @@ pub fn validate(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     validate_spec(&template["spec"], &path.child("spec"), errors);
 }
 
-/// Validates the metadata of a template: only labels and annotations may be there.
+/// Validates the metadata of a template: it may only have labels and annotations.
 pub fn validate_metadata(given: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     metadata::validate_annotations(&given["annotations"], &path.child("annotations"), errors);
     errors.extend(labels::validate_labels(
@@ -168,6 +168,6 @@ fn validate_sources(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     } else {
         return;
     };
-    // Upstream shows the place as the value, a structure of which nothing is public.
+    // Upstream shows the path as the value here, which as JSON is an empty object.
     errors.push(FieldError::invalid(path, Bad::Shown("{}".into()), detail));
 }

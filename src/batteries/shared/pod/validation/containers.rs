@@ -1,4 +1,4 @@
-//! Containers of all three kinds.
+//! Validation of containers of all three kinds.
 
 use super::handlers::{self, Surroundings};
 use super::{Leniency, env, is_sidecar, mounts, resources, security};
@@ -9,16 +9,16 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use std::collections::BTreeSet;
 
-/// The policies for pulling an image.
+/// The values of the pull policy of an image.
 const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 const RESTART_POLICIES: [&str; 3] = ["Always", "Never", "OnFailure"];
-/// Most rules about restarts of one container.
+/// Number of restart rules of one container at most, as upstream limits it.
 const RESTART_RULES_MAX: usize = 20;
-/// Most exit codes of one rule.
+/// Number of exit codes in one rule at most, as upstream limits it.
 const EXIT_CODES_MAX: usize = 255;
 const NOT_EPHEMERAL: &str = "cannot be set for an Ephemeral Container";
 
-/// A text that has to be there and among the known ones.
+/// Checks a text that must be present and be one of the known ones.
 pub fn one_of(text: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -27,12 +27,12 @@ pub fn one_of(text: &str, known: &[&str], path: &Path<'_>, errors: &mut Vec<Fiel
     }
 }
 
-/// The policy for pulling an image.
+/// Validates the pull policy of an image.
 pub fn validate_pull_policy(policy: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     one_of(policy, &PULL_POLICIES, path, errors);
 }
 
-/// The regular containers.
+/// Validates the regular containers.
 pub fn validate_regular(
     spec: &Value,
     path: &Path<'_>,
@@ -61,7 +61,7 @@ pub fn validate_regular(
     }
 }
 
-/// The containers that run before the regular ones.
+/// Validates the containers that run before the regular ones.
 pub fn validate_init(
     spec: &Value,
     path: &Path<'_>,
@@ -84,7 +84,8 @@ pub fn validate_init(
         } else if !name.is_empty() {
             names_seen.insert(name);
         }
-        // Each runs alone, so only its own ports can collide; upstream names the first of the list.
+        // Each of them runs alone, so only its own ports can collide. Upstream's error names the
+        // first of the list.
         validate_host_ports(container, &list_path.index(0), &mut BTreeSet::new(), errors);
         if is_sidecar(container) {
             handlers::validate_lifecycle_and_probes(container, &path, around, errors);
@@ -119,7 +120,7 @@ pub fn validate_init(
     }
 }
 
-/// The containers that are added to a running pod.
+/// Validates the containers that are added to a running pod.
 pub fn validate_ephemeral(
     spec: &Value,
     path: &Path<'_>,
@@ -151,7 +152,7 @@ pub fn validate_ephemeral(
     }
 }
 
-/// Fields of upstream's structure that ephemeral containers do not have, in its order.
+/// Fields of upstream's structure that ephemeral containers must not have, in its order.
 const FORBIDDEN_FOR_EPHEMERAL: [&str; 9] = [
     "ports",
     "resources",
@@ -190,7 +191,7 @@ fn forbid_for_ephemeral(container: &Value, path: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-/// The image of a container of a pod; templates may have odd ones.
+/// Validates the image of a container of a pod. Templates may have other texts.
 pub fn validate_image_of_pod(container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let image = container.str_at(&["image"]);
     if image.trim().len() != image.len() {

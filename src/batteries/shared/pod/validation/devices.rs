@@ -1,4 +1,4 @@
-//! Validation of what a node reports about the devices of containers.
+//! Validation of a node's report about the devices of containers.
 
 use crate::shared::pod::validation::containers_of;
 use crate::shared::validation::complaints::named;
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 /// Most bytes of a message about a device.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Reports about the health of devices.
+/// Validates reports about the health of devices.
 pub fn validate(status: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let field = "allocatedResourcesStatus";
     for list in ["containerStatuses", "initContainerStatuses"] {
@@ -87,7 +87,8 @@ fn validate_device_name(
     }
 }
 
-/// True if a claim that was made for extended resources gives the container what it asks for.
+/// Returns true if a claim that was made for extended resources provides what the container
+/// requests.
 fn is_extended(reference: &str, container: &Value, claim: &Value) -> bool {
     let Some((name, request)) = reference.split_once('/') else {
         return false;

@@ -1,4 +1,4 @@
-//! Environment variables and where their values come from.
+//! Validation of environment variables and the sources of their values.
 
 use crate::shared::resource_names::amount;
 use crate::shared::validation::complaints::complain;
@@ -7,7 +7,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 
-/// Fields of a pod that a variable can show.
+/// The fields of a pod that a variable can show.
 const ENV_FIELDS: [&str; 9] = [
     "metadata.name",
     "metadata.namespace",
@@ -20,7 +20,7 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIPs",
 ];
 
-/// Fields of a pod that a file can show.
+/// The fields of a pod that a file can show.
 pub const VOLUME_FIELDS: [&str; 5] = [
     "metadata.annotations",
     "metadata.labels",
@@ -29,7 +29,7 @@ pub const VOLUME_FIELDS: [&str; 5] = [
     "metadata.uid",
 ];
 
-/// Fields of a pod that the downward API knows at all.
+/// All fields of a pod that the downward API knows.
 const KNOWN_FIELDS: [&str; 14] = [
     "metadata.annotations",
     "metadata.labels",
@@ -60,7 +60,7 @@ const BYTE_DIVISORS: [&str; 13] = [
     "1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei",
 ];
 
-/// The variables of a container.
+/// Validates the variables of a container.
 pub fn validate(variables: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for (at, variable) in variables.iter().enumerate() {
         let path = path.index(at);
@@ -129,7 +129,7 @@ fn split_subscript(path: &str) -> Option<(&str, &str)> {
     (!path.is_empty()).then_some((path, subscript))
 }
 
-/// A field of a pod that is shown to its containers.
+/// Validates the reference to a field of a pod that is shown to its containers.
 pub fn validate_field(
     selector: &Value,
     shown: &[&str],
@@ -183,7 +183,7 @@ fn complain_of_key(key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     complain(errors, path, key, names::qualified_name(key));
 }
 
-/// Where an amount of a resource is shown.
+/// The place where an amount of a resource is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResourceFieldTarget {
     /// In a variable of the container itself.
@@ -192,7 +192,7 @@ pub enum ResourceFieldTarget {
     File,
 }
 
-/// An amount of a resource that is shown to containers.
+/// Validates the reference to an amount of a resource that is shown to containers.
 pub fn validate_resource(
     selector: &Value,
     target: ResourceFieldTarget,
@@ -293,7 +293,7 @@ fn validate_file_key(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
     }
 }
 
-/// Objects that give many variables at once.
+/// Validates references to objects that each define many variables.
 pub fn validate_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let list_path = path;
     for (at, source) in sources.iter().enumerate() {
@@ -332,7 +332,7 @@ fn validate_object(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
     } else {
-        // Names are checked as if something followed them.
+        // Names are checked like prefixes, as if more text followed.
         complain(
             errors,
             path,

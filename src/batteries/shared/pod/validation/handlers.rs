@@ -1,4 +1,4 @@
-//! Probes, hooks of a container's life, and what they do.
+//! Validation of probes and lifecycle hooks, and of their handlers.
 
 use super::PodOptions;
 use crate::shared::validation::complaints::{complain, named};
@@ -10,26 +10,26 @@ use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::names;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a container's checks need to know of its pod.
+/// The facts about its pod that the checks of a container need.
 #[derive(Debug)]
 pub struct Surroundings<'a> {
-    /// The sound volumes, by name.
+    /// The valid volumes, by name.
     pub volumes: &'a BTreeMap<&'a str, &'a Value>,
-    /// Names of the resource claims.
+    /// The names of the resource claims.
     pub claims: &'a BTreeSet<&'a str>,
-    /// Restart policy of the pod.
+    /// The restart policy of the pod.
     pub restart_policy: &'a str,
-    /// Seconds a pod has to end.
+    /// The termination grace period of the pod, in seconds.
     pub grace: Option<i64>,
     /// `spec.os`, or null.
     pub os: &'a Value,
-    /// True if users of the pod are those of the host.
+    /// True if the users of the pod are those of the host.
     pub host_users: bool,
-    /// How the spec is looked at.
+    /// The options of the validation.
     pub options: &'a PodOptions,
 }
 
-/// Hooks and probes of a container that may have them.
+/// Validates hooks and probes of a container that may have them.
 pub fn validate_lifecycle_and_probes(
     container: &Value,
     path: &Path<'_>,
@@ -89,7 +89,7 @@ fn validate_lifecycle(
     }
 }
 
-/// Signals of Linux that can stop a container, besides the numbered ones.
+/// The signals of Linux that can stop a container, besides the numbered ones.
 const LINUX_SIGNALS: [&str; 35] = [
     "SIGABRT",
     "SIGALRM",
@@ -273,7 +273,7 @@ fn validate_http_get(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldErro
     }
 }
 
-/// A port by number or by name.
+/// Validates a port by number or by name.
 pub fn validate_port(port: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     match IntOrString::from_value(port) {
         Some(IntOrString::Text(name)) => {

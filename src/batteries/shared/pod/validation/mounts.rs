@@ -1,4 +1,4 @@
-//! Volumes in the file system of a container, and as block devices.
+//! Validation of volumes in the file system of a container, and as block devices.
 
 use super::projected::validate_descending_path;
 use crate::shared::validation::complaints::named;
@@ -14,7 +14,7 @@ fn place_by_name<'a>(items: &'a [Value], place: &str) -> BTreeMap<&'a str, &'a s
         .collect()
 }
 
-/// The mounts of a container.
+/// Validates the mounts of a container.
 pub fn validate(
     container: &Value,
     volumes: &BTreeMap<&str, &Value>,
@@ -150,7 +150,7 @@ fn validate_options(
     }
 }
 
-/// The block devices of a container.
+/// Validates the block devices of a container.
 pub fn validate_devices(
     container: &Value,
     volumes: &BTreeMap<&str, &Value>,

@@ -1,11 +1,11 @@
-//! What a check of a pod spec tolerates because the object had it before.
+//! The errors that the validation of a pod spec tolerates because the object had them before.
 
 use super::{affinity, containers_of, is_sidecar, projected, resources, security, spread};
 use crate::shared::node_selector;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::Path;
 
-/// What the spec belongs to.
+/// The kind of object that the spec belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
     /// A pod.
@@ -14,54 +14,55 @@ pub enum Subject {
     Template,
 }
 
-/// Something that new objects may not have and old ones may keep.
+/// An error that new objects must not have and old ones may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leniency {
-    /// A pod deletion cost that is no number.
+    /// A pod deletion cost that is not a number.
     DeletionCost,
-    /// Amounts of huge pages that are no multiple of the page.
+    /// Amounts of huge pages that are not a multiple of the page size.
     IndivisibleHugePages,
-    /// Bad label values in selectors of pod affinity.
+    /// Invalid label values in selectors of pod affinity.
     AffinitySelector,
-    /// Bad label values in required node affinity.
+    /// Invalid label values in required node affinity.
     NodeAffinity,
-    /// Bad label selectors of spread constraints.
+    /// Invalid label selectors of spread constraints.
     SpreadSelector,
-    /// Label keys of spread constraints by the older rules.
+    /// Label keys of spread constraints that follow the older rules.
     SpreadKeys,
-    /// Projected tokens outside their volume.
+    /// Paths of projected tokens outside their volume.
     TokenPath,
-    /// Namespaced sysctls together with the namespaces of the host.
+    /// Namespaced sysctls in a pod that uses the namespaces of the host.
     HostSysctls,
     /// Tolerations that compare numbers.
     ComparingTolerations,
-    /// Block devices with users of their own.
+    /// Block devices in a pod with users of its own.
     UserNamespaceDevices,
-    /// The network of the host with users of their own.
+    /// The network of the host in a pod with users of its own.
     UserNamespaceHostNetwork,
     /// Image volumes without an image.
     EmptyImageReference,
-    /// `CAP_SYS_ADMIN` without escalation of privileges.
+    /// `CAP_SYS_ADMIN` without privilege escalation.
     SysAdminWithoutEscalation,
-    /// Restart on resize in containers that only initialise.
+    /// Restart on resize in init containers.
     RestartOfInitContainers,
 }
 
-/// How a pod spec is looked at.
+/// The options of validating a pod spec.
 #[derive(Debug, Clone)]
 pub struct PodOptions {
-    /// What the spec belongs to.
+    /// The kind of object that the spec belongs to.
     pub subject: Subject,
     lenient: Vec<Leniency>,
 }
 
 impl PodOptions {
-    /// For the template of another kind; `old` is what it was before an update.
+    /// Returns the options for the template of another kind; `old` is the template before an
+    /// update.
     pub fn for_template(old: Option<&Value>) -> Self {
         Self::new(Subject::Template, old)
     }
 
-    /// For a pod; `old` is what it was before an update.
+    /// Returns the options for a pod; `old` is the pod before an update.
     pub fn for_pod(old: Option<&Value>) -> Self {
         Self::new(Subject::Pod, old)
     }
@@ -71,7 +72,7 @@ impl PodOptions {
         Self { subject, lenient }
     }
 
-    /// True if the old object had this already.
+    /// Returns true if the old object had this error already.
     pub fn allows(&self, leniency: Leniency) -> bool {
         self.lenient.contains(&leniency)
     }

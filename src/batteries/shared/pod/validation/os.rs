@@ -1,4 +1,4 @@
-//! What pods for an operating system may not have.
+//! The fields that pods for an operating system must not have.
 
 use super::each_container;
 use crate::shared::validation::complaints::named;
@@ -8,7 +8,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 const NOT_ON_LINUX: &str = "windows options cannot be set for a linux pod";
 const NOT_ON_WINDOWS: &str = "cannot be set for a windows pod";
 
-/// Fields of a pod's security context that Windows does not have.
+/// The fields of a pod's security context that Windows does not have.
 const POD_CONTEXT: [&str; 11] = [
     "appArmorProfile",
     "seLinuxOptions",
@@ -23,7 +23,7 @@ const POD_CONTEXT: [&str; 11] = [
     "seLinuxChangePolicy",
 ];
 
-/// Fields of a container's security context that Windows does not have.
+/// The fields of a container's security context that Windows does not have.
 const CONTAINER_CONTEXT: [&str; 10] = [
     "appArmorProfile",
     "seLinuxOptions",
@@ -37,7 +37,7 @@ const CONTAINER_CONTEXT: [&str; 10] = [
     "runAsGroup",
 ];
 
-/// Validates the operating system and with what depends on it.
+/// Validates the operating system and the fields that depend on it.
 pub fn validate(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let os = &spec["os"];
     if os.is_null() {

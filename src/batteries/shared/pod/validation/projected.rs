@@ -1,4 +1,4 @@
-//! Files that are written into volumes: their places, modes and owners, and what fills them.
+//! Files that are written into volumes: their paths, modes and owners, and their sources.
 
 use super::env::{self, ResourceFieldTarget};
 use super::{Leniency, PodOptions};
@@ -13,18 +13,18 @@ use std::collections::BTreeSet;
 
 const MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
 const DUPLICATE: &str = "conflicting duplicate paths";
-/// Most bytes of the annotations of a pod certificate.
+/// Most bytes of the annotations of a pod certificate, as upstream limits them.
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 const DAY_SECONDS: i64 = 24 * 60 * 60;
 
-/// A path without steps back.
+/// Checks that a path does not have `..` elements.
 pub fn validate_no_backsteps(place: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if place.split('/').any(|step| step == "..") {
         errors.push(FieldError::invalid(path, place, "must not contain '..'"));
     }
 }
 
-/// A relative path without steps back.
+/// Checks that a path is relative and does not have `..` elements.
 pub fn validate_descending_path(place: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if place.starts_with('/') {
         errors.push(FieldError::invalid(path, place, "must be a relative path"));
@@ -32,7 +32,7 @@ pub fn validate_descending_path(place: &str, path: &Path<'_>, errors: &mut Vec<F
     validate_no_backsteps(place, path, errors);
 }
 
-/// A relative path that does not collide with what the node writes itself.
+/// Checks that a path is relative and does not collide with files that the node writes itself.
 pub fn validate_local_path(place: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     validate_descending_path(place, path, errors);
     if place.starts_with("..") && !place.starts_with("../") {
@@ -60,7 +60,7 @@ fn user(value: &Value, field: &str, path: &Path<'_>, errors: &mut Vec<FieldError
     }
 }
 
-/// Mode, owner and items of a volume that an object fills.
+/// Validates mode, owner and items of a volume that is filled from an object.
 pub fn mode_and_items(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     mode(value, "defaultMode", path, errors);
     user(value, "defaultUser", path, errors);
@@ -77,7 +77,7 @@ fn key_to_path(item: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     user(item, "user", path, errors);
 }
 
-/// A volume that shows fields of the pod.
+/// Validates a volume that shows fields of the pod.
 pub fn downward_api(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     mode(value, "defaultMode", path, errors);
     user(value, "defaultUser", path, errors);
@@ -113,14 +113,14 @@ fn downward_file(file: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     user(file, "user", path, errors);
 }
 
-/// Places of files in one volume.
+/// The paths of the files in one volume.
 struct Places<'a> {
     path: &'a Path<'a>,
     seen: BTreeSet<String>,
 }
 
 impl Places<'_> {
-    /// Takes a place; one that is taken is a complaint that shows `bad`.
+    /// Adds a path; complains, showing `bad`, if a file has it already.
     fn take(&mut self, place: &str, bad: &str, errors: &mut Vec<FieldError>) {
         if !self.seen.insert(place.to_owned()) {
             errors.push(FieldError::invalid(self.path, bad, DUPLICATE));
@@ -128,7 +128,7 @@ impl Places<'_> {
     }
 }
 
-/// A volume with several sources.
+/// Validates a volume with several sources.
 pub fn validate(
     value: &Value,
     path: &Path<'_>,
@@ -300,7 +300,8 @@ fn trust_bundle(
     places.take(place, place, errors);
 }
 
-/// The name of a bundle begins with its signer, slashes as colons, if it has one.
+/// Returns complaints about the name of a trust bundle, which must begin with its signer, with
+/// slashes as colons, if it has one.
 fn bundle_name_complaints(name: &str) -> Vec<String> {
     let Some((signer, rest)) = name.rsplit_once(':') else {
         return names::dns1123_subdomain(name);
@@ -319,7 +320,7 @@ fn bundle_name_complaints(name: &str) -> Vec<String> {
     names::dns1123_subdomain(rest)
 }
 
-/// Algorithms of the keys of pods.
+/// The algorithms for keys of pods.
 const KEY_TYPES: [&str; 6] = [
     "RSA3072",
     "RSA4096",
@@ -381,7 +382,8 @@ fn certificate(
     }
 }
 
-/// The annotations that a pod asks to have certified: keys are prefixed with a domain.
+/// Validates the annotations that a pod requests in its certificate: keys must have a domain as
+/// prefix.
 pub fn user_annotations(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let Some(annotations) = value.as_object() else {
         return;
@@ -406,7 +408,7 @@ pub fn user_annotations(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldEr
     }
 }
 
-/// The name of a signer: a domain, a slash and a path.
+/// Validates the name of a signer: a domain, a slash and a path.
 pub fn validate_signer(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -452,7 +454,7 @@ fn first_bad_label(
     }
 }
 
-/// Validates variables that come from files: the volume has to be an empty one.
+/// Validates variables that come from files: their volume must be an empty directory.
 pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     super::each_container(spec, path, |container, path| {
         let variables = path.child("env");
@@ -464,7 +466,7 @@ pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<F
                 continue;
             };
             let wanted = key.str_at(&["volumeName"]);
-            // The last volume of a name is the one that counts.
+            // If several volumes have one name, the last one counts.
             let volumes = spec.items_at(&["volumes"]).iter().rev();
             let volume = volumes
                 .into_iter()
@@ -485,7 +487,7 @@ pub fn validate_file_variables(spec: &Value, path: &Path<'_>, errors: &mut Vec<F
     });
 }
 
-/// Returns the longest text of a list joined by spaces.
+/// Returns the length of a list's texts joined by spaces.
 pub fn joined_length(object: &Value, list: &str) -> usize {
     let (count, bytes) = texts(&object[list])
         .into_iter()

@@ -1,4 +1,4 @@
-//! Changes through the subresources of a pod that belong to its spec: other resources for its
+//! Validation of changes to a pod's spec through its subresources: other resources for its
 //! containers, and more ephemeral containers.
 
 use super::update::same;
@@ -11,7 +11,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::Features;
 
-/// Resources that can change while the pod runs.
+/// The resources that can change while the pod runs.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 const ONLY_RESIZABLE: &str = "only cpu and memory resources are mutable";
 
@@ -54,7 +54,7 @@ pub fn validate_ephemeral(
     errors
 }
 
-/// Validates a pod that gets other resources.
+/// Validates a pod whose resources have changed.
 pub fn validate(
     features: &Features,
     new: &Value,
@@ -110,13 +110,13 @@ pub fn validate(
     errors
 }
 
-/// True if a list has lost a resource.
+/// Returns true if a list has lost a resource.
 fn removed(new: &Value, old: &Value) -> bool {
     let before = old.as_object().into_iter().flat_map(|list| list.keys());
     before.into_iter().any(|name| new.get(name).is_none())
 }
 
-/// Takes what can change from the old resources.
+/// Sets the resources that can change to their old values.
 fn restore(resources: &mut Value, old: &Value) {
     for list in ["limits", "requests"] {
         for name in RESIZABLE {
@@ -176,7 +176,8 @@ fn validate_pod_level(
     }
 }
 
-/// Containers may not come, go, or change places; false ends the checks.
+/// Checks that no containers were added, removed or reordered. Returns false if the checks must
+/// end.
 fn validate_order(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
     let before = errors.len();
     for list in ["containers", "initContainers"] {
@@ -262,7 +263,7 @@ fn validate_containers(
     }
 }
 
-/// Returns the container, without resources if there are none in them.
+/// Returns the container without `resources` if these are empty.
 fn without_empty(container: &Value) -> Value {
     let mut container = container.clone();
     if container["resources"]

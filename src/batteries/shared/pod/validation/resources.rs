@@ -1,4 +1,4 @@
-//! What containers and pods ask for and are limited to.
+//! Validation of the requests and limits of containers and pods.
 
 use super::{Leniency, PodOptions, containers_of, is_sidecar};
 use crate::shared::resource_names::{self, amount, is_huge_pages, may_overcommit};
@@ -9,16 +9,16 @@ use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::{Str, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which names resources may have.
+/// The names that resources may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Names {
-    /// Those of a container.
+    /// The names for a container.
     Container,
-    /// Those of a whole pod.
+    /// The names for a whole pod.
     Pod,
 }
 
-/// True for a resource that can be given to a pod as a whole.
+/// Returns true for a resource that can be set for a pod as a whole.
 pub fn is_of_pods(name: &str) -> bool {
     name == "cpu" || name == "memory" || is_huge_pages(name)
 }
@@ -148,7 +148,7 @@ fn validate_pages(
     }
 }
 
-/// True if an amount of huge pages is no multiple of the page.
+/// Returns true if an amount of huge pages is not a multiple of the page size.
 pub fn has_indivisible_huge_pages(spec: &Value) -> bool {
     let of_containers = containers_of(spec).flat_map(|container| {
         let resources = &container["resources"];
@@ -308,8 +308,9 @@ fn raise(total: &mut Amounts, other: &Amounts) {
     }
 }
 
-/// What the containers of a pod need together: the regular ones and the sidecars at once, or the
-/// largest of those that run before, each with the sidecars that have started by then.
+/// Returns the amounts that the containers of a pod need together: the regular ones and the
+/// sidecars at once, or the largest init container, each together with the sidecars that have
+/// started by then.
 pub fn aggregate(spec: &Value, list: &str) -> Amounts {
     let of = |container: &Value| -> Amounts {
         list_of(&container["resources"], list)

@@ -1,4 +1,4 @@
-//! Users, profiles and privileges of containers and pods.
+//! Validation of users, profiles and privileges of containers and pods.
 
 use super::handlers::Surroundings;
 use super::{Leniency, PodOptions, projected, windows};
@@ -12,7 +12,7 @@ use regex::Regex;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// Most bytes of a path on the host.
+/// Most bytes of the path of a profile on the host, as upstream limits it.
 const PROFILE_BYTES_MAX: usize = 4095;
 const SYSCTL_BYTES_MAX: usize = 253;
 const SYSCTL: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
@@ -25,14 +25,14 @@ fn ids(context: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<Field
     }
 }
 
-/// True if a container wants to administer the system.
+/// Returns true if a container requests the capability to administer the system.
 pub fn adds_sys_admin(context: &Value) -> bool {
     texts(&context["capabilities"]["add"])
         .into_iter()
         .any(|capability| capability == "CAP_SYS_ADMIN")
 }
 
-/// The security context of a container.
+/// Validates the security context of a container.
 pub fn validate_container(
     context: &Value,
     path: &Path<'_>,
@@ -86,7 +86,7 @@ pub fn validate_container(
     );
 }
 
-/// The security context of a pod.
+/// Validates the security context of a pod.
 pub fn validate_pod(
     spec: &Value,
     path: &Path<'_>,
@@ -152,7 +152,7 @@ pub fn validate_pod(
     );
 }
 
-/// A field that is absent or one of a few texts.
+/// Checks a field that may be absent or one of a few texts.
 fn choice(
     object: &Value,
     field: &str,
@@ -292,7 +292,7 @@ fn validate_sysctls(
     }
 }
 
-/// Sysctls of the namespace for communication between processes.
+/// The sysctls of the namespace for inter-process communication.
 const IPC_SYSCTLS: [&str; 10] = [
     "kernel.sem",
     "kernel.shmall",
@@ -306,7 +306,7 @@ const IPC_SYSCTLS: [&str; 10] = [
     "kernel.msg",
 ];
 
-/// Returns why a sysctl cannot be set where the pod shares a namespace with the host.
+/// Returns the reason why a sysctl cannot be set in a pod that shares a namespace with the host.
 fn host_sysctl(name: &str, spec: &Value) -> Option<&'static str> {
     let swap = name
         .find(['.', '/'])
@@ -331,7 +331,7 @@ fn host_sysctl(name: &str, spec: &Value) -> Option<&'static str> {
     (ipc && spec.bool_at(&["hostIPC"])).then_some("may not be specified when 'hostIPC' is true")
 }
 
-/// True if a pod sets a sysctl of a namespace it shares with the host.
+/// Returns true if a pod sets a sysctl of a namespace that it shares with the host.
 pub fn has_host_sysctl(spec: &Value) -> bool {
     let sysctls = spec.items_at(&["securityContext", "sysctls"]).iter();
     sysctls
@@ -339,7 +339,7 @@ pub fn has_host_sysctl(spec: &Value) -> bool {
         .any(|name| host_sysctl(name, spec).is_some())
 }
 
-/// Users of its own cannot go together with some namespaces of the host.
+/// Complains if a pod with users of its own uses namespaces of the host that exclude this.
 pub fn validate_host_users(
     spec: &Value,
     path: &Path<'_>,

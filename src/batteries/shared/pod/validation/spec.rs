@@ -1,4 +1,4 @@
-//! The spec of a pod as a whole, and its fields that need no file of their own.
+//! Validation of the spec of a pod as a whole, and of its fields that need no file of their own.
 
 use super::containers::{self, one_of};
 use super::handlers::Surroundings;
@@ -14,13 +14,13 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, labels, names};
 use std::collections::BTreeSet;
 
-/// Most name servers, search paths, and bytes of the list of search paths.
+/// Number of name servers at most, as upstream limits it.
 const NAME_SERVERS_MAX: usize = 3;
 const SEARCH_PATHS_MAX: usize = 32;
 const SEARCH_BYTES_MAX: usize = 2048;
 const HOSTNAME_BYTES_MAX: usize = 64;
 
-/// Validates a spec; `metadata` is that of the pod, if it is one.
+/// Validates a spec. `metadata` is that of the pod, if the spec is a pod's.
 pub fn validate(
     spec: &Value,
     metadata: Option<&Value>,
@@ -198,7 +198,7 @@ fn validate_host_network(
         for (port_at, port) in container.items_at(&["ports"]).iter().enumerate() {
             let host = port.int_at(&["hostPort"]).unwrap_or(0);
             let own = port.int_at(&["containerPort"]).unwrap_or(0);
-            // A template may leave it out: it is filled in when a pod is made of it.
+            // A template may leave it out: it is set when a pod is made from the template.
             if host != own && (host != 0 || options.subject == Subject::Pod) {
                 let detail = "must match `containerPort` when `hostNetwork` is true";
                 errors.push(FieldError::invalid(

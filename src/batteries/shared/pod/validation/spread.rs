@@ -1,4 +1,4 @@
-//! How pods are spread over the parts of a cluster.
+//! Validation of topology spread: how pods are distributed over the parts of a cluster.
 
 use super::{Leniency, PodOptions, affinity};
 use crate::shared::validation::complaints::named;
@@ -101,7 +101,7 @@ fn validate_domains(
     }
 }
 
-/// The rules for label keys of older servers.
+/// Validates label keys by the rules of older servers.
 fn validate_keys_as_before(constraint: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let keys: Vec<&str> = texts(&constraint["matchLabelKeys"]);
     if keys.is_empty() {
@@ -133,7 +133,7 @@ fn validate_keys_as_before(constraint: &Value, path: &Path<'_>, errors: &mut Vec
     }
 }
 
-/// True if a selector among the constraints is unsound.
+/// Returns true if a selector among the constraints is invalid.
 pub fn has_bad_selector(spec: &Value) -> bool {
     spec.items_at(&["topologySpreadConstraints"])
         .iter()
@@ -142,7 +142,7 @@ pub fn has_bad_selector(spec: &Value) -> bool {
         })
 }
 
-/// True if the label keys of a constraint are unsound by today's rules.
+/// Returns true if the label keys of a constraint are invalid by today's rules.
 pub fn has_bad_keys(spec: &Value) -> bool {
     spec.items_at(&["topologySpreadConstraints"])
         .iter()

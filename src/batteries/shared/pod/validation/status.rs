@@ -10,10 +10,10 @@ use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
 
 const NEGATIVE: &str = "must be a non-negative integer";
-/// Conditions of upstream itself, whose types need no check.
+/// Upstream's own conditions, whose types need no check.
 const OWN_CONDITIONS: [&str; 3] = ["PodScheduled", "Ready", "Initialized"];
 
-/// Validates a changed status, the common rules of metadata aside.
+/// Validates a changed status, without the common rules of metadata.
 pub fn validate(new: &Value, old: &Value, options: &PodOptions) -> Vec<FieldError> {
     let mut errors = Vec::new();
     update::validate_annotations(new, old, options, &mut errors);
@@ -126,7 +126,7 @@ fn validate_nomination(
     generation(status, path, errors);
 }
 
-/// True if a rule of the pod may restart every container.
+/// Returns true if a rule of the pod may restart every container.
 fn all_may_restart(spec: &Value) -> bool {
     let containers = ["initContainers", "containers"]
         .into_iter()
@@ -135,7 +135,7 @@ fn all_may_restart(spec: &Value) -> bool {
     rules.any(|rule| rule.str_at(&["action"]) == "RestartAllContainers")
 }
 
-/// True if a container is started again after it has ended with a code.
+/// Returns true if a container is restarted after it has ended with this exit code.
 fn restarts(container: &Value, spec: &Value, code: i64) -> bool {
     if let Some(policy) = container.get("restartPolicy").and_then(Value::as_str) {
         let matching = container
@@ -172,7 +172,8 @@ fn restarts(container: &Value, spec: &Value, code: i64) -> bool {
     }
 }
 
-/// What has ended stays so, unless it is restarted. Ephemeral containers, without a list, never are.
+/// Checks that an ended container stays ended, unless it is restarted. Ephemeral containers, which
+/// are passed without a list, are never restarted.
 fn validate_transitions(
     status: &Value,
     before: &Value,
@@ -300,7 +301,7 @@ fn validate_extended_claim(
     }
 }
 
-/// The container must be there and ask for the resource.
+/// Checks that the container exists and requests the resource.
 fn validate_mapped_request(
     spec: &Value,
     name: &str,

@@ -103,7 +103,7 @@ fn validate_operator(
     }
 }
 
-/// Tolerations of a pod may only be added, or get another number of seconds.
+/// Checks that tolerations of a pod are only added, or get another number of seconds.
 pub fn validate_update(
     new: &[Value],
     old: &[Value],

@@ -1,5 +1,5 @@
-//! What an update may change in a pod: images, a deadline that comes nearer, more tolerations,
-//! fewer gates, and what gates leave open.
+//! Validation of pod updates: an update may change images, shorten a deadline, add tolerations,
+//! remove gates, and change the fields that gates leave open.
 
 use super::{PodOptions, annotations, tolerations};
 use crate::shared::pod::defaults;
@@ -13,7 +13,7 @@ const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].imag
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const SPEC: &str = "io.k8s.api.core.v1.PodSpec";
 
-/// Validates a changed pod, the common rules of metadata aside.
+/// Validates a changed pod, without the common rules of metadata.
 pub fn validate(
     schemas: &Schemas,
     new: &Value,
@@ -96,7 +96,7 @@ fn same_length(
     true
 }
 
-/// A deadline may come, and come nearer; false ends the checks.
+/// Checks that a deadline is only added or shortened. Returns false if the checks must end.
 fn validate_deadline(
     new: &Value,
     old: &Value,
@@ -157,7 +157,7 @@ fn take(spec: &mut Value, from: &Value, path: &[&str]) {
     }
 }
 
-/// Everything that may change is taken from the old spec; the rest has to be equal.
+/// Sets everything that may change to its old value, and checks that the rest is equal.
 fn validate_rest(
     schemas: &Schemas,
     new: &Value,
@@ -193,7 +193,7 @@ fn validate_rest(
     errors.push(FieldError::forbidden(path, detail));
 }
 
-/// Pods that are held back by gates may still get narrower ideas of where to run.
+/// Checks that a pod which is held back by gates only gets narrower scheduling requirements.
 fn validate_gated(rest: &mut Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let before = old["nodeSelector"].as_object();
     let lost = before.is_some_and(|labels| {
@@ -269,7 +269,7 @@ fn only_adds(new: &Value, old: &Value) -> bool {
         .all(|list| new.items_at(&[list]).starts_with(old.items_at(&[list])))
 }
 
-/// True if two specs mean the same: amounts may be written in several ways.
+/// Returns true if two specs are equivalent: amounts may be written in several ways.
 pub fn same(one: &Value, other: &Value) -> bool {
     one == other || normal(one) == normal(other)
 }

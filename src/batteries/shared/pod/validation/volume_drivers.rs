@@ -1,4 +1,4 @@
-//! Sources of volumes whose drivers have rules of their own.
+//! Validation of volume sources whose drivers have rules of their own.
 
 use super::PodOptions;
 use super::volumes::require;
@@ -30,7 +30,7 @@ fn iscsi_name(name: &str) -> Option<&'static str> {
     (!sound).then_some("must be valid format")
 }
 
-/// A volume of an iSCSI target.
+/// Validates a volume of an iSCSI target.
 pub fn iscsi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     require(value, &["targetPortal"], path, errors);
     let target = value.str_at(&["iqn"]);
@@ -62,7 +62,7 @@ pub fn iscsi(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<Fi
     }
 }
 
-/// True for `host:port`, an IPv6 host in brackets.
+/// Returns true for `host:port`, with an IPv6 host in brackets.
 fn is_host_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else {
         return false;
@@ -78,7 +78,7 @@ fn is_host_port(text: &str) -> bool {
     }
 }
 
-/// A volume of Quobyte.
+/// Validates a volume of Quobyte.
 pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     let registry = value.str_at(&["registry"]);
     let pairs = "must be a host:port pair or multiple pairs separated by commas";
@@ -99,7 +99,7 @@ pub fn quobyte(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<
     require(value, &["volume"], path, errors);
 }
 
-/// A volume behind fibre channel.
+/// Validates a volume behind fibre channel.
 pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     let (targets, ids) = (value.items_at(&["targetWWNs"]), value.items_at(&["wwids"]));
     let targets_path = path.child("targetWWNs");
@@ -136,7 +136,7 @@ pub fn fibre_channel(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mu
     }
 }
 
-/// A volume of a driver that is a program on the node.
+/// Validates a volume whose driver is a program on the node.
 pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     require(value, &["driver"], path, errors);
     let options_path = path.child("options");
@@ -154,7 +154,7 @@ pub fn flex(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<Fie
     }
 }
 
-/// A disk of Azure.
+/// Validates a disk of Azure.
 pub fn azure_disk(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     require(value, &["diskName", "diskURI"], path, errors);
     let modes = ["None", "ReadOnly", "ReadWrite"];

@@ -1,4 +1,4 @@
-//! Volumes of a pod and the sources they can have.
+//! Validation of the volumes of a pod and their sources.
 
 use super::{Leniency, PodOptions, claim_template, containers, projected, volume_drivers};
 use crate::shared::validation::complaints::{complain, named};
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Check = fn(&Value, &Path<'_>, &PodOptions, &mut Vec<FieldError>);
 
-/// A source: its field, the name of its place in complaints about a second source, the name of its
-/// place in complaints about itself (upstream mixes some up), and its check.
+/// A source: its field, the name of its path in complaints about a second source, the name of its
+/// path in complaints about itself (upstream mixes some of them up), and its check.
 struct Source {
     field: &'static str,
     second: &'static str,
@@ -92,7 +92,7 @@ const SOURCES: [Source; 29] = [
     source("image", image),
 ];
 
-/// Returns the volumes of a pod; gives those that are sound, by name.
+/// Validates the volumes of a pod. Returns the valid ones by name.
 pub fn validate<'a>(
     volumes: &'a [Value],
     metadata: Option<&Value>,
@@ -184,7 +184,7 @@ fn validate_source(
     }
 }
 
-/// Texts that have to be there.
+/// Checks that these texts are present.
 pub fn require(value: &Value, fields: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for field in fields {
         if value.str_at(&[field]).is_empty() {
@@ -207,7 +207,7 @@ fn empty_dir(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Types of what is on the host.
+/// The types of files on the host.
 const HOST_PATH_TYPES: [&str; 8] = [
     "",
     "BlockDevice",
@@ -219,7 +219,7 @@ const HOST_PATH_TYPES: [&str; 8] = [
     "Socket",
 ];
 
-/// A file or folder of the host.
+/// Validates a file or folder of the host.
 pub fn host_path(value: &Value, path: &Path<'_>, _: &PodOptions, errors: &mut Vec<FieldError>) {
     let place = value.str_at(&["path"]);
     if place.is_empty() {

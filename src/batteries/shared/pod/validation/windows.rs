@@ -1,4 +1,4 @@
-//! Options of containers that run on Windows.
+//! Validation of options of containers that run on Windows.
 
 use super::each_container;
 use crate::shared::validation::complaints::complain;
@@ -107,7 +107,7 @@ fn user_complaints(name: &str) -> Vec<String> {
     complaints
 }
 
-/// Containers that are processes of the host: all of a pod, or none.
+/// Checks that all containers of a pod, or none, are processes of the host.
 pub fn validate_host_processes(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let of = |owner: &Value| {
         owner

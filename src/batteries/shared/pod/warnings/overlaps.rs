@@ -1,4 +1,4 @@
-//! Files of a volume that hide each other.
+//! Warnings about files of a volume that hide each other.
 
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
@@ -32,7 +32,7 @@ impl File {
     }
 }
 
-/// Texts about the volumes of a pod.
+/// Adds warnings about the volumes of a pod.
 pub fn warnings(volumes: &[Value], out: &mut Vec<String>) {
     for volume in volumes {
         let name = volume.str_at(&["name"]);
@@ -57,7 +57,7 @@ pub fn warnings(volumes: &[Value], out: &mut Vec<String>) {
                 .as_object()
                 .is_none_or(|members| members.values().all(Value::is_null))
             {
-                // Upstream tells about it where it stands among the overlaps.
+                // Upstream adds this warning here, among the overlaps.
                 warn_from(name, "Projected", &all, checked, out);
                 checked = all.len();
                 out.push(format!(
@@ -104,7 +104,7 @@ fn files(source: &Value, from: &str) -> Vec<File> {
         .collect()
 }
 
-/// Returns the files of one source; of several kinds in one the first counts.
+/// Returns the files of one source. If it has several kinds of source, the first one counts.
 fn projected(source: &Value) -> Vec<File> {
     for (kind, shown) in [("configMap", "ConfigMap"), ("secret", "Secret")] {
         if !source[kind]["items"].is_null() {

@@ -1,4 +1,4 @@
-//! Ports of containers that get in each other's way.
+//! Warnings about ports of containers that conflict.
 
 use super::each_container;
 use polyplane_apimachinery::Value;
@@ -6,7 +6,7 @@ use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::quote::quote;
 use std::collections::BTreeMap;
 
-/// Texts about the ports of all containers.
+/// Adds warnings about the ports of all containers.
 pub fn warnings(spec: &Value, path: &Path<'_>, out: &mut Vec<String>) {
     let mut ports: Vec<(String, &Value)> = Vec::new();
     each_container(spec, path, |container, path| {
