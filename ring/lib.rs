@@ -1,8 +1,8 @@
 //! The ring: which replicas live, and which of them *should* own a plane.
 //!
 //! This crate owns the membership view and the placement function over it. It must not know the
-//! fence of a plane (who *may* write), the store, the network or a clock: a view goes in, a
-//! [`Member`] comes out, and two replicas that hold equal views compute equal answers, bit for bit.
+//! fence of a plane (who *may* write), the store, the network or a clock: it computes a [`Member`]
+//! from a view, and two replicas with equal views compute equal answers, bit for bit.
 //!
 //! ```
 //! use polyplane_ring::{Incarnation, Member, Membership, Pin, PlaneId, Standing, ViewNumber};
@@ -29,7 +29,8 @@
 //! ```
 //!
 //! Invariants, checked by `tests/placement.rs`:
-//! * **R1** equal views give equal placement: integer arithmetic only, golden vectors in the tests.
+//! * **R1** equal views lead to equal placement: integer arithmetic only, golden vectors in the
+//!   tests.
 //! * **R2** losing a member moves only its planes; gaining one moves planes only to it.
 //! * **R3** the load of each replica stays within bounds of its weight's share.
 

@@ -1,19 +1,21 @@
 //! The binary logarithm in fixed point, the same on every machine. Owns arithmetic only.
 //!
 //! `neg_log2(h)` is −log2(h / 2^64) with [`FRACTION_BITS`] bits behind the point. −ln differs from
-//! it by a constant factor, which no comparison of scores can see. The method: a table of 128
-//! reciprocals brings the mantissa within 2^-8 of one, and six terms of the series for log2(1 + z)
-//! do the rest; the table is computed bit by bit when the crate is compiled.
+//! it by a constant factor, which no comparison of scores can see. The method: multiplication by
+//! one of 128 reciprocals in a table brings the mantissa within 2^-8 of one, and six terms of the
+//! series for log2(1 + z) give the rest of the logarithm. The table is computed bit by bit when the
+//! crate is compiled.
 
-/// Bits behind the point of a logarithm.
+/// Number of bits behind the point of a logarithm. Changing it would change scores, and so move
+/// planes.
 pub(crate) const FRACTION_BITS: u32 = 56;
 
 const STEPS: usize = 128;
-/// Bits behind the point of a reciprocal.
+/// Number of bits behind the point of a reciprocal.
 const RECIPROCAL_BITS: u32 = 16;
-/// Bits behind the point inside the series.
+/// Number of bits behind the point inside the series.
 const SERIES_BITS: u32 = 62;
-/// 1 / ln 2 with `SERIES_BITS` behind the point.
+/// The constant 1 / ln 2 with `SERIES_BITS` bits behind the point.
 const LOG2_E: i64 = 6_653_256_548_922_161_246;
 
 /// One step of the table: a reciprocal of the middle of its interval, and that reciprocal's −log2.
@@ -25,7 +27,7 @@ struct Step {
 
 static TABLE: [Step; STEPS] = table();
 
-/// −log2(hash / 2^64). A hash of zero counts as one. Never more than 64.
+/// Returns −log2(hash / 2^64). A hash of zero counts as one. The result is never more than 64.
 pub(crate) fn neg_log2(hash: u64) -> u64 {
     let hash = if hash == 0 { 1 } else { hash };
     let shift = hash.leading_zeros();
@@ -41,7 +43,8 @@ pub(crate) fn neg_log2(hash: u64) -> u64 {
     u64::try_from(whole - fraction).unwrap_or(0)
 }
 
-/// log2(1 + z) for |z| < 2^-7, `SERIES_BITS` behind the point on both sides.
+/// Returns log2(1 + z) for |z| < 2^-7, with `SERIES_BITS` bits behind the point in argument and
+/// result.
 fn log2_near_one(z: i64) -> i64 {
     const ONE: i64 = 1 << SERIES_BITS;
     let times = |a: i64, b: i64| ((i128::from(a) * i128::from(b)) >> SERIES_BITS) as i64;
@@ -76,7 +79,8 @@ const fn table() -> [Step; STEPS] {
     steps
 }
 
-/// log2 of a mantissa in [1, 2) with 63 bits behind the point: one bit of the result per squaring.
+/// Returns log2 of a mantissa in [1, 2) with 63 bits behind the point: one bit of the result per
+/// squaring.
 const fn log2_by_squaring(mantissa: u64) -> u64 {
     let mut square = mantissa;
     let mut result = 0;

@@ -1,38 +1,39 @@
 //! Names that cross the ring: replica, plane, zone, peer address. Each is checked once, here, and
-//! is a cheap shared string afterwards. Invariant: a value of these types obeys its rule.
+//! is a shared string that is cheap to clone afterwards. Invariant: a value of these types follows
+//! its rule.
 
 use alloc::string::String;
 use alloc::sync::Arc;
 use core::fmt;
 use core::str::FromStr;
 
-/// The reason why a text is not the name it was offered as.
+/// The reason why a text is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// Nothing was given.
+    /// The text is empty.
     #[error("a {role} must not be empty")]
     Empty {
         /// The kind of name that was expected, such as `plane id`.
         role: &'static str,
     },
-    /// More bytes than the role allows.
+    /// The text has more bytes than the role allows.
     #[error("a {role} has at most {bytes_max} bytes, this one has {bytes}")]
     TooLong {
         /// The kind of name that was expected, such as `plane id`.
         role: &'static str,
-        /// Bytes given.
+        /// Number of bytes in the text.
         bytes: usize,
-        /// Bytes allowed.
+        /// Number of bytes allowed.
         bytes_max: usize,
     },
-    /// A character, or its place, is against the role's rule.
+    /// A character, or its position, breaks the role's rule.
     #[error("{text:?} is not a {role}: {rule}")]
     Malformed {
         /// The kind of name that was expected, such as `plane id`.
         role: &'static str,
-        /// The text as given.
+        /// The text.
         text: String,
-        /// The rule it breaks.
+        /// The rule that it breaks.
         rule: &'static str,
     },
 }
@@ -130,7 +131,7 @@ name!(
 );
 
 name!(
-    /// Where the peers of a replica reach it: `host:port` or `[v6]:port`.
+    /// The address at which peers reach a replica: `host:port` or `[v6]:port`.
     PeerAddress,
     "peer address",
     259,

@@ -4,7 +4,7 @@
 //! replica's id. Its score is −ln(u) / weight, and the lowest score wins. Scores are exponentially
 //! distributed with the weight as the rate, so each member wins a share of the planes in proportion
 //! to its weight. Scores are compared as exact fractions: nothing is rounded after the logarithm.
-//! Of equal scores that of the lower replica id wins.
+//! Of two equal scores, that of the lower replica id wins.
 
 use alloc::vec::Vec;
 use core::cmp::Ordering;
@@ -15,11 +15,11 @@ use crate::log2::neg_log2;
 use crate::name::{PlaneId, ReplicaId, Zone};
 use crate::view::{Member, Standing, View, Weight};
 
-/// A user's preference for a plane's replica. One that no replica meets is ignored: it never causes an
-/// outage.
+/// A user's preference for a plane's replica. A pin that no replica satisfies is ignored, so it
+/// never causes an outage.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Pin {
-    /// No wish.
+    /// No preference.
     #[default]
     Anywhere,
     /// This replica while it is Serving.
@@ -31,7 +31,7 @@ pub enum Pin {
 /// −log2(u) / weight as an exact fraction. Lower is better.
 #[derive(Debug, Clone, Copy)]
 pub struct Score {
-    /// −log2(u), 56 bits behind the point.
+    /// −log2(u) with 56 bits behind the point.
     neg_log2: u64,
     weight: Weight,
 }
@@ -42,7 +42,7 @@ impl Score {
         Self::seeded(plane, replica_seed(replica), weight)
     }
 
-    /// −log2(u) with 56 bits behind the point, before the weight divides it.
+    /// Returns −log2(u) with 56 bits behind the point, before the division by the weight.
     pub fn neg_log2(self) -> u64 {
         self.neg_log2
     }
@@ -93,9 +93,9 @@ impl View {
             .map(|(_, hashed)| &hashed.member)
     }
 
-    /// Up to `count` replicas that come after the designated one, in order. Each is the best of a
-    /// zone not yet used while such a zone is left. Draining members stand by only when no Serving
-    /// one is left.
+    /// Returns up to `count` replicas that come after the designated one, in order. Each is the
+    /// best of a zone not yet used, while there is such a zone. Draining members are standbys only
+    /// if no Serving one is left.
     pub fn standbys(&self, plane: &PlaneId, pin: &Pin, count: usize) -> Vec<&Member> {
         let mut ranked = self.ranked(plane, pin);
         if ranked.is_empty() {
@@ -121,7 +121,7 @@ impl View {
         chosen
     }
 
-    /// Returns all members, best first, as [`View::designated`] judges them.
+    /// Returns all members, best first, in the order of [`View::designated`].
     pub fn ranked(&self, plane: &PlaneId, pin: &Pin) -> Vec<&Member> {
         let ranked = self
             .hashed()
@@ -170,7 +170,7 @@ pub(crate) fn replica_seed(replica: &ReplicaId) -> u64 {
     XxHash3_64::oneshot(replica.as_str().as_bytes())
 }
 
-/// What decides between two members, in this order.
+/// The criteria that decide between two members, in this order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank<'a> {
     tier: Tier,

@@ -1,5 +1,5 @@
-//! Members and the numbered view of them. Owns what a replica says of itself in its member lease
-//! and how changes of that prefix become a view; must not know how they travelled.
+//! Members and the numbered view of them. Owns the content of a member lease and how changes of the
+//! member keys become a view; must not know how these changes are transported.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -16,12 +16,12 @@ macro_rules! counter {
         pub struct $name(u64);
 
         impl $name {
-            /// Returns the counter from its number.
+            /// Returns the counter with this number.
             pub const fn new(number: u64) -> Self {
                 Self(number)
             }
 
-            /// Returns the number.
+            /// Returns the counter's number.
             pub const fn get(self) -> u64 {
                 self.0
             }
@@ -41,7 +41,8 @@ counter!(
 );
 
 counter!(
-    /// The store revision of a view's last membership change. Of two views the higher is newer.
+    /// The store revision of a view's last membership change. Of two views, the one with the higher
+    /// number is newer.
     ViewNumber
 );
 
@@ -50,7 +51,8 @@ counter!(
 pub struct Weight(NonZeroU16);
 
 impl Weight {
-    /// Returns a weight, unless it is zero: a replica that shall own nothing is Draining.
+    /// Returns a weight; `None` for zero, because a replica that should own no planes is Draining
+    /// instead.
     pub const fn new(weight: u16) -> Option<Self> {
         match NonZeroU16::new(weight) {
             Some(weight) => Some(Self(weight)),
@@ -70,43 +72,43 @@ impl Default for Weight {
     }
 }
 
-/// Whether a member wants planes.
+/// The choice whether a member accepts planes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Standing {
-    /// Takes planes.
+    /// It accepts planes.
     Serving,
-    /// Gives its planes away; takes some only when no Serving member is left.
+    /// It hands its planes over, and accepts some only if no Serving member is left.
     Draining,
 }
 
-/// What a replica's member lease says.
+/// The content of a replica's member lease.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Member {
     /// The replica's name, unique in a view.
     pub id: ReplicaId,
-    /// The life of the replica that wrote this record; after a restart it has another.
+    /// The life of the replica that wrote this record. After a restart the replica has another one.
     pub incarnation: Incarnation,
-    /// Where peers reach it.
+    /// The address at which peers reach it.
     pub address: PeerAddress,
-    /// Its failure domain, where known.
+    /// Its failure domain, if known.
     pub zone: Option<Zone>,
     /// Its share of the planes.
     pub weight: Weight,
-    /// Whether it wants planes.
+    /// The choice whether it accepts planes.
     pub standing: Standing,
 }
 
-/// A numbered membership of the ring. Equal views place equally (R1).
+/// A numbered membership of the ring. Equal views lead to equal placement (R1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     number: ViewNumber,
-    /// Sorted by id; ids are unique.
+    /// The members, sorted by id; ids are unique.
     members: Vec<HashedMember>,
 }
 
 impl View {
-    /// Creates a view of these members. Of two records with one id the later in the iteration
-    /// stays.
+    /// Creates a view of these members. Of two records with one id, the later one in the iteration
+    /// is kept.
     pub fn new(number: ViewNumber, members: impl IntoIterator<Item = Member>) -> Self {
         let mut membership = Membership::default();
         for member in members {
@@ -126,7 +128,7 @@ impl View {
         self.members.iter().map(|hashed| &hashed.member)
     }
 
-    /// Returns the member of this name.
+    /// Returns the member with this name.
     pub fn member(&self, id: &ReplicaId) -> Option<&Member> {
         let found = self
             .members
@@ -147,19 +149,19 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Takes in that a member key was put at the revision `at`: adds or replaces the member.
+    /// Adds or replaces a member, because its member key was put at the revision `at`.
     pub fn put(&mut self, at: ViewNumber, member: Member) {
         self.number = self.number.max(at);
         self.members.insert(member.id.clone(), member);
     }
 
-    /// A member key was removed at this revision.
+    /// Removes a member, because its member key was removed at the revision `at`.
     pub fn remove(&mut self, at: ViewNumber, id: &ReplicaId) {
         self.number = self.number.max(at);
         self.members.remove(id);
     }
 
-    /// Returns the view of now.
+    /// Returns the present view.
     pub fn view(&self) -> View {
         let hashed = |member: &Member| HashedMember {
             seed: replica_seed(&member.id),

@@ -1,4 +1,4 @@
-//! Prints the golden vectors of `tests/golden.txt`: plane, replica, −log2(u) in fixed point, place.
+//! Prints the golden vectors of `tests/golden.txt`: plane, replica, −log2(u) in fixed point, rank.
 
 use polyplane_ring::{
     Incarnation, InvalidName, Member, Pin, PlaneId, Score, Standing, View, ViewNumber, Weight,

@@ -1,4 +1,4 @@
-//! R1, R2 and R3 of the ring, over ordinal and random names.
+//! Tests of R1, R2 and R3, with ordinal and random names.
 
 use std::collections::BTreeMap;
 

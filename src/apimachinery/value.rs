@@ -45,7 +45,7 @@ impl Value {
         Self::Object(Map::new())
     }
 
-    /// True for `null`.
+    /// Returns true for `null`.
     pub fn is_null(&self) -> bool {
         matches!(self, Self::Null)
     }
@@ -259,7 +259,7 @@ impl Map {
         self.find(key).map(|at| &mut self.0[at].1)
     }
 
-    /// True if there is a member `key`, `null` included.
+    /// Returns true if there is a member `key`, `null` included.
     pub fn contains_key(&self, key: &str) -> bool {
         self.find(key).is_some()
     }

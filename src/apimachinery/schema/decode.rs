@@ -88,7 +88,7 @@ impl Schemas {
         }
     }
 
-    /// True if a canonical value is the zero value of its type.
+    /// Returns true if a canonical value is the zero value of its type.
     pub(crate) fn is_zero(&self, ty: &Type, value: &Value) -> bool {
         match (ty, value) {
             (_, Value::Null) => true,

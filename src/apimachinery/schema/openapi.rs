@@ -29,7 +29,7 @@ impl Document<'_> {
         }
     }
 
-    /// True if this document says that a definition, one of `all` kinds, is this kind.
+    /// Returns true if this document says that a definition, one of `all` kinds, is this kind.
     fn names(self, kind: &Gvk, all: usize) -> bool {
         match self {
             Self::V2 => true,

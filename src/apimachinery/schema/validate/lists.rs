@@ -42,7 +42,7 @@ impl<'s> Checker<'s, '_> {
         }
     }
 
-    /// True if two items are the same one.
+    /// Returns true if two items are the same one.
     fn matches(&self, item: &Type, kind: &ListType, left: &Value, right: &Value) -> bool {
         match kind {
             ListType::Atomic => false,
