@@ -26,7 +26,7 @@
 //! * **F8** from every state a lone survivor can acquire the plane, answer and accept a write,
 //!   whatever transactions were refused, got no reply or were interrupted before.
 //!
-//! Where one machine can see an invariant, it asserts it. All are checked over whole state spaces
+//! A machine asserts each invariant that it can see alone. All are checked over whole state spaces
 //! and random runs that drive these same `step` functions (`tests/model.rs`,
 //! `examples/explore.rs`). If a [`Rule`] is taken out there, the check must find a violation.
 //!

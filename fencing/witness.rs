@@ -1,5 +1,5 @@
-//! What one replica has seen of the others' lives. Owns the time from which a dead holder's read
-//! lease is waited out. Must not know a fence's content beyond its holder.
+//! The knowledge of one replica about the others' lives. Owns the time from which a dead holder's
+//! read lease is waited out. Must not know a fence's content beyond its holder.
 
 use alloc::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::record::{Fence, FenceState, Holder, Observed, Revision};
 use crate::terms::LeaseTerms;
 use crate::time::Time;
 
-/// What a replica knows about one incarnation.
+/// The state of one incarnation, as far as a replica knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Liveness {
     /// The incarnation's member key is in the newest view.

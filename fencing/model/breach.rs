@@ -19,9 +19,9 @@ pub enum Breach {
     StaleLoad,
     /// F5: an acknowledged write is not in the store.
     AcknowledgedButLost,
-    /// F6: a caller was told that a write was not applied, although it had been.
+    /// F6: a caller got the answer that its write was not applied, although it had been.
     DeniedButDone,
-    /// F6: a write was applied after its caller was told that it was not.
+    /// F6: a write was applied after its caller got the answer that it was not.
     DeniedThenDone,
     /// F6: a write was settled as not applied, and later as applied.
     SettledTwice,

@@ -14,8 +14,7 @@
 //! * Writes are only distinguished, not ordered.
 //! * Transactions and replies under way have no order: any of them may be applied next.
 //!
-//! What is spent of the budgets limits the future and is not part of the form: see
-//! [`super::search`].
+//! The spent part of a budget limits the future and is not part of the form: see [`super::search`].
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;

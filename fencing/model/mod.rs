@@ -251,7 +251,7 @@ pub struct World {
     next_write: u8,
     /// Writes acknowledged to a caller, or seen by an answered read.
     observed: Writes,
-    /// Writes whose caller was told that they were not applied.
+    /// Writes whose caller got the answer that they were not applied.
     denied: Writes,
     /// Writes that some replica has published; the next field has those of which its observers were
     /// notified.

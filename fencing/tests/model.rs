@@ -89,7 +89,7 @@ fn each_rule_taken_out_is_missed() {
     assert!(useless.is_empty(), "nothing goes wrong without {useless:?}");
 }
 
-/// What a random run has covered.
+/// The coverage of a random run.
 #[derive(Default)]
 struct Run {
     second_owner: bool,

@@ -173,8 +173,8 @@ pub fn escape_value(value: &str) -> String {
 /// Returns the value that [`escape_value`] has escaped to `text`.
 ///
 /// # Errors
-/// Returns an error if a backslash stands before something else, or a special character without
-/// one.
+/// Returns an error if a backslash precedes a character that needs none, or if a special character
+/// has no backslash.
 pub fn unescape_value(text: &str) -> Result<String, FieldSelectorError> {
     let mut out = String::with_capacity(text.len());
     let mut characters = text.chars();

@@ -85,8 +85,8 @@ enum WrittenState {
     Deleted,
 }
 
-/// Decodes an incarnation. Stores from before replicas had member keys have a text here, which
-/// stands for a life that is over: the oldest possible incarnation.
+/// Decodes an incarnation. Stores from before replicas had member keys have a text here, which is
+/// read as a life that is over: the oldest possible incarnation.
 fn incarnation<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

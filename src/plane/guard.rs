@@ -1,4 +1,4 @@
-//! What a plane needs of the holder of its fence: permission to write, and the right to answer.
+//! The interface to the holder of a plane's fence: permission to write, and the right to answer.
 
 use std::sync::Arc;
 

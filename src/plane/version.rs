@@ -1,5 +1,5 @@
-//! Versions: what a client knows as `resourceVersion`, and the stamps that stand in for them while
-//! a write is under way.
+//! Versions, which clients know as `resourceVersion`, and stamps, which replace versions while a
+//! write is under way.
 //!
 //! Invariant: versions are compared within one plane only; `base` keeps them growing over a restore
 //! or a change of store.
@@ -49,7 +49,7 @@ impl Version {
         self.0
     }
 
-    /// Returns the index of the event in its transaction; 255 stands for the end of it.
+    /// Returns the index of the event in its transaction; 255 means the end of the transaction.
     #[must_use]
     pub const fn index(self) -> u8 {
         (self.0 & 0xFF) as u8

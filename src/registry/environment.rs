@@ -73,8 +73,8 @@ pub fn random_uuid() -> uuid::Uuid {
     uuid::Builder::from_random_bytes(bytes).into_uuid()
 }
 
-/// Number of random bytes drawn for a suffix: so many that too few of them being usable is
-/// practically impossible.
+/// Number of random bytes drawn for a suffix. Some bytes are skipped; with this many it practically
+/// never happens that too few remain.
 const RANDOM_BYTES: usize = 32;
 
 /// Returns a name that begins with `base` and ends in five letters drawn from `environment`.

@@ -41,9 +41,9 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
 use std::borrow::Cow;
 
-/// The request of a new or changed object, as every verb reads it.
+/// The request of a change: the parts of it that every verb reads in the same way.
 pub struct ChangeRequest<'a> {
-    /// The request and what it was resolved to.
+    /// The request with its plane and its kind.
     pub call: &'a Call<'a>,
     /// The name of the object; empty if it is to be generated.
     pub name: Str,
@@ -53,7 +53,7 @@ pub struct ChangeRequest<'a> {
 
 /// The part of a verb in the plan of a new or changed object.
 pub trait ObjectChange: Send {
-    /// The request that the change is made for.
+    /// Returns the request that the change is made for.
     fn request(&self) -> &ChangeRequest<'_>;
 
     /// Returns the object's key. A write that failed because another write came first waits in the

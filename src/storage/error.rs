@@ -1,7 +1,7 @@
 //! The errors of a store: one enum per kind of call, with variants by what the caller can do.
 //!
-//! The texts in them are reasons for people, in the words of the engine: of etcd, of sled or of the
-//! system. Callers show and log them, and decide by the variant alone.
+//! The texts in them are reasons for people, as etcd, sled or the system words them. Callers show
+//! and log these texts, but decide by the variant alone.
 
 use std::path::PathBuf;
 

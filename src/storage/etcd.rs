@@ -17,8 +17,8 @@
 //!   stale are not used.
 //! * The history is read only from above the compaction revision. If compaction has removed a
 //!   previous value, reading it ends with [`ReadError::Compacted`].
-//! * etcd holds nothing at revision 1, its first one, and does not say that it compacted it. A store
-//!   that did not compact it itself reads from it, and misses nothing.
+//! * etcd has nothing at revision 1, its first one, and does not report that this revision was
+//!   compacted. A store that has not compacted revision 1 itself reads from it, and misses nothing.
 //! * If one of several members is dead, hangs, or has no leader, calls go to another.
 //! * The TTL of a store lease is whole seconds, rounded up, and at least etcd's minimum: 2 s with its
 //!   default election timeout. A new leader extends every lease by a full TTL.

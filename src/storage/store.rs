@@ -367,9 +367,10 @@ pub trait Store: Send + Sync + 'static {
         after: Revision,
     ) -> Result<StoreWatch, ReadError>;
 
-    /// Requests that every open watch reports its progress soon, by a batch, perhaps without events,
-    /// whose revision is at least every revision that this store has returned before the call. Unless
-    /// requested, no engine has to report revisions without events in a watch's range.
+    /// Requests that every open watch reports its progress soon, by a batch, perhaps without
+    /// events, whose revision is at least every revision that this store has returned before the
+    /// call. Without such a request an engine need not report revisions that have no events in a
+    /// watch's range.
     ///
     /// # Errors
     /// Returns [`ReadError::Closed`] after [`Self::close`].

@@ -34,7 +34,7 @@ pub enum WatchEnd {
     /// The watcher did not keep up.
     #[error("the watcher was too slow")]
     Slow,
-    /// The connection to the store was lost; the reason is in the words of the engine.
+    /// The connection to the store was lost, for a reason in the engine's words.
     #[error("the watch was cut: {0}")]
     Lost(String),
     /// The store no longer has the history that the watch needs.
@@ -287,9 +287,9 @@ impl Hub {
         self.watchers.push(Watcher { start, end, sender });
     }
 
-    /// Sends the events of one revision to the watchers of their keys, and forgets watches that were
-    /// dropped. The others are not woken: a server has a watch for each plane that is awake, and a
-    /// write must not cost more for each of them.
+    /// Sends the events of one revision to the watchers of their keys, and forgets watches that
+    /// were dropped. Other watchers are not woken: a server has a watch for each plane that is
+    /// awake, and these must not make every write more expensive.
     pub(crate) fn publish(&mut self, revision: Revision, events: &[StoreEvent]) {
         self.watchers.retain(|watcher| {
             let hits = events

@@ -99,7 +99,7 @@ fn type_of(value: &Value) -> &'static str {
     }
 }
 
-/// How the value of one member is merged.
+/// The shape of one member's value, with its strategy and merge key.
 struct Meta<'s, S> {
     shape: S,
     strategy: &'s str,

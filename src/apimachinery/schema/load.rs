@@ -13,7 +13,7 @@ use super::{
 };
 use crate::value::{Map, Str, Value};
 
-/// Adds the definitions of another file, which may refer to existing ones.
+/// The reason why generated data cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The text is not JSON of the expected form.
@@ -148,7 +148,7 @@ pub(super) fn parse(json: &[u8]) -> Result<Schemas, LoadError> {
     Ok(schemas)
 }
 
-/// Adds the definitions of another file, which may refer to those that are there.
+/// Adds the definitions of another file, which may refer to existing ones.
 pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError> {
     // Checked as UTF-8 once, so that its strings need not be checked one by one.
     let text = std::str::from_utf8(json).map_err(serde_json::Error::custom)?;

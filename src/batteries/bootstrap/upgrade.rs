@@ -52,8 +52,8 @@ pub fn merge(key: &Key, own: &Value, new: Option<&Value>) -> Merge {
     }
 }
 
-/// Returns whether the newer layer's object under a name must be created anew, because a roleRef
-/// cannot be changed.
+/// Returns whether the newer layer's object under a name must be deleted and created again, because
+/// a roleRef cannot be changed.
 pub fn recreates(key: &Key, old: &Value, new: &Value) -> bool {
     let binding = matches!(key.resource(), "clusterrolebindings" | "rolebindings");
     let field = |object: &Value, name: &str| object.str_at(&["roleRef", name]).to_owned();

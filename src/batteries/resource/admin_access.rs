@@ -14,7 +14,7 @@ const LABEL: &str = "resource.kubernetes.io/admin-access";
 /// allow it.
 ///
 /// # Errors
-/// Returns 422 about the first device request that asks for the access.
+/// Returns 422 about the first device request that requests the access.
 pub fn admit(kind: &str, cut: &Snapshot, object: &Value, spec: &Value) -> Result<(), ApiError> {
     let requests = spec.items_at(&["devices", "requests"]);
     let Some(at) = requests

@@ -3,7 +3,7 @@
 use polyplane_apimachinery::Value;
 use polyplane_registry::strategy::age;
 
-/// The name, for a table cell.
+/// Returns the name, for a table cell.
 pub fn name_cell(object: &Value) -> Value {
     object.str_at(&["metadata", "name"]).into()
 }
@@ -21,7 +21,7 @@ pub fn created_cell(object: &Value) -> Value {
     }
 }
 
-/// The length of a list, for a table cell.
+/// Returns the length of a list, for a table cell.
 pub fn count_cell(list: &Value) -> Value {
     Value::Int(list.as_array().map_or(0, |items| items.len() as i64))
 }

@@ -47,9 +47,9 @@ pub(crate) async fn poll(shared: Arc<RingState>) {
     }
 }
 
-/// Returns whether the store has not answered for so long that this replica may have lost its
-/// member key. The key is renewed at a third of its TTL, so it may be lost once two thirds have
-/// passed without a reply. Always true while the replica has no member key.
+/// Returns whether this replica may have lost its member key because the store has not answered it.
+/// The key is renewed at a third of its TTL, so it may be lost once two thirds have passed without
+/// a reply. Always true while the replica has no member key.
 fn store_is_silent(shared: &RingState) -> bool {
     match shared.current().filter(|life| !life.over().is_cancelled()) {
         Some(life) => life.silent() >= shared.options.member_ttl * 2 / 3,

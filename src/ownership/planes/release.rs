@@ -70,7 +70,7 @@ pub(crate) enum ReleaseOutcome {
 }
 
 impl Planes {
-    /// Hands a plane to its successor, or only releases it if there is none.
+    /// Hands a plane to its successor, or only releases it if there is no successor.
     pub(crate) async fn hand_off(
         self: &Arc<Self>,
         slot: &Arc<PlaneSlot>,

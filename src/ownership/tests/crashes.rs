@@ -222,9 +222,9 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     a.ring.vanish();
 }
 
-/// Someone who fills a listener, or a proxy in front of it, makes connections end. Unlike a refused
+/// Connections also end if someone fills the listener, or a proxy in front of it. Unlike a refused
 /// connection this does not prove that the peer is dead: one neighbour's complaint does not evict,
-/// and a short trouble evicts nobody.
+/// and a short trouble evicts no member.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
     let town = Town::new();
@@ -236,7 +236,7 @@ async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
     for replica in &replicas {
         until("all see all", || members(replica) == names).await;
     }
-    // The trouble ends before a ping times out, so that nobody is evicted although all complain.
+    // The trouble ends before a ping times out, so that no member is evicted although all complain.
     let all_to_b = ["a", "c", "d", "e"].map(|from| (id(from), id("b")));
     town.wires.ending.lock().extend(all_to_b);
     sleep(Duration::from_millis(300)).await;
@@ -249,8 +249,8 @@ async fn connections_that_end_evict_nobody_unless_for_half_of_the_ring() {
         assert_eq!(members(replica), names);
     }
     town.wires.ending.lock().clear();
-    // The trouble lasts for all members: the replica serves nobody, so it is evicted like one that
-    // hangs.
+    // The trouble lasts for all members: the replica can serve no request, so it is evicted like
+    // one that hangs.
     let all_to_b = ["a", "c", "d", "e"].map(|from| (id(from), id("b")));
     town.wires.ending.lock().extend(all_to_b);
     until("b is evicted", || replicas[1].ring.stats().lives_lost > 0).await;

@@ -1,5 +1,5 @@
-//! How many microseconds of CPU a put, a get, a list and a watched event cost in one plane over a
-//! store in memory: `cargo run --release -p polyplane-plane --example plane_bench`.
+//! Measures how many microseconds of CPU a put, a get, a list and a watched event cost in one plane
+//! over a store in memory: `cargo run --release -p polyplane-plane --example plane_bench`.
 
 use std::hint::black_box;
 use std::sync::Arc;

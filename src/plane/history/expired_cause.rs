@@ -1,4 +1,4 @@
-//! Why a plane no longer has the events after a version: the cause behind every 410.
+//! The causes for which a plane no longer has the events after a version: every 410 has one.
 
 use std::time::Duration;
 

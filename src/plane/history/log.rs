@@ -248,8 +248,8 @@ impl Log {
     }
 
     /// Adds events from before the plane was opened, oldest first. The log then begins after
-    /// `floor`. A resource that has dropped newer events meanwhile is left alone: it would have a
-    /// gap.
+    /// `floor`. Does nothing for a resource that has dropped newer events in the meantime, because
+    /// its log would have a gap.
     pub(crate) fn prepend(
         &self,
         events: Vec<Arc<Event>>,

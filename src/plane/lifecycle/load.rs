@@ -181,8 +181,8 @@ impl Loading<'_> {
             }
             (StoredKey::Steps, _) => return Err(record(RecordError::Damaged)),
         };
-        // The key of the step record sorts before all objects, so at the first object it is known
-        // that there is none.
+        // The key of the step record sorts before all objects, so once an object is read without
+        // it, the plane has no such record.
         let root = match &mut self.root {
             Some(root) => root,
             none => none.insert(self.opening.root(&StepsRecord::default()).await?),

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use crate::testing::object;
 use crate::*;
 
-/// What a store does with a commit: it applies it, leaves the outcome unknown, or is late.
+/// A fault of a commit: the store applies it, leaves its outcome unknown, or is late.
 fn fault() -> impl Strategy<Value = Option<CommitFault>> {
     prop_oneof![
         6 => Just(None),

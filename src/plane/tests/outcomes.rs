@@ -411,7 +411,7 @@ async fn what_another_wrote_while_the_history_was_read_is_not_taken_for_ones_own
     let stored = stored.expect("fine").items.remove(0);
     let plan = site.store.plan();
     plan.commits_matching(of_plane("a"), CommitFault::UnknownNotApplied, 1);
-    // The member key is gone, so the barrier is refused, and nobody has the fence yet.
+    // The member key is gone, so the barrier is refused, and no other replica has the fence yet.
     hooks.member_lost.store(true, Ordering::Relaxed);
     plan.next_reads(
         polyplane_storage::ReadFault::Delay(Duration::from_secs(1)),

@@ -310,7 +310,7 @@ impl<'a> TableWriter<'a> {
         Ok(())
     }
 
-    /// Writes a row without an object's cells, which stands for a bookmark.
+    /// Writes a row without an object's cells, which represents a bookmark.
     pub fn bookmark_row(&mut self, metadata: &str) {
         let api = self.version.api_version();
         let nothing = self.call.row.schemas.get(self.call.row.definition).zero();

@@ -60,38 +60,38 @@ const SHOWN_MAX: usize = 30;
 const UNKNOWN_KIND: &str = "couldn't get version/kind; json parse error: ";
 const META_STRUCT: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }";
 
-/// Why a body is not read, in upstream's words.
+/// The reason why a body cannot be read, with upstream's text.
 #[derive(Debug, thiserror::Error)]
 pub enum BodyError {
-    /// It is not JSON.
+    /// The body is not JSON.
     #[error("{UNKNOWN_KIND}{0}")]
     Json(json::JsonError),
-    /// It is not YAML.
+    /// The body is not YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::YamlError),
-    /// It is no protobuf message in the envelope of the API.
+    /// The body is not a protobuf message in the envelope of the API.
     #[error(transparent)]
     Protobuf(#[from] ProtoError),
-    /// A member has another type than the schema says.
+    /// A member has another type than its schema.
     #[error(transparent)]
     Member(#[from] DecodeError),
-    /// It is of this type of JSON, and no object.
+    /// The body is a JSON value of this type, and not an object.
     #[error("{UNKNOWN_KIND}json: cannot unmarshal {0} into Go value of type {META_STRUCT}")]
     NoObject(&'static str),
-    /// Kind or version is of another type than text.
+    /// The member for kind or version is not a text.
     #[error(
         "{UNKNOWN_KIND}json: cannot unmarshal {found} into Go struct field .{member} of type string"
     )]
     NoText {
-        /// The member.
+        /// The name of the member.
         member: &'static str,
-        /// Its type.
+        /// The type of its value.
         found: &'static str,
     },
-    /// The version has several slashes.
+    /// The version has more than one slash.
     #[error("unexpected GroupVersion string: {0}")]
     GroupVersion(Str),
-    /// The kind is another one than expected; the text is upstream's.
+    /// The kind is not the expected one; the text is upstream's.
     #[error("{0}")]
     OtherKind(String),
 }
@@ -99,7 +99,7 @@ pub enum BodyError {
 /// Reads the request's body, which should be of the `expected` kind. Complaints that do not fail
 /// the request become warnings of `call`.
 ///
-/// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
+/// # Errors
 /// Returns 400 with upstream's reason.
 pub fn decode(
     call: &Call<'_>,
@@ -120,7 +120,7 @@ pub fn decode(
     Ok(tree)
 }
 
-/// Warns of a complaint; those about YAML come several in one text, a line each.
+/// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
 fn warn_of(call: &Call<'_>, text: &str) {
     match text.strip_prefix("yaml: unmarshal errors:\n") {
         Some(lines) => lines.lines().for_each(|line| call.warn(line.trim())),
@@ -306,7 +306,7 @@ impl Named {
 /// Checks that a patch has not changed kind and version.
 ///
 /// # Errors
-/// What upstream's decoder says of the object.
+/// Returns the error of upstream's decoder about the object.
 pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), BodyError> {
     let named = named_kind(tree)?.or(expected);
     if named.kind == expected.kind
@@ -323,7 +323,7 @@ pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), BodyErr
     Err(BodyError::OtherKind(named.unconvertible(expected)))
 }
 
-/// The kind that a tree names, the last member of a name counting.
+/// Returns the kind that a tree names. If a name occurs more than once, the last member counts.
 fn named_kind(tree: &Value) -> Result<Named, BodyError> {
     match tree {
         Value::Object(members) => named_by(members.iter()),
@@ -332,7 +332,8 @@ fn named_kind(tree: &Value) -> Result<Named, BodyError> {
     }
 }
 
-/// The kind that JSON text names. Members of other spellings count too, and of all of them the last.
+/// Returns the kind that JSON text names. Members whose names differ only in case count too; the
+/// last of them all counts.
 fn named_in_text(tree: &Value, text: &[u8]) -> Result<Named, BodyError> {
     let respelled = |name: &str| meta_member(name).is_some_and(|member| member != name);
     match tree {

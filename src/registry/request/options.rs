@@ -231,8 +231,8 @@ impl ListOptions {
         }
     }
 
-    /// Returns whether a list shows exactly the requested version `asked`, which is 0 if any
-    /// version will do.
+    /// Returns whether a list shows exactly the requested version `asked`. It is 0 if the client
+    /// accepts any version.
     pub fn is_exact(&self, asked: u64) -> bool {
         match self.version_match {
             VersionMatch::Exact => true,

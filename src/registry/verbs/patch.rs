@@ -101,7 +101,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
 enum Failed {
     /// The patch fails with this error.
     Answer(ApiError),
-    /// What it makes is no object of the kind, for this reason, which the client gets.
+    /// The result is not an object of the kind. The client gets this reason.
     Refused(String),
 }
 

@@ -26,7 +26,7 @@ pub(crate) struct SpaceOptions {
     pub(crate) disk: Arc<dyn Disk>,
 }
 
-/// Why a batch is not written.
+/// The reason why a batch cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Shortage {
     #[error("the free disk space cannot be determined: {0}")]

@@ -189,7 +189,7 @@ impl ProgressRequest {
 
 /// The reason why a stream ended.
 enum StreamEnd {
-    /// The watch has ended, so nobody needs the stream.
+    /// The watch has ended, so the stream is no longer needed.
     Over,
     /// The connection failed: another stream must be opened.
     Lost(Fault),

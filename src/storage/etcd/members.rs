@@ -82,7 +82,7 @@ impl MemberStatus {
     }
 }
 
-/// No member can be used: the endpoint and the status of each.
+/// No member can be used. The text has the endpoint and the status of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct NoMember(Vec<(String, MemberStatus)>);
 
@@ -96,13 +96,14 @@ impl fmt::Display for NoMember {
     }
 }
 
-/// Why changed credentials are not used yet.
+/// The reason why changed credentials are not used yet.
 #[derive(Debug, thiserror::Error)]
 enum RenewError {
-    /// They cannot be read, or no connection can be made with them.
+    /// The new credentials cannot be read, or no connection can be made with them.
     #[error(transparent)]
     Unusable(#[from] OpenError),
-    /// No member takes them: what each answered, or that it did not.
+    /// No member accepts the new credentials. The text has the answer of each, or that it gave
+    /// none.
     #[error("{}", .0.join("; "))]
     NotTaken(Vec<String>),
 }

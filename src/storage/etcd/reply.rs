@@ -5,7 +5,8 @@
 
 use etcd_client::Error;
 
-/// An error, by what can be done about it. The texts are those of etcd or of the connection.
+/// An error, classified by what the caller can do about it. The texts are those of etcd or of the
+/// connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Fault {
     /// Returned before anything was proposed to the cluster: more operations than it accepts.

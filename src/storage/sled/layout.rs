@@ -50,14 +50,14 @@ pub(super) enum Damage {
     Head,
     #[error("a version is newer than the head")]
     BeyondHead,
-    /// The counters of the head record are not those of the versions found.
+    /// The counters in the head record differ from those of the versions that were found.
     #[error("{found} versions were found and {written} written, or one is not what was written")]
     Census { found: u64, written: u64 },
     #[error("a version lacks its first record")]
     NoFirstRecord,
     #[error("a version lacks records")]
     MissingRecords,
-    /// The checksum of a version is not that of its header.
+    /// The checksum of a version differs from the one in its header.
     #[error("{:?} at revision {revision} is altered", String::from_utf8_lossy(key))]
     Altered { key: Bytes, revision: u64 },
 }

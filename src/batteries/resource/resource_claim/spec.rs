@@ -284,8 +284,7 @@ fn validate_derived(
     }
 }
 
-/// The attributes that the constraints use, by the request they apply to; `""` stands for all
-/// requests.
+/// The attributes that the constraints use, by the request they apply to; `""` means all requests.
 struct Targets<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
 
 impl<'a> Targets<'a> {

@@ -1,4 +1,4 @@
-//! What the device kinds require of their namespace, which golden files cannot record.
+//! The requirements of the device kinds on their namespace, which golden files cannot record.
 
 use crate::shared::plane;
 use crate::site::{put, settings};

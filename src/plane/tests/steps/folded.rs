@@ -231,8 +231,8 @@ proptest! {
 fn releases(objects: usize, changes: usize, count: usize) -> Vec<Arc<Layer>> {
     let of = |release: usize| {
         let value = |at: usize| {
-            // The last release that changed the object, if each release goes on with the objects
-            // after those of the one before.
+            // The last release that changed the object, if each release changes the objects that
+            // follow those of the release before.
             let turns = (release * changes + objects - 1 - at) / objects;
             Some(if turns.is_multiple_of(2) { 0 } else { 2 })
         };

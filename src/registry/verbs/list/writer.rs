@@ -1,4 +1,4 @@
-//! Lists written object by object, in each shape that a client can ask for.
+//! A writer of lists, object by object, in each shape that a client can request.
 
 use crate::answer::negotiate::{MetaVersion, Shape};
 use crate::answer::representation;

@@ -92,7 +92,7 @@ fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i64)> {
     cells.map(cell).collect()
 }
 
-/// Returns the same root with every row computed anew.
+/// Returns the same root with every row computed again.
 fn anew(layer: &Arc<Layer>, template_values: &Arc<TemplateValues>, context: &Context) -> Root {
     let none = Context {
         indexes: Arc::from([]),
