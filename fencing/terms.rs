@@ -21,7 +21,7 @@ pub struct LeaseTerms {
 
 /// The error that a read lease or a margin is zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the read lease and its margin must both be longer than nothing")]
+#[error("the read lease and its margin must both be longer than zero")]
 pub struct InvalidTerms;
 
 impl LeaseTerms {

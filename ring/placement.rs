@@ -28,7 +28,8 @@ pub enum Pin {
     Zone(Zone),
 }
 
-/// −log2(u) / weight as an exact fraction. Lower is better.
+/// The score of a member for a plane: −log2(u) / weight as an exact fraction, where u is the number
+/// that the member draws for the plane. The lowest score wins.
 #[derive(Debug, Clone, Copy)]
 pub struct Score {
     /// −log2(u) with 56 bits behind the point.

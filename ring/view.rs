@@ -36,7 +36,7 @@ macro_rules! counter {
 }
 
 counter!(
-    /// The store revision that created a replica's member key: one life of a replica id.
+    /// The store revision that created a replica's member key. It identifies one life of the replica.
     Incarnation
 );
 

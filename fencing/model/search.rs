@@ -27,7 +27,8 @@ use super::{Budget, Happening, Replica, Scenario, World};
 pub enum Reduction {
     /// Every different state is searched.
     None,
-    /// One form of all states with the same future is searched, with the least that was spent.
+    /// Of all states with the same future only one is searched: in canonical form, and with the least
+    /// that was spent.
     Full,
 }
 

@@ -222,7 +222,7 @@ impl Directory {
             return true;
         }
         if let Err(error) = self.store.request_progress().await {
-            tracing::debug!(%error, "the store was not asked for its progress");
+            tracing::debug!(%error, "progress could not be requested from the store");
         }
         let reached = reached.wait_for(|reached| *reached >= revision);
         matches!(tokio::time::timeout_at(deadline, reached).await, Ok(Ok(_)))

@@ -242,7 +242,7 @@ pub enum PeerError {
     #[error("the connection to the peer ended before its reply: {0}")]
     Ended(String),
     /// Any other failure: of a certificate, or a reply that cannot be decoded or makes no sense.
-    #[error("the peer could not be asked: {0}")]
+    #[error("the request to the peer failed: {0}")]
     Failed(String),
 }
 

@@ -85,7 +85,7 @@ pub enum StartError {
     #[error("the store's record {0:?} is damaged")]
     Damaged(&'static str),
     /// The store's level floor was not written by this program.
-    #[error("the store cannot be understood")]
+    #[error("the store's level floor cannot be decoded")]
     Floor(#[from] Damaged),
 }
 
@@ -128,7 +128,7 @@ pub enum Unavailable {
     #[error("this replica lost its member key")]
     MemberKeyLost,
     /// Another replica took the fence before the plane could be served.
-    #[error("the fence was lost again")]
+    #[error("another replica took the fence")]
     FenceLost,
     /// The fence was changed while it was being acquired.
     #[error("the fence has changed")]
@@ -137,7 +137,7 @@ pub enum Unavailable {
     #[error("the fence cannot be read: {0}")]
     FenceUnreadable(Arc<ReadError>),
     /// The store refuses writes.
-    #[error("the store takes no writes")]
+    #[error("the store accepts no writes")]
     StoreReadOnly,
     /// The plane's holder is handing over as many other planes as it may at once.
     #[error("its holder is handing other control planes over")]
@@ -149,13 +149,13 @@ pub enum Unavailable {
     #[error("its holder gave a wrong answer")]
     HolderConfused,
     /// The plane's holder gave no answer.
-    #[error("its holder was asked: {0}")]
+    #[error("its holder gave no answer: {0}")]
     HolderUnreachable(PeerError),
     /// No attempt succeeded in time, and none gave another reason.
-    #[error("it took too long")]
+    #[error("no attempt succeeded in time")]
     TimedOut,
     /// The task that acquired the plane has ended or panicked.
-    #[error("the task that took it has ended")]
+    #[error("the task that acquired it has ended")]
     TaskEnded,
 }
 

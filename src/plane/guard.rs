@@ -36,7 +36,7 @@ pub enum NotAnswerable {
 pub enum BarrierError {
     /// Another replica has taken the fence. No older transaction of this holder can be applied any
     /// more.
-    #[error("the fence is another's")]
+    #[error("another replica holds the fence")]
     Lost,
     /// The store did not give a final reply; trying again is safe.
     #[error("the store is unavailable: {0}")]

@@ -167,8 +167,8 @@ pub(crate) enum Record {
     },
     /// An object that another replica wrote, past the sequencer.
     External(NewObject),
-    /// A plane with external writers puts this with each commit, to tell its own commits from
-    /// theirs in the store's watch.
+    /// A plane with external writers puts this with each commit, to distinguish its own commits
+    /// from theirs in the store's watch.
     Marker,
     /// The layer steps that a plane has taken. This put is the newest commit of them.
     Steps {

@@ -2,7 +2,7 @@
 //!
 //! A root has all objects, and shares structure with the roots before and after it. A [`Snapshot`]
 //! is a root as a reader holds it. [`entry`] is one object, [`tree`] the map, [`index`] has the
-//! facts that claims test besides keys, [`overlay`] the definitions that follow from objects.
+//! facts that a claim can test besides keys, [`overlay`] the definitions that follow from objects.
 //! [`intern`] shares large pieces of bodies, and [`selectable`] remembers the fields that objects
 //! are selected by.
 
@@ -193,7 +193,7 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// Returns the root of a plane that has no objects of its own: that of its layers.
+    /// Returns the root of a plane that has no objects of its own, which is the root of its layers.
     pub(crate) fn of_layers(template_values: Arc<TemplateValues>, context: &Context) -> Self {
         let mut root = Self {
             resources: template_values.chain().resources(),

@@ -154,7 +154,7 @@ async fn run(
     }
 }
 
-/// A write until its outcome is certain.
+/// A write in progress: it is tried until its outcome is certain.
 struct Attempt<'a> {
     call: &'a Call<'a>,
     key: &'a Key,

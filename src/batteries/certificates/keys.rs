@@ -82,7 +82,7 @@ pub struct Certificate {
 
 /// The error that a signature was not made with the key.
 #[derive(Debug, thiserror::Error)]
-#[error("the signature does not fit the key")]
+#[error("the signature was not made with this key")]
 pub struct BadSignature;
 
 impl Key {

@@ -241,7 +241,7 @@ fn id_of(uid: &str) -> String {
     id
 }
 
-/// Returns a condition in the form in which the kind shows it.
+/// Returns a condition for the status of a ControlPlane.
 pub fn condition(kind: &str, status: &str, reason: &str, message: &str, now: &str) -> Value {
     json!({
         "type": kind,

@@ -1,5 +1,5 @@
-//! Administrative access to devices beside their allocation, which is only allowed in labelled
-//! namespaces.
+//! Administrative access to devices, which is independent of their allocation and only allowed in
+//! labelled namespaces.
 
 use crate::shared::validation::complaints::Errors;
 use polyplane_apimachinery::field_error::{FieldError, Path};

@@ -91,7 +91,7 @@ pub enum ChangeError {
     #[error("the store's lease terms cannot be written")]
     Commit(#[from] CommitError),
     /// A record of the lease terms was not written by this program.
-    #[error("the store's lease terms cannot be understood")]
+    #[error("the store's lease terms cannot be decoded")]
     Damaged(#[from] Damaged),
 }
 
@@ -119,7 +119,7 @@ impl TermsSeen {
                     self.record = Some(Observed { value, revision });
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the store's lease terms cannot be understood");
+                    tracing::error!(%error, "the store's lease terms cannot be decoded");
                 }
             }
         }
@@ -186,7 +186,7 @@ pub(crate) fn apply(shared: &Arc<RingState>, life: &Arc<OwnLife>) {
             let store = Arc::clone(&shared.store);
             tokio::spawn(async move {
                 if let Err(error) = store.request_progress().await {
-                    tracing::debug!(%error, "the store was not asked for its progress");
+                    tracing::debug!(%error, "progress could not be requested from the store");
                 }
             });
         }

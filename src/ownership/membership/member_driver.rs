@@ -56,7 +56,7 @@ pub enum JoinError {
         level: u32,
     },
     /// A record of the store was not written by this program.
-    #[error("a record of the store cannot be understood")]
+    #[error("a record of the store cannot be decoded")]
     Damaged(#[from] Damaged),
     /// The store grants no lease for the member key.
     #[error("the store grants no lease")]
@@ -260,7 +260,7 @@ impl Driver {
                 }
                 Err(error @ LeaseError::Closed) => return Err(JoinError::Lease(error)),
                 Err(error) => {
-                    tracing::warn!(%error, "the store grants no lease; joining waits");
+                    tracing::warn!(%error, "the store grants no lease; joining is retried");
                     // The transaction was not sent, so the machine may send another one.
                     return Ok(Outcome::Rejected);
                 }
@@ -432,9 +432,9 @@ impl Driver {
         match revoked.await {
             Ok(Ok(()) | Err(LeaseError::NotFound | LeaseError::Closed)) => {}
             Ok(Err(error)) => {
-                tracing::warn!(%error, "the member key was not removed and lapses by itself")
+                tracing::warn!(%error, "the member key was not removed and expires by itself")
             }
-            Err(_) => tracing::warn!("the member key was not removed and lapses by itself"),
+            Err(_) => tracing::warn!("the member key was not removed and expires by itself"),
         }
     }
 }
@@ -449,7 +449,7 @@ async fn facts(shared: &RingState, backoff: &mut Backoff) -> Result<JoinFacts, J
     loop {
         match read_facts(shared).await {
             Ok(facts) => return facts,
-            Err(error) => tracing::warn!(%error, "the store cannot be read; joining waits"),
+            Err(error) => tracing::warn!(%error, "the store cannot be read; joining is retried"),
         }
         backoff.wait().await;
     }

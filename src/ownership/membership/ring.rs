@@ -195,7 +195,7 @@ impl Ring {
             return true;
         }
         if let Err(error) = self.shared.store.request_progress().await {
-            tracing::debug!(%error, "the store was not asked for its progress");
+            tracing::debug!(%error, "progress could not be requested from the store");
         }
         let reached = seen_to.wait_for(|seen_to| seen_to.0 >= number.get());
         matches!(timeout(patience, reached).await, Ok(Ok(_)))

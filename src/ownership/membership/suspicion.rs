@@ -272,12 +272,12 @@ fn perform(shared: &RingState, action: Action) {
                     tracing::warn!(
                         target = %target.replica,
                         incarnation = %target.incarnation,
-                        "a peer was gone or stuck and was removed from the ring"
+                        "a dead or stuck peer was removed from the ring"
                     );
                 }
             }
             Ok(Err(CommitError::Refused { .. })) => {
-                tracing::debug!("somebody was faster with an eviction or a complaint");
+                tracing::debug!("another member was faster with an eviction or a complaint");
             }
             Ok(Err(error)) => tracing::debug!(%error, "an eviction or a complaint got no reply"),
             Err(_) => tracing::debug!("the store was too slow for an eviction or a complaint"),

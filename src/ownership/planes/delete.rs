@@ -29,7 +29,7 @@ const DELETE_PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 pub enum DeleteError {
     /// The plane's fence cannot be acquired.
-    #[error("cannot take the fence of the control plane")]
+    #[error("cannot acquire the fence of the control plane")]
     Fence(#[source] WakeError),
     /// This replica requested the plane's holder to delete the plane, and the holder did not.
     #[error("the control plane's holder answered {0:?} to the request to delete it")]

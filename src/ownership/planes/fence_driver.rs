@@ -252,7 +252,7 @@ impl FenceDriver {
                     if let TenureEnd::Lost { .. } = end {
                         tracing::warn!(
                             fence = %String::from_utf8_lossy(&self.keys.fence),
-                            "the fence was found to be another's"
+                            "another replica holds the fence"
                         );
                     }
                 }

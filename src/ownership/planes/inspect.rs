@@ -58,7 +58,7 @@ pub enum InspectError {
     #[error("cannot read the fence of the control plane")]
     Read(#[from] ReadError),
     /// A record of the store was not written by this program.
-    #[error("cannot understand the fence of the control plane")]
+    #[error("cannot decode the fence of the control plane")]
     Damaged(#[from] Damaged),
 }
 

@@ -46,7 +46,7 @@ pub enum RaiseError {
     #[error("the store's floor cannot be written")]
     Commit(#[from] CommitError),
     /// A record of the store was not written by this program.
-    #[error("the store's floor cannot be understood")]
+    #[error("the store's floor cannot be decoded")]
     Damaged(#[from] Damaged),
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
 fn see(planes: &Planes, floor: Result<Floor, Damaged>) {
     match floor {
         Ok(floor) => planes.floor_seen().see(floor),
-        Err(error) => tracing::error!(%error, "the store's floor cannot be understood"),
+        Err(error) => tracing::error!(%error, "the store's floor cannot be decoded"),
     }
 }
 

@@ -268,7 +268,7 @@ impl StoreUpkeep {
             Ok(_) => self.swept = Some(now),
             Err(error) => {
                 let error: &dyn std::error::Error = &error;
-                tracing::debug!(error, "fences of deleted planes were not searched for");
+                tracing::debug!(error, "the search for fences of deleted planes failed");
             }
         }
     }

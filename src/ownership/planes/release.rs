@@ -46,13 +46,13 @@ pub(crate) enum HandOffOutcome {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotReleased {
     /// The plane's commits in flight did not settle in time.
-    #[error("what is in flight does not settle")]
+    #[error("commits in flight do not settle")]
     Unsettled,
     /// The hand-off was called off; the plane continues here.
     #[error("the hand-off was called off")]
     CalledOff,
     /// The release got no final reply. The fence in the store decides (PROTOCOL 17).
-    #[error("the store does not say what became of it")]
+    #[error("the outcome of the release is unknown")]
     Unknown,
 }
 
@@ -262,7 +262,11 @@ impl Planes {
         match self.try_stream(slot, awake, to, head).await {
             Ok(()) => Event::StreamEnded,
             Err(reason) => {
-                tracing::debug!(plane = slot.birth.id, reason, "not streamed");
+                tracing::debug!(
+                    plane = slot.birth.id,
+                    reason,
+                    "the plane was not streamed to its successor"
+                );
                 Event::CallOff
             }
         }
@@ -411,7 +415,7 @@ impl Planes {
             for releasing in done {
                 released += 1;
                 end_in_memory(&releasing.slot, ended);
-                tracing::debug!(plane = releasing.slot.birth.id, "went to sleep");
+                tracing::debug!(plane = releasing.slot.birth.id, "a plane fell asleep");
                 drop(releasing.busy);
                 self.drop_if_idle(&releasing.slot);
             }

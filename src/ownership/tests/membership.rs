@@ -309,8 +309,8 @@ async fn a_member_never_stands_below_the_floor() {
 }
 
 /// A peer that has not answered a ping for too long counts as silent, but only at the replica that
-/// sent the ping, until it answers another ping or that replica no longer pings it. So no request
-/// waits for ever for a peer that is not pinged.
+/// sent the ping. It does so until it answers another ping, or until that replica no longer pings
+/// it. So no request waits for ever for a peer that is not pinged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_is_silent_while_it_owes_an_answer() {
     let town = Town::new();

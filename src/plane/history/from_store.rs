@@ -57,7 +57,7 @@ impl Plane {
         let values_over_time = match self.values_over_time(template_values, &past).await {
             Ok(values_over_time) => values_over_time,
             Err(error) => {
-                tracing::warn!(plane = self.id(), %error, "the layers of the history cannot be had");
+                tracing::warn!(plane = self.id(), %error, "the layers of the history cannot be read");
                 return match error {
                     LayerStoreError::Read(error) => Err(error),
                     LayerStoreError::Commit(_)
@@ -73,7 +73,7 @@ impl Plane {
                 self.log().prepend(events, &defined, floor);
             }
             Err(error) => {
-                tracing::warn!(plane = self.id(), %error, "the history cannot be understood");
+                tracing::warn!(plane = self.id(), %error, "the history cannot be decoded");
             }
         }
         Ok(())

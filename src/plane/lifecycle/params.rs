@@ -50,7 +50,7 @@ pub struct PlaneParams {
     pub layers: Arc<Layers>,
     /// Seed of the uids of layer objects, see [`crate::uid_seed`].
     pub uid_seed: [u8; 32],
-    /// The indexes that claims test, in the order of [`crate::IndexId`].
+    /// The indexes that a claim can test, in the order of [`crate::IndexId`].
     pub indexes: Vec<Arc<dyn Index>>,
     /// Derives what the plane's objects define; `None` if objects define nothing.
     pub derivation: Option<Arc<dyn Derivation>>,

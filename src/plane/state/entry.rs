@@ -40,11 +40,11 @@ pub struct NewObject {
     pub storage_version: Str,
     /// The time at which the object expires, in seconds since 1970.
     pub expires: Option<u64>,
-    /// The facts about the object that claims test.
+    /// The facts about the object that a claim can test.
     pub flags: Flags,
 }
 
-/// Facts about an object that claims test, readable without decoding the object.
+/// Facts about an object that a claim can test, readable without decoding the object.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flags(pub(crate) u8);
 
@@ -273,7 +273,7 @@ impl Entry {
         self.stamp
     }
 
-    /// Returns the facts about the object that claims test.
+    /// Returns the facts about the object that a claim can test.
     #[must_use]
     pub fn flags(&self) -> Flags {
         match &self.state {
@@ -456,7 +456,7 @@ impl ObjectRef {
         }
     }
 
-    /// Returns the facts about the object that claims test.
+    /// Returns the facts about the object that a claim can test.
     #[must_use]
     pub fn flags(&self) -> Flags {
         self.entry.flags()

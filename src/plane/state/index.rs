@@ -1,4 +1,5 @@
-//! Derived indexes: what claims test besides keys, such as whether a port is free or a quota has room.
+//! Derived indexes: the facts that a claim can test besides keys, such as whether a port is free or a
+//! quota has room.
 //!
 //! A kind registers an index when the plane is opened. Its rows are computed from the objects'
 //! bytes, at load and at each write. They are kept in persistent maps in the root, and are dropped

@@ -56,7 +56,7 @@ pub struct Source<'a> {
     pub key: &'a Key,
     /// `metadata.labels` as JSON; `{}` if there are none.
     pub labels: &'a [u8],
-    /// The facts about the object that claims test.
+    /// The facts about the object that a claim can test.
     pub flags: Flags,
     /// Data that the code of the object's kind puts into the header of the record for the
     /// derivation. It is always empty today, because the form of records has no room for it. A

@@ -289,7 +289,10 @@ async fn who_has_lost_the_fence_writes_nothing_and_others_go_on() {
         old.submit(write(vec![put("m", "old")])),
         other.submit(write(vec![put("m", "other")])),
     );
-    assert_eq!(lost.expect_err("the fence is another's"), SubmitError::Lost);
+    assert_eq!(
+        lost.expect_err("another replica holds the fence"),
+        SubmitError::Lost
+    );
     fine.expect("its fence is unmoved");
     assert!(matches!(watcher.next().await, Next::Closed(Ended::Lost)));
     let soon = Instant::now() + Duration::from_secs(1);

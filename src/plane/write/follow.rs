@@ -240,7 +240,10 @@ impl Plane {
         } else {
             // Only a newer owner's commits can have hidden the marker of this one. The tenure has
             // ended or is about to end; the write is durable.
-            tracing::error!(plane = self.id(), "a commit was overtaken");
+            tracing::error!(
+                plane = self.id(),
+                "a newer owner's commit hid the marker of this one"
+            );
             self.acknowledge(part, revision);
         }
     }

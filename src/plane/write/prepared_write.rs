@@ -105,10 +105,10 @@ pub enum SubmitError {
     #[error("the store refused the write")]
     Refused(#[source] polyplane_storage::Rejection),
     /// Nothing was applied: the plane accepts no writes until the store does again.
-    #[error("the store takes no writes: {0}")]
+    #[error("the store accepts no writes: {0}")]
     ReadOnly(String),
     /// Nothing was applied: the write is larger than the store accepts.
-    #[error("the write has {bytes} bytes, the store takes {bytes_max}")]
+    #[error("the write has {bytes} bytes, the store accepts at most {bytes_max}")]
     TooLarge {
         /// Bytes of the largest value, or of the whole write.
         bytes: usize,
@@ -126,6 +126,6 @@ pub enum SubmitError {
     #[error("the deadline passed before the outcome was known")]
     Deadline,
     /// The store gave no final reply, and it has since been proven that nothing was applied.
-    #[error("the store did not answer and the write was not done: {0}")]
+    #[error("the store did not answer and the write was not applied: {0}")]
     Unavailable(String),
 }

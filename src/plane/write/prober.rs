@@ -84,7 +84,7 @@ impl Prober {
                 }
                 Err(BarrierError::Lost) => {}
                 Err(BarrierError::Unavailable(error)) => {
-                    tracing::debug!(error, "the store does not take writes yet");
+                    tracing::debug!(error, "the store does not accept writes yet");
                 }
             }
         }

@@ -356,7 +356,7 @@ impl Sequencer {
     fn fitting(&self, budget: Budget, alone: bool, bytes_max: usize) -> usize {
         let mut keys: HashSet<&Key> = HashSet::new();
         let mut bytes = 0;
-        // One operation is left for the head record.
+        // The head record counts as one operation from the start.
         let mut ops = 1;
         let mut indexes = 0;
         let mut alone = alone;

@@ -161,7 +161,7 @@ pub fn go_type(row: &Resource, kind: &str) -> String {
     )
 }
 
-/// Returns a value that is not a stored object, such as a Status, in an encoding.
+/// Encodes the JSON of a value that is not a stored object, such as a Status.
 pub fn value(encoding: Encoding, json: Vec<u8>) -> AnswerBody {
     encode(encoding, vec![json.into()])
 }

@@ -504,7 +504,7 @@ impl KindTable {
         self.by_storage.get(&key).map(|at| &self.resources[*at])
     }
 
-    /// Returns the rows that own storage in the plane, each stored resource once.
+    /// Returns one row for each resource that the plane stores.
     pub fn stored_resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         self.resources.iter().enumerate().filter_map(|(at, row)| {
             let key = (row.storage.group.clone(), row.storage.resource.clone());

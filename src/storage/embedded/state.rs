@@ -65,7 +65,7 @@ impl<E> StoreState<E> {
         let mut known = self.health.lock();
         if *known != health {
             match &health {
-                Health::Ok => tracing::info!("the store takes writes again"),
+                Health::Ok => tracing::info!("the store accepts writes again"),
                 Health::ReadOnly { reason } => tracing::warn!(reason, "the store is read only"),
                 Health::Failed { reason } => tracing::error!(reason, "the store has failed"),
             }

@@ -64,7 +64,7 @@ impl Space {
     pub(super) fn free(&self) {
         let mut health = self.health.lock();
         if *health != Health::Ok {
-            tracing::info!("etcd takes writes again");
+            tracing::info!("etcd accepts writes again");
             *health = Health::Ok;
         }
     }

@@ -232,7 +232,7 @@ impl Writer {
         self.wanted_floor = self.wanted_floor.max(below.0);
         while self.head.floor < self.wanted_floor || self.next_is_due() {
             if !self.trim_now() {
-                let text = "the store takes no writes now".to_owned();
+                let text = "the store accepts no writes now".to_owned();
                 return Err(ReadError::Unavailable(text));
             }
         }
@@ -350,7 +350,7 @@ impl Writer {
     fn publish(&mut self, mut group: Group) {
         self.head = group.head;
         if let Err(error) = self.shared.folder.set_acked(self.head.revision) {
-            tracing::warn!(%error, "the acknowledged bound was not noted");
+            tracing::warn!(%error, "the acknowledged revision was not recorded");
         }
         self.groups += 1;
         if self.groups.is_multiple_of(ACKED_SYNC_GROUPS) {

@@ -294,7 +294,7 @@ impl LongList {
             return Some(Err(StreamEnd::Full));
         }
         Some(self.piece().await.map_err(|error| {
-            tracing::error!(%error, "a list breaks off");
+            tracing::error!(%error, "a list ended before it was complete");
             self.at = At::End;
             StreamEnd::Damaged
         }))
