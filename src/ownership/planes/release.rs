@@ -177,7 +177,7 @@ impl Planes {
         };
         let sent = self.ring().call(member, take.into(), NOTIFY_PATIENCE).await;
         if let Err(error) = sent {
-            tracing::debug!(%error, plane = slot.birth.id, "the successor was not told");
+            tracing::debug!(%error, plane = slot.birth.id, "the successor was not notified");
         }
     }
 

@@ -75,7 +75,7 @@ impl Prober {
             };
             match plane.guard().probe().await {
                 Ok(()) => {
-                    tracing::info!("the store takes writes again");
+                    tracing::info!("the store accepts writes again");
                     plane.permits_changed();
                     self.release_all();
                     // The remaining planes have unsettled probes of their own, and the store
