@@ -4,8 +4,12 @@
 //!
 //! Knows nothing of objects; an item has a key and a weight.
 
+mod slots;
+
 use std::ops::{Add, AddAssign, Sub, SubAssign};
 use std::sync::Arc;
+
+use slots::{Keyed, Slot, Slots};
 
 /// Most items of a leaf, and most children of an inner node. Wider nodes make each copy of a path
 /// larger.
@@ -38,8 +42,8 @@ pub(crate) struct Tree<T> {
 
 #[derive(Debug, Clone)]
 enum Node<T> {
-    Leaf(Vec<T>),
-    Inner(Vec<Child<T>>),
+    Leaf(Slots<T>),
+    Inner(Slots<Child<T>>),
 }
 
 /// A subtree. `low` is not above any key in the subtree and above every key of the subtrees before
@@ -60,6 +64,18 @@ struct Modified<R> {
 struct Inserted<T> {
     old: Option<T>,
     split: Option<Child<T>>,
+}
+
+impl<T: Item> Keyed for T {
+    fn key(&self) -> &[u8] {
+        self.sort_key()
+    }
+}
+
+impl<T> Keyed for Child<T> {
+    fn key(&self) -> &[u8] {
+        &self.low
+    }
 }
 
 impl<T> Clone for Tree<T> {
@@ -84,7 +100,7 @@ impl<T> Clone for Child<T> {
 impl<T> Default for Tree<T> {
     fn default() -> Self {
         Self {
-            root: Arc::new(Node::Leaf(Vec::new())),
+            root: Arc::new(Node::Leaf(Slots::default())),
             weight: Weight::default(),
         }
     }
@@ -110,13 +126,8 @@ impl<T: Item> Tree<T> {
         let mut node = &*self.root;
         loop {
             match node {
-                Node::Inner(children) => node = &children[child_of(children, key)].node,
-                Node::Leaf(items) => {
-                    let at = items
-                        .binary_search_by(|item| (**item.sort_key()).cmp(key))
-                        .ok()?;
-                    return Some(&items[at]);
-                }
+                Node::Inner(children) => node = &children.at(child_of(children, key)).node,
+                Node::Leaf(items) => return Some(items.at(items.find(key)?)),
             }
         }
     }
@@ -135,7 +146,7 @@ impl<T: Item> Tree<T> {
                 weight: self.weight - right.weight,
                 node: Arc::clone(&self.root),
             };
-            self.root = Arc::new(Node::Inner(vec![left, right]));
+            self.root = Arc::new(Node::Inner(Slots::new(vec![left, right])));
         }
         old
     }
@@ -161,7 +172,7 @@ impl<T: Item> Tree<T> {
             if children.len() > 1 {
                 break;
             }
-            let only = Arc::clone(&children[0].node);
+            let only = Arc::clone(&children.at(0).node);
             self.root = only;
         }
         Some(old)
@@ -175,13 +186,13 @@ impl<T: Item> Tree<T> {
             match node {
                 Node::Inner(children) => {
                     let at = child_of(children, key);
-                    for child in &children[..at] {
+                    for child in children.iter().take(at) {
                         total += child.weight;
                     }
-                    node = &children[at].node;
+                    node = &children.at(at).node;
                 }
                 Node::Leaf(items) => {
-                    for item in items.iter().take_while(|item| **item.sort_key() < *key) {
+                    for item in items.iter().take(items.below(0, key)) {
                         total += item.weight();
                     }
                     return total;
@@ -209,14 +220,13 @@ impl<T: Item> Tree<T> {
             match node {
                 Node::Inner(children) => {
                     let at = child_of(children, start);
-                    path.push(&children[at + 1..]);
-                    node = &children[at].node;
+                    path.push(&children.as_slice()[at + 1..]);
+                    node = &children.at(at).node;
                 }
                 Node::Leaf(items) => {
-                    let at = items.partition_point(|item| **item.sort_key() < *start);
                     return Iter {
                         path,
-                        leaf: &items[at..],
+                        leaf: &items.as_slice()[items.below(0, start)..],
                     };
                 }
             }
@@ -232,8 +242,8 @@ impl<T: Item> Tree<T> {
 /// Items of a tree in key order.
 #[derive(Debug)]
 pub(crate) struct Iter<'a, T> {
-    path: Vec<&'a [Child<T>]>,
-    leaf: &'a [T],
+    path: Vec<&'a [Slot<Child<T>>]>,
+    leaf: &'a [Slot<T>],
 }
 
 impl<'a, T> Iterator for Iter<'a, T> {
@@ -243,12 +253,12 @@ impl<'a, T> Iterator for Iter<'a, T> {
         loop {
             if let Some((first, rest)) = self.leaf.split_first() {
                 self.leaf = rest;
-                return Some(first);
+                return Some(&first.element);
             }
             let siblings = self.path.pop()?;
             if let Some((first, rest)) = siblings.split_first() {
                 self.path.push(rest);
-                self.descend(&first.node);
+                self.descend(&first.element.node);
             }
         }
     }
@@ -260,13 +270,14 @@ impl<'a, T> Iter<'a, T> {
             match node {
                 Node::Inner(children) => {
                     let (first, rest) = children
+                        .as_slice()
                         .split_first()
                         .expect("inner nodes have children, insert and remove keep it so");
                     self.path.push(rest);
-                    node = &first.node;
+                    node = &first.element.node;
                 }
                 Node::Leaf(items) => {
-                    self.leaf = items;
+                    self.leaf = items.as_slice();
                     return;
                 }
             }
@@ -274,15 +285,15 @@ impl<'a, T> Iter<'a, T> {
     }
 }
 
-fn child_of<T>(children: &[Child<T>], key: &[u8]) -> usize {
-    children[1..].partition_point(|child| *child.low <= *key)
+fn child_of<T>(children: &Slots<Child<T>>, key: &[u8]) -> usize {
+    children.not_above(1, key)
 }
 
 fn first_key<T: Item>(mut node: &Node<T>) -> &Arc<[u8]> {
     loop {
         match node {
-            Node::Inner(children) => node = &children[0].node,
-            Node::Leaf(items) => return items[0].sort_key(),
+            Node::Inner(children) => node = &children.at(0).node,
+            Node::Leaf(items) => return items.at(0).sort_key(),
         }
     }
 }
@@ -293,7 +304,7 @@ fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
         Node::Inner(children) => {
             let at = child_of(children, item.sort_key());
             let added = item.weight();
-            let child = &mut children[at];
+            let child = children.at_mut(at);
             let Inserted { old, split } = insert(&mut child.node, item);
             child.weight += added;
             if let Some(old) = &old {
@@ -310,7 +321,7 @@ fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
             let cut = split_point(children.len(), at + 1);
             let moved = children.split_off(cut);
             let split = Some(Child {
-                low: Arc::clone(&moved[0].low),
+                low: Arc::clone(&moved.at(0).low),
                 weight: sum(moved.iter().map(|child| child.weight)),
                 node: Arc::new(Node::Inner(moved)),
             });
@@ -319,17 +330,15 @@ fn insert<T: Item>(node: &mut Arc<Node<T>>, item: T) -> Inserted<T> {
     }
 }
 
-fn insert_in_leaf<T: Item>(items: &mut Vec<T>, item: T) -> Inserted<T> {
-    let at = match items.binary_search_by(|other| (**other.sort_key()).cmp(item.sort_key())) {
-        Ok(at) => {
-            let old = std::mem::replace(&mut items[at], item);
-            return Inserted {
-                old: Some(old),
-                split: None,
-            };
-        }
-        Err(at) => at,
-    };
+fn insert_in_leaf<T: Item>(items: &mut Slots<T>, item: T) -> Inserted<T> {
+    let at = items.below(0, item.sort_key());
+    if at < items.len() && items.at(at).sort_key() == item.sort_key() {
+        let old = std::mem::replace(items.at_mut(at), item);
+        return Inserted {
+            old: Some(old),
+            split: None,
+        };
+    }
     // Grows by one item at a time at first: a leaf of a plane that is rarely written must not
     // reserve unused room.
     items.reserve_exact(if items.len() < WIDTH_MIN { 1 } else { 4 });
@@ -342,9 +351,8 @@ fn insert_in_leaf<T: Item>(items: &mut Vec<T>, item: T) -> Inserted<T> {
     }
     let cut = split_point(items.len(), at);
     let moved = items.split_off(cut);
-    items.shrink_to_fit();
     let split = Some(Child {
-        low: Arc::clone(moved[0].sort_key()),
+        low: Arc::clone(moved.at(0).sort_key()),
         weight: sum(moved.iter().map(Item::weight)),
         node: Arc::new(Node::Leaf(moved)),
     });
@@ -369,17 +377,16 @@ fn modify<T: Item, R>(
 ) -> Modified<R> {
     match Arc::make_mut(node) {
         Node::Leaf(items) => {
-            let at = items
-                .binary_search_by(|item| (**item.sort_key()).cmp(key))
-                .expect("the caller has found the key");
-            let old = items[at].weight();
-            let result = change(&mut items[at]);
-            let new = items[at].weight();
+            let at = items.find(key).expect("the caller has found the key");
+            let item = items.at_mut(at);
+            let old = item.weight();
+            let result = change(item);
+            let new = item.weight();
             Modified { result, old, new }
         }
         Node::Inner(children) => {
             let at = child_of(children, key);
-            let child = &mut children[at];
+            let child = children.at_mut(at);
             let modified = modify(&mut child.node, key, change);
             child.weight += modified.new;
             child.weight -= modified.old;
@@ -392,16 +399,15 @@ fn modify<T: Item, R>(
 fn remove<T: Item>(node: &mut Arc<Node<T>>, key: &[u8]) -> T {
     match Arc::make_mut(node) {
         Node::Leaf(items) => {
-            let at = items
-                .binary_search_by(|item| (**item.sort_key()).cmp(key))
-                .expect("the caller has found the key");
+            let at = items.find(key).expect("the caller has found the key");
             items.remove(at)
         }
         Node::Inner(children) => {
             let at = child_of(children, key);
-            let old = remove(&mut children[at].node, key);
-            children[at].weight -= old.weight();
-            if children[at].node.len() < WIDTH_MIN && children.len() > 1 {
+            let child = children.at_mut(at);
+            let old = remove(&mut child.node, key);
+            child.weight -= old.weight();
+            if child.node.len() < WIDTH_MIN && children.len() > 1 {
                 merge(children, at);
             }
             old
@@ -411,17 +417,17 @@ fn remove<T: Item>(node: &mut Arc<Node<T>>, key: &[u8]) -> T {
 
 /// Joins a thin child with a neighbour, or distributes their items evenly if one node cannot hold
 /// all.
-fn merge<T: Item>(children: &mut Vec<Child<T>>, thin: usize) {
+fn merge<T: Item>(children: &mut Slots<Child<T>>, thin: usize) {
     let left = if thin == 0 { 0 } else { thin - 1 };
     let right = children.remove(left + 1);
-    let kept = &mut children[left];
+    let kept = children.at_mut(left);
     kept.weight += right.weight;
     let right_node = Arc::unwrap_or_clone(right.node);
     let split = match (Arc::make_mut(&mut kept.node), right_node) {
-        (Node::Leaf(items), Node::Leaf(mut more)) => {
-            items.append(&mut more);
+        (Node::Leaf(items), Node::Leaf(more)) => {
+            items.append(more);
             even_out(items).map(|moved| Child {
-                low: Arc::clone(moved[0].sort_key()),
+                low: Arc::clone(moved.at(0).sort_key()),
                 weight: sum(moved.iter().map(Item::weight)),
                 node: Arc::new(Node::Leaf(moved)),
             })
@@ -429,10 +435,10 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, thin: usize) {
         (Node::Inner(items), Node::Inner(mut more)) => {
             // The first child of the right node is no longer a first child, so its bound is read
             // from now on.
-            more[0].low = right.low;
-            items.append(&mut more);
+            more.at_mut(0).low = right.low;
+            items.append(more);
             even_out(items).map(|moved| Child {
-                low: Arc::clone(&moved[0].low),
+                low: Arc::clone(&moved.at(0).low),
                 weight: sum(moved.iter().map(|child| child.weight)),
                 node: Arc::new(Node::Inner(moved)),
             })
@@ -445,7 +451,7 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, thin: usize) {
     }
 }
 
-fn even_out<E>(items: &mut Vec<E>) -> Option<Vec<E>> {
+fn even_out<E: Keyed>(items: &mut Slots<E>) -> Option<Slots<E>> {
     (items.len() > WIDTH_MAX).then(|| items.split_off(items.len() / 2))
 }
 

@@ -32,6 +32,23 @@ fn word(key: u16, value: u32) -> Word {
     }
 }
 
+/// Returns an item whose key shares a long, a short or no beginning with others, ends where others
+/// go on, or has zeros where others end.
+fn spelled(key: u16) -> Word {
+    const LONG: &str = "/core/configmaps/a-namespace/";
+    let text = match key % 5 {
+        0 => format!("{key:04x}"),
+        1 => format!("{LONG}{key:04x}"),
+        2 => format!("{LONG}name-of-an-object-{key:04x}-suffix"),
+        3 => LONG[..usize::from(key) % LONG.len()].to_owned(),
+        _ => format!("{LONG}name{}", "\0".repeat(usize::from(key) % 20)),
+    };
+    Word {
+        key: text.into_bytes().into(),
+        value: 0,
+    }
+}
+
 type Model = BTreeMap<Vec<u8>, u32>;
 
 fn check(tree: &Tree<Word>, model: &Model) {
@@ -51,15 +68,20 @@ fn shape(node: &Node<Word>, weight: Weight, is_root: bool) -> usize {
     assert!(node.len() <= WIDTH_MAX);
     match node {
         Node::Leaf(items) => {
-            assert!(is_root || !items.is_empty());
+            assert!(is_root || items.len() > 0);
+            for (at, item) in items.iter().enumerate() {
+                assert_eq!(items.find(&item.key), Some(at));
+                assert_eq!(items.below(0, &item.key), at);
+                assert_eq!(items.not_above(0, &item.key), at + 1);
+            }
             assert_eq!(sum(items.iter().map(Item::weight)), weight);
             1
         }
         Node::Inner(children) => {
             assert!(!is_root || children.len() > 1);
             assert_eq!(sum(children.iter().map(|c| c.weight)), weight);
-            for pair in children.windows(2) {
-                assert!(*pair[1].low <= **first_key(&pair[1].node));
+            for child in children.iter().skip(1) {
+                assert!(*child.low <= **first_key(&child.node));
             }
             let depths: Vec<_> = children
                 .iter()
@@ -94,7 +116,12 @@ proptest! {
     fn equals_a_sorted_map_and_kept_copies_never_change(
         steps in steps(700),
         probes in prop::collection::vec(0..700u16, 20),
+        is_spelled in any::<bool>(),
     ) {
+        let word = |key: u16, value: u32| match is_spelled {
+            true => Word { value, ..spelled(key) },
+            false => word(key, value),
+        };
         let mut tree = Tree::default();
         let mut model = Model::new();
         let mut kept = Vec::new();
@@ -118,12 +145,14 @@ proptest! {
         }
         for probe in probes {
             let key = word(probe, 0).key;
+            let found = tree.get(&key).map(|w| w.value);
+            prop_assert_eq!(found, model.get(&key.to_vec()).copied());
             let before = model.range(..key.to_vec()).count() as u64;
             prop_assert_eq!(tree.weight_before(&key).count, before);
             let from: Vec<_> = tree.iter_from(&key).map(|w| w.key.to_vec()).collect();
             let wanted: Vec<_> = model.range(key.to_vec()..).map(|(k, _)| k.clone()).collect();
             prop_assert_eq!(from, wanted);
-            let prefix = &key[..2];
+            let prefix = &key[..key.len() / 2];
             let under = model.keys().filter(|k| k.starts_with(prefix)).count() as u64;
             prop_assert_eq!(tree.weight_of(prefix).count, under);
         }
