@@ -4,17 +4,17 @@
 //! What fjall 3.1.13 does on Linux, from its source:
 //!
 //! * A batch is appended to the journal, synced with `fdatasync` if the batch asks for it, and only then
-//!   put into the memtables and shown (`batch/mod.rs`). A new journal is synced and its folder with
-//!   it before anything is written to it, and the old one before that (`journal/writer.rs`).
+//!   put into the memtables and shown (`batch`). A new journal is synced and its folder with
+//!   it before anything is written to it, and the old one before that (`journal::writer`).
 //! * Tables and manifests are synced with their folder before the manifest is named by `current`, which
-//!   is replaced by a rename (`table/writer`, `version/persist.rs`), and a journal is deleted
-//!   only after all of it lies in tables (`journal/manager.rs`).
+//!   is replaced by a rename (`table::writer`, `version::persist`), and a journal is deleted
+//!   only after all of it lies in tables (`journal::manager`).
 //! * A new database and new keyspaces are not synced with the folders above them, and a database that was
 //!   begun cannot be opened. So it is made under another name, synced as a whole, and renamed.
 //! * After its first failed write, or when a worker thread fails, a database takes no more writes
-//!   (`poison.rs`). The owner of this type then opens it again.
+//!   (`poison`). The owner of this type then opens it again.
 //! * A write waits, without end, while four memtables wait for a worker that may have failed
-//!   (`keyspace/mod.rs`: `local_backpressure`). [`Engine::write`] waits before that, and notices.
+//!   (`keyspace`: `local_backpressure`). [`Engine::write`] waits before that, and notices.
 
 use std::fs;
 use std::io;

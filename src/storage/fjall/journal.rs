@@ -4,15 +4,15 @@
 //!
 //! * A journal (`N.jnl`) is a sequence of batches: a start, the items, an end with a checksum over the
 //!   items and a trailer. fjall ends its reading at the first entry that does not parse, and cuts the
-//!   file there without a word (`journal/reader.rs`): fine for a torn tail, a loss anywhere else. But
+//!   file there without a word (`journal::reader`): fine for a torn tail, a loss anywhere else. But
 //!   a tail that was torn so that all its entries parse, only with other bytes, makes it refuse the
-//!   store (`journal/batch_reader.rs`: `ChecksumMismatch`, `InsufficientLength`): a power cut can leave
+//!   store (`journal::batch_reader`: `ChecksumMismatch`, `InsufficientLength`): a power cut can leave
 //!   that. So the batches are read here first. What is behind the last whole batch is cut off if it
 //!   can be a torn tail: in the newest journal, with no whole batch behind it, and with nothing missing
 //!   that was acknowledged. Otherwise the store is refused, and left as it was found.
 //! * A tree's `current` names its manifest `vN` with a checksum that is not compared
-//!   (`version/recovery.rs`), and tables that the manifest does not name are deleted. A tree without
-//!   `current` is deleted as a whole (`recovery.rs` of fjall). Both are checked here.
+//!   (`version::recovery`), and tables that the manifest does not name are deleted. A tree without
+//!   `current` is deleted as a whole (`recovery` of fjall). Both are checked here.
 //! * Folders are synced by whoever changes them, so only what a killed predecessor did may be
 //!   volatile. [`sync_folders`] makes it durable before something is deleted that it replaces.
 
