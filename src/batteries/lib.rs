@@ -4,8 +4,8 @@
 //! `data/` is written by the Go program in `generate/`, which runs upstream's own code; nothing in
 //! it is written by hand. A kind whose behaviour is more than its data has one short file with a
 //! [`Strategy`] in the folder of its group; the file beside the folder has the group's row, the
-//! `BATTERY`, which names all kinds of the group. `golden/` holds upstream's answers to thousands
-//! of objects per kind; `tests/golden.rs` measures how many of these answers this crate gives too.
+//! `BATTERY`, which names all kinds of the group. `golden/` holds upstream's answers to hundreds of
+//! cases for most kinds; `tests/golden.rs` measures how many of these answers this crate gives too.
 
 mod admissionregistration;
 mod apiextensions;

@@ -30,7 +30,8 @@ pub enum ExpiredCause {
     /// The former owner had dropped the events before it handed the plane over.
     #[error("the former owner of the control plane had dropped it before the hand-over")]
     HandedOver,
-    /// A record in the store's history cannot be decoded.
+    /// The history could not be read from the store: it is damaged or compacted, or a record or
+    /// layer in it is missing or cannot be decoded.
     #[error("the history of the control plane cannot be read")]
     Unreadable,
     /// A page token was made longer ago than the log keeps events.
