@@ -18,6 +18,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
 /// An open connection. Dropping it closes the socket.
 pub struct Lane {
     sender: http2::SendRequest<Full<Bytes>>,
+    endpoint: Endpoint,
     prefix: String,
     authorization: Option<HeaderValue>,
     driver: JoinHandle<()>,
@@ -51,6 +52,7 @@ impl Lane {
             .map(|token| format!("Bearer {token}").parse());
         Ok(Self {
             sender,
+            endpoint: endpoint.clone(),
             prefix: format!(
                 "https://{}:{}{}",
                 endpoint.host, endpoint.port, endpoint.base_path
@@ -58,6 +60,11 @@ impl Lane {
             authorization: token.transpose()?,
             driver: tokio::spawn(async move { drop(frames.await) }),
         })
+    }
+
+    /// Returns the endpoint that the connection leads to.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Returns a request to a path below the endpoint's base path.

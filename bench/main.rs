@@ -4,37 +4,47 @@
 //! a plane and the reference are measured with the same instrument. README.md says how to read the
 //! results.
 
+mod against_bare;
+mod arguments;
 mod bare;
+mod builds;
+mod compare;
 mod disk;
 mod forward;
 mod hand_off;
+mod interleave;
 mod lane;
 mod load;
 mod planes;
 mod proc;
+mod program;
 mod report;
+mod results;
 mod ring;
 mod ring_planes;
 mod ring_size;
 mod scenarios;
+mod servers;
+mod table;
 mod target;
+mod verdict;
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand};
-use http::{Method, StatusCode};
-use serde_json::json;
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::bare::Bare;
-use crate::forward::Rounds;
-use crate::lane::{Content, Lane};
-use crate::load::{Load, Pace, Turn};
-use crate::report::{Block, Format, Spread, show, show_quantiles};
+use crate::against_bare::AgainstBareArguments;
+use crate::arguments::{EffortArguments, ServerArguments};
+use crate::builds::BuildsArguments;
+use crate::compare::CompareArguments;
+use crate::report::{Format, show, show_quantiles};
 use crate::ring_planes::Crowd;
-use crate::scenarios::{Effort, Scenario};
+use crate::scenarios::Scenario;
+use crate::table::TableArguments;
 use crate::target::{Place, Target};
 
 #[derive(Parser)]
@@ -63,25 +73,23 @@ enum Command {
     },
     /// Run scenarios against two servers in interleaved blocks and print ratios
     Compare {
-        /// Scenarios; all if none is named
-        scenarios: Vec<Scenario>,
-        /// The measured server: kubeconfig, or kubeconfig:context
-        #[arg(long)]
-        a: Place,
-        /// The server it is compared with: kubeconfig, or kubeconfig:context
-        #[arg(long)]
-        b: Place,
-        /// Process ids of a; default: the pids or pid file beside its kubeconfig
-        #[arg(long, value_delimiter = ',')]
-        a_pids: Vec<u32>,
-        /// Process ids of b; default: the pids or pid file beside its kubeconfig
-        #[arg(long, value_delimiter = ',')]
-        b_pids: Vec<u32>,
-        /// Blocks on each side
-        #[arg(long, default_value_t = 6)]
-        rounds: u32,
         #[command(flatten)]
-        effort: EffortArguments,
+        arguments: CompareArguments,
+    },
+    /// Compare two builds, and the old one with itself; ends with 1 if a scenario is slower
+    Builds {
+        #[command(flatten)]
+        arguments: BuildsArguments,
+    },
+    /// Run scenarios against a server and a bare one in interleaved blocks and print ratios
+    AgainstBare {
+        #[command(flatten)]
+        arguments: AgainstBareArguments,
+    },
+    /// Print the tables of result files, or write them into documents
+    Table {
+        #[command(flatten)]
+        arguments: TableArguments,
     },
     /// Create planes one after the other, against plain durable creates
     CreatePlane {
@@ -160,72 +168,12 @@ enum Command {
         #[arg(default_value = ".")]
         folder: PathBuf,
     },
-    /// Serve constant bytes (started by `self`)
+    /// Serve constant bytes (started by other commands)
     #[command(hide = true)]
-    BareServer { folder: PathBuf, body_bytes: usize },
+    BareServer { folder: PathBuf },
 }
 
-#[derive(Args)]
-struct ServerArguments {
-    /// The server: kubeconfig, or kubeconfig:context
-    #[arg(long)]
-    kubeconfig: Place,
-    /// Process ids of the server and its store; default: the pids or pid file beside the kubeconfig
-    #[arg(long, value_delimiter = ',')]
-    pids: Vec<u32>,
-    /// Connections
-    #[arg(long, default_value_t = 4)]
-    connections: usize,
-}
-
-#[derive(Args, Clone, Copy)]
-struct EffortArguments {
-    /// Streams over all connections
-    #[arg(long, default_value_t = 32)]
-    streams: u64,
-    /// Requests a second in an open loop; default: a closed loop
-    #[arg(long)]
-    rate: Option<f64>,
-    /// Seconds of one block
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
-    /// Watchers in watch-fanout
-    #[arg(long, default_value_t = 100)]
-    watchers: u64,
-    /// Seconds of warming up before the first block
-    #[arg(long, default_value_t = 1.0)]
-    warm_up: f64,
-}
-
-impl EffortArguments {
-    fn effort(&self) -> Effort {
-        Effort {
-            streams: self.streams.max(1),
-            pace: self
-                .rate
-                .map_or(Pace::Closed, |per_second| Pace::Open { per_second }),
-            time: Duration::from_secs_f64(self.seconds),
-            watchers: self.watchers,
-        }
-    }
-
-    fn rounds(&self, rounds: u32) -> Rounds {
-        Rounds {
-            rounds,
-            effort: self.effort(),
-            warm_up: Duration::from_secs_f64(self.warm_up),
-        }
-    }
-
-    fn warming(&self) -> Effort {
-        Effort {
-            time: Duration::from_secs_f64(self.warm_up),
-            ..self.effort()
-        }
-    }
-}
-
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(arguments.client_threads.max(1))
@@ -236,11 +184,28 @@ fn main() -> Result<()> {
     } else {
         Format::Text
     };
-    runtime.block_on(execute(arguments.command, format))
+    runtime.block_on(async {
+        tokio::select! {
+            biased;
+            // Whatever the command started ends with it, because its future is dropped.
+            interrupted = interrupted() => interrupted,
+            done = execute(arguments.command, format) => done,
+        }
+    })
 }
 
-async fn execute(command: Command, format: Format) -> Result<()> {
-    match command {
+/// Waits for Ctrl-C or SIGTERM.
+async fn interrupted() -> Result<ExitCode> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        pressed = tokio::signal::ctrl_c() => pressed?,
+        _ = terminated.recv() => {}
+    }
+    bail!("interrupted")
+}
+
+async fn execute(command: Command, format: Format) -> Result<ExitCode> {
+    let done = match command {
         Command::Run {
             scenarios,
             server,
@@ -256,22 +221,17 @@ async fn execute(command: Command, format: Format) -> Result<()> {
             )
             .await
         }
-        Command::Compare {
-            scenarios,
-            a,
-            b,
-            a_pids,
-            b_pids,
-            rounds,
-            effort,
-        } => {
-            let a = Target::open("a", &a, &a_pids, 4).await?;
-            let b = Target::open("b", &b, &b_pids, 4).await?;
-            for scenario in chosen(scenarios) {
-                compare(&a, &b, scenario, rounds, &effort, format).await?;
-            }
-            Ok(())
+        Command::Compare { arguments } => compare::compare(&arguments, format).await,
+        Command::Builds { arguments } => {
+            let is_no_slower = builds::builds(&arguments, format).await?;
+            return Ok(if is_no_slower {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
         }
+        Command::AgainstBare { arguments } => against_bare::against_bare(&arguments, format).await,
+        Command::Table { arguments } => table::table(&arguments),
         Command::CreatePlane { server, count } => {
             planes::create_plane(&open(&server).await?, count, format).await
         }
@@ -304,10 +264,11 @@ async fn execute(command: Command, format: Format) -> Result<()> {
         Command::RingSize { rounds, effort } => {
             ring_size::ring_size(&effort.rounds(rounds), format).await
         }
-        Command::Own { effort } => own(&effort, format).await,
+        Command::Own { effort } => against_bare::bare_alone(&effort, format).await,
         Command::Disk { folder } => sync_times(&folder, format),
-        Command::BareServer { folder, body_bytes } => bare::serve(&folder, body_bytes).await,
-    }
+        Command::BareServer { folder } => bare::serve(&folder).await,
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 async fn open(server: &ServerArguments) -> Result<Target> {
@@ -316,7 +277,7 @@ async fn open(server: &ServerArguments) -> Result<Target> {
 
 fn chosen(scenarios: Vec<Scenario>) -> Vec<Scenario> {
     match scenarios.is_empty() {
-        true => clap::ValueEnum::value_variants().to_vec(),
+        true => Scenario::of_one_plane(),
         false => scenarios,
     }
 }
@@ -335,10 +296,11 @@ async fn run_all(
         .context("the kubeconfig is in no folder")?;
     sync_times(folder, format)?;
     for scenario in scenarios {
-        let prepared = scenario.prepare(target, &effort.effort()).await?;
-        prepared.block(target, &effort.warming()).await?;
-        let block = prepared.block(target, &effort.effort()).await?;
-        prepared.finish(target).await?;
+        let target = target.reconnected().await?;
+        let prepared = scenario.prepare(&target, &effort.effort()).await?;
+        prepared.block(&target, &effort.warming()).await?;
+        let block = prepared.block(&target, &effort.effort()).await?;
+        prepared.finish(&target).await?;
         show(format, "", &block);
     }
     Ok(())
@@ -347,106 +309,5 @@ async fn run_all(
 fn sync_times(folder: &std::path::Path, format: Format) -> Result<()> {
     let latencies = disk::sync_latency(folder, Duration::from_secs(1))?;
     show_quantiles(format, "raw write of 4 KiB and fdatasync", &latencies);
-    Ok(())
-}
-
-/// Runs interleaved blocks. The order within a round alternates, so that a drift of the machine
-/// affects both sides.
-async fn compare(
-    a: &Target,
-    b: &Target,
-    scenario: Scenario,
-    rounds: u32,
-    effort: &EffortArguments,
-    format: Format,
-) -> Result<()> {
-    let on_a = scenario.prepare(a, &effort.effort()).await?;
-    let on_b = scenario.prepare(b, &effort.effort()).await?;
-    on_a.block(a, &effort.warming()).await?;
-    on_b.block(b, &effort.warming()).await?;
-    let mut blocks: Vec<(Block, Block)> = Vec::new();
-    for round in 0..rounds.max(1) {
-        let pair = match round % 2 {
-            0 => {
-                let one = on_a.block(a, &effort.effort()).await?;
-                (one, on_b.block(b, &effort.effort()).await?)
-            }
-            _ => {
-                let other = on_b.block(b, &effort.effort()).await?;
-                (on_a.block(a, &effort.effort()).await?, other)
-            }
-        };
-        show(format, "a: ", &pair.0);
-        show(format, "b: ", &pair.1);
-        blocks.push(pair);
-    }
-    on_a.finish(a).await?;
-    on_b.finish(b).await?;
-    print_ratios(scenario, &blocks, format);
-    Ok(())
-}
-
-fn print_ratios(scenario: Scenario, blocks: &[(Block, Block)], format: Format) {
-    let ratios = |of: &dyn Fn(&Block, &Block) -> Option<f64>| {
-        Spread::of(blocks.iter().filter_map(|(a, b)| of(a, b)).collect())
-    };
-    let cpu = ratios(&|a, b| Some(b.server_micros()? / a.server_micros()?));
-    let rate = ratios(&|a, b| Some(a.per_second / b.per_second));
-    let median = ratios(&|a, b| Some(b.latency.p50 / a.latency.p50));
-    let tail = ratios(&|a, b| Some(b.latency.p99 / a.latency.p99));
-    let name = scenario.name();
-    match format {
-        Format::Json => println!(
-            "{}",
-            json!({"scenario": name, "operations per CPU second, a/b": cpu, "rate, a/b": rate,
-                   "p50, b/a": median, "p99, b/a": tail})
-        ),
-        Format::Text => {
-            let text = |spread: &Option<Spread>| match spread {
-                Some(Spread { median, min, max }) => format!("{median:.2}x ({min:.2} to {max:.2})"),
-                None => "unknown".to_owned(),
-            };
-            println!(
-                "{name}: a against b, median and range of {} rounds",
-                blocks.len()
-            );
-            println!(
-                "  operations per CPU second of server and store: {}",
-                text(&cpu)
-            );
-            println!("  operations per second: {}", text(&rate));
-            println!(
-                "  latency, how many times shorter: p50 {}, p99 {}",
-                text(&median),
-                text(&tail)
-            );
-        }
-    }
-}
-
-/// Measures answers as small as a GET's and as large as a LIST's, from a server that does nothing
-/// else.
-async fn own(effort: &EffortArguments, format: Format) -> Result<()> {
-    for (name, body_bytes) in [("self, 1.2 KB", 1_200), ("self, 120 KB", 120_000)] {
-        let bare = Bare::start(body_bytes).await?;
-        let place = Place {
-            kubeconfig: bare.folder.path().join("kubeconfig"),
-            context: None,
-        };
-        let target = Target::open("", &place, &[], 4).await?;
-        let mut load = Load {
-            maker: Arc::new(|lane: &Lane, turn: Turn| {
-                let path = format!("/api/v1/namespaces/x/configmaps/o-{}", turn.count % 1000);
-                lane.request(Method::GET, &path, Content::None)
-            }),
-            expected: StatusCode::OK,
-            streams: effort.effort().streams,
-            pace: effort.effort().pace,
-            time: effort.warming().time,
-        };
-        target.block(name, &load).await?;
-        load.time = effort.effort().time;
-        show(format, "", &target.block(name, &load).await?);
-    }
     Ok(())
 }

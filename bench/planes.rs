@@ -7,15 +7,17 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use http::{Method, StatusCode};
 use polyplane_tests::kubeconfig::Endpoint;
-use polyplane_tests::programs::{is_ready, polyplane};
+use polyplane_tests::programs::is_ready;
 use tokio::time::Instant;
 
 use crate::lane::{Content, Lane};
 use crate::proc::Process;
+use crate::program;
 use crate::report::{Format, Latencies, show_number, show_quantiles};
 use crate::target::Target;
 
-const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
+/// The path of `ControlPlane` objects in the root plane.
+pub const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 /// The longest time that any step may take before the run fails.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Pause between two checks of a server that starts; small against the milliseconds that are
@@ -43,17 +45,9 @@ pub async fn create_plane(target: &Target, count: u64, format: Format) -> Result
         objects.add(start.elapsed());
         let start = Instant::now();
         let name = format!("bench-{unique}-{index}");
-        let mut seen = new_plane(lane, &name).await?;
+        let seen = new_plane(lane, &name).await?;
         answers.add(start.elapsed());
-        while !is_ready(&seen) {
-            ensure!(
-                start.elapsed() < LIMIT,
-                "the plane {name} does not become Ready"
-            );
-            tokio::time::sleep(POLL).await;
-            let path = format!("{CONTROL_PLANES}/{name}");
-            seen = lane.call(Method::GET, &path, Content::None).await?;
-        }
+        until_ready(lane, &name, seen, start).await?;
         planes.add(start.elapsed());
     }
     for index in 0..count {
@@ -70,6 +64,35 @@ pub async fn create_plane(target: &Target, count: u64, format: Format) -> Result
     Ok(())
 }
 
+/// Creates a plane and waits until it is Ready; returns the object that says so.
+///
+/// # Errors
+/// Returns an error if the root plane refuses the plane, or the plane does not become Ready.
+pub async fn new_ready_plane(lane: &Lane, name: &str) -> Result<bytes::Bytes> {
+    let start = Instant::now();
+    let seen = new_plane(lane, name).await?;
+    until_ready(lane, name, seen, start).await
+}
+
+/// Reads the plane again until `seen` shows it as Ready.
+async fn until_ready(
+    lane: &Lane,
+    name: &str,
+    mut seen: bytes::Bytes,
+    start: Instant,
+) -> Result<bytes::Bytes> {
+    while !is_ready(&seen) {
+        ensure!(
+            start.elapsed() < LIMIT,
+            "the plane {name} does not become Ready"
+        );
+        tokio::time::sleep(POLL).await;
+        let path = format!("{CONTROL_PLANES}/{name}");
+        seen = lane.call(Method::GET, &path, Content::None).await?;
+    }
+    Ok(seen)
+}
+
 async fn new_plane(lane: &Lane, name: &str) -> Result<bytes::Bytes> {
     let body = format!(
         r#"{{"apiVersion":"polyplane.dev/v1alpha1","kind":"ControlPlane","metadata":{{"name":"{name}"}}}}"#
@@ -83,7 +106,7 @@ async fn new_plane(lane: &Lane, name: &str) -> Result<bytes::Bytes> {
 /// # Errors
 /// Returns an error if it does not start.
 pub async fn cold_start(rounds: u64, format: Format) -> Result<()> {
-    let program = polyplane()?;
+    let program = program::current()?;
     let mut times: [Latencies; 4] = Default::default();
     for round in 0..rounds {
         let folder = tempfile::tempdir()?;

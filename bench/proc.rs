@@ -64,6 +64,17 @@ impl Process {
     }
 }
 
+/// Returns whether a process has ended, even if its parent has not collected it yet.
+pub fn has_ended(pid: u32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    // The state follows the name in brackets; Z is a process that was not collected.
+    let state = text.ok().and_then(|text| {
+        let (_, fields) = text.rsplit_once(") ")?;
+        fields.chars().next()
+    });
+    matches!(state, None | Some('Z' | 'X'))
+}
+
 /// Parses the CPU time from a line of `/proc/<pid>/stat`. The name is in brackets and may contain
 /// blanks, so fields are counted after it.
 fn cpu_of_stat(text: &str) -> Option<Duration> {
@@ -97,6 +108,18 @@ mod tests {
         let text = "7 (a (b) c) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 5 1 1";
         assert_eq!(cpu_of_stat(text), Some(Duration::from_secs(3)));
         assert_eq!(cpu_of_stat("nonsense"), None);
+    }
+
+    #[test]
+    fn a_killed_process_has_ended_before_it_is_collected() {
+        assert!(!has_ended(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().expect("starts");
+        let pid = child.id();
+        while !has_ended(pid) {
+            std::thread::yield_now();
+        }
+        child.wait().expect("collected");
+        assert!(has_ended(pid));
     }
 
     #[test]

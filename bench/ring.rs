@@ -11,7 +11,6 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use http::{Method, StatusCode};
 use polyplane_tests::kubeconfig::Endpoint;
-use polyplane_tests::programs::polyplane;
 use polyplane_tests::ring::addresses::free_ports;
 use polyplane_tests::ring::etcd::Cluster;
 use polyplane_tests::ring::process::{Launch, Process as Child};
@@ -19,11 +18,11 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::lane::{Content, Lane};
+use crate::planes::CONTROL_PLANES;
 use crate::proc::Process;
+use crate::program;
 use crate::target::Target;
 
-/// The path of `ControlPlane` objects in the root plane.
-pub const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 /// The longest time that a process may take to answer.
 const START_LIMIT: Duration = Duration::from_secs(60);
 /// The longest time that a plane may take to move to the wanted replica.
@@ -52,13 +51,20 @@ impl Ring {
     /// # Errors
     /// Returns an error if a program is missing or does not become ready.
     pub async fn start(replicas: usize) -> Result<Self> {
+        Self::start_program(&program::current()?, replicas).await
+    }
+
+    /// Starts a ring of another program, like [`Ring::start`].
+    ///
+    /// # Errors
+    /// Returns the errors of [`Ring::start`].
+    pub async fn start_program(program: &Path, replicas: usize) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let program = polyplane()?;
         let etcd = Cluster::start(1, &[], &[]).await?;
         let mut ring = Self {
             replicas: Vec::new(),
             etcd,
-            program,
+            program: program.to_owned(),
             folder,
         };
         ring.tool(&["certs"]).await?;
@@ -208,15 +214,9 @@ impl Ring {
     /// # Errors
     /// Returns an error if the replica cannot be reached.
     pub async fn target(&self, index: usize, plane: &str, connections: usize) -> Result<Target> {
-        let mut lanes = Vec::new();
-        for _ in 0..connections.max(1) {
-            lanes.push(self.lane(index, &format!("/clusters/{plane}")).await?);
-        }
-        Ok(Target {
-            label: format!("through {}", Self::name(index)),
-            processes: self.processes(),
-            lanes,
-        })
+        let label = format!("through {}", Self::name(index));
+        let endpoint = self.endpoint(index, &format!("/clusters/{plane}"))?;
+        Target::connect(&label, &endpoint, self.processes(), connections).await
     }
 
     /// Creates a plane whose placement names replica `index`, wakes it with a request, and waits

@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::lane::{Content, Lane};
+use crate::planes::CONTROL_PLANES;
 use crate::report::{Format, Latencies, show_number, show_quantiles};
-use crate::ring::{CONTROL_PLANES, Ring};
+use crate::ring::Ring;
 
 const REPLICAS: usize = 3;
 /// Creates in flight at once.

@@ -140,15 +140,16 @@ fn load(verb: Verb, aim: Aim, rounds: &Rounds) -> Load {
             }
         }
     });
+    let effort = rounds.effort.effort();
     Load {
         maker,
         expected: match verb {
             Verb::Get => StatusCode::OK,
             Verb::Create => StatusCode::CREATED,
         },
-        streams: rounds.effort.streams,
-        pace: rounds.effort.pace,
-        time: rounds.effort.time,
+        streams: effort.streams,
+        pace: effort.pace,
+        time: effort.time,
     }
 }
 

@@ -1,8 +1,10 @@
-//! The loads on one plane: get, list, create, patch, watch-fanout.
+//! The loads: on one plane, or on the root plane that makes planes.
 //!
-//! Each scenario prepares a namespace of its own and deletes it afterwards.
+//! Each scenario prepares a namespace of its own and deletes it afterwards; `create-plane` deletes
+//! the planes that it made.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
@@ -18,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::lane::{Content, Lane};
 use crate::load::{Load, Maker, Outcome, Pace, Turn};
+use crate::planes;
 use crate::report::{Block, Latencies};
 use crate::target::Target;
 
@@ -30,11 +33,13 @@ const LIST_OBJECTS: u64 = 100;
 const STRAGGLERS: Duration = Duration::from_secs(20);
 /// How long a run waits for a deleted namespace to disappear.
 const EMPTYING: Duration = Duration::from_secs(30);
+/// Changes a second in `watch-single`: few enough that each event finds its watchers asleep.
+const SINGLE_PER_SECOND: f64 = 100.0;
 /// Bytes of data in each object, which makes about 1.2 KB as JSON.
 const DATA_BYTES: usize = 900;
 
-/// A load on one plane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+/// A load on one plane, or on the root plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Scenario {
     /// One object of 1.2 KB out of a thousand
     Get,
@@ -44,8 +49,18 @@ pub enum Scenario {
     Create,
     /// A merge patch of one field, durable
     Patch,
+    /// A whole object in place of the one that is there, durable
+    Put,
     /// One change seen by many watchers; an operation is one delivered event
     WatchFanout,
+    /// The same at a hundred changes a second, whatever --rate and --streams say
+    WatchSingle,
+    /// A new object, with one request at a time
+    CreateAlone,
+    /// A merge patch, with one request at a time
+    PatchAlone,
+    /// A new plane until it is Ready, one at a time; on the root plane only
+    CreatePlane,
 }
 
 /// The effort of a scenario.
@@ -66,6 +81,8 @@ pub struct Prepared {
     scenario: Scenario,
     collection: String,
     namespace: String,
+    /// The number of planes made so far, which are called after the namespace that there is not.
+    planes: AtomicU64,
 }
 
 impl Scenario {
@@ -76,7 +93,41 @@ impl Scenario {
             Self::List => "list",
             Self::Create => "create",
             Self::Patch => "patch",
+            Self::Put => "put",
             Self::WatchFanout => "watch-fanout",
+            Self::WatchSingle => "watch-single",
+            Self::CreateAlone => "create-alone",
+            Self::PatchAlone => "patch-alone",
+            Self::CreatePlane => "create-plane",
+        }
+    }
+
+    /// Returns the scenarios that any API server can run, in the order of the enum.
+    pub fn of_one_plane() -> Vec<Self> {
+        let all = Self::value_variants().iter().copied();
+        all.filter(|scenario| *scenario != Self::CreatePlane)
+            .collect()
+    }
+
+    /// Returns the effort with what the scenario fixes: the streams of a lone client, the rate of
+    /// single events.
+    pub fn effort(self, effort: &Effort) -> Effort {
+        match self {
+            Self::CreateAlone | Self::PatchAlone | Self::CreatePlane => Effort {
+                streams: 1,
+                pace: Pace::Closed,
+                ..*effort
+            },
+            Self::WatchSingle => Effort {
+                streams: 1,
+                pace: Pace::Open {
+                    per_second: SINGLE_PER_SECOND,
+                },
+                ..*effort
+            },
+            Self::Get | Self::List | Self::Create | Self::Patch | Self::Put | Self::WatchFanout => {
+                *effort
+            }
         }
     }
 
@@ -87,6 +138,22 @@ impl Scenario {
     pub async fn prepare(self, target: &Target, effort: &Effort) -> Result<Prepared> {
         let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % 1_000_000_000_000;
         let namespace = format!("bench-{}-{unique}", self.name());
+        let prepared = Prepared {
+            scenario: self,
+            collection: format!("/api/v1/namespaces/{namespace}/configmaps"),
+            namespace,
+            planes: AtomicU64::new(0),
+        };
+        if self != Self::CreatePlane {
+            prepared.fill(target, effort).await?;
+        }
+        Ok(prepared)
+    }
+}
+
+impl Prepared {
+    async fn fill(&self, target: &Target, effort: &Effort) -> Result<()> {
+        let namespace = &self.namespace;
         let body = format!(r#"{{"metadata":{{"name":"{namespace}"}}}}"#);
         let lane = target.lane();
         lane.call(
@@ -95,36 +162,53 @@ impl Scenario {
             Content::Json(body.into()),
         )
         .await?;
-        let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
-        let objects = match self {
-            Self::Get => GET_OBJECTS,
-            Self::List => LIST_OBJECTS,
-            Self::Create => 0,
-            Self::Patch | Self::WatchFanout => effort.streams,
+        let objects = match self.scenario {
+            Scenario::Get => GET_OBJECTS,
+            Scenario::List => LIST_OBJECTS,
+            Scenario::Create | Scenario::CreateAlone | Scenario::CreatePlane => 0,
+            Scenario::Patch
+            | Scenario::Put
+            | Scenario::WatchFanout
+            | Scenario::WatchSingle
+            | Scenario::PatchAlone => self.scenario.effort(effort).streams,
         };
         for index in 0..objects {
             let object = object(&format!("o-{index}"));
-            lane.call(Method::POST, &collection, Content::Json(object))
+            lane.call(Method::POST, &self.collection, Content::Json(object))
                 .await?;
         }
-        Ok(Prepared {
-            scenario: self,
-            collection,
-            namespace,
-        })
+        Ok(())
     }
-}
 
-impl Prepared {
     /// Runs one block of load.
     ///
     /// # Errors
     /// Returns an error if no request was answered.
     pub async fn block(&self, target: &Target, effort: &Effort) -> Result<Block> {
+        let effort = &self.scenario.effort(effort);
+        let name = self.scenario.name();
         match self.scenario {
-            Scenario::WatchFanout => self.fan_out(target, effort).await,
-            _ => target.block(self.scenario.name(), &self.load(effort)).await,
+            Scenario::WatchFanout | Scenario::WatchSingle => self.fan_out(target, effort).await,
+            Scenario::CreatePlane => self.create_planes(target, effort).await,
+            _ => target.block(name, &self.load(effort)).await,
         }
+    }
+
+    /// Creates planes, one after the other, for the time of a block.
+    async fn create_planes(&self, target: &Target, effort: &Effort) -> Result<Block> {
+        let before = target.meter()?;
+        let begin = Instant::now();
+        let mut total = Outcome::default();
+        while begin.elapsed() < effort.time {
+            let index = self.planes.fetch_add(1, Ordering::Relaxed);
+            let start = Instant::now();
+            let name = format!("{}-{index}", self.namespace);
+            let bytes = planes::new_ready_plane(target.lane(), &name).await?;
+            total.latencies.add(start.elapsed());
+            total.bytes += bytes.len() as u64;
+        }
+        total.wall = begin.elapsed();
+        target.result(self.scenario.name(), &total, &before, &target.meter()?)
     }
 
     /// Deletes the namespace and waits until it is gone, so that the server is not still busy with
@@ -133,8 +217,15 @@ impl Prepared {
     /// # Errors
     /// Returns an error if the server refuses the deletion.
     pub async fn finish(self, target: &Target) -> Result<()> {
-        let path = format!("/api/v1/namespaces/{}", self.namespace);
         let lane = target.lane();
+        for index in 0..self.planes.load(Ordering::Relaxed) {
+            let path = format!("{}/{}-{index}", planes::CONTROL_PLANES, self.namespace);
+            lane.call(Method::DELETE, &path, Content::None).await?;
+        }
+        if self.scenario == Scenario::CreatePlane {
+            return Ok(());
+        }
+        let path = format!("/api/v1/namespaces/{}", self.namespace);
         lane.call(Method::DELETE, &path, Content::None).await?;
         let begin = Instant::now();
         while begin.elapsed() < EMPTYING {
@@ -151,7 +242,7 @@ impl Prepared {
     fn load(&self, effort: &Effort) -> Load {
         let collection = self.collection.clone();
         let expected = match self.scenario {
-            Scenario::Create => StatusCode::CREATED,
+            Scenario::Create | Scenario::CreateAlone => StatusCode::CREATED,
             _ => StatusCode::OK,
         };
         let maker: Maker = match self.scenario {
@@ -168,7 +259,7 @@ impl Prepared {
                 let path = format!("{collection}?labelSelector=bench");
                 lane.request(Method::GET, &path, Content::None)
             }),
-            Scenario::Create => {
+            Scenario::Create | Scenario::CreateAlone | Scenario::CreatePlane => {
                 let run = SystemTime::now()
                     .duration_since(UNIX_EPOCH)
                     .unwrap_or_default();
@@ -178,7 +269,15 @@ impl Prepared {
                     lane.request(Method::POST, &collection, Content::Json(object(&name)))
                 })
             }
-            Scenario::Patch | Scenario::WatchFanout => Arc::new(move |lane: &Lane, turn: Turn| {
+            Scenario::Put => Arc::new(move |lane: &Lane, turn: Turn| {
+                let name = format!("o-{}", turn.stream);
+                let content = Content::Json(changed_object(&name, turn.count));
+                lane.request(Method::PUT, &format!("{collection}/{name}"), content)
+            }),
+            Scenario::Patch
+            | Scenario::PatchAlone
+            | Scenario::WatchFanout
+            | Scenario::WatchSingle => Arc::new(move |lane: &Lane, turn: Turn| {
                 let path = format!("{collection}/o-{}", turn.stream);
                 lane.request(Method::PATCH, &path, Content::MergePatch(stamp()))
             }),
@@ -298,6 +397,17 @@ fn object(name: &str) -> Bytes {
     Bytes::from(text)
 }
 
+/// Returns an object that differs from the one before: a server may skip a write that changes
+/// nothing. It has no version, so nothing refuses it.
+fn changed_object(name: &str, count: u64) -> Bytes {
+    let count = format!("{count:020}-{:020}", now_nanos());
+    let data = "x".repeat(DATA_BYTES - count.len());
+    let text = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"bench":"1"}}}},"data":{{"text":"{count}{data}"}}}}"#
+    );
+    Bytes::from(text)
+}
+
 /// Returns a patch that contains the present time.
 fn stamp() -> Bytes {
     Bytes::from(format!(r#"{{"data":{{"stamp":"{:020}"}}}}"#, now_nanos()))
@@ -329,6 +439,28 @@ mod tests {
         assert_eq!(value["metadata"]["name"], "o-1");
         assert!((1000..1200).contains(&object.len()));
         assert!(serde_json::from_slice::<Value>(&stamp()).is_ok());
+    }
+
+    #[test]
+    fn each_put_changes_the_object_and_not_its_size() {
+        let (one, two) = (changed_object("o-1", 1), changed_object("o-1", 2));
+        assert_ne!(one, two);
+        assert_eq!(one.len(), object("o-1").len());
+        assert!(serde_json::from_slice::<Value>(&one).is_ok());
+    }
+
+    #[test]
+    fn a_lone_client_is_alone_whatever_was_asked_for() {
+        let effort = Effort {
+            streams: 64,
+            pace: Pace::Open { per_second: 5.0 },
+            time: Duration::from_secs(1),
+            watchers: 7,
+        };
+        let alone = Scenario::CreateAlone.effort(&effort);
+        assert_eq!((alone.streams, alone.watchers), (1, 7));
+        assert!(matches!(alone.pace, Pace::Closed));
+        assert_eq!(Scenario::Create.effort(&effort).streams, 64);
     }
 
     #[test]

@@ -60,14 +60,44 @@ impl Target {
                 .map(|pid| Process::find(*pid))
                 .collect::<Result<_>>()?,
         };
+        Self::connect(label, &endpoint, processes, lanes).await
+    }
+
+    /// Connects to an endpoint.
+    ///
+    /// # Errors
+    /// Returns an error if the server cannot be reached.
+    pub async fn connect(
+        label: &str,
+        endpoint: &Endpoint,
+        processes: Vec<Process>,
+        lanes: usize,
+    ) -> Result<Self> {
         let mut open = Vec::new();
         for _ in 0..lanes.max(1) {
-            open.push(Arc::new(Lane::open(&endpoint).await?));
+            open.push(Arc::new(Lane::open(endpoint).await?));
         }
         Ok(Self {
             label: label.to_owned(),
             processes,
             lanes: open,
+        })
+    }
+
+    /// Returns the same server with as many connections, all new. A server closes connections that
+    /// a load with few streams left idle, so each scenario begins with this.
+    ///
+    /// # Errors
+    /// Returns an error if the server cannot be reached.
+    pub async fn reconnected(&self) -> Result<Self> {
+        let mut lanes = Vec::new();
+        for lane in &self.lanes {
+            lanes.push(Arc::new(Lane::open(lane.endpoint()).await?));
+        }
+        Ok(Self {
+            label: self.label.clone(),
+            processes: self.processes.clone(),
+            lanes,
         })
     }
 
