@@ -4,17 +4,17 @@
 //! What fjall 3.1.13 does on Linux, from its source:
 //!
 //! * A batch is appended to the journal, synced with `fdatasync` if the batch asks for it, and only then
-//!   put into the memtables and shown (`batch`). A new journal is synced and its folder with
+//!   put into the memtables and shown (module `batch`). A new journal is synced and its folder with
 //!   it before anything is written to it, and the old one before that (`journal::writer`).
 //! * Tables and manifests are synced with their folder before the manifest is named by `current`, which
-//!   is replaced by a rename (`table::writer`, `version::persist`), and a journal is deleted
-//!   only after all of it lies in tables (`journal::manager`).
+//!   is replaced by a rename (lsm-tree's `table::writer` and `version::persist`), and a journal is
+//!   deleted only after all of it lies in tables (`journal::manager`).
 //! * A new database and new keyspaces are not synced with the folders above them, and a database that was
 //!   begun cannot be opened. So it is made under another name, synced as a whole, and renamed.
 //! * After its first failed write, or when a worker thread fails, a database takes no more writes
-//!   (`poison`). The owner of this type then opens it again.
+//!   (module `poison`). The owner of this type then opens it again.
 //! * A write waits, without end, while four memtables wait for a worker that may have failed
-//!   (`keyspace`: `local_backpressure`). [`Engine::write`] waits before that, and notices.
+//!   (`Keyspace::local_backpressure`). [`Engine::write`] waits before that, and notices.
 
 use std::fs;
 use std::io;
@@ -118,7 +118,12 @@ impl Engine {
             create(folder, options)?;
         }
         folder.sync()?;
-        journal::sync_folders(&path)?;
+        match journal::sync_folders(&path) {
+            Err(OpenError::Io { path, source }) if source.kind() == io::ErrorKind::NotFound => {
+                return damaged(format!("the folder {} is missing", path.display()));
+            }
+            synced => synced?,
+        }
         let journals = journal::check(&path, acked)?;
         journal::check_manifests(&path)?;
         journal::cut(&journals)?;
@@ -351,7 +356,7 @@ fn create(folder: &Folder, options: &FjallOptions) -> Result<(), OpenError> {
         batch.commit().map_err(|error| open_error(&fresh, error))
     }));
     made.unwrap_or_else(|panic| damaged(panic_text(&*panic)))?;
-    journal::sync_all(&fresh)?;
+    journal::sync_new(&fresh)?;
     fs::rename(&fresh, &path).map_err(io_at(&path))
 }
 

@@ -11,10 +11,11 @@
 //!   can be a torn tail: in the newest journal, with no whole batch behind it, and with nothing missing
 //!   that was acknowledged. Otherwise the store is refused, and left as it was found.
 //! * A tree's `current` names its manifest `vN` with a checksum that is not compared
-//!   (`version::recovery`), and tables that the manifest does not name are deleted. A tree without
-//!   `current` is deleted as a whole (`recovery` of fjall). Both are checked here.
+//!   (lsm-tree's `version::recovery`), and tables that the manifest does not name are deleted. A tree without
+//!   `current` is deleted as a whole (fjall's `recovery`). Both are checked here.
 //! * Folders are synced by whoever changes them, so only what a killed predecessor did may be
-//!   volatile. [`sync_folders`] makes it durable before something is deleted that it replaces.
+//!   volatile. [`sync_folders`] makes it durable before something is deleted that it replaces, or
+//!   written to it.
 
 use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
@@ -345,24 +346,23 @@ fn parse_current(bytes: &[u8]) -> Option<(u64, u128)> {
     (kind == [0]).then_some(numbers)
 }
 
-/// Makes the names in all folders of a database durable.
+/// Makes durable the names of the newest journal and manifests, which a killed predecessor may have
+/// left volatile. The names of tables are durable before a manifest has them.
 pub(super) fn sync_folders(database: &Path) -> Result<(), OpenError> {
-    sync_below(database, false).map_err(io_at(database))
-}
-
-/// Makes a database durable that was just made.
-pub(super) fn sync_all(database: &Path) -> Result<(), OpenError> {
-    sync_below(database, true).map_err(io_at(database))
-}
-
-fn sync_below(folder: &Path, with_files: bool) -> io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            sync_below(&entry.path(), with_files)?;
-        } else if with_files {
-            File::open(entry.path())?.sync_all()?;
-        }
+    sync_folder(database)?;
+    for tree in TREES {
+        sync_folder(&database.join("keyspaces").join(tree))?;
     }
-    File::open(folder)?.sync_all()
+    Ok(())
+}
+
+/// Makes a database durable that was just made: the names of its keyspaces, which fjall does not sync.
+pub(super) fn sync_new(database: &Path) -> Result<(), OpenError> {
+    sync_folder(&database.join("keyspaces"))?;
+    sync_folder(database)
+}
+
+fn sync_folder(path: &Path) -> Result<(), OpenError> {
+    let synced = File::open(path).and_then(|folder| folder.sync_all());
+    synced.map_err(io_at(path))
 }
