@@ -16,7 +16,7 @@ use crate::scenarios::Scenario;
 
 const PLANE: &str = "bench-forward";
 
-/// The effort and the number of blocks.
+/// How much is measured: pairs of a direct and a forwarded block.
 #[derive(Clone, Copy, Debug)]
 pub struct Rounds {
     /// The number of pairs of blocks of each kind.

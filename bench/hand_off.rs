@@ -86,7 +86,8 @@ pub async fn hand_off(moves: u32, rate: f64, format: Format) -> Result<()> {
     Ok(())
 }
 
-/// Writes on a schedule, whatever happened to earlier writes, until `stopped` gets a message.
+/// Writes on a schedule, whatever happened to earlier writes, until the sender of `stopped` is
+/// dropped. Returns the writes.
 async fn write_on(lane: Arc<Lane>, rate: f64, mut stopped: mpsc::Receiver<()>) -> Vec<Write> {
     let begin = Instant::now();
     let (mut open, mut writes) = (JoinSet::new(), Vec::new());

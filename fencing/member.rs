@@ -46,12 +46,12 @@ pub struct JoinFacts {
     pub terms: Option<Observed<Terms>>,
 }
 
-/// The answer to whether tasks of the replica's executor have run since the last tick.
+/// Whether the replica's executor has run tasks since the last tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Progress {
-    /// They have.
+    /// It has.
     Made,
-    /// They have not. A process that is alive but stuck counts as dead: the lease is not renewed
+    /// It has not. A process that is alive but stuck counts as dead: the lease is not renewed
     /// (PROTOCOL 18).
     Stuck,
 }

@@ -1,4 +1,4 @@
-//! Members and the numbered view of them. Owns the content of a member lease and how changes of the
+//! Members and the numbered view of them. Owns the content of a member key and how changes of the
 //! member keys become a view; must not know how these changes are transported.
 
 use alloc::collections::BTreeMap;
@@ -81,7 +81,7 @@ pub enum Standing {
     Draining,
 }
 
-/// The content of a replica's member lease.
+/// The content of a replica's member key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Member {
     /// The replica's name, unique in a view.

@@ -30,7 +30,8 @@ const RECOVERY: Duration = Duration::from_secs(30);
 
 /// The seconds without a request after which a plane goes to sleep.
 const SLEEP_AFTER: &str = "2";
-/// Longer than the ten seconds between two checks for unused planes.
+/// How long the test makes no request, so that an unused plane would go to sleep: longer than
+/// [`SLEEP_AFTER`] and the ten seconds between two checks for unused planes together.
 const NOTHING_HAPPENS: Duration = Duration::from_secs(14);
 /// The longest time without a write once there is space, because the store is checked once a
 /// second.

@@ -46,7 +46,7 @@ fn behind<'a>(words: &[&'a str], flag: &str) -> Option<&'a str> {
     words.get(at + 1).copied()
 }
 
-/// Returns the first target in a command that does not exist.
+/// Returns the first target that a command names and that does not exist.
 fn missing(form: &Form, targets: &BTreeSet<String>) -> Result<Option<String>> {
     let words: Vec<&str> = form.command.split_whitespace().collect();
     if words[0] != "cargo" {

@@ -20,7 +20,7 @@ use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// How long a replica hangs or is cut off: longer than its member lease lasts.
+/// How long a replica hangs or is cut off: longer than its member key lasts.
 const AWAY: Duration = Duration::from_secs(5);
 /// The name of the fault in which peers can still help.
 const FROM_ETCD: &str = "cut from etcd";

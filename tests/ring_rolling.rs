@@ -3,7 +3,7 @@
 //! `RING_SECONDS` sets the duration (600 for the judged run); `ring::judged` describes the other
 //! settings. With an explicit duration, the test fails at the first request without an answer. The
 //! short form has to pass on any busy machine and only prints such requests: the ring removes
-//! replicas that get no CPU for longer than a member lease, and then some requests fail.
+//! replicas that get no CPU for longer than the TTL of member keys, and then some requests fail.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep, sleep_until, timeout};
 
-/// The default TTL of member leases.
+/// The default TTL of member keys.
 const MEMBER_TTL: Duration = Duration::from_secs(3);
 /// The longest wait of a write, not counting time in which this machine ran no process.
 const LONGEST: Duration = MEMBER_TTL.saturating_add(Duration::from_millis(500));

@@ -121,7 +121,8 @@ pub enum Event {
 /// An output of the machine. The driver performs the actions of a step in order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// Send this transaction once and report the outcome. The driver paces repeated ones.
+    /// Send this transaction once and report the outcome. Before the driver sends a repeated one, it
+    /// pauses.
     Transact {
         /// The number of the attempt.
         attempt: Attempt,

@@ -109,6 +109,7 @@ impl PlaneFence {
                 state: FenceState::Held,
             })],
         };
+        // The wait after a dead holder, and after an own fence that is adopted (PROTOCOL 7).
         let (serve_from, released_head) = match ground {
             Ground::Free { released_head } => (now, released_head),
             Ground::BeforeOpening(_) => (now, None),

@@ -73,7 +73,7 @@ pub enum JsonError {
         /// Number of bytes that were read before the error.
         offset: usize,
     },
-    /// No Go number can hold the number.
+    /// A number that fits no number type of Go.
     #[error("json: cannot unmarshal number {literal} into Go value of type float64")]
     Number {
         /// The number as it was written.

@@ -102,7 +102,7 @@ impl Dependents {
         let deleting = object.flags().has(Flags::DELETING);
         if removal == Removal::Pending && owners.is_empty() && !deleting {
             // Most writes end here: the object has no owners and is not being deleted. A removal
-            // that has already happened is reported separately.
+            // that has happened comes as `Removal::Gone`.
             return Vec::new();
         }
         let cut = tenant.plane.snapshot();

@@ -46,7 +46,7 @@ pub(crate) async fn take_steps(
         let recreates =
             |old: &ObjectRef, new: &ObjectRef| match (tree(&kinds, old), tree(&kinds, new)) {
                 (Ok(old_tree), Ok(new_tree)) => upgrade::recreates(old.key(), &old_tree, &new_tree),
-                // An object that cannot be read is not created again.
+                // An object that cannot be read is updated, not recreated.
                 (Err(_), _) | (_, Err(_)) => false,
             };
         let now = Timestamp::from(SystemTime::now()).to_rfc3339();

@@ -28,8 +28,10 @@
 //! in [`Ring::next_observed`]; 22 in [`Ring::newcomer`]. In `planes`: 3 and 16 in `fence_driver`
 //! (the tenure's copy); 12 in `release` (Released of the root names a head that counts the commits
 //! of member keys too); 14 in `rebalance` (compaction); 19 in `peer_handler` and `rebalance`;
-//! `fence_sweep` removes the fences of planes that were deleted (10). A replica that cannot reach
-//! the store polls its peers (`membership/peer_view`). `planes/level_floor` has the level floor: it
+//! `fence_sweep` removes the fences of planes that were deleted (10). In `transactions`: 15. In the
+//! crate `plane`: 4 in `Plane::settled`; 12 in `write::follow`; 13 in `write::committer`; 14 in
+//! `history::past` (bookmarks). In the crate `server`: 20 in `peer::forward`. A replica that cannot
+//! reach the store polls its peers (`membership/peer_view`). `planes/level_floor` has the level floor: it
 //! decides which binaries may join, and which layer planes have.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.

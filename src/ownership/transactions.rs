@@ -110,8 +110,8 @@ fn op(write: &Write, plane: Option<&PlaneKeys>, member: Option<&MemberPut>) -> O
             key: member_key(replica),
         },
         Write::PutTerms(terms) => put(Bytes::from_static(TERMS_KEY), encode_terms(terms), None),
-        // Attached to the member's lease, so that the adoption ends with this life and is not
-        // counted later.
+        // Attached to the store lease of the member key, so that the adoption ends with this life and
+        // is not counted later (PROTOCOL 15).
         Write::PutAdoption { holder, terms } => {
             let member = member.expect("only a member says what it goes by");
             let adoption = Adoption::new(holder.incarnation, *terms);

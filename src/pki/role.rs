@@ -94,8 +94,8 @@ pub(crate) fn replica_of(
 }
 
 /// Returns the certificates of a CA file that may sign peers. Other certificates in the file only
-/// complete a chain: cert-manager writes the CAs above a CA after it, and certificates that those
-/// sign are not peers. A file with several independent CAs, as during a change of the CA, has
+/// complete a chain: CAs above another CA of the file, which cert-manager writes after it, sign no
+/// peers. A file with several independent CAs, as during a change of the CA, has
 /// several such certificates.
 pub(crate) fn anchors(found: &[CertificateDer<'static>]) -> Vec<CertificateDer<'static>> {
     let parsed: Vec<_> = found

@@ -11,7 +11,8 @@
 //! the layers and the commits of the steps; versions and history of layer objects follow from it.
 //!
 //! Some objects define something beside themselves, as a custom resource definition defines a kind.
-//! A [`Derivation`] that the embedder supplies turns them into an [`Overlay`], which each root carries.
+//! A [`Derivation`] turns them into an [`Overlay`], which each root carries. The server has none yet, because
+//! it serves no custom kinds; only tests supply one.
 //!
 //! | question | folder |
 //! |---|---|

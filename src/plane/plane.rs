@@ -296,7 +296,7 @@ impl Plane {
         answer.unwrap_or(Err(SubmitError::Deadline))
     }
 
-    /// Waits until every write that a cut shows is settled.
+    /// Waits until every write that a cut shows is settled (PROTOCOL 4).
     pub async fn settled(&self, cut: &Snapshot) -> Settled {
         let Some(cut) = cut.cut() else {
             return Settled::Durable;

@@ -207,7 +207,8 @@ impl Root {
         }
         let chain = Arc::clone(root.template_values.chain());
         if chain.unfinished().is_some() {
-            // In the middle of a step no other plane shares the state, so all rows are computed.
+            // In the middle of a step no other plane has the same state, so no index can be shared:
+            // all rows are computed.
             root.index_all(context);
             return root;
         }

@@ -54,7 +54,7 @@ pub struct ReplicaParts {
     pub store: Arc<dyn Store>,
     /// The program's release.
     pub release: Arc<Release>,
-    /// The replica's member record: name, address, weight.
+    /// The replica as a member of the ring: name, address, weight, level, times.
     pub replica: ReplicaOptions,
     /// The transport to other replicas and the listeners for them; `None` for a replica that is
     /// alone.

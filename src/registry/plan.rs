@@ -85,7 +85,7 @@ pub trait ObjectChange: Send {
     /// Creates the wanted object from the request and the present object.
     ///
     /// # Errors
-    /// Returns the error for the client, or requests the replies that the run lacks.
+    /// See [`Interrupted`].
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted>;
 
     /// Applies the defaults of the subject and checks it against the path. Called after decoding,
@@ -130,7 +130,7 @@ pub trait ObjectChange: Send {
 /// Prepares the write of a new or changed object.
 ///
 /// # Errors
-/// Returns the error for the client, or requests the replies that the run lacks.
+/// See [`Interrupted`].
 pub fn change<C: ObjectChange>(
     run: &mut Run<'_>,
     change: &mut C,
@@ -160,7 +160,7 @@ pub trait ObjectDeletion: Send {
     /// Returns the object, if it exists and satisfies the client's preconditions.
     ///
     /// # Errors
-    /// Returns the error for the client, or requests the replies that the run lacks.
+    /// See [`Interrupted`].
     fn find(&mut self, run: &mut Run<'_>) -> Result<Present, Interrupted>;
 
     /// Returns the kind that admission sees.
@@ -186,7 +186,7 @@ pub trait ObjectDeletion: Send {
 /// Prepares a deletion.
 ///
 /// # Errors
-/// Returns the error for the client, or requests the replies that the run lacks.
+/// See [`Interrupted`].
 pub fn deletion<D: ObjectDeletion>(
     run: &mut Run<'_>,
     deletion: &mut D,

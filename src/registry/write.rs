@@ -228,8 +228,8 @@ impl<'a> Attempt<'a> {
         Ok(())
     }
 
-    /// Waits until the state of a cut is durable, so that it may be sent to a webhook, converter or
-    /// authorizer.
+    /// Waits until a cut is durable, so that it may be sent to a webhook, converter or authorizer.
+    /// Returns `NotYet` if the write must be prepared again first.
     async fn may_ask(&mut self, cut: Snapshot) -> Result<Asks, ApiError> {
         let (call, plane) = (self.call, &self.call.tenant.plane);
         let beaten = self.line.beaten || self.state.is_overtaken();

@@ -74,7 +74,7 @@ impl Connection {
         }
     }
 
-    /// Stores the entry of this connection among the open ones.
+    /// Returns this connection with its entry among the open ones.
     fn at(self, open: &Arc<OpenConnection>) -> Self {
         Self {
             open: Some(Arc::clone(open)),

@@ -12,6 +12,9 @@
 //! | `peer` | a forwarded request or a message between replicas goes wrong |
 //! | `operations` | health, metrics, reports, drain |
 //!
+//! If a plane does not wake, look behind [`Backend`]: in `planes` of the crate `ownership` (its fence)
+//! and in `lifecycle` of the crate `plane` (its state).
+//!
 //! The certificates are `polyplane_pki`'s. The server is built from `options`, runs in `server`,
 //! and gets planes from the [`Backend`].
 //!

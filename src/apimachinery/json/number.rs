@@ -26,7 +26,7 @@ pub(crate) fn write_float_verb(number: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends mantissa and signed exponent, the exponent padded to `digits`.
+/// Appends mantissa and signed exponent, the exponent with at least `digits` digits.
 pub(crate) fn write_exponent(number: f64, digits: usize, out: &mut Vec<u8>) {
     let text = format!("{number:e}");
     let (mantissa, exponent) = text.split_once('e').expect("the e format has an exponent");

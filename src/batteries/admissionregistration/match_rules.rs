@@ -172,7 +172,7 @@ fn validate_resource_names(errors: &mut Errors, rule: &Value, list: &Path<'_>) {
     }
 }
 
-/// Checks that a mutating policy matches only objects that can be mutated.
+/// Checks that a mutating policy names only operations whose objects can be mutated.
 pub fn validate_mutating_operations(errors: &mut Errors, resources: &Value, path: &Path<'_>) {
     let rules = path.child("resourceRules");
     let place = rules.child("operations");

@@ -12,7 +12,7 @@ use polyplane_apimachinery::{Map, Value};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
 
-/// Most bytes that the keys and values of all metadata of an attachment may have together.
+/// Most bytes of all keys and values of `status.attachmentMetadata` together.
 const METADATA_BYTES_MAX: usize = 256 * 1024;
 const MESSAGE_BYTES_MAX: usize = 1024;
 

@@ -26,7 +26,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
-/// Pause between two ticks of the machine. With a longer one the member lease is renewed late.
+/// Pause between two ticks of the machine. With a longer one the member's store lease is renewed
+/// late.
 const TICK: Duration = Duration::from_millis(50);
 /// Number of member reads in flight at most. More would only load a store that is slow already.
 const READS_MAX: usize = 3;
@@ -509,7 +510,7 @@ async fn renew(store: Arc<dyn Store>, life: Arc<OwnLife>) {
         match store.lease_keep_alive(life.lease()).await {
             Ok(()) => return,
             Err(LeaseError::NotFound) => return life.lost(),
-            Err(error) => tracing::debug!(%error, "the member lease was not renewed"),
+            Err(error) => tracing::debug!(%error, "the member's store lease was not renewed"),
         }
         sleep(RENEW_AGAIN).await;
     }

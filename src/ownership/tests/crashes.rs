@@ -183,7 +183,7 @@ async fn an_unsettled_write_is_not_confused_with_the_next_owners() {
     let birth = town.plane_of("a", &["a", "b"]).await;
     town.write(&birth, "x", "1").await;
     let old = a.planes.awake(&birth.id).expect("it is awake");
-    // From now on no commit of a is applied, and a gets no reply.
+    // From now on no commit of `a` is applied, and `a` gets no reply.
     a.store
         .plan()
         .commits_matching(|_| true, CommitFault::UnknownNotApplied, 1_000_000);

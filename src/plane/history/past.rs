@@ -165,7 +165,7 @@ impl Plane {
     /// Returns the version that a bookmark may name: the published head, the version of an earlier
     /// bookmark, or the newest member read while no part is under way or unsettled. A part that is
     /// sent later gets a newer revision than that read. Lists that begin afterwards carry no older
-    /// version.
+    /// version (PROTOCOL 14).
     pub(crate) fn bookmark_version(&self) -> Version {
         // Read before the tenure is checked: a member read under an open tenure is older than every
         // commit of a later owner. In the other order the read may be from after a hand-off.

@@ -401,6 +401,7 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
             }
         }
     }
+    // A delete leaves no value that could carry its version (PROTOCOL 13).
     if !deleted.is_empty() {
         ops.push(Op::Put {
             key: plane.keys().head(),

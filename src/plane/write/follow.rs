@@ -6,7 +6,7 @@
 //! after a marker wait for the marker's part. A marker that this replica has not put was put by a
 //! newer owner: nothing after it is published.
 //!
-//! Invariant: the published state always has everything up to one revision.
+//! Invariant: the published state always has everything up to one revision (PROTOCOL 12).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

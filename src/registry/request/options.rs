@@ -184,7 +184,7 @@ pub enum InitialEvents {
 }
 
 impl ListOptions {
-    /// Reads the options of a list or, if `watch`, of a watch.
+    /// Reads the options of a list or of a watch, as `purpose` says.
     ///
     /// # Errors
     /// Returns 400 for a number that cannot be parsed, 422 for a combination that is forbidden,

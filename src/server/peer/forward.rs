@@ -1,11 +1,11 @@
 //! The stage that decides where a request is carried out, and forwards it.
 //!
-//! A client's request is forwarded to the replica that owns its plane, at most one hop. A request
-//! that came from a peer is never forwarded again: the replica answers *moved*, and the replica
-//! that received it from the client sends it again. A request may be sent again if the answer was
-//! *moved* (nothing was done), if it was not sent, or if it is a read whose answer had not begun. A
-//! write whose connection broke after it was sent is never sent again, because it may have been
-//! carried out.
+//! A client's request is forwarded to the replica that owns its plane, at most one hop (PROTOCOL 20).
+//! A request that came from a peer is never forwarded again: the replica answers *moved*, and the
+//! replica that received it from the client sends it again. A request may be sent again if the
+//! answer was *moved* (nothing was done), if it was not sent, or if it is a read whose answer had
+//! not begun. A write whose connection broke after it was sent is never sent again, because it may
+//! have been carried out.
 //!
 //! The table shows what happens to a write whose owner hangs, or whose owner's machine vanished
 //! without closing its connections. Times count from that moment, in a small ring with the default

@@ -210,7 +210,7 @@ fn validate_device(
     }
 }
 
-/// Validates the address of an interface and the length of its network's prefix, in canonical form.
+/// Checks an interface's address with its prefix length, which must be in canonical form.
 fn validate_address(errors: &mut Errors, path: &Path<'_>, text: &str) {
     let Some((address, bits)) = cidr_sloppy(text) else {
         let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";

@@ -38,8 +38,8 @@ pub(crate) struct Fold {
 pub(crate) struct FoldedCommit {
     /// The version of the commit's first change.
     pub(crate) version: Version,
-    /// The number and the time of the commit's step, if the commit added an object that still
-    /// exists.
+    /// The number and the time of the commit's step, which determine the uids and times of the
+    /// objects that the commit added. `None` if none of these is in the fold's layer.
     pub(crate) brought: Option<(u32, Str)>,
 }
 
