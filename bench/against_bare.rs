@@ -62,13 +62,13 @@ pub async fn against_bare(arguments: &AgainstBareArguments, format: Format) -> R
     };
     let side = match &build {
         Some(build) => build.side("server")?,
-        None => named("server"),
+        None => Side::named("server"),
     };
     let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name()).collect();
     let recorded = json!({"scenarios": names, "rounds": arguments.rounds,
         "plane": build.as_ref().map(|_| arguments.plane), "effort": arguments.effort});
-    let sides = vec![side, named("bare")];
-    let mut results = Results::begin(Kind::AgainstBare, recorded, sides)?;
+    let sides = vec![side, Side::named("bare")];
+    let mut results = Results::begin(Kind::AgainstBare, recorded, sides, arguments.out.as_deref())?;
     let server = match &build {
         Some(build) => Some(Server::start("server", build, arguments.plane).await?),
         None => None,
@@ -100,10 +100,10 @@ pub async fn against_bare(arguments: &AgainstBareArguments, format: Format) -> R
     if let Some(server) = server {
         server.stop().await?;
     }
-    let path = results.write(arguments.out.as_deref())?;
     if format == Format::Text {
         print!("\n{}", table::markdown(&results));
     }
+    let path = results.write(arguments.out.as_deref())?;
     eprintln!("written: {}", path.display());
     Ok(())
 }
@@ -125,13 +125,6 @@ pub async fn bare_alone(effort: &EffortArguments, format: Format) -> Result<()> 
         );
     }
     Ok(())
-}
-
-fn named(name: &str) -> Side {
-    Side {
-        name: name.to_owned(),
-        ..Side::default()
-    }
 }
 
 fn measured(scenario: Scenario, rounds: u32, samples: Vec<Samples>) -> Result<Measured> {

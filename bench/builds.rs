@@ -118,7 +118,12 @@ impl BuildsArguments {
 pub async fn builds(arguments: &BuildsArguments, format: Format) -> Result<bool> {
     let (old, new) = (arguments.old_build()?, arguments.new_build()?);
     let sides = vec![old.side("a")?, new.side("b")?, old.side("twin")?];
-    let mut results = Results::begin(Kind::Builds, arguments.recorded(), sides)?;
+    let mut results = Results::begin(
+        Kind::Builds,
+        arguments.recorded(),
+        sides,
+        arguments.out.as_deref(),
+    )?;
     let scenarios = arguments.scenarios();
     let mut samples = vec![SIDES.map(Samples::new); scenarios.len()];
     for start in 0..arguments.starts {
@@ -158,10 +163,10 @@ pub async fn builds(arguments: &BuildsArguments, format: Format) -> Result<bool>
         }
         results.scenarios.push(judged);
     }
-    let path = results.write(arguments.out.as_deref())?;
     if format == Format::Text {
         print!("{}", table::markdown(&results));
     }
+    let path = results.write(arguments.out.as_deref())?;
     eprintln!("written: {}", path.display());
     ensure!(!results.scenarios.is_empty(), "nothing was measured");
     let is_bad =
@@ -179,7 +184,13 @@ async fn measure(
         _ => &server.plane,
     });
     let targets: Vec<_> = targets.collect();
-    prepare_and_run(scenario, &targets, plan, None).await
+    let blocks = prepare_and_run(scenario, &targets, plan, None).await?;
+    for (side, blocks) in SIDES.iter().zip(&blocks) {
+        for error in blocks.iter().filter_map(|block| block.first_error.as_ref()) {
+            eprintln!("{side}, {}: requests failed: {error}", scenario.name());
+        }
+    }
+    Ok(blocks)
 }
 
 /// Returns the rounds of one start: all starts together have each round once.

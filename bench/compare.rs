@@ -77,23 +77,27 @@ pub async fn compare(arguments: &CompareArguments, format: Format) -> Result<()>
         true => Scenario::of_one_plane(),
         false => arguments.scenarios.clone(),
     };
-    let mut sides = [Side::default(), Side::default()];
     let build = match arguments.a {
         None => Some(Build::current(arguments.store.clone())?),
         Some(_) => None,
     };
-    sides[0] = match &build {
+    let on_a = match &build {
         Some(build) => build.side("Polyplane")?,
-        None => named("a"),
+        None => Side::named("a"),
     };
-    sides[1] = named(match arguments.b {
+    let on_b = Side::named(match arguments.b {
         None => "kube-apiserver + etcd",
         Some(_) => "b",
     });
     let names: Vec<&str> = scenarios.iter().map(|scenario| scenario.name()).collect();
     let recorded = json!({"scenarios": names, "rounds": arguments.rounds,
         "plane": build.as_ref().map(|_| arguments.plane), "effort": arguments.effort});
-    let mut results = Results::begin(Kind::Compare, recorded, sides.to_vec())?;
+    let mut results = Results::begin(
+        Kind::Compare,
+        recorded,
+        vec![on_a, on_b],
+        arguments.out.as_deref(),
+    )?;
     let a = match (&arguments.a, &build) {
         (Some(place), _) => Opened::There(Target::open("a", place, &arguments.a_pids, 4).await?),
         (None, build) => {
@@ -133,13 +137,6 @@ async fn reference() -> Result<Opened> {
     };
     let target = Target::open("b", &place, &[], 4).await?;
     Ok(Opened::Reference(target, program))
-}
-
-fn named(name: &str) -> Side {
-    Side {
-        name: name.to_owned(),
-        ..Side::default()
-    }
 }
 
 fn measured(scenario: Scenario, rounds: u32, on_a: &[Block], on_b: &[Block]) -> Measured {

@@ -45,7 +45,7 @@ pub struct Results {
     pub schema: u32,
     /// The command.
     pub command: Kind,
-    /// The time at which the run ended, in UTC.
+    /// The time at which the run began, in UTC.
     pub date: String,
     /// The commit of the tree in which `bench` ran, as `git describe` prints it.
     pub commit: String,
@@ -131,6 +131,16 @@ pub struct Samples {
     pub p99_micros: Vec<f64>,
     /// Latency in microseconds.
     pub max_micros: Vec<f64>,
+}
+
+impl Side {
+    /// Creates a side of which nothing but its name is known.
+    pub fn named(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            ..Self::default()
+        }
+    }
 }
 
 impl Samples {
@@ -235,16 +245,30 @@ impl Machine {
 
 impl Results {
     /// Creates results without scenarios. Call this before the load begins, because it reads the
-    /// machine's load average.
+    /// machine's load average, and because a bad name must not be found after an hour of load.
     ///
     /// # Errors
-    /// Returns an error if git cannot name the commit, or the folder for temporary files cannot be
-    /// written.
-    pub fn begin(command: Kind, arguments: Value, sides: Vec<Side>) -> Result<Self> {
+    /// Returns an error if `name` is not that of a file, git cannot name the commit, or the folder
+    /// for temporary files cannot be written.
+    pub fn begin(
+        command: Kind,
+        arguments: Value,
+        sides: Vec<Side>,
+        name: Option<&str>,
+    ) -> Result<Self> {
+        if let Some(name) = name {
+            ensure!(
+                is_file_name(name),
+                "--out: {name:?} is not a file name of letters, digits, - and _; the ending .json is added"
+            );
+        }
+        if cfg!(debug_assertions) {
+            eprintln!("this is a debug build of bench: its bare server and its rates mean nothing");
+        }
         Ok(Self {
             schema: SCHEMA,
             command,
-            date: String::new(),
+            date: Timestamp::from_second(Timestamp::now().as_second())?.to_string(),
             commit: commit()?,
             is_optimized: !cfg!(debug_assertions),
             arguments,
@@ -258,29 +282,26 @@ impl Results {
     /// returns its path.
     ///
     /// # Errors
-    /// Returns an error if the name is not that of a file, or the file is too long.
-    pub fn write(&mut self, name: Option<&str>) -> Result<PathBuf> {
-        self.date = Timestamp::from_second(Timestamp::now().as_second())?.to_string();
+    /// Returns an error if the file cannot be written, or is too long; then it has no name.
+    pub fn write(&self, name: Option<&str>) -> Result<PathBuf> {
         let kind = serde_json::to_value(self.command)?;
         let unnamed = format!(
             "unnamed-{}-{}",
             kind.as_str().unwrap_or_default(),
             self.date.replace(':', "-")
         );
-        let name = name.unwrap_or(&unnamed);
-        ensure!(
-            !name.is_empty() && !name.contains(['/', '.']),
-            "--out: {name:?} is not the name of a file in bench/results, without its ending"
-        );
+        let text = self.text()?;
+        let fits = text.len() <= FILE_BYTES_MAX;
+        let name = name.filter(|_| fits).unwrap_or(&unnamed);
         std::fs::create_dir_all(folder())?;
         let path = folder().canonicalize()?.join(format!("{name}.json"));
-        let text = self.text()?;
+        std::fs::write(&path, &text).with_context(|| format!("cannot write {}", path.display()))?;
         ensure!(
-            text.len() <= FILE_BYTES_MAX,
-            "the result has {} bytes, more than {FILE_BYTES_MAX}: use fewer rounds",
-            text.len()
+            fits,
+            "the result has {} bytes, more than the {FILE_BYTES_MAX} that git should keep: use fewer rounds; it is in {}",
+            text.len(),
+            path.display()
         );
-        std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
@@ -310,6 +331,11 @@ impl Results {
         }
         Ok(results)
     }
+}
+
+fn is_file_name(name: &str) -> bool {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
+    !name.is_empty() && name.chars().all(fits)
 }
 
 /// Returns the folder of results.
@@ -404,10 +430,6 @@ pub mod tests {
             load_before: 0.0,
             fdatasync_micros: block(1, 1.0).latency,
         };
-        let side = |name: &str| Side {
-            name: name.to_owned(),
-            ..Side::default()
-        };
         let mut results = Results {
             schema: SCHEMA,
             command: Kind::Builds,
@@ -416,7 +438,7 @@ pub mod tests {
             is_optimized: false,
             arguments: Value::Null,
             machine,
-            sides: ["a", "b", "twin"].map(side).to_vec(),
+            sides: ["a", "b", "twin"].map(Side::named).to_vec(),
             scenarios: Vec::new(),
         };
         for (scenario, times) in [
@@ -456,6 +478,14 @@ pub mod tests {
         let error = Results::read(&path).expect_err("another schema");
         assert!(error.to_string().contains("schema 0"), "{error}");
         assert!(text.len() / 3 * 10 < FILE_BYTES_MAX, "{}", text.len());
+    }
+
+    #[test]
+    fn a_name_leads_nowhere_else() {
+        assert!(is_file_name("no-slower_2"));
+        for bad in ["", "a.json", "../a", "a b"] {
+            assert!(!is_file_name(bad), "{bad}");
+        }
     }
 
     #[test]
