@@ -14,6 +14,13 @@
 //! log, which is sorted by time: no tombstones, and nothing is merged for it. The price: a replaced value
 //! is written once more, into the log.
 //!
+//! Beside the engine on sled, with `examples/commit_cost` (1 KB values, by turns, on a busy machine): CPU of
+//! a durable put of a lone writer 105–161 against 259–350 µs, of 64 writers 26–37 against 29–37, of
+//! batches of 64 13–24 against 25–33; a lone put writes 6 KB against 17–19. With 1 000 000 keys: filled at
+//! 18 against 69 µs of CPU a put, half of them replaced at 38 against 116, and 12 KB against 5 KB written for
+//! that, because merging tables costs writes; 1.4 against 2.5 GB of disk; opened in 0.2 s and 7 MB against
+//! 7 s and 320 MB, since tables are checked when they are read and not before.
+//!
 //! # Guarantees
 //! * A transaction is acknowledged after `fdatasync` of the journal that holds it (see `engine`).
 //! * History, previous values and revisions survive kill −9 and power loss: they are written in the

@@ -277,6 +277,12 @@ fn recordings(engine: Engine, seed: u64) -> Vec<Recording> {
     let bulk = Expected::new(engine, Kind::Bulk);
     let plan = "open commit:14 close open commit:3 close";
     all.push(Recording::new("bulk", &none, bulk, &[(plan, None)]));
+    if engine == Engine::Fjall {
+        // As much as a journal takes, so that it is replaced and deleted.
+        let long = Expected::new(engine, Kind::Bulk);
+        let runs = [("open commit:64 close open commit:1 close", None)];
+        all.push(Recording::new("journals", &none, long, &runs));
+    }
     all.push(damaged(&all[0]));
     let mut random = Random::new(seed);
     // What cuts leave is opened under the recorder, and cut again.
