@@ -1,5 +1,6 @@
 //! CPU time and resident memory of a process, as the kernel counts them.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,6 +9,10 @@ use serde::Serialize;
 
 /// The unit of times in /proc, which is the same on every Linux (`USER_HZ`).
 const TICKS_PER_SECOND: u64 = 100;
+
+/// The most by which a difference of coarse times is wrong: user and kernel time are both cut to
+/// whole ticks.
+const COARSE_ERROR: Duration = Duration::from_millis(2 * 1000 / TICKS_PER_SECOND);
 
 /// A process that is measured while load runs.
 #[derive(Clone, Debug, Serialize)]
@@ -44,10 +49,14 @@ impl Process {
     ///
     /// # Errors
     /// Returns an error if the process has ended.
-    pub fn cpu(&self) -> Result<Duration> {
+    pub fn cpu(&self) -> Result<CpuTime> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.pid))
             .with_context(|| format!("the process {} has ended", self.name))?;
-        cpu_of_stat(&text).with_context(|| format!("cannot read the times of {}", self.name))
+        let whole = cpu_of_stat(&text);
+        Ok(CpuTime {
+            whole: whole.with_context(|| format!("cannot read the times of {}", self.name))?,
+            threads: thread_times(self.pid),
+        })
     }
 
     /// Returns the resident memory in bytes.
@@ -62,6 +71,51 @@ impl Process {
         let kib: u64 = kib.context("no VmRSS")?.parse()?;
         Ok(kib * 1024)
     }
+}
+
+/// The CPU time that a process had used at one moment, counted in two ways.
+#[derive(Clone, Debug, Default)]
+pub struct CpuTime {
+    /// All threads, also those that have ended, in steps of 10 ms.
+    whole: Duration,
+    /// The threads that run, by id, to the nanosecond; empty if the kernel does not count so.
+    threads: BTreeMap<String, Duration>,
+}
+
+impl CpuTime {
+    /// Returns the CPU time used since an earlier moment: the exact one, or the coarse one if
+    /// threads have ended in between and took what they had used with them.
+    pub fn since(&self, before: &Self) -> Duration {
+        let whole = self.whole.saturating_sub(before.whole);
+        let has_all = |id: &String| self.threads.contains_key(id);
+        if before.threads.is_empty() || !before.threads.keys().all(has_all) {
+            return whole;
+        }
+        let sum = |threads: &BTreeMap<String, Duration>| threads.values().sum::<Duration>();
+        let exact = sum(&self.threads).saturating_sub(sum(&before.threads));
+        // A thread that both began and ended in between leaves a trace in the coarse one only.
+        if whole > exact + COARSE_ERROR {
+            whole
+        } else {
+            exact
+        }
+    }
+}
+
+/// Returns the CPU time of each thread of a process that still runs. A thread that ends while this
+/// reads is left out.
+fn thread_times(pid: u32) -> BTreeMap<String, Duration> {
+    let mut times = BTreeMap::new();
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+    for thread in threads.into_iter().flatten().flatten() {
+        let text = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+        let nanos = text.split_whitespace().next();
+        if let Some(nanos) = nanos.and_then(|nanos| nanos.parse().ok()) {
+            let id = thread.file_name().to_string_lossy().into_owned();
+            times.insert(id, Duration::from_nanos(nanos));
+        }
+    }
+    times
 }
 
 /// Returns whether a process has ended, even if its parent has not collected it yet.
@@ -108,6 +162,30 @@ mod tests {
         let text = "7 (a (b) c) S 1 1 1 0 -1 4194560 1 0 0 0 250 50 0 0 20 0 1 0 5 1 1";
         assert_eq!(cpu_of_stat(text), Some(Duration::from_secs(3)));
         assert_eq!(cpu_of_stat("nonsense"), None);
+    }
+
+    /// Returns a time of which threads 1 and following have used so many milliseconds each.
+    fn time(whole: u64, threads: &[u64]) -> CpuTime {
+        let times = threads.iter().enumerate();
+        let times = times.map(|(id, millis)| (id.to_string(), Duration::from_millis(*millis)));
+        CpuTime {
+            whole: Duration::from_millis(whole),
+            threads: times.collect(),
+        }
+    }
+
+    #[test]
+    fn time_is_exact_unless_a_thread_took_its_share_away() {
+        let millis = |after: CpuTime, before: CpuTime| after.since(&before).as_millis();
+        // The same threads, and a new one.
+        assert_eq!(millis(time(50, &[33, 14]), time(20, &[20, 5])), 22);
+        assert_eq!(millis(time(50, &[33, 14, 5]), time(20, &[20, 5])), 27);
+        // The second thread has ended.
+        assert_eq!(millis(time(50, &[33]), time(20, &[20, 5])), 30);
+        // A thread began and ended in between, and used 100 ms.
+        assert_eq!(millis(time(150, &[33, 14]), time(20, &[20, 5])), 130);
+        // A kernel that counts ticks only.
+        assert_eq!(millis(time(50, &[]), time(20, &[])), 30);
     }
 
     #[test]

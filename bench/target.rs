@@ -9,7 +9,7 @@ use polyplane_tests::kubeconfig::Endpoint;
 
 use crate::lane::Lane;
 use crate::load::{Load, Outcome, run};
-use crate::proc::{Process, beside};
+use crate::proc::{CpuTime, Process, beside};
 use crate::report::{Block, Usage};
 
 /// A kubeconfig file with an optional context, written `file[:context]`.
@@ -161,7 +161,7 @@ impl Target {
             .zip(times)
             .map(|(process, (before, after))| Usage {
                 name: process.name.clone(),
-                micros_per_operation: each(after.saturating_sub(*before)),
+                micros_per_operation: each(after.since(before)),
             });
         Ok(Block {
             scenario: scenario.to_owned(),
@@ -174,7 +174,7 @@ impl Target {
             server: server.collect(),
             client: Usage {
                 name: "bench".to_owned(),
-                micros_per_operation: each(after.client.saturating_sub(before.client)),
+                micros_per_operation: each(after.client.since(&before.client)),
             },
         })
     }
@@ -182,8 +182,8 @@ impl Target {
 
 /// CPU times at one moment.
 pub struct Meter {
-    server: Vec<Duration>,
-    client: Duration,
+    server: Vec<CpuTime>,
+    client: CpuTime,
 }
 
 #[cfg(test)]
