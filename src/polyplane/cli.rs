@@ -54,9 +54,9 @@ pub struct UpOptions {
     /// name the first --listen address.
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
-    /// The store: `sled` and `fjall` keep the data in the folder, `memory` loses it when the process
+    /// The store: `fjall` and `sled` keep the data in the folder, `memory` loses it when the process
     /// ends. A store that is in the folder already is opened by the engine that created it.
-    #[arg(long, value_name = "STORE", default_value = "sled")]
+    #[arg(long, value_name = "STORE", default_value = "fjall")]
     pub store: StoreKind,
     /// Seconds after which a control plane that nobody uses goes to sleep.
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
@@ -317,10 +317,10 @@ pub struct CertsOptions {
 /// The place where data is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum StoreKind {
-    /// Files in the folder.
-    Sled,
     /// Files in the folder, those of a log-structured merge tree.
     Fjall,
+    /// Files in the folder, as the releases before had them.
+    Sled,
     /// Memory.
     Memory,
 }

@@ -37,10 +37,16 @@ pub async fn embedded(kind: StoreKind, folder: &Path) -> anyhow::Result<Arc<dyn 
 }
 
 fn open(kind: StoreKind, path: &Path) -> anyhow::Result<Arc<dyn Store>> {
-    let is_on_fjall = match engine_of(path)? {
-        Some(engine) => engine == "fjall",
-        None => kind == StoreKind::Fjall,
-    };
+    let named = kind == StoreKind::Fjall;
+    let is_on_fjall = engine_of(path)?.map_or(named, |engine| engine == "fjall");
+    if is_on_fjall != named {
+        let engine = if is_on_fjall { "fjall" } else { "sled" };
+        tracing::info!(
+            engine,
+            path = %path.display(),
+            "the store was created by another engine than --store names, and is opened by that one"
+        );
+    }
     Ok(match is_on_fjall {
         true => Arc::new(FjallStore::open(path, FjallOptions::default())?),
         false => Arc::new(SledStore::open(path, SledOptions::default())?),
