@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn who_came_and_went_between_two_views_is_gone_since_the_second() {
+    fn a_member_that_came_and_went_between_two_views_is_gone_since_the_second() {
         let mut witness = Witness::shared_store(LeaseTerms::default());
         witness.observe(Time::from_nanos(10), ViewNumber::new(5), []);
         witness.observe(Time::from_nanos(90), ViewNumber::new(9), []);

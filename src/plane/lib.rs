@@ -23,7 +23,7 @@
 //! | What are the objects that every plane has from birth? | `layers` |
 //!
 //! `record` is the form of everything in the store, `guard` what a plane needs of its fence, `memory`
-//! the budget of the process. [`Plane`] itself stands in `plane`; each folder adds the methods of its
+//! the budget of the process. [`Plane`] itself is in `plane`; each folder adds the methods of its
 //! subject to it, which is why `plane` and the files that add them use each other in circles. Three
 //! smaller circles have one reason each: an entry may come from a layer, and a layer is made of entries
 //! (`state`, `layers::layer`); the codec `record` knows the records of layers, which use its parts; an

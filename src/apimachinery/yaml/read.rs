@@ -19,7 +19,8 @@ pub struct YamlParsed {
     pub strict_error: Option<String>,
 }
 
-/// The reason why a text cannot be used as a YAML document.
+/// The reason why a text cannot be used as a YAML document. Its texts are those that upstream shows
+/// the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
     /// The text is not YAML.

@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn who_opted_out_is_left_alone() {
+    fn an_object_that_opted_out_is_left_alone() {
         let note = json!({"name": "x", "annotations": {AUTO_UPDATE: "false"}});
         let new = role(json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]));
         let mut own = role(json!([]));

@@ -290,7 +290,7 @@ async fn nobody_writes_what_the_ring_writes() {
 }
 
 #[tokio::test]
-async fn who_watches_the_members_sees_no_marker() {
+async fn a_watcher_of_the_members_sees_no_marker() {
     let site = Site::new();
     let plane = site.open_with("a", following()).await;
     let prefix = external::object_prefix("a", &leases());

@@ -273,7 +273,7 @@ async fn a_read_only_plane_that_is_paused_and_resumed_still_heals() {
 }
 
 #[tokio::test]
-async fn who_has_lost_the_fence_writes_nothing_and_others_go_on() {
+async fn a_plane_that_has_lost_its_fence_writes_nothing_and_others_continue() {
     let site = Site::new();
     let old = site.open("a").await;
     let other = site.open("b").await;

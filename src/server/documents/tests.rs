@@ -114,7 +114,7 @@ impl HeapSize for Weight {
 }
 
 #[test]
-fn who_asks_first_at_the_same_time_waits_for_one_making() {
+fn requests_for_a_document_at_the_same_time_wait_for_one_making() {
     let (cache, made, start) = (
         DocumentCache::new(100),
         AtomicUsize::new(0),

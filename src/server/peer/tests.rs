@@ -361,7 +361,7 @@ async fn a_broken_connection_says_what_may_have_arrived() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_is_asked_about_and_then_believed() {
+async fn a_silent_peer_is_probed_and_then_given_up() {
     let pair = pair(1000);
     sleep(Duration::from_secs(60)).await;
     assert!(pair.asking.is_open(), "signs of life came");
@@ -377,7 +377,7 @@ async fn silence_is_asked_about_and_then_believed() {
 /// A peer that hangs and has left the ring delays nobody: within a second, requests that may have
 /// arrived there fail with an unknown outcome, and the others may be sent elsewhere.
 #[tokio::test(start_paused = true)]
-async fn who_left_the_ring_and_is_silent_is_given_up_soon() {
+async fn a_silent_peer_that_left_the_ring_is_given_up_soon() {
     let (near, far) = duplex(2000);
     let (channel, gone) = (Channel::new(), CancellationToken::new());
     let driver = Driver::new(&channel, near, None).until(gone.clone().cancelled_owned());
@@ -416,7 +416,7 @@ async fn who_left_the_ring_and_is_silent_is_given_up_soon() {
 
 /// A peer that leaves the ring in good order finishes the answers that it has begun.
 #[tokio::test(start_paused = true)]
-async fn who_left_the_ring_and_gives_signs_of_life_is_heard_to_the_end() {
+async fn a_peer_that_left_the_ring_and_still_answers_is_heard_to_the_end() {
     let (near, far) = duplex(1000);
     let host = Host {
         streams_max: 100,
@@ -442,7 +442,7 @@ async fn who_left_the_ring_and_gives_signs_of_life_is_heard_to_the_end() {
 }
 
 #[tokio::test]
-async fn who_sends_more_than_it_may_is_cut_off() {
+async fn a_peer_that_sends_more_than_it_may_is_cut_off() {
     async fn meet(bytes: Vec<u8>) -> Result<(), Broken> {
         let (mut near, far) = duplex(4 << 20);
         near.write_all(&bytes).await.expect("room");
