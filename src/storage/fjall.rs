@@ -126,7 +126,10 @@ impl FjallStore {
     /// See [`OpenError`]; each says what to do.
     pub fn open(path: &Path, options: FjallOptions) -> Result<Self, OpenError> {
         let folder = Folder::open(path, FJALL)?;
-        let space = Space::new(path, options.space());
+        let mut space = Space::new(path, options.space());
+        space
+            .check(0)
+            .map_err(|shortage| shortage.at_opening(path))?;
         let (engine, head, leased) = Engine::open(&folder, &options)?;
         let now = options.clock.now();
         let mut leases = LeaseTable::new(first_lease_id());

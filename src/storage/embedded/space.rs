@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Disk;
+use crate::error::OpenError;
 
 /// How much room the store keeps free.
 pub(crate) struct SpaceOptions {
@@ -37,6 +38,19 @@ pub(crate) enum Shortage {
         available: u64,
         needed: u64,
     },
+}
+
+impl Shortage {
+    /// Returns this shortage as the reason why the store of a folder was not opened.
+    pub(crate) fn at_opening(self, path: &Path) -> OpenError {
+        match self {
+            Self::Unknown(source) => OpenError::Io {
+                path: path.to_owned(),
+                source,
+            },
+            Self::TooLittle { folder, .. } => OpenError::NoSpace { path: folder },
+        }
+    }
 }
 
 /// The disk space of one folder.

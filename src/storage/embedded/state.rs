@@ -63,14 +63,19 @@ impl<E> StoreState<E> {
 
     pub(crate) fn set_health(&self, health: Health) {
         let mut known = self.health.lock();
-        if *known != health {
+        let is_news = match (&*known, &health) {
+            // The reason names the free bytes, which change with each look at the disk.
+            (Health::ReadOnly { .. }, Health::ReadOnly { .. }) => false,
+            (known, health) => known != health,
+        };
+        if is_news {
             match &health {
                 Health::Ok => tracing::info!("the store accepts writes again"),
                 Health::ReadOnly { reason } => tracing::warn!(reason, "the store is read only"),
                 Health::Failed { reason } => tracing::error!(reason, "the store has failed"),
             }
-            *known = health;
         }
+        *known = health;
     }
 
     /// Runs a read on the engine as of `at`, or as of now, and makes sure that no version that it
