@@ -11,7 +11,8 @@ pub(super) trait Keyed {
     fn key(&self) -> &[u8];
 }
 
-/// Elements in ascending order of their keys.
+/// Elements in ascending order of their keys, but for the first: it may have any key if no search
+/// includes it.
 #[derive(Debug, Clone)]
 pub(super) struct Slots<E> {
     /// All keys have the same first bytes, at least this many.
@@ -88,7 +89,8 @@ impl<E: Keyed> Slots<E> {
         (found.element.key() == key).then_some(at)
     }
 
-    /// Returns the number of elements, from an index on, whose keys are below a key.
+    /// Returns the number of elements, from an index on, whose keys are below a key. The first element is
+    /// included only if it stands in order.
     pub(super) fn below(&self, from: usize, key: &[u8]) -> usize {
         self.rank(from, key, Slot::is_below)
     }
@@ -161,13 +163,17 @@ impl<E: Keyed> Slots<E> {
         split
     }
 
-    /// Returns how many first bytes all keys have in common: as many as the first and the last.
+    /// Returns how many first bytes all keys have in common: as many as the last has with the second,
+    /// and with the first, which may stand out of order.
     fn common_of_all(&self) -> usize {
-        let (Some(first), Some(last)) = (self.slots.first(), self.slots.last()) else {
+        let Some(last) = self.slots.last() else {
             return 0;
         };
-        let pairs = first.element.key().iter().zip(last.element.key());
-        pairs.take_while(|(left, right)| left == right).count()
+        let common = |slot: &Slot<E>| {
+            let pairs = slot.element.key().iter().zip(last.element.key());
+            pairs.take_while(|(left, right)| left == right).count()
+        };
+        self.slots.iter().take(2).map(common).min().unwrap_or(0)
     }
 
     fn set_heads(&mut self) {

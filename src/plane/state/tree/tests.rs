@@ -159,6 +159,42 @@ proptest! {
     }
 }
 
+/// The bound of a node's first child is not lowered with its keys, so that a part that is split from
+/// that child has a lower bound than the child itself.
+#[test]
+fn keys_below_the_first_bound_are_found() {
+    let mut tree = Tree::default();
+    let mut model = Model::new();
+    let beginnings = [
+        "m/",
+        "ma/name-",
+        "f",
+        "ma/",
+        "b/long/common/",
+        "",
+        "m/z",
+        "ab",
+    ];
+    for (round, beginning) in beginnings.iter().enumerate() {
+        for number in (0..120_u32).rev() {
+            let key = format!("{beginning}{number:03}");
+            tree.insert(Word {
+                key: key.clone().into_bytes().into(),
+                value: 1,
+            });
+            model.insert(key.into_bytes(), 1);
+            if number % 40 == 0 {
+                check(&tree, &model);
+                assert!(model.keys().all(|key| tree.get(key).is_some()), "{round}");
+            }
+        }
+    }
+    for key in model.keys() {
+        assert!(tree.remove(key).is_some());
+    }
+    assert!(tree.is_empty());
+}
+
 #[test]
 fn a_sorted_load_fills_its_leaves() {
     let mut tree = Tree::default();
