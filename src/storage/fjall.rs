@@ -6,8 +6,8 @@
 //! * `queue`: who runs the writer. `writer` with `group`: group commit, trimming, leases, recovery.
 //!
 //! # Layout
-//! What is there now lies under its key in one keyspace, what happened lies in another in commit order, as
-//! events with the values they replaced. So a read of a key is one look-up, which Bloom filters answer
+//! One keyspace holds the present state, by key. Another holds the events in commit order, each with the row
+//! that it replaced. So a read of a key is one look-up, which Bloom filters answer
 //! for a key that is not there; a range is a scan of what is there and of nothing else; a commit appends
 //! one batch; a history is a scan of its events, whatever else the store holds; an older revision is
 //! the newest with later events undone. Replaced values are trimmed by deleting whole tables of the
@@ -29,7 +29,7 @@
 //! * A folder that lacks what was acknowledged, or whose journals or manifests are not what was written,
 //!   is refused ([`OpenError::Damaged`]) and left as it was found. Tables are not read for that: each
 //!   of their blocks has a checksum, and a read of an altered one fails ([`crate::ReadError::Corrupt`]).
-//! * With a full disk writes are rejected, reads go on, and writes go again once there is room.
+//! * With a full disk writes are rejected, reads continue, and writes are accepted again once there is room.
 //!   After an I/O error the database is opened again and every caller gets the outcome of its
 //!   transaction, which is unknown only if it cannot be determined.
 //! * Leases live in memory; a key that hung on one when the store was opened is removed then.
@@ -82,7 +82,7 @@ pub struct FjallOptions {
     pub reserve_bytes: u64,
     /// Threads for reads.
     pub reader_threads: usize,
-    /// What leases and the history window run by.
+    /// The clock of leases and of the history window.
     pub clock: Arc<dyn Clock>,
     /// The disk of the folder.
     pub disk: Arc<dyn Disk>,
@@ -153,7 +153,6 @@ impl FjallStore {
             hub: crate::watch::Hub::default(),
             zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,
             space,
-            groups: 0,
             tried: None,
             closing: None,
             options: options.clone(),

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::store::LeaseId;
+use crate::error::{CommitError, Rejection};
+use crate::store::{LeaseId, Op, Txn};
 
 /// A clock that never goes back. Only differences of its times have a meaning.
 pub trait Clock: Send + Sync + 'static {
@@ -115,6 +116,32 @@ impl LeaseTable {
         {
             row.keys.insert(key.clone());
             self.by_key.insert(key.clone(), id);
+        }
+    }
+
+    /// Checks that every lease that a transaction puts keys on exists and is not among those that end
+    /// before it.
+    pub(crate) fn check(&self, txn: &Txn, ending: &[LeaseId]) -> Result<(), CommitError> {
+        let leases = txn.ops.iter().filter_map(|op| match op {
+            Op::Put { lease, .. } => *lease,
+            Op::Delete { .. } => None,
+        });
+        for lease in leases {
+            if ending.contains(&lease) || !self.has(lease) {
+                let rejection = Rejection::NoLease(lease.0.to_string());
+                return Err(CommitError::Rejected(rejection));
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches the keys that a group of transactions has put, and removes the leases that it has ended.
+    pub(crate) fn apply(&mut self, attached: Vec<(Bytes, Option<LeaseId>)>, ended: Vec<LeaseId>) {
+        for (key, lease) in attached {
+            self.attach(&key, lease);
+        }
+        for lease in ended {
+            self.remove(lease);
         }
     }
 

@@ -219,15 +219,7 @@ impl State {
                 found: found.collect(),
             });
         }
-        for op in &txn.ops {
-            if let Op::Put {
-                lease: Some(id), ..
-            } = op
-                && !self.leases.has(*id)
-            {
-                return Err(CommitError::Rejected(Rejection::NoLease(id.0.to_string())));
-            }
-        }
+        self.leases.check(txn, &[])?;
         self.apply(&txn.ops, options);
         Ok(Committed {
             revision: self.head,

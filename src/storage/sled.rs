@@ -155,7 +155,6 @@ impl SledStore {
             hub: crate::watch::Hub::default(),
             zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,
             space,
-            groups: 0,
             tried: None,
             options: options.clone(),
         };

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::error::ReadError;
 use crate::store::{Revision, StoreEvent};
 
 /// Number of events that may wait for a watcher before it is cut off.
@@ -285,6 +286,22 @@ impl Hub {
             return;
         }
         self.watchers.push(Watcher { start, end, sender });
+    }
+
+    /// Opens a watch after a revision that gets everything from the next `publish` on, which comes after
+    /// `head`.
+    pub(crate) fn open(
+        &mut self,
+        (start, end): (Bytes, Bytes),
+        after: Revision,
+        head: Revision,
+    ) -> Result<(StoreWatch, WatchSender), ReadError> {
+        if after > head {
+            return Err(ReadError::Future { head });
+        }
+        let (sender, watch) = store_watch(after);
+        self.register(start, end, sender.clone());
+        Ok((watch, sender))
     }
 
     /// Sends the events of one revision to the watchers of their keys, and forgets watches that

@@ -79,11 +79,7 @@ impl Shown<'_> {
     /// Appends [`Self::body`] to a buffer, without a copy between where that can be avoided.
     fn append_body(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), ApiError> {
         if let Self::Stored(object) = self
-            && conversion::is_same(
-                call.row,
-                KindVersion::of(call.row, object),
-                KindVersion::served(call.row),
-            )
+            && is_served_as_stored(call, object)
         {
             object.append_to(out);
             return Ok(());
@@ -98,8 +94,7 @@ impl Shown<'_> {
             Self::Stored(object) | Self::At(object, _) => object,
             Self::Tree(tree) => return Ok(encoded(call, &call.to_served(tree.clone()))),
         };
-        let served = KindVersion::served(call.row);
-        let same = conversion::is_same(call.row, KindVersion::of(call.row, object), served);
+        let same = is_served_as_stored(call, object);
         match self {
             Self::At(object, version) if same => Ok(object.body_at(*version)),
             _ if same => Ok(object.body()),
@@ -112,6 +107,12 @@ impl Shown<'_> {
             }
         }
     }
+}
+
+/// Returns whether the request's version of a stored object has the stored bytes.
+fn is_served_as_stored(call: &Call<'_>, object: &ObjectRef) -> bool {
+    let served = KindVersion::served(call.row);
+    conversion::is_same(call.row, KindVersion::of(call.row, object), served)
 }
 
 /// Returns the body of a tree of the request's version.

@@ -19,6 +19,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
@@ -26,6 +27,10 @@ use twox_hash::XxHash3_64;
 
 use super::be64;
 use crate::error::OpenError;
+
+/// Number of groups between two syncs of the acknowledged revision. With more, a loss of the newest
+/// groups could go unnoticed after a power cut.
+const ACKED_SYNC_GROUPS: u64 = 256;
 
 /// The first word of every `format`.
 const FORMAT_WORD: &str = "polyplane-store";
@@ -64,6 +69,8 @@ pub(crate) struct Folder {
     /// The locked file; dropping it releases the lock. `None` after [`Self::unlock`].
     lock: Mutex<Option<File>>,
     acked: File,
+    /// Number of groups that were acknowledged.
+    acked_groups: AtomicU64,
 }
 
 impl Folder {
@@ -96,6 +103,7 @@ impl Folder {
             path: path.to_owned(),
             lock: Mutex::new(Some(lock)),
             acked,
+            acked_groups: AtomicU64::new(0),
         })
     }
 
@@ -124,8 +132,19 @@ impl Folder {
         Ok(be64(&bytes, 0))
     }
 
-    /// Records that everything up to a revision is durable and may be acknowledged.
-    pub(crate) fn set_acked(&self, revision: u64) -> io::Result<()> {
+    /// Records that everything up to a revision is durable and may be acknowledged, after each group
+    /// of transactions. A failure is logged only: the next group records a newer revision.
+    pub(crate) fn acknowledge(&self, revision: u64) {
+        if let Err(error) = self.set_acked(revision) {
+            tracing::warn!(%error, "the acknowledged revision was not recorded");
+        }
+        let groups = self.acked_groups.fetch_add(1, Ordering::Relaxed) + 1;
+        if groups.is_multiple_of(ACKED_SYNC_GROUPS) {
+            let _ = self.sync_acked();
+        }
+    }
+
+    fn set_acked(&self, revision: u64) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&revision.to_be_bytes());
         let own = XxHash3_64::oneshot(&bytes[..8]);

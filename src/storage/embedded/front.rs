@@ -1,4 +1,4 @@
-//! What every embedded engine does alike on the callers' side: a [`Store`] in front of a writer, reader
+//! The callers' side of every embedded engine: a [`Store`] in front of a writer, reader
 //! threads and the state they share.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const READ_MENDS_MAX: usize = 3;
 /// Transactions in flight up to which throughput grows.
 const TRANSACTIONS_MAX: usize = 8;
 
-/// What an opened engine answers from its files. All of it may wait for the disk.
+/// The reads of an opened engine. Each may wait for the disk.
 pub trait Reads: Send + Sync + 'static {
     /// A page of a range as of a revision, or as of a newer one if the request names none.
     ///

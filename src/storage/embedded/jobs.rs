@@ -53,6 +53,35 @@ pub(crate) enum Command {
     Close(oneshot::Sender<()>),
 }
 
+/// The results of a group's jobs, kept until it is known what became of the group.
+#[derive(Default)]
+pub(crate) struct Answers(Vec<(Job, Result<Committed, CommitError>)>);
+
+impl Answers {
+    pub(crate) fn push(&mut self, job: Job, result: Result<Committed, CommitError>) {
+        self.0.push((job, result));
+    }
+
+    /// Answers every caller with the result of its own job.
+    pub(crate) fn send(self) {
+        for (job, result) in self.0 {
+            send(job, result);
+        }
+    }
+
+    /// Answers every caller that nothing was applied.
+    pub(crate) fn reject(self, rejection: &Rejection) {
+        reject(self.0.into_iter().map(|(job, _)| job), rejection);
+    }
+
+    /// Answers every caller that the outcome is unknown.
+    pub(crate) fn unknown(self, text: &str) {
+        for (job, _) in self.0 {
+            send(job, Err(CommitError::Unknown(text.to_owned())));
+        }
+    }
+}
+
 /// Answers the callers of jobs that nothing was applied.
 pub(crate) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection) {
     for job in jobs {
@@ -61,7 +90,7 @@ pub(crate) fn reject(jobs: impl IntoIterator<Item = Job>, rejection: &Rejection)
 }
 
 /// Answers the caller of a job.
-pub(crate) fn send(job: Job, result: Result<Committed, CommitError>) {
+fn send(job: Job, result: Result<Committed, CommitError>) {
     let Some(reply) = job.reply else { return };
     // The room in the queue is freed before the answer, because the caller may send its next
     // transaction at once.

@@ -30,7 +30,7 @@ pub(crate) struct StoreState<E> {
 }
 
 impl<E> StoreState<E> {
-    /// The state of a store that was just opened.
+    /// Returns the state of a store that was just opened.
     pub(crate) fn new(
         folder: Folder,
         engine: E,
@@ -76,6 +76,14 @@ impl<E> StoreState<E> {
             }
         }
         *known = health;
+    }
+
+    /// Returns why transactions are refused while the engine is not open.
+    pub(crate) fn refusal(&self) -> String {
+        match &*self.health.lock() {
+            Health::Ok => "the store is being opened again".to_owned(),
+            Health::ReadOnly { reason } | Health::Failed { reason } => reason.clone(),
+        }
     }
 
     /// Runs a read on the engine as of `at`, or as of now, and makes sure that no version that it

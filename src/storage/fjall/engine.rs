@@ -200,7 +200,7 @@ impl Engine {
         self.view.read().clone()
     }
 
-    /// Lets reads see everything that was written, which is of this revision.
+    /// Lets readers see everything that was written up to this revision.
     pub(super) fn show(&self, revision: u64) {
         let snapshot = self.database.snapshot();
         let mut view = self.view.write();
@@ -210,13 +210,13 @@ impl Engine {
         drop(old);
     }
 
-    /// What a key holds now, shown or not.
+    /// Returns the row that a key has now, whether readers may see it yet or not.
     pub(super) fn row(&self, key: &[u8]) -> Result<Option<Row>, ScanError> {
         let found = self.state.get(record::row_key(key))?;
         Ok(found.map(Row::parse).transpose()?)
     }
 
-    /// A batch that is durable once it is written.
+    /// Returns an empty batch, which is durable once [`Self::write`] returns.
     pub(super) fn batch(&self) -> Batch {
         Batch {
             writes: self
@@ -239,7 +239,7 @@ impl Engine {
         }
     }
 
-    /// Whether the database takes no more writes because a worker thread failed.
+    /// Returns whether the database rejects all writes because a worker thread failed.
     pub(super) fn is_broken(&self) -> bool {
         self.database.persist(PersistMode::Buffer).is_err()
     }
@@ -278,7 +278,7 @@ impl Engine {
         bytes.iter().sum()
     }
 
-    /// Deletes the tables of the log that lie below a floor as a whole.
+    /// Deletes those tables of the log of which every event is at or below a floor.
     pub(super) fn drop_log(&self, floor: u64) -> Result<(), EngineError> {
         let end = record::event_key(floor, u16::MAX);
         let dropped = catch_unwind(AssertUnwindSafe(|| self.log.tree.drop_range(..=&end[..])));
@@ -334,7 +334,7 @@ pub(super) fn discard(engine: Option<Engine>) {
     }
 }
 
-/// Where the database is.
+/// Returns the path of the database.
 pub(super) fn database_path(folder: &Folder) -> PathBuf {
     folder.path.join(FJALL.data)
 }
@@ -373,7 +373,7 @@ fn open_parts(
             .worker_threads(1)
             .open()?;
         let state = database.keyspace(STATE, || tree_options(options))?;
-        // A table of the log is dropped as a whole, and nobody asks it for a key that is not there.
+        // A table of the log is dropped as a whole, and is never searched for a key that it lacks.
         let log = database.keyspace(LOG, || {
             tree_options(options)
                 .filter_policy(FilterPolicy::disabled())

@@ -10,7 +10,7 @@ use super::engine::{Batch, Engine};
 use super::record::{self, Head, Row};
 use super::scan::ScanError;
 use super::writer::Writer;
-use crate::embedded::jobs::{Job, Work, reject, send};
+use crate::embedded::jobs::{Answers, Work};
 use crate::embedded::panic_text;
 use crate::error::{CommitError, Rejection};
 use crate::store::{Committed, KeyValue, LeaseId, Op, Revision, StoreEvent, Txn};
@@ -26,18 +26,18 @@ pub(super) struct Group {
     /// The counters once this is durable.
     pub(super) head: Head,
     before: Head,
-    /// Bytes of the batch, about.
+    /// Approximate bytes of the batch.
     pub(super) bytes: usize,
-    /// Bytes of the events that the group logs, about.
+    /// Approximate bytes of the events that the group logs.
     pub(super) log_bytes: u64,
-    /// What the group puts and removes, which the engine does not have yet. Only the last of a key's
+    /// The rows that the group puts and removes, which the engine does not have yet. Only the last of a key's
     /// rows is written: all writes of a batch have one number, so two of one key have no order.
     rows: HashMap<Bytes, Touched>,
     /// The events for watchers, by revision.
     pub(super) events: Vec<(Revision, Vec<StoreEvent>)>,
     pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
     pub(super) ended: Vec<LeaseId>,
-    pub(super) answers: Vec<(Job, Result<Committed, CommitError>)>,
+    pub(super) answers: Answers,
 }
 
 impl Group {
@@ -52,16 +52,16 @@ impl Group {
             events: Vec::new(),
             attached: Vec::new(),
             ended: Vec::new(),
-            answers: Vec::new(),
+            answers: Answers::default(),
         }
     }
 
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub(super) fn is_unchanged(&self) -> bool {
         self.head == self.before && self.ended.is_empty()
     }
 
-    /// The batch, complete.
+    /// Completes the batch and returns it.
     pub(super) fn finish(&mut self, engine: &Engine) -> Batch {
         let mut batch = self.batch.take().unwrap_or_else(|| engine.batch());
         for (key, touched) in self.rows.drain() {
@@ -81,41 +81,14 @@ impl Group {
 
 /// A key that a group puts or removes.
 struct Touched {
-    /// What it holds then.
+    /// The row after the group; `None` if the key is removed.
     row: Option<Row>,
-    /// Whether it hung on a lease before the group.
+    /// True if the key was attached to a lease before the group.
     was_leased: bool,
 }
 
-/// Answers that wait for a group, and what becomes of them.
-pub(super) trait Answers {
-    /// Answers every caller with its own result.
-    fn answer(self);
-    /// Answers every caller that nothing was done.
-    fn reject(self, rejection: &Rejection);
-    /// Answers every caller that the outcome is unknown.
-    fn unknown(self, text: &str);
-}
-
-impl Answers for Vec<(Job, Result<Committed, CommitError>)> {
-    fn answer(self) {
-        for (job, result) in self {
-            send(job, result);
-        }
-    }
-
-    fn reject(self, rejection: &Rejection) {
-        reject(self.into_iter().map(|(job, _)| job), rejection);
-    }
-
-    fn unknown(self, text: &str) {
-        for (job, _) in self {
-            send(job, Err(CommitError::Unknown(text.to_owned())));
-        }
-    }
-}
-
-/// What one operation does, once all of its transaction is known to be readable.
+/// The effect of one operation, prepared before the group is changed: a later operation of the transaction may
+/// fail to read.
 struct Prepared {
     key: Bytes,
     index: u16,
@@ -134,7 +107,7 @@ impl Writer {
         match work {
             Work::Txn(txn) => {
                 test(engine, group, txn)?;
-                self.check_leases(group, txn)?;
+                self.shared.leases.lock().check(txn, &group.ended)?;
                 self.add(engine, group, &txn.ops)?;
             }
             Work::EndLease(lease) => {
@@ -147,22 +120,6 @@ impl Writer {
         Ok(Committed {
             revision: Revision(group.head.revision),
         })
-    }
-
-    fn check_leases(&self, group: &Group, txn: &Txn) -> Result<(), CommitError> {
-        for op in &txn.ops {
-            let Op::Put {
-                lease: Some(lease), ..
-            } = op
-            else {
-                continue;
-            };
-            if group.ended.contains(lease) || !self.shared.leases.lock().has(*lease) {
-                let rejection = Rejection::NoLease(lease.0.to_string());
-                return Err(CommitError::Rejected(rejection));
-            }
-        }
-        Ok(())
     }
 
     fn add(&mut self, engine: &Engine, group: &mut Group, ops: &[Op]) -> Result<(), CommitError> {
@@ -211,7 +168,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The row that an operation puts.
+    /// Returns the row that an operation puts; `None` for a delete.
     fn row(&mut self, op: &Op, replaced: Option<&Row>, revision: Revision) -> Option<Row> {
         let Op::Put { value, lease, .. } = op else {
             return None;
@@ -276,7 +233,7 @@ fn test(engine: &Engine, group: &Group, txn: &Txn) -> Result<(), CommitError> {
     })
 }
 
-/// What a key holds, the group's own operations included.
+/// Returns the row of a key after the group's operations so far.
 fn newest(engine: &Engine, group: &Group, key: &Bytes) -> Result<Option<Row>, CommitError> {
     if let Some(touched) = group.rows.get(key) {
         return Ok(touched.row.clone());

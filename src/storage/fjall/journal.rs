@@ -4,7 +4,7 @@
 //!
 //! * A journal (`N.jnl`) is a sequence of batches: a start, the items, an end with a checksum over the
 //!   items and a trailer. fjall ends its reading at the first entry that does not parse, and cuts the
-//!   file there without a word (`journal::reader`): fine for a torn tail, a loss anywhere else. But
+//!   file there without an error (`journal::reader`): fine for a torn tail, a loss anywhere else. But
 //!   a tail that was torn so that all its entries parse, only with other bytes, makes it refuse the
 //!   store (`journal::batch_reader`: `ChecksumMismatch`, `InsufficientLength`): a power cut can leave
 //!   that. So the batches are read here first. What is behind the last whole batch is cut off if it
@@ -48,13 +48,13 @@ pub(super) struct Journal {
     path: PathBuf,
     /// The end of the last whole batch.
     end: u64,
-    /// What follows.
+    /// The content behind that end.
     rest: Rest,
     /// The newest head in it.
     head: Option<Head>,
 }
 
-/// What is behind the last of the whole batches that follow each other from the beginning.
+/// The content of a journal behind the whole batches at its beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
     /// Nothing, or space taken in advance.
@@ -99,7 +99,7 @@ pub(super) fn check(database: &Path, acked: u64) -> Result<Vec<Journal>, OpenErr
         let (path, end) = (journal.path.display(), journal.end);
         return damaged(format!("{path} is altered behind byte {end}"));
     }
-    // If the newest head lies in the tables alone, it is compared once they are open.
+    // A head that is in the tables only is compared once they are open.
     let newest = journals
         .iter()
         .filter_map(|journal| journal.head)
@@ -194,7 +194,7 @@ fn read(path: &Path) -> io::Result<Journal> {
     Ok(journal)
 }
 
-/// Whether a whole batch begins anywhere.
+/// Returns whether a whole batch begins anywhere in `bytes`.
 fn has_batch(bytes: &[u8]) -> io::Result<bool> {
     for (at, byte) in bytes.iter().enumerate() {
         let rest = &bytes[at..];

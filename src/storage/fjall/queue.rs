@@ -1,9 +1,9 @@
 //! The queue in front of the writer, and who runs it.
 //!
-//! Whoever queues a transaction while nobody runs the writer runs it himself, on his own thread: a lone
-//! writer then waits for its disk and for nothing else, no thread is woken. Whatever is queued meanwhile
-//! is the next group, without a timer. The store's own thread takes over what a caller leaves, and
-//! what is due by time.
+//! A caller that queues a transaction while no thread runs the writer runs it on its own thread: a lone
+//! client's write then waits only for the disk, and no thread is woken. The transactions that are queued
+//! in the meantime are the next group, without a timer. The store's own thread runs the groups that a
+//! caller leaves, and the work that is due by time.
 //!
 //! A caller's thread belongs to the async runtime. It may be held up by a sync as long as that takes no
 //! longer than handing the sync to another thread and being woken again would. So after a slow sync the
@@ -30,11 +30,12 @@ const GROUP_TXNS_MAX: usize = 1024;
 /// other tasks of that thread.
 const INLINE_SYNC_MAX: Duration = Duration::from_millis(1);
 
-/// What waits for the writer.
+/// The commands that wait for the writer.
 #[derive(Default)]
 struct Waiting {
     commands: VecDeque<Command>,
-    /// When the store's thread wakes by itself; `None` if it is awake, or sleeps until it is woken.
+    /// The time at which the store's thread wakes without being notified; `None` if it is awake, or sleeps
+    /// until it is notified.
     wakes: Option<Instant>,
     is_closed: bool,
 }
@@ -45,7 +46,7 @@ pub(super) struct Queue {
     woken: Condvar,
     /// `None` once the store is closed. Taken before `waiting`, never after it.
     writer: Mutex<Option<Writer>>,
-    /// Whether the last group was fast enough for a caller's thread.
+    /// True if the last group was fast enough for a caller's thread.
     is_quick: AtomicBool,
 }
 
@@ -89,7 +90,7 @@ impl Queue {
             self.woken.notify_one();
             return Ok(());
         }
-        // If somebody runs the writer, he looks at the queue again after that.
+        // If another thread runs the writer, it looks at the queue again afterwards.
         if let Some(mut running) = self.writer.try_lock() {
             if let Some(writer) = running.as_mut() {
                 let commands = take_group(&mut self.waiting.lock().commands);
@@ -100,13 +101,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Wakes the store's thread if something is left to it.
+    /// Wakes the store's thread if commands are left in the queue, or work is due before it wakes.
     fn hand_over(&self, mut running: MutexGuard<'_, Option<Writer>>) {
         let due = running.as_mut().and_then(|writer| writer.idle_for());
         let due = due.map(|wait| Instant::now() + wait);
         drop(running);
         let waiting = self.waiting.lock();
-        // Later than it wakes by itself is soon enough: it then sees what is due.
+        // If it wakes earlier without a notification, it sees then what is due.
         let is_early = due.is_some_and(|due| waiting.wakes.is_none_or(|wakes| due < wakes));
         if is_early || !waiting.commands.is_empty() {
             self.woken.notify_one();
@@ -156,7 +157,7 @@ impl Queue {
         }
     }
 
-    /// Answers what came too late.
+    /// Rejects the commands that were queued after the one to close.
     fn close(&self, mut running: MutexGuard<'_, Option<Writer>>) {
         let writer = running.take();
         let left = {
@@ -176,7 +177,7 @@ impl Queue {
     }
 }
 
-/// The commands of the next group.
+/// Removes and returns the commands of the next group.
 fn take_group(commands: &mut VecDeque<Command>) -> Vec<Command> {
     let (mut bytes, mut taken) = (0, 0);
     for command in commands.iter().take(GROUP_TXNS_MAX) {

@@ -21,7 +21,7 @@ use crate::embedded::values::{compress, decompress};
 use crate::store::{KeyValue, LeaseId, Revision};
 use crate::txn::Stamp;
 
-/// Where the head record is in `state`.
+/// The key of the head record in `state`.
 pub(super) const HEAD_KEY: &[u8] = b"h";
 /// First byte of the keys of rows in `state`.
 const ROW: u8 = b'v';
@@ -37,7 +37,7 @@ const FLAG_LEASE: u8 = 2;
 const EVENT_PUT: u8 = 1;
 const EVENT_REPLACES: u8 = 2;
 
-/// What does not parse or contradicts something else.
+/// A record that does not parse, or contradicts another one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Damage {
     #[error("a row does not parse")]
@@ -109,11 +109,11 @@ pub(super) fn event_revision(key: &[u8]) -> Result<u64, Damage> {
     Ok(be64(key, 0))
 }
 
-/// What a key holds: `flags ‖ created (be64) ‖ modified (be64) ‖ [lease (be64)] ‖ [size (be32)] ‖ value`.
+/// The row of a key: `flags ‖ created (be64) ‖ modified (be64) ‖ [lease (be64)] ‖ [size (be32)] ‖ value`.
 /// The size is there if the value is compressed, and is the one it had before.
 #[derive(Debug, Clone)]
 pub(super) struct Row {
-    /// When it was created and modified.
+    /// The revisions at which the key was created and modified.
     pub(super) stamp: Stamp,
     /// The lease it hangs on.
     pub(super) lease: Option<LeaseId>,
@@ -212,14 +212,14 @@ impl Row {
     }
 }
 
-/// What happened to a key: `flags ‖ length of the key (be16) ‖ key ‖ row that was replaced`.
+/// An event of a key: `flags ‖ length of the key (be16) ‖ key ‖ row that was replaced`.
 #[derive(Debug, Clone)]
 pub(super) struct Event {
     /// The key.
     pub(super) key: Bytes,
-    /// Whether the key is there after it.
+    /// True if the event is a put.
     pub(super) is_put: bool,
-    /// What the key held before.
+    /// The row that the event replaced; `None` if the key was absent.
     pub(super) replaced: Option<Row>,
 }
 
@@ -264,7 +264,7 @@ pub(super) struct Head {
     pub(super) revision: u64,
     /// Oldest revision that history and range can answer for.
     pub(super) floor: u64,
-    /// Bytes of the events above the floor, about.
+    /// Approximate bytes of the events above the floor.
     pub(super) log_bytes: u64,
 }
 

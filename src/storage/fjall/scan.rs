@@ -25,7 +25,7 @@ pub(super) enum ScanError {
 }
 
 impl ScanError {
-    /// Whether the system failed, which opening again may mend. Anything else that fjall says of a read
+    /// Returns whether the system failed, which opening again may mend. Anything else that fjall says of a read
     /// is damage.
     fn is_io(&self) -> bool {
         matches!(
@@ -58,7 +58,7 @@ pub(super) struct View {
 }
 
 impl View {
-    /// What a key holds.
+    /// Returns the row of a key.
     pub(super) fn row(&self, key: &[u8]) -> Result<Option<Row>, ScanError> {
         let found = self.snapshot.get(&self.state, record::row_key(key))?;
         Ok(found.map(Row::parse).transpose()?)
@@ -93,7 +93,7 @@ impl View {
         Ok(())
     }
 
-    /// What the keys of a range that have changed since a revision held at it.
+    /// Returns the rows that the keys of a range had at a revision, of those that changed since.
     fn undo(
         &self,
         (start, end): (&[u8], &[u8]),
@@ -109,7 +109,7 @@ impl View {
         Ok(undo)
     }
 
-    /// A page of a range at a revision.
+    /// Returns a page of a range at a revision.
     pub(super) fn page(&self, request: &RangeRequest, at: u64) -> Result<RangeReply, ScanError> {
         let (start, end) = (&request.start[..], &request.end[..]);
         let mut page = Page::new(request, at);
@@ -141,7 +141,7 @@ impl View {
         Ok(page.reply)
     }
 
-    /// The events of a range in `(after, through]`.
+    /// Returns the events of a range in `(after, through]`.
     pub(super) fn history(
         &self,
         (start, end): (&[u8], &[u8]),
@@ -216,7 +216,7 @@ impl<'a> Page<'a> {
         self.take(record::unprefixed(key), Some(row))
     }
 
-    /// Takes a key's row, `None` if it was absent, unless the page is full. Then it says so.
+    /// Adds a key's row; `None` if it was absent. If the page is full, sets `more` instead.
     fn take(&mut self, key: Bytes, row: Option<Row>) -> Result<(), ScanError> {
         let after = self.request.modified_after;
         let wanted = row.filter(|row| after.is_none_or(|after| row.stamp.modified > after));

@@ -15,23 +15,21 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::engine::{self, Engine, EngineError};
-use super::group::{Answers, Group};
+use super::group::Group;
 use super::record::Head;
 use super::{FjallOptions, journal};
-use crate::embedded::jobs::{Command, Job, Registered, Work, reject};
+use crate::embedded::jobs::{Command, Job, Work, reject};
 use crate::embedded::space::{Shortage, Space};
 use crate::embedded::state::StoreState;
 use crate::error::{OpenError, ReadError, Rejection};
 use crate::lease::LeaseTable;
 use crate::store::{Health, LeaseId, Revision};
-use crate::watch::{Hub, store_watch};
+use crate::watch::Hub;
 
 /// Interval of attempts to recover a store that cannot write.
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause before overdue work that has failed is tried again.
 const OVERDUE: Duration = Duration::from_millis(20);
-/// Groups between two syncs of the acknowledged bound.
-const ACKED_SYNC_GROUPS: u64 = 256;
 /// Parts of a log that was found when the store was opened, of which only the size is known.
 const FOUND_PARTS: u64 = 16;
 /// Parts of the log that fit into the window of history by bytes: it is trimmed by parts.
@@ -42,7 +40,7 @@ const PART_SPAN: Duration = Duration::from_secs(1);
 /// A stretch of the log, trimmed as a whole.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LogPart {
-    /// When its first and its newest event were committed, or the store was opened.
+    /// The times at which its first and its newest event were committed, or the store was opened.
     first: Duration,
     newest: Duration,
     /// Its newest revision.
@@ -70,33 +68,33 @@ pub(super) fn found_parts(head: Head, now: Duration) -> VecDeque<LogPart> {
 pub(super) struct Writer {
     pub(super) shared: Arc<StoreState<Engine>>,
     pub(super) options: FjallOptions,
-    /// What is durable.
+    /// The durable counters.
     pub(super) head: Head,
     /// The log above the floor, oldest first.
     pub(super) parts: VecDeque<LogPart>,
-    /// Bytes of events below the floor that lie in tables, about.
+    /// Approximate bytes of events below the floor that tables still hold.
     pub(super) dropped_bytes: u64,
     /// History below this was given up by a compaction.
     pub(super) wanted_floor: u64,
     pub(super) hub: Hub,
     pub(super) zstd: zstd::bulk::Compressor<'static>,
     pub(super) space: Space,
-    pub(super) groups: u64,
-    /// When a store that cannot write failed or tried last.
+    /// The time at which a store that cannot write last failed or was tried.
     pub(super) tried: Option<Instant>,
     /// Set by a command to close, and answered when the writer is closed.
     pub(super) closing: Option<oneshot::Sender<()>>,
 }
 
 impl Writer {
-    /// Does what is asked, transactions in groups.
+    /// Executes commands, transactions in groups.
     pub(super) fn run(&mut self, commands: Vec<Command>) {
         let mut jobs = Vec::new();
         for command in commands {
             match command {
                 Command::Commit(job) => {
                     if matches!(job.work, Work::EndLease(_)) {
-                        // Must see the keys that transactions before it put on the lease.
+                        // Runs the queued transactions first, because this must see the keys that they attach to
+                        // the lease.
                         self.run_group(std::mem::take(&mut jobs));
                     }
                     jobs.push(job);
@@ -110,7 +108,7 @@ impl Writer {
         self.run_group(jobs);
     }
 
-    /// How long nothing needs doing by itself; `None` for ever.
+    /// Returns how long the writer need not run unless a command comes; `None` for ever.
     pub(super) fn idle_for(&self) -> Option<Duration> {
         if *self.shared.health.lock() != Health::Ok {
             return Some(RETRY);
@@ -118,17 +116,17 @@ impl Writer {
         let now = self.options.clock.now();
         let lease = self.shared.leases.lock().next_deadline();
         let oldest = self.parts.front();
-        // A little late is soon enough for trimming: then more goes in one batch.
+        // Trimming may be a little late, so that one batch drops more.
         let oldest = oldest.map(|part| part.newest + self.options.history_window + RETRY);
         let due = lease.into_iter().chain(oldest).min()?;
-        // What is past due was just tried and did not go.
+        // Overdue work was just tried and failed, so it is retried after a pause.
         Some(
             due.checked_sub(now)
                 .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1))),
         )
     }
 
-    /// What is due by itself: leases that ended, old history, a store that failed.
+    /// Does the work that is due by time: leases that ended, old history, a store that failed.
     pub(super) fn tick(&mut self) {
         if self.is_closed() {
             return;
@@ -145,7 +143,7 @@ impl Writer {
         self.drop_log();
     }
 
-    /// Deletes what hangs on leases that have ended.
+    /// Deletes the keys that are attached to ended leases.
     pub(super) fn end_leases(&mut self) {
         let ended = self.shared.leases.lock().expired(self.options.clock.now());
         for lease in ended {
@@ -168,7 +166,9 @@ impl Writer {
                 after,
                 reply,
             } => {
-                let _ = reply.send(self.register(start, end, after));
+                let head = self.shared.head();
+                let opened = self.hub.open((start, end), after, head);
+                let _ = reply.send(opened.map(|(watch, sender)| (watch, sender, head)));
             }
             Command::Broken {
                 opening,
@@ -186,21 +186,6 @@ impl Writer {
         }
     }
 
-    fn register(
-        &mut self,
-        start: Bytes,
-        end: Bytes,
-        after: Revision,
-    ) -> Result<Registered, ReadError> {
-        let head = self.shared.head();
-        if after > head {
-            return Err(ReadError::Future { head });
-        }
-        let (sender, watch) = store_watch(after);
-        self.hub.register(start, end, sender.clone());
-        Ok((watch, sender, head))
-    }
-
     fn compact(&mut self, below: Revision) -> Result<(), ReadError> {
         if below.0 > self.head.revision {
             return Err(ReadError::Future {
@@ -215,7 +200,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Raises the floor in a batch of its own. False if that failed.
+    /// Raises the floor in a batch of its own. Returns false if that failed.
     fn trim_now(&mut self) -> bool {
         if let Err(shortage) = self.check_space(0) {
             let reason = format!("no space: {shortage}");
@@ -248,7 +233,7 @@ impl Writer {
             self.parts.pop_front();
         }
         group.head.floor = group.head.floor.max(self.wanted_floor);
-        // Before anything of it can be seen to be gone.
+        // Before a reader can miss any of it.
         self.shared
             .floor
             .fetch_max(group.head.floor, Ordering::SeqCst);
@@ -296,17 +281,17 @@ impl Writer {
         let opened = shared.engine.read();
         let Some(engine) = opened.as_ref() else {
             drop(opened);
-            let why = self.reason();
+            let why = self.shared.refusal();
             return reject(jobs, &Rejection::ReadOnly(why));
         };
         let mut group = Group::new(engine, self.head);
         for job in jobs {
             let result = self.prepare(engine, &mut group, &job.work);
-            group.answers.push((job, result));
+            group.answers.push(job, result);
         }
         drop(opened);
         if group.is_unchanged() {
-            return group.answers.answer();
+            return group.answers.send();
         }
         if let Err(shortage) = self.check_space(group.bytes) {
             let reason = format!("no space: {shortage}");
@@ -342,7 +327,8 @@ impl Writer {
         }
     }
 
-    /// Makes a group durable, publishes it and answers; on failure finds out what happened to it.
+    /// Makes a group durable, publishes it and answers its callers. On failure it finds out what happened to
+    /// the group.
     fn write(&mut self, mut group: Group) -> bool {
         let head = Revision(group.head.revision);
         let result = match self.shared.engine.read().as_ref() {
@@ -364,20 +350,9 @@ impl Writer {
 
     fn publish(&mut self, mut group: Group) {
         self.head = group.head;
-        if let Err(error) = self.shared.folder.set_acked(self.head.revision) {
-            tracing::warn!(%error, "the acknowledged bound was not noted");
-        }
-        self.groups += 1;
-        if self.groups.is_multiple_of(ACKED_SYNC_GROUPS) {
-            let _ = self.shared.folder.sync_acked();
-        }
+        self.shared.folder.acknowledge(self.head.revision);
         let mut leases = self.shared.leases.lock();
-        for (key, lease) in group.attached.drain(..) {
-            leases.attach(&key, lease);
-        }
-        for lease in group.ended.drain(..) {
-            leases.remove(lease);
-        }
+        leases.apply(group.attached, group.ended);
         drop(leases);
         if let Some(engine) = self.shared.engine.read().as_ref() {
             engine.show(self.head.revision);
@@ -389,7 +364,7 @@ impl Writer {
             self.hub.publish(revision, &events);
         }
         self.shared.set_health(Health::Ok);
-        group.answers.answer();
+        group.answers.send();
     }
 
     /// After a failed write: opens the database again and answers each caller with the outcome of its
@@ -498,14 +473,7 @@ impl Writer {
         Ok(())
     }
 
-    fn reason(&self) -> String {
-        match &*self.shared.health.lock() {
-            Health::Ok => "the store is being opened again".to_owned(),
-            Health::ReadOnly { reason } | Health::Failed { reason } => reason.clone(),
-        }
-    }
-
-    /// Whether the store was told to close.
+    /// Returns whether a command has closed the store.
     pub(super) fn is_closed(&self) -> bool {
         self.closing.is_some()
     }
@@ -521,7 +489,7 @@ impl Writer {
         self.closing = Some(reply);
     }
 
-    /// Answers who closed the store, once everything else is answered.
+    /// Answers the command to close, after every other caller has its answer.
     pub(super) fn closed(mut self) {
         if let Some(reply) = self.closing.take() {
             let _ = reply.send(());

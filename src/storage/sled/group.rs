@@ -10,7 +10,7 @@ use super::layout::{self, HEAD_KEY, Head, NewVersion};
 use super::present::KeyHash;
 use super::scan::{self, ScanError, Version};
 use super::writer::Writer;
-use crate::embedded::jobs::{Job, Work, reject, send};
+use crate::embedded::jobs::{Answers, Work};
 use crate::embedded::panic_text;
 use crate::error::{CommitError, Rejection};
 use crate::store::{Committed, KeyValue, LeaseId, Op, Revision, StoreEvent, Txn};
@@ -81,7 +81,7 @@ pub(super) struct Group {
     values: HashMap<Bytes, (Bytes, Option<LeaseId>)>,
     pub(super) attached: Vec<(Bytes, Option<LeaseId>)>,
     pub(super) ended: Vec<LeaseId>,
-    pub(super) answers: Vec<(Job, Result<Committed, CommitError>)>,
+    pub(super) answers: Answers,
 }
 
 impl Group {
@@ -99,7 +99,7 @@ impl Group {
             values: HashMap::new(),
             attached: Vec::new(),
             ended: Vec::new(),
-            answers: Vec::new(),
+            answers: Answers::default(),
         }
     }
 
@@ -123,25 +123,6 @@ impl Group {
         self.dropped.push(KeyHash::of(&old.stem));
         self.head.subtract(old.checksum);
         self.head.floor = self.head.floor.max(old.at);
-    }
-
-    /// Answers every caller with its own result.
-    pub(super) fn answer(self) {
-        for (job, result) in self.answers {
-            send(job, result);
-        }
-    }
-
-    /// Answers every caller that nothing was applied.
-    pub(super) fn reject(self, rejection: &Rejection) {
-        reject(self.answers.into_iter().map(|(job, _)| job), rejection);
-    }
-
-    /// Answers every caller that the outcome is unknown.
-    pub(super) fn unknown(self, text: &str) {
-        for (job, _) in self.answers {
-            send(job, Err(CommitError::Unknown(text.to_owned())));
-        }
     }
 }
 
@@ -172,7 +153,7 @@ impl Writer {
         match work {
             Work::Txn(txn) => {
                 self.test(db, group, txn)?;
-                self.check_leases(group, txn)?;
+                self.shared.leases.lock().check(txn, &group.ended)?;
                 self.add(db, group, &txn.ops)?;
             }
             Work::EndLease(lease) => {
@@ -232,23 +213,6 @@ impl Writer {
             Some(version) => Ok(version.value()?.map(|value| version.key_value(value))),
             None => Ok(None),
         })
-    }
-
-    fn check_leases(&self, group: &Group, txn: &Txn) -> Result<(), CommitError> {
-        for op in &txn.ops {
-            let Op::Put {
-                lease: Some(lease), ..
-            } = op
-            else {
-                continue;
-            };
-            if group.ended.contains(lease) || !self.shared.leases.lock().has(*lease) {
-                return Err(CommitError::Rejected(Rejection::NoLease(
-                    lease.0.to_string(),
-                )));
-            }
-        }
-        Ok(())
     }
 
     fn add(&mut self, db: &sled::Db, group: &mut Group, ops: &[Op]) -> Result<(), CommitError> {

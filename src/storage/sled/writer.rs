@@ -19,13 +19,13 @@ use super::layout::Head;
 use super::present::Present;
 use super::{SledOptions, engine};
 use crate::embedded::folder::io_at;
-use crate::embedded::jobs::{Command, Job, Registered, Work, reject};
+use crate::embedded::jobs::{Command, Job, Work, reject};
 use crate::embedded::space::Space;
 use crate::embedded::state::StoreState;
 use crate::error::{OpenError, ReadError, Rejection};
 use crate::store::{Health, LeaseId, Revision};
 use crate::txn::txn_bytes;
-use crate::watch::{Hub, store_watch};
+use crate::watch::Hub;
 
 /// Bytes of one group, beyond which the rest of the queue waits for the next group.
 const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -43,8 +43,6 @@ const TRIM_IDLE: usize = 2_000;
 const RETRY: Duration = Duration::from_secs(1);
 /// Pause before overdue work that has failed is tried again.
 const OVERDUE: Duration = Duration::from_millis(20);
-/// Number of groups between two syncs of the acknowledged revision.
-const ACKED_SYNC_GROUPS: u64 = 256;
 
 /// The writer's state.
 pub(super) struct Writer {
@@ -66,7 +64,6 @@ pub(super) struct Writer {
     pub(super) hub: Hub,
     pub(super) zstd: zstd::bulk::Compressor<'static>,
     pub(super) space: Space,
-    pub(super) groups: u64,
     /// The time at which a store that cannot write last failed or was tried.
     pub(super) tried: Option<Instant>,
 }
@@ -193,7 +190,9 @@ impl Writer {
                 after,
                 reply,
             } => {
-                let _ = reply.send(self.register(start, end, after));
+                let head = self.shared.head();
+                let opened = self.hub.open((start, end), after, head);
+                let _ = reply.send(opened.map(|(watch, sender)| (watch, sender, head)));
             }
             Command::Broken {
                 opening,
@@ -206,21 +205,6 @@ impl Writer {
             Command::Progress => self.hub.report_progress(Revision(self.head.revision)),
             Command::Wake | Command::Commit(_) | Command::Close(_) => {}
         }
-    }
-
-    fn register(
-        &mut self,
-        start: Bytes,
-        end: Bytes,
-        after: Revision,
-    ) -> Result<Registered, ReadError> {
-        let head = self.shared.head();
-        if after > head {
-            return Err(ReadError::Future { head });
-        }
-        let (sender, watch) = store_watch(after);
-        self.hub.register(start, end, sender.clone());
-        Ok((watch, sender, head))
     }
 
     fn compact(&mut self, below: Revision) -> Result<(), ReadError> {
@@ -302,23 +286,25 @@ impl Writer {
         let tree = shared.engine.read();
         let Some(db) = tree.as_ref().map(|engine| &engine.db) else {
             drop(tree);
-            let why = self.reason();
+            let why = self.shared.refusal();
             return reject(jobs, &Rejection::ReadOnly(why));
         };
         for job in jobs {
             let result = self.prepare(db, &mut group, &job.work);
-            group.answers.push((job, result));
+            group.answers.push(job, result);
         }
         drop(tree);
         if group.is_unchanged() {
-            return group.answer();
+            return group.answers.send();
         }
         if let Err(shortage) = self.space.check(group.bytes) {
             self.known.clear();
             self.shared.set_health(Health::ReadOnly {
                 reason: format!("no space: {shortage}"),
             });
-            return group.reject(&Rejection::NoSpace(shortage.to_string()));
+            return group
+                .answers
+                .reject(&Rejection::NoSpace(shortage.to_string()));
         }
         let most = TRIM_EXTRA + 4 * group.operations;
         self.trim(&mut group, most);
@@ -349,13 +335,7 @@ impl Writer {
 
     fn publish(&mut self, mut group: Group) {
         self.head = group.head;
-        if let Err(error) = self.shared.folder.set_acked(self.head.revision) {
-            tracing::warn!(%error, "the acknowledged revision was not recorded");
-        }
-        self.groups += 1;
-        if self.groups.is_multiple_of(ACKED_SYNC_GROUPS) {
-            let _ = self.shared.folder.sync_acked();
-        }
+        self.shared.folder.acknowledge(self.head.revision);
         group
             .added
             .drain(..)
@@ -368,12 +348,7 @@ impl Writer {
             self.garbage.push_back((now, garbage));
         }
         let mut leases = self.shared.leases.lock();
-        for (key, lease) in group.attached.drain(..) {
-            leases.attach(&key, lease);
-        }
-        for lease in group.ended.drain(..) {
-            leases.remove(lease);
-        }
+        leases.apply(group.attached, group.ended);
         drop(leases);
         self.shared
             .published
@@ -382,7 +357,7 @@ impl Writer {
             self.hub.publish(revision, &events);
         }
         self.shared.set_health(Health::Ok);
-        group.answer();
+        group.answers.send();
     }
 
     /// After a failed write: opens the tree again and answers each caller with the outcome of its
@@ -416,11 +391,11 @@ impl Writer {
                 };
                 let reason = rejection.to_string();
                 self.shared.set_health(Health::ReadOnly { reason });
-                group.reject(&rejection);
+                group.answers.reject(&rejection);
                 false
             }
             Ok(()) => {
-                group.unknown(&error.to_string());
+                group.answers.unknown(&error.to_string());
                 false
             }
             Err(open_error) => {
@@ -428,7 +403,7 @@ impl Writer {
                 self.shared.set_health(Health::Failed {
                     reason: reason.clone(),
                 });
-                group.unknown(&reason);
+                group.answers.unknown(&reason);
                 false
             }
         }
@@ -516,13 +491,6 @@ impl Writer {
         *slot = Some(engine);
         self.shared.openings.fetch_add(1, Ordering::SeqCst);
         Ok(())
-    }
-
-    fn reason(&self) -> String {
-        match &*self.shared.health.lock() {
-            Health::Ok => "the store is being opened again".to_owned(),
-            Health::ReadOnly { reason } | Health::Failed { reason } => reason.clone(),
-        }
     }
 
     fn close(&mut self) {
