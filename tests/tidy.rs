@@ -134,6 +134,7 @@ fn crates_know_only_what_lies_below_them() {
         ("ring", &[]),
         ("fencing", &["ring"]),
         ("src/apimachinery", &[]),
+        ("src/managedfields", &["apimachinery"]),
         ("src/storage", &[]),
         ("src/plane", &["apimachinery", "fencing", "ring", "storage"]),
         (
@@ -144,13 +145,14 @@ fn crates_know_only_what_lies_below_them() {
         ("src/pki", &["apimachinery", "auth", "ring"]),
         (
             "src/registry",
-            &["apimachinery", "auth", "plane", "storage"],
+            &["apimachinery", "auth", "managedfields", "plane", "storage"],
         ),
         (
             "src/batteries",
             &[
                 "apimachinery",
                 "auth",
+                "managedfields",
                 "ownership",
                 "plane",
                 "registry",

@@ -13,8 +13,8 @@ mod pretty;
 pub mod scan;
 mod write;
 
-pub use number::write_float;
-pub(crate) use number::{write_exponent, write_float_verb};
+pub(crate) use number::write_exponent;
+pub use number::{write_float, write_float_verb};
 pub use parse::{parse, validate};
 pub use pretty::pretty;
 pub use write::{to_string, to_vec, write, write_string};

@@ -32,6 +32,7 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::shape::MapType;
 use crate::value::{Map, Str, Value};
 pub use internal::InternalField;
 pub use load::LoadError;
@@ -194,6 +195,8 @@ pub struct Notes {
     pub format: Option<Box<str>>,
     /// The published default as JSON text, including marks for zero values.
     pub published_default: Option<Box<str>>,
+    /// The published default, if it is not an object or a list.
+    pub key_default: Option<Value>,
     /// The values that the published schema allows, as JSON text.
     pub values: Option<Box<str>>,
     /// `x-kubernetes-list-type` as declared.
@@ -313,6 +316,8 @@ pub struct Definition {
     pub type_meta: bool,
     /// True if upstream's internal types contain the published type itself.
     pub shared: bool,
+    /// The relation of the fields when objects are applied.
+    pub map: MapType,
     /// Fields of upstream's internal type in order; `None` if they are those of this definition.
     pub internal: Option<Box<[InternalField]>>,
     /// The zero value.

@@ -69,6 +69,46 @@ pub enum MapType {
     Atomic,
 }
 
+/// The values that field management expects at a position, which decides how they are owned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// A number.
+    Number,
+    /// A text.
+    Text,
+    /// `true` or `false`.
+    Truth,
+    /// A number, a text or a boolean.
+    Scalar,
+    /// An object.
+    Object,
+    /// A list.
+    List,
+    /// Any JSON, by the members and items of the position as far as it has them.
+    Any,
+    /// Any JSON, in which each entry of an object has owners of its own.
+    Untyped,
+    /// Any JSON, owned as a whole.
+    Opaque,
+}
+
+impl Form {
+    /// Returns the form of the values of a kind.
+    pub fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Object | Kind::Map => Self::Object,
+            Kind::List => Self::List,
+            Kind::String | Kind::Bytes => Self::Text,
+            Kind::Bool => Self::Truth,
+            Kind::Byte | Kind::Int32 | Kind::Int64 | Kind::Float64 => Self::Number,
+            Kind::Scalar => Self::Scalar,
+            // Its published schema names no type, so upstream takes anything here.
+            Kind::IntOrString => Self::Untyped,
+            Kind::Any => Self::Any,
+        }
+    }
+}
+
 /// The facts about members of an object that are not fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Values<S> {
@@ -113,6 +153,17 @@ pub trait Shape<'s>: Copy {
 
     /// Returns whether the entries of an object are merged one by one.
     fn map(self) -> MapType;
+
+    /// Returns the values that field management expects here.
+    fn form(self) -> Form {
+        Form::of(self.kind())
+    }
+
+    /// Returns the published default, with which an item of a list that omits this key is
+    /// identified. Unlike [`Shape::default`] it may be a zero value.
+    fn key_default(self) -> Option<&'s Value> {
+        self.default()
+    }
 
     /// Returns the treatment of a value here in strategic merge patches.
     fn patch(self) -> &'s Patch;

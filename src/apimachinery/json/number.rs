@@ -17,7 +17,7 @@ pub fn write_float(number: f64, out: &mut Vec<u8>) {
 
 /// Appends a float as Go's `%v` prints it: exponent form below 1e-4 and from 1e6 on, the exponent
 /// with at least two digits.
-pub(crate) fn write_float_verb(number: f64, out: &mut Vec<u8>) {
+pub fn write_float_verb(number: f64, out: &mut Vec<u8>) {
     let size = number.abs();
     if size != 0.0 && !(1e-4..1e6).contains(&size) {
         write_exponent(number, 2, out);

@@ -11,6 +11,7 @@ use super::tags::Tag;
 use super::{
     Definition, Field, Gvk, InternalField, ListType, Omit, Patch, Presence, Schemas, Type,
 };
+use crate::shape::MapType;
 use crate::value::{Map, Str, Value};
 
 /// The reason why generated data cannot be used.
@@ -178,6 +179,7 @@ pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError
             tags: raw.tags.map(|raw| Tag::read(raw.get())).unwrap_or_default(),
             required: raw.required.into_iter().map(Into::into).collect(),
             unions: raw.unions.map(|raw| raw.get().into()),
+            map: raw.x.map_or(Ok(MapType::Granular), read_map_type)?,
             extensions: raw.x.map(|raw| raw.get().into()),
             go: raw.go.into(),
             type_meta: raw.tm != 0 && has_kinds,
@@ -230,7 +232,12 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     notes.go_name = raw.gn.map(Into::into);
     notes.embedded = raw.em.map(Into::into);
     notes.format = raw.fmt.map(Into::into);
-    notes.published_default = raw.def.or(raw.zd).map(|raw| raw.get().into());
+    let published = raw.def.or(raw.zd).map(RawValue::get);
+    notes.key_default = published
+        .filter(|text| !text.starts_with(['{', '[']))
+        .map(read_value)
+        .transpose()?;
+    notes.published_default = published.map(Into::into);
     notes.values = raw.values.map(|raw| raw.get().into());
     notes.list_type = raw.lt.map(Into::into);
     notes.map_type = raw.mt.map(Into::into);
@@ -238,6 +245,15 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     notes.proto_path = raw.pbin;
     notes.proto = (raw.pb != 0).then(|| (raw.pb, raw.pbt.unwrap_or_default().into()));
     Ok(field)
+}
+
+/// Returns the relation that the published extensions of a definition declare.
+fn read_map_type(extensions: &RawValue) -> Result<MapType, LoadError> {
+    let extensions = read_value(extensions.get())?;
+    Ok(match extensions.str_at(&["x-kubernetes-map-type"]) {
+        "atomic" => MapType::Atomic,
+        _ => MapType::Granular,
+    })
 }
 
 fn read_internal(

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{Kind, MapType, Shape, Values};
+use super::{Form, Kind, MapType, Shape, Values};
 use crate::schema::{
     DefId, Definition, Field, ListType, Patch, Presence, Schemas, Type, Unknown, go,
 };
@@ -145,11 +145,36 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
         self.field.map_or(&ATOMIC, |field| &field.list)
     }
 
+    /// Returns what the field declares, else what its type declares.
     fn map(self) -> MapType {
         match self.field.and_then(|field| field.notes.map_type.as_deref()) {
             Some("atomic") => MapType::Atomic,
-            _ => MapType::Granular,
+            Some("granular") => MapType::Granular,
+            _ => match self.node {
+                Node::Definition(definition) => definition.map,
+                Node::Type(_) | Node::Byte => MapType::Granular,
+            },
         }
+    }
+
+    fn form(self) -> Form {
+        match self.node {
+            Node::Type(Type::Raw) => Form::Opaque,
+            // Published without a type, or as an object without fields.
+            Node::Type(
+                Type::Json
+                | Type::FieldsV1
+                | Type::SchemaOrBool(_)
+                | Type::SchemaOrArray(_)
+                | Type::SchemaOrStrings(_),
+            ) => Form::Untyped,
+            Node::Type(Type::Duration) => Form::Text,
+            Node::Definition(_) | Node::Type(_) | Node::Byte => Form::of(self.kind()),
+        }
+    }
+
+    fn key_default(self) -> Option<&'s Value> {
+        self.field?.notes.key_default.as_ref()
     }
 
     fn patch(self) -> &'s Patch {

@@ -66,6 +66,13 @@ fn a_field_says_its_type_relation_and_default() {
     assert_eq!(containers.patch().merge_key, "name");
     assert_eq!(at(&["spec", "nodeSelector"]).map(), super::MapType::Atomic);
     assert_eq!(at(&["metadata", "labels", "any"]).kind(), Kind::String);
+    let owners = at(&["metadata", "ownerReferences", "[]"]);
+    assert_eq!(owners.map(), super::MapType::Atomic);
+    let port = at(&["spec", "containers", "[]", "ports", "[]"]);
+    let key_default = |name| port.child(name).and_then(Shape::key_default).cloned();
+    assert_eq!(key_default("protocol"), Some(Value::string("TCP")));
+    assert_eq!(key_default("containerPort"), Some(Value::Int(0)));
+    assert_eq!(key_default("name"), None);
     assert_eq!(
         at(&["spec", "restartPolicy"]).default(),
         Some(&Value::string("Always"))

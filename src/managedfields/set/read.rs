@@ -1,0 +1,178 @@
+//! Reads sets from `fieldsV1`, which clients may have written.
+
+use polyplane_apimachinery::json::{self, JsonError, Limits};
+use polyplane_apimachinery::strconv::{NumberError, atoi};
+use polyplane_apimachinery::value::{Map, Value};
+
+use super::{FieldSet, Node};
+use crate::element::PathElement;
+
+/// Depth of a set. Deeper ones come from no schema that is accepted here, and each level is a stack
+/// frame of every walk.
+const DEPTH_MAX: usize = 512;
+
+/// The reason why a text is not a set.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The text is not JSON.
+    #[error("not JSON")]
+    Json(#[source] JsonError),
+    /// Something is not an object.
+    #[error("{name:?} is not followed by an object")]
+    NoObject {
+        /// The name of the element; empty for the whole set.
+        name: String,
+    },
+    /// The name of an element has no colon at the second place.
+    #[error("{name:?} does not begin with a type and a colon")]
+    NoType {
+        /// The name.
+        name: String,
+    },
+    /// The content of a key or value is not JSON.
+    #[error("{name:?} has no JSON")]
+    Content {
+        /// The name of the element.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: JsonError,
+    },
+    /// The content of an index is not a number.
+    #[error("{name:?} has no index")]
+    Index {
+        /// The name of the element.
+        name: String,
+        /// What is wrong with it.
+        #[source]
+        source: NumberError,
+    },
+    /// Elements are nested too deeply.
+    #[error("has more than {DEPTH_MAX} levels")]
+    TooDeep,
+}
+
+impl FieldSet {
+    /// Reads a set. Elements of unknown types are dropped, as upstream does.
+    ///
+    /// # Errors
+    /// Returns an error if the text is not a set, or is too deep or too large.
+    pub fn from_json(text: &[u8]) -> Result<Self, ReadError> {
+        let limits = Limits {
+            depth_max: DEPTH_MAX,
+            ..Limits::default()
+        };
+        let parsed = json::parse(text, &limits).map_err(ReadError::Json)?;
+        Self::from_value(&parsed.value)
+    }
+
+    /// Reads a set from the tree of its JSON. See [`FieldSet::from_json`].
+    ///
+    /// # Errors
+    /// Returns an error if the tree is not that of a set, or is too deep.
+    pub fn from_value(tree: &Value) -> Result<Self, ReadError> {
+        Ok(read("", tree, 0)?.0)
+    }
+}
+
+/// Returns the nodes below an element, and whether the element itself is a member: it is if it says
+/// so, or if nothing is below it.
+fn read(name: &str, tree: &Value, depth: usize) -> Result<(FieldSet, bool), ReadError> {
+    static NONE: Map = Map::new();
+    let members = match tree {
+        Value::Object(members) => members,
+        Value::Null => &NONE,
+        _ => return Err(ReadError::NoObject { name: name.into() }),
+    };
+    if depth > DEPTH_MAX {
+        return Err(ReadError::TooDeep);
+    }
+    let mut is_member = false;
+    let mut nodes = Vec::with_capacity(members.len());
+    for (name, below) in members.iter() {
+        if name == "." {
+            is_member = true;
+            continue;
+        }
+        let Some(element) = PathElement::read(name)? else {
+            continue;
+        };
+        let (children, member) = read(name, below, depth + 1)?;
+        nodes.push(Node {
+            element,
+            member,
+            children,
+        });
+    }
+    let is_member = is_member || nodes.is_empty();
+    Ok((FieldSet::of(in_order(nodes)), is_member))
+}
+
+/// Sorts nodes and joins those that are spelled differently but are equal, such as the numbers 1
+/// and 1.0.
+fn in_order(mut nodes: Vec<Node>) -> Vec<Node> {
+    if !nodes.is_sorted_by(|a, b| a.element < b.element) {
+        nodes.sort_by(|a, b| a.element.cmp(&b.element));
+        nodes.dedup_by(|later, earlier| {
+            let same = later.element == earlier.element;
+            if same {
+                earlier.member |= later.member;
+                earlier.children = earlier.children.union(&later.children);
+            }
+            same
+        });
+    }
+    nodes
+}
+
+impl PathElement {
+    /// Reads an element from its name in a set; `None` if its type is unknown.
+    ///
+    /// # Errors
+    /// Returns an error if the type is known and the content does not fit it.
+    pub fn read(name: &str) -> Result<Option<Self>, ReadError> {
+        let bytes = name.as_bytes();
+        if bytes.get(1) != Some(&b':') {
+            return Err(ReadError::NoType { name: name.into() });
+        }
+        let content = &name[2..];
+        Ok(match bytes[0] {
+            b'f' => Some(Self::field(content)),
+            b'v' => Some(Self::value(read_content(name, content)?)),
+            b'k' => match read_content(name, content)? {
+                Value::Object(members) => Some(Self::Key(members.into_iter().collect())),
+                Value::Null => Some(Self::key([])),
+                _ => return Err(ReadError::NoObject { name: name.into() }),
+            },
+            b'i' => {
+                let number = atoi(content).map_err(|source| ReadError::Index {
+                    name: name.into(),
+                    source,
+                })?;
+                Some(Self::Index(number))
+            }
+            _ => None,
+        })
+    }
+}
+
+fn read_content(name: &str, content: &str) -> Result<Value, ReadError> {
+    let parsed = json::parse(content.as_bytes(), &Limits::default());
+    let parsed = parsed.map_err(|source| ReadError::Content {
+        name: name.into(),
+        source,
+    })?;
+    let mut value = parsed.value;
+    make_floats(&mut value);
+    Ok(value)
+}
+
+/// Makes all numbers floats, as upstream's reader does: large ones are written in another form then.
+fn make_floats(value: &mut Value) {
+    match value {
+        Value::Int(number) => *value = Value::Float(*number as f64),
+        Value::Array(items) => items.iter_mut().for_each(make_floats),
+        Value::Object(members) => members.iter_mut().for_each(|(_, value)| make_floats(value)),
+        Value::Null | Value::Bool(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}

@@ -1,0 +1,276 @@
+//! What differs between two objects.
+
+use polyplane_apimachinery::shape::Shape;
+use polyplane_apimachinery::value::{Map, Value};
+
+use super::{Sorted, list_of, map_of};
+use crate::element::Borrowed;
+use crate::fault::Faults;
+use crate::filter::Filter;
+use crate::position::{Atom, Items, Members, Position};
+use crate::scalar;
+use crate::set::{Builder, FieldSet};
+
+/// The fields in which a new object differs from an old one. No field is in two of the sets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// The fields that only the new object has.
+    pub added: FieldSet,
+    /// The fields that both have, with different values.
+    pub modified: FieldSet,
+    /// The fields that only the old object has.
+    pub removed: FieldSet,
+}
+
+impl Comparison {
+    /// Returns true if the objects do not differ.
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+
+    /// Returns the differences in fields that the filter keeps.
+    pub(crate) fn filtered(self, filter: Option<&Filter>) -> Self {
+        match filter {
+            None => self,
+            Some(filter) => Self {
+                added: filter.apply(&self.added),
+                modified: filter.apply(&self.modified),
+                removed: filter.apply(&self.removed),
+            },
+        }
+    }
+}
+
+/// Compares two objects of one schema. Parts that are equal are neither walked nor checked.
+///
+/// # Errors
+/// Returns the faults of parts that do not fit the schema.
+pub fn compare<'s, S: Shape<'s>>(
+    position: Position<S>,
+    old: &Value,
+    new: &Value,
+) -> Result<Comparison, Faults> {
+    if old == new {
+        return Ok(Comparison::default());
+    }
+    let mut walk = Walk::default();
+    walk.node(position, Some(old), Some(new));
+    walk.faults.check()?;
+    Ok(Comparison {
+        added: walk.added.set(),
+        modified: walk.modified.set(),
+        removed: walk.removed.set(),
+    })
+}
+
+#[derive(Default)]
+struct Walk {
+    added: Builder,
+    modified: Builder,
+    removed: Builder,
+    faults: Faults,
+}
+
+/// The difference of a value itself, which says nothing about what is below it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Own {
+    Same,
+    Added,
+    Modified,
+    Removed,
+}
+
+/// The state of the walk when it enters an element.
+struct Marks {
+    added: usize,
+    modified: usize,
+    removed: usize,
+    faults: usize,
+}
+
+impl Walk {
+    fn begin(&self) -> Marks {
+        Marks {
+            added: self.added.begin(),
+            modified: self.modified.begin(),
+            removed: self.removed.begin(),
+            faults: self.faults.len(),
+        }
+    }
+
+    fn end(&mut self, marks: &Marks, element: &Borrowed<'_>, own: Own) {
+        self.added.end(marks.added, element, own == Own::Added);
+        let modified = own == Own::Modified;
+        self.modified.end(marks.modified, element, modified);
+        let removed = own == Own::Removed;
+        self.removed.end(marks.removed, element, removed);
+        self.faults.prefix(marks.faults, element);
+    }
+
+    fn node<'s, S: Shape<'s>>(
+        &mut self,
+        at: Position<S>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Own {
+        let atom = at.atom(new.or(old));
+        if let (Some(_), Some(_)) = (old, new) {
+            let before = at.atom(old);
+            if !before.is_like(&atom) {
+                // The value changed its form. What was below the old one is compared, too.
+                let first = self.visit(before, old, new);
+                let second = self.visit(atom, old, new);
+                return if second == Own::Same { first } else { second };
+            }
+        }
+        self.visit(atom, old, new)
+    }
+
+    fn visit<'s, S: Shape<'s>>(
+        &mut self,
+        atom: Atom<'s, S>,
+        old: Option<&Value>,
+        new: Option<&Value>,
+    ) -> Own {
+        match atom {
+            Atom::Scalar(allowed) => {
+                let mut faults = Faults::default();
+                let mut fits = |value: Option<&Value>, side| {
+                    value.is_none_or(|value| allowed.check(value, side, &mut faults))
+                };
+                let (left, right) = (fits(old, "lhs: "), fits(new, "rhs: "));
+                if !left && !right {
+                    self.faults.0.append(&mut faults.0);
+                    return container(old, new);
+                }
+                leaf(old, new)
+            }
+            Atom::Object(members) => {
+                let (before, after) = (map_of(old), map_of(new));
+                if members.is_atomic || (before.is_empty() && after.is_empty()) {
+                    return leaf(old, new);
+                }
+                self.object(&members, before, after);
+                container(old, new)
+            }
+            Atom::List(items) => {
+                let (before, after) = (list_of(old), list_of(new));
+                if items.are_atomic() || (before.is_empty() && after.is_empty()) {
+                    return leaf(old, new);
+                }
+                self.list(&items, before, after);
+                container(old, new)
+            }
+            Atom::Invalid => {
+                self.faults.push("schema error: invalid atom: inlined");
+                container(old, new)
+            }
+        }
+    }
+
+    fn object<'s, S: Shape<'s>>(&mut self, members: &Members<S>, old: &Map, new: &Map) {
+        let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
+        loop {
+            let name = match (old.peek(), new.peek()) {
+                (None, None) => return,
+                (Some((a, _)), Some((b, _))) => (*a).min(*b),
+                (Some((name, _)), None) | (None, Some((name, _))) => *name,
+            };
+            let before = old.next_if(|(own, _)| *own == name).map(|(_, value)| value);
+            let after = new.next_if(|(own, _)| *own == name).map(|(_, value)| value);
+            if before == after {
+                continue;
+            }
+            let marks = self.begin();
+            let own = self.node(members.member(name).position, before, after);
+            self.end(&marks, &Borrowed::Field(name), own);
+        }
+    }
+
+    fn list<'s, S: Shape<'s>>(&mut self, items: &Items<'s, S>, old: &[Value], new: &[Value]) {
+        let mut faults = Faults::default();
+        let before = Sorted::of(items, old, |at, error| {
+            faults.push(format!("element {at}: {error}"));
+        });
+        let after = Sorted::of(items, new, |at, error| {
+            faults.push(format!("element {at}: {error}"));
+        });
+        self.faults.0.append(&mut faults.0);
+        let (mut left, mut right) = (before.groups().peekable(), after.groups().peekable());
+        loop {
+            let order = match (left.peek(), right.peek()) {
+                (None, None) => return,
+                (Some(left), Some(right)) => left[0].0.order(&right[0].0),
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+            };
+            let l = if order.is_le() { left.next() } else { None };
+            let r = if order.is_ge() { right.next() } else { None };
+            let (l, r) = (l.unwrap_or_default(), r.unwrap_or_default());
+            if let Some((element, _)) = l.first().or(r.first()) {
+                let old: Vec<&Value> = l.iter().map(|(_, at)| &old[*at]).collect();
+                let new: Vec<&Value> = r.iter().map(|(_, at)| &new[*at]).collect();
+                self.group(items, element, &old, &new);
+            }
+        }
+    }
+
+    /// Compares the items with one element. Duplicates are compared as a whole.
+    fn group<'s, S: Shape<'s>>(
+        &mut self,
+        items: &Items<'s, S>,
+        element: &Borrowed<'_>,
+        old: &[&Value],
+        new: &[&Value],
+    ) {
+        let marks = self.begin();
+        let own = match (old, new) {
+            ([] | [_], [] | [_]) => {
+                let (old, new) = (old.first().copied(), new.first().copied());
+                if old == new {
+                    return;
+                }
+                self.node(items.item, old, new)
+            }
+            ([_, _, ..], [_, _, ..]) => {
+                let mut pairs = old.iter().zip(new);
+                let same =
+                    old.len() == new.len() && pairs.all(|(old, new)| scalar::equal(old, new));
+                if same { Own::Same } else { Own::Modified }
+            }
+            ([_, _, ..], _) => {
+                if let Some(new) = new.first() {
+                    let own = self.node(items.item, None, Some(new));
+                    self.added.end(marks.added, element, own == Own::Added);
+                }
+                Own::Removed
+            }
+            (_, [_, _, ..]) => {
+                if let Some(old) = old.first() {
+                    let own = self.node(items.item, Some(old), None);
+                    let removed = own == Own::Removed;
+                    self.removed.end(marks.removed, element, removed);
+                }
+                Own::Added
+            }
+        };
+        self.end(&marks, element, own);
+    }
+}
+
+/// Returns the difference of a value that is owned as a whole.
+fn leaf(old: Option<&Value>, new: Option<&Value>) -> Own {
+    match (old, new) {
+        (Some(old), Some(new)) if !scalar::equal(old, new) => Own::Modified,
+        _ => container(old, new),
+    }
+}
+
+/// Returns the difference of a value whose content is compared by itself.
+fn container(old: Option<&Value>, new: Option<&Value>) -> Own {
+    match (old, new) {
+        (None, _) => Own::Added,
+        (_, None) => Own::Removed,
+        (Some(_), Some(_)) => Own::Same,
+    }
+}
