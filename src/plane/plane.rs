@@ -281,10 +281,11 @@ impl Plane {
                 sequencer.accept(queued, claims, &self.context, intake)
             };
             match accepted {
-                Ok(wakeup) => {
-                    self.wake(wakeup);
+                Ok(Wakeup::Committer) => {
+                    self.committer.ready_here(Arc::clone(self));
                     break;
                 }
+                Ok(Wakeup::None) => break,
                 Err(NotAccepted::Wait(write)) => {
                     queued = write;
                     until(deadline, changed).await?;

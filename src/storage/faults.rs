@@ -251,6 +251,8 @@ fn unknown() -> CommitError {
 #[async_trait]
 impl Store for FaultyStore {
     async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
+        // The memory store replies at once; behind this one callers see their writes under way.
+        tokio::task::yield_now().await;
         match self.plan.commit_fault(&txn) {
             None => self.inner.commit(txn).await,
             Some(CommitFault::Delay(by)) => {

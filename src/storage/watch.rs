@@ -55,6 +55,16 @@ struct Feed {
     bytes: usize,
     progress: Revision,
     end: Option<WatchEnd>,
+    /// Batches whose events are all of this key do not wake the watcher.
+    quiet: Option<Bytes>,
+}
+
+impl Feed {
+    /// Returns whether the watcher is woken for these events; progress always wakes it.
+    fn wakes(&self, events: &[StoreEvent]) -> bool {
+        let is_quiet = |event: &StoreEvent| self.quiet.as_ref() == Some(&event.key);
+        events.is_empty() || !events.iter().all(is_quiet)
+    }
 }
 
 struct WatchBuffer {
@@ -75,6 +85,19 @@ pub struct StoreWatch {
     delivered: Revision,
 }
 
+/// Waits for the batches of a watch that another task reads with [`StoreWatch::try_next`].
+pub struct Arrivals(Arc<WatchBuffer>);
+
+impl Arrivals {
+    /// Completes when a batch or the end may have come since the last call completed.
+    ///
+    /// # Cancel safety
+    /// A dropped call loses no arrival.
+    pub async fn wait(&self) {
+        self.0.wake.notified().await;
+    }
+}
+
 /// The engine's side of a watch.
 #[derive(Clone)]
 pub struct WatchSender {
@@ -91,6 +114,7 @@ pub fn store_watch(after: Revision) -> (WatchSender, StoreWatch) {
         bytes: 0,
         progress: after,
         end: None,
+        quiet: None,
     };
     let gone = Arc::new(Notify::new());
     let shared = Arc::new(WatchBuffer {
@@ -130,6 +154,20 @@ impl StoreWatch {
             }
             wake.await;
         }
+    }
+
+    /// Returns a handle for a task that waits for batches and does not hold the watch meanwhile. It
+    /// must be dropped together with the watch, which goes on while it exists.
+    #[must_use]
+    pub fn arrivals(&self) -> Arrivals {
+        Arrivals(Arc::clone(&self.shared))
+    }
+
+    /// Sets a key whose events alone wake nobody: the caller takes them with [`Self::try_next`] at
+    /// a time of its own choice. `None` ends that for batches that come afterwards, so a caller that
+    /// wants to wait looks for batches once more.
+    pub fn set_quiet(&self, key: Option<Bytes>) {
+        self.shared.feed.lock().quiet = key;
     }
 
     /// Returns another sender of this watch, for decorators that end it.
@@ -176,6 +214,7 @@ impl WatchSender {
             return false;
         }
         feed.progress = feed.progress.max(batch.revision);
+        let wakes = feed.wakes(&batch.events);
         if !batch.events.is_empty() {
             feed.events += batch.events.len();
             feed.bytes += batch_bytes(&batch);
@@ -187,7 +226,9 @@ impl WatchSender {
         }
         let open = feed.end.is_none();
         drop(feed);
-        shared.wake.notify_one();
+        if wakes || !open {
+            shared.wake.notify_one();
+        }
         open
     }
 

@@ -193,13 +193,16 @@ proptest! {
 async fn a_refused_definition_leaves_nothing_behind() {
     let site = Site::new();
     let plane = site.open_with("a", with(&derivation())).await;
+    let plan = site.store.plan();
+    plan.next_commit(CommitFault::Delay(Duration::from_millis(10)));
     let full = CommitFault::Reject(Rejection::TooLarge("by plan".into()));
-    site.store.plan().next_commit(full);
+    plan.next_commit(full);
     // One widget is in the transaction of the definition, the other behind it: a transaction has
-    // each key once.
+    // each key once. All are queued while the transaction before them is under way.
     let behind = write(vec![define("1.b"), widget("v", "1")]);
     let define = plane.submit(write(vec![define("1.a")]));
-    let (definition, under, behind) = tokio::join!(
+    let (before, definition, under, behind) = tokio::join!(
+        plane.submit(write(vec![put("before", "1")])),
         define,
         async {
             let accepted = plane.accepted_overlay().expect("it is accepted");
@@ -212,6 +215,7 @@ async fn a_refused_definition_leaves_nothing_behind() {
         },
         plane.submit(behind)
     );
+    before.expect("fine");
     assert!(matches!(definition, Err(SubmitError::Refused(_))));
     assert!(matches!(under, Err(SubmitError::Refused(_))));
     assert_eq!(behind.expect_err("withdrawn"), SubmitError::Withdrawn);

@@ -1,10 +1,13 @@
 //! The committer of one store: it packs the queued writes of all planes into transactions.
 //!
 //! Planes take turns by bytes. There is no timer: a free slot commits what is queued, and while all
-//! slots are busy the queues grow into larger transactions. Tasks exist only while there is work.
+//! slots are busy the queues grow into larger transactions. Tasks exist only while there is work, and
+//! none is needed for the write of a client that is alone.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Waker};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -44,6 +47,8 @@ pub struct Committer {
     store: Arc<dyn Store>,
     limits: Limits,
     ready: Mutex<Ready>,
+    /// True if the newest transaction had more than one write.
+    is_in_company: AtomicBool,
     rendered: Arc<RenderCache>,
     interner: Arc<Interner>,
     memory: Arc<Memory>,
@@ -56,6 +61,35 @@ struct Ready {
     /// Planes with queued writes and none under way, in the order in which they are served.
     planes: VecDeque<Arc<Plane>>,
     workers: usize,
+    /// Workers that have an answer of the store and are about to take the next transaction. While
+    /// there is one, a plane that becomes ready needs no further worker.
+    about_to_take: usize,
+}
+
+impl Ready {
+    /// Counts a further worker, unless there are as many as the store wants.
+    fn add_worker(&mut self, limits: &Limits) -> bool {
+        let has_room = self.workers < limits.transactions_max.max(1);
+        self.workers += usize::from(has_room);
+        has_room
+    }
+}
+
+/// The task that polls a worker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RunsOn {
+    /// The task of the caller whose write started the worker.
+    CallersTask,
+    OwnTask,
+}
+
+/// How a worker comes to take a transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// It was started for it, or the answer to its last one took long to handle.
+    Started,
+    /// It was counted as about to take one before it handled the answer to its last one.
+    Next,
 }
 
 /// The operations of one plane in one transaction.
@@ -90,6 +124,7 @@ impl Committer {
             limits: store.limits(),
             store,
             ready: Mutex::default(),
+            is_in_company: AtomicBool::new(false),
             rendered: RenderCache::new(&memory),
             interner: Interner::new(&memory),
             memory,
@@ -136,35 +171,68 @@ impl Committer {
 
     /// Reports that a plane has queued writes and none under way.
     pub(crate) fn ready(self: &Arc<Self>, plane: Arc<Plane>) {
-        let mut ready = self.ready.lock();
-        ready.planes.push_back(plane);
-        if ready.workers < self.limits.transactions_max.max(1) {
-            ready.workers += 1;
-            let committer = Arc::clone(self);
+        if self.needs_worker(plane) {
             // The worker ends by itself as soon as nothing is queued.
-            tokio::spawn(async move { committer.work().await });
+            tokio::spawn(Arc::clone(self).work(RunsOn::OwnTask));
         }
     }
 
-    async fn work(self: Arc<Self>) {
+    /// As [`Self::ready`], for a caller that waits for the outcome. While writers come one by one, the
+    /// transaction is sent on the caller's own task: a store that commits without waiting, as an
+    /// embedded one does while the disk is quick, has then answered, and no other task is woken.
+    pub(crate) fn ready_here(self: &Arc<Self>, plane: Arc<Plane>) {
+        if !self.needs_worker(plane) {
+            return;
+        }
+        let mut work = Box::pin(Arc::clone(self).work(RunsOn::CallersTask));
+        // A worker that waits is polled again by its own task, with that task's waker.
+        let polled = work.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if polled.is_pending() {
+            tokio::spawn(work);
+        }
+    }
+
+    /// Adds a plane, and returns whether a worker has to be started. It is counted already.
+    fn needs_worker(&self, plane: Arc<Plane>) -> bool {
+        let mut ready = self.ready.lock();
+        ready.planes.push_back(plane);
+        ready.about_to_take == 0 && ready.add_worker(&self.limits)
+    }
+
+    async fn work(self: Arc<Self>, mut runs_on: RunsOn) {
         let _end_with_it = EndWithPanic;
+        let mut takes = Takes::Started;
         loop {
+            if self.is_in_company.load(Ordering::Relaxed) {
+                // Requests that are ready to run queue their writes first: they share the transaction.
+                tokio::task::yield_now().await;
+            }
             let mut lost = Vec::new();
-            let parts = self.next_parts(&mut lost);
+            let parts = self.next_parts(takes, &mut lost);
             for plane in lost {
                 plane.end_lost();
             }
             let Some(parts) = parts else {
                 return;
             };
-            self.commit(build(parts)).await;
+            takes = self.commit(build(parts)).await;
+            if runs_on == RunsOn::CallersTask && !self.ready.lock().planes.is_empty() {
+                // The caller has its answer by now: the transactions of others must not delay it.
+                tokio::task::yield_now().await;
+            }
+            runs_on = RunsOn::OwnTask;
         }
     }
 
     /// Returns the parts of the next transaction; `None` means that nothing is queued and the
     /// worker's slot was released. Planes whose tenure has ended are added to `lost`.
-    fn next_parts(&self, lost: &mut Vec<Arc<Plane>>) -> Option<Vec<CommitPart>> {
+    fn next_parts(
+        self: &Arc<Self>,
+        takes: Takes,
+        lost: &mut Vec<Arc<Plane>>,
+    ) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
+        ready.about_to_take -= usize::from(takes == Takes::Next);
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
@@ -217,10 +285,17 @@ impl Committer {
             ready.workers -= 1;
             return None;
         }
+        let writes: usize = parts.iter().map(|part| part.writes.len()).sum();
+        self.is_in_company.store(writes > 1, Ordering::Relaxed);
+        // Planes that became ready while this worker was about to take have started no other.
+        if !ready.planes.is_empty() && ready.about_to_take == 0 && ready.add_worker(&self.limits) {
+            tokio::spawn(Arc::clone(self).work(RunsOn::OwnTask));
+        }
         Some(parts)
     }
 
-    async fn commit(self: &Arc<Self>, batch: Batch) {
+    /// Sends a transaction and handles the answer.
+    async fn commit(self: &Arc<Self>, batch: Batch) -> Takes {
         let Batch {
             txn,
             parts,
@@ -234,8 +309,14 @@ impl Committer {
         let sent = Instant::now();
         let answer = self.store.commit(txn).await;
         self.metrics.answered(sent.elapsed(), &answer);
+        let mut takes = Takes::Started;
         match answer {
             Ok(committed) => {
+                // With many parts the first planes would wait until the last one has landed.
+                if parts.len() == 1 {
+                    self.ready.lock().about_to_take += 1;
+                    takes = Takes::Next;
+                }
                 for part in parts {
                     part.plane.guard().acknowledged();
                     part.plane.clone().land(part, committed.revision);
@@ -258,6 +339,7 @@ impl Committer {
                 join_all(settled).await;
             }
         }
+        takes
     }
 }
 

@@ -6,6 +6,10 @@
 //! after a marker wait for the marker's part. A marker that this replica has not put was put by a
 //! newer owner: nothing after it is published.
 //!
+//! The task that reads the watch sleeps while only markers come: whoever lands a part reads the watch
+//! itself, so a write of a plane that follows costs no switch to another task. Only while a part
+//! waits for the watch does its marker wake the task.
+//!
 //! Invariant: the published state always has everything up to one revision (PROTOCOL 12).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,11 +20,12 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use parking_lot::Mutex;
 use polyplane_storage::{
-    KeyValue, RangeRequest, ReadError, Revision, Store, WatchBatch, WatchEnd, prefix_end,
+    KeyValue, RangeRequest, ReadError, Revision, Store, StoreWatch, WatchBatch, WatchEnd,
+    prefix_end,
 };
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use crate::history::event::Event;
 use crate::history::from_store::external_versions;
@@ -50,10 +55,12 @@ pub(crate) struct Follow {
     /// The marker's store key, directly before all external objects: inside the watched range, but
     /// not an object's key.
     marker: Bytes,
+    /// Locked before `state`.
+    reader: Mutex<Reader>,
     state: Mutex<Waiting>,
     /// The revision up to which everything is published.
     through: AtomicU64,
-    room: Notify,
+    room: Arc<Notify>,
     task: Mutex<Option<AbortHandle>>,
 }
 
@@ -97,13 +104,18 @@ impl Follow {
             prefix,
             stored,
             marker: marker.freeze(),
+            reader: Mutex::new(Reader {
+                watch: None,
+                known: BTreeMap::new(),
+                read_through: from,
+            }),
             state: Mutex::new(Waiting {
                 queue: VecDeque::new(),
                 durable: None,
                 read_through: from,
             }),
             through: AtomicU64::new(from.0),
-            room: Notify::new(),
+            room: Arc::default(),
             task: Mutex::new(None),
         })
     }
@@ -131,6 +143,7 @@ impl Follow {
         if let Some(task) = self.task.lock().take() {
             task.abort();
         }
+        self.reader.lock().watch = None;
         let mut state = self.state.lock();
         state.queue.clear();
         state.durable.take()
@@ -166,13 +179,13 @@ impl Plane {
             let version = published.object(entry).version()?;
             Some((entry.key().clone(), version.revision(self.base())))
         });
+        follow.reader.lock().known = known.collect();
         let follower = Follower {
             plane: Arc::downgrade(self),
             store: Arc::clone(self.store()),
             follow: Arc::downgrade(follow),
+            room: Arc::clone(&follow.room),
             bounds: follow.bounds(),
-            known: known.collect(),
-            read_through: follow.through(),
         };
         // The task ends with the plane's tenure, or when the plane is dropped.
         let task = tokio::spawn(follower.run());
@@ -181,9 +194,10 @@ impl Plane {
 
     /// Publishes a durable part of this plane once the watch has delivered everything before it.
     pub(crate) fn durable(self: &Arc<Self>, follow: &Follow, part: CommitPart, revision: Revision) {
-        let mut state = follow.state.lock();
-        state.durable = Some((part, revision));
-        self.advance(follow, &mut state);
+        let mut reader = follow.reader.lock();
+        follow.state.lock().durable = Some((part, revision));
+        // An embedded store has delivered the part's marker before it acknowledged the part.
+        let _ = reader.read(self, follow);
     }
 
     /// Publishes, after a pause, everything that may be published.
@@ -302,93 +316,54 @@ impl Plane {
     }
 }
 
-/// The task that reads the watch.
-struct Follower {
-    plane: Weak<Plane>,
-    store: Arc<dyn Store>,
-    follow: Weak<Follow>,
-    bounds: (Bytes, Bytes),
+/// The reading end of the watch on the external keys.
+struct Reader {
+    /// `None` while no watch is open.
+    watch: Option<StoreWatch>,
     /// The external objects that the watch has delivered, with the revisions of their puts.
     known: BTreeMap<Key, Revision>,
     read_through: Revision,
 }
 
-impl Follower {
-    async fn run(mut self) {
-        let mut wait = RETRY_FIRST;
+impl Reader {
+    /// Queues what the watch has delivered, and publishes what may be published. Stops early while
+    /// too much is queued. Returns the reason if the watch has ended.
+    fn read(&mut self, plane: &Arc<Plane>, follow: &Follow) -> Result<(), WatchEnd> {
+        plane.advance(follow, &mut follow.state.lock());
         loop {
-            let before = self.read_through;
-            let (start, end) = self.bounds.clone();
-            let error = match self.store.watch(start, end, self.read_through).await {
-                Ok(watch) => match self.read(watch).await {
-                    Some(end) => end.to_string(),
-                    None => return,
-                },
-                Err(ReadError::Compacted { .. }) => match self.reread().await {
-                    Some(Ok(())) => continue,
-                    Some(Err(error)) => error.to_string(),
-                    None => return,
-                },
-                Err(error) => error.to_string(),
+            let Some(watch) = &mut self.watch else {
+                return Ok(());
             };
-            if self.read_through > before {
-                wait = RETRY_FIRST;
+            let (is_full, is_awaited) = {
+                let state = follow.state.lock();
+                (state.queue.len() >= WAITING_MAX, state.durable.is_some())
+            };
+            if is_full {
+                return Ok(());
             }
-            tracing::debug!(
-                error,
-                "the watch on external keys ended and is opened again"
-            );
-            tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RETRY_MAX);
-        }
-    }
-
-    /// Reads a watch to its end. Returns `None` if the plane was dropped.
-    async fn read(&mut self, mut watch: polyplane_storage::StoreWatch) -> Option<WatchEnd> {
-        let mut ask_at = Instant::now() + ASK_EVERY;
-        loop {
-            let batch = match timeout_at(ask_at, watch.next()).await {
-                Ok(Ok(batch)) => batch,
-                Ok(Err(end)) => return Some(end),
-                Err(_) => {
-                    // Progress keeps the bookmarks of idle watchers ahead of compaction.
-                    let asked = self.store.request_progress().await;
-                    tracing::trace!(?asked, "requested progress of the watch on external keys");
-                    ask_at = Instant::now() + ASK_EVERY;
-                    continue;
-                }
+            // Set before the last look at the watch: a part that waits misses no marker.
+            watch.set_quiet((!is_awaited).then(|| follow.marker.clone()));
+            let Some(batch) = watch.try_next() else {
+                return Ok(());
             };
+            let batch = batch?;
             self.read_through = self.read_through.max(batch.revision);
-            let followed = self.parse_batch(batch)?;
-            self.hand_over(followed).await?;
+            let followed = self.parse(plane, follow, batch);
+            plane.queue_followed(follow, followed, self.read_through);
         }
     }
 
-    /// Queues revisions that the watch has delivered, once there is room for them. Returns `None`
-    /// if the plane was dropped.
-    async fn hand_over(&self, followed: Vec<FollowedRevision>) -> Option<()> {
-        loop {
-            let plane = self.plane.upgrade()?;
-            let follow = self.follow.upgrade()?;
-            let room = follow.room.notified();
-            tokio::pin!(room);
-            room.as_mut().enable();
-            if follow.state.lock().queue.len() < WAITING_MAX {
-                plane.queue_followed(&follow, followed, self.read_through);
-                return Some(());
-            }
-            drop(plane);
-            room.await;
-        }
-    }
-
-    fn parse_batch(&mut self, batch: WatchBatch) -> Option<Vec<FollowedRevision>> {
-        let plane = self.plane.upgrade()?;
+    fn parse(
+        &mut self,
+        plane: &Plane,
+        follow: &Follow,
+        batch: WatchBatch,
+    ) -> Vec<FollowedRevision> {
         let revision = batch.revision;
         let mut followed = Vec::with_capacity(1);
-        let mut changes = Vec::with_capacity(batch.events.len());
+        let mut changes = Vec::new();
         for event in batch.events {
-            if event.key == self.bounds.0 {
+            if event.key == follow.marker {
                 followed.push(FollowedRevision {
                     revision,
                     content: RevisionContent::Own,
@@ -424,37 +399,23 @@ impl Follower {
                 content: RevisionContent::External(changes),
             });
         }
-        Some(followed)
+        followed
     }
 
-    /// Returns the external keys and the marker, at one revision.
-    async fn read_keys(&self) -> Result<(Revision, Vec<KeyValue>), ReadError> {
-        let (start, end) = self.bounds.clone();
-        let mut request = Some(RangeRequest::between(start, end));
-        let mut items = Vec::new();
-        let mut read_at = None;
-        while let Some(page) = request {
-            let reply = self.store.range(page.clone()).await?;
-            request = page.next_page(&reply);
-            read_at.get_or_insert(reply.revision);
-            items.extend(reply.items);
-        }
-        Ok((read_at.unwrap_or_default(), items))
-    }
-
-    /// Reads the external keys and queues the difference, because the store has compacted changes
-    /// that the watch missed. The revisions of missed deletes are unknown, except that each delete
-    /// had a revision of its own: they get the earliest revisions that no other change has.
-    async fn reread(&mut self) -> Option<Result<(), ReadError>> {
-        let (read_at, items) = match self.read_keys().await {
-            Ok(read) => read,
-            Err(error) => return Some(Err(error)),
-        };
-        let plane = self.plane.upgrade()?;
+    /// Returns the difference between what the watch has delivered and these keys, the external ones
+    /// and the marker at one revision, and takes it as delivered. The revisions of deletes that the
+    /// watch has missed are unknown, except that each delete had a revision of its own: they get the
+    /// earliest revisions that no other change has.
+    fn difference(
+        &mut self,
+        plane: &Plane,
+        follow: &Follow,
+        (read_at, items): (Revision, Vec<KeyValue>),
+    ) -> Vec<FollowedRevision> {
         let mut followed = Vec::new();
         let mut gone = std::mem::take(&mut self.known);
         for item in items {
-            if item.key == self.bounds.0 {
+            if item.key == follow.marker {
                 if item.modified > self.read_through {
                     followed.push(FollowedRevision {
                         revision: item.modified,
@@ -505,10 +466,119 @@ impl Follower {
                 content: RevisionContent::External(vec![change]),
             });
         }
-        drop(plane);
         followed.sort_by_key(|followed| followed.revision);
         self.read_through = self.read_through.max(read_at);
-        self.hand_over(followed).await?;
-        Some(Ok(()))
+        followed
+    }
+}
+
+/// The task that keeps the watch open, and reads it while nobody else does.
+struct Follower {
+    plane: Weak<Plane>,
+    store: Arc<dyn Store>,
+    follow: Weak<Follow>,
+    room: Arc<Notify>,
+    bounds: (Bytes, Bytes),
+}
+
+impl Follower {
+    async fn run(self) {
+        let mut wait = RETRY_FIRST;
+        loop {
+            let Some(before) = self.read_through() else {
+                return;
+            };
+            let (start, end) = self.bounds.clone();
+            let error = match self.store.watch(start, end, before).await {
+                Ok(watch) => match self.read(watch).await {
+                    Some(end) => end.to_string(),
+                    None => return,
+                },
+                Err(ReadError::Compacted { .. }) => match self.reread().await {
+                    Some(Ok(())) => continue,
+                    Some(Err(error)) => error.to_string(),
+                    None => return,
+                },
+                Err(error) => error.to_string(),
+            };
+            if self.read_through().is_some_and(|through| through > before) {
+                wait = RETRY_FIRST;
+            }
+            tracing::debug!(
+                error,
+                "the watch on external keys ended and is opened again"
+            );
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(RETRY_MAX);
+        }
+    }
+
+    fn read_through(&self) -> Option<Revision> {
+        let follow = self.follow.upgrade()?;
+        let reader = follow.reader.lock();
+        Some(reader.read_through)
+    }
+
+    /// Reads a watch to its end. Returns `None` if the plane was dropped.
+    async fn read(&self, watch: StoreWatch) -> Option<WatchEnd> {
+        let arrivals = watch.arrivals();
+        self.follow.upgrade()?.reader.lock().watch = Some(watch);
+        let mut ask_at = Instant::now() + ASK_EVERY;
+        loop {
+            {
+                let (plane, follow) = (self.plane.upgrade()?, self.follow.upgrade()?);
+                let mut reader = follow.reader.lock();
+                if let Err(end) = reader.read(&plane, &follow) {
+                    reader.watch = None;
+                    return Some(end);
+                }
+            }
+            tokio::select! {
+                () = arrivals.wait() => {}
+                () = self.room.notified() => {}
+                () = sleep_until(ask_at) => {
+                    // Progress keeps the bookmarks of idle watchers ahead of compaction.
+                    let asked = self.store.request_progress().await;
+                    tracing::trace!(?asked, "requested progress of the watch on external keys");
+                    ask_at = Instant::now() + ASK_EVERY;
+                }
+            }
+        }
+    }
+
+    /// Returns the external keys and the marker, at one revision.
+    async fn read_keys(&self) -> Result<(Revision, Vec<KeyValue>), ReadError> {
+        let (start, end) = self.bounds.clone();
+        let mut request = Some(RangeRequest::between(start, end));
+        let mut items = Vec::new();
+        let mut read_at = None;
+        while let Some(page) = request {
+            let reply = self.store.range(page.clone()).await?;
+            request = page.next_page(&reply);
+            read_at.get_or_insert(reply.revision);
+            items.extend(reply.items);
+        }
+        Ok((read_at.unwrap_or_default(), items))
+    }
+
+    /// Reads the external keys and queues the difference, because the store has compacted changes
+    /// that the watch missed. Returns `None` if the plane was dropped.
+    async fn reread(&self) -> Option<Result<(), ReadError>> {
+        let read = match self.read_keys().await {
+            Ok(read) => read,
+            Err(error) => return Some(Err(error)),
+        };
+        loop {
+            {
+                let (plane, follow) = (self.plane.upgrade()?, self.follow.upgrade()?);
+                let mut reader = follow.reader.lock();
+                if follow.state.lock().queue.len() < WAITING_MAX {
+                    let followed = reader.difference(&plane, &follow, read);
+                    plane.queue_followed(&follow, followed, reader.read_through);
+                    return Some(Ok(()));
+                }
+            }
+            self.room.notified().await;
+        }
     }
 }
