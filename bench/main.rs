@@ -5,6 +5,7 @@
 //! results.
 
 mod against_bare;
+mod against_etcd;
 mod arguments;
 mod bare;
 mod builds;
@@ -85,6 +86,14 @@ enum Command {
     AgainstBare {
         #[command(flatten)]
         arguments: AgainstBareArguments,
+    },
+    /// What a create costs the server on etcd, beyond a bare client of etcd and an embedded store
+    AgainstEtcd {
+        /// Blocks on each side
+        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        #[command(flatten)]
+        effort: EffortArguments,
     },
     /// Print the tables of result files, or write them into documents
     Table {
@@ -231,6 +240,9 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
             });
         }
         Command::AgainstBare { arguments } => against_bare::against_bare(&arguments, format).await,
+        Command::AgainstEtcd { rounds, effort } => {
+            against_etcd::against_etcd(rounds, &effort).await
+        }
         Command::Table { arguments } => table::table(&arguments),
         Command::CreatePlane { server, count } => {
             planes::create_plane(&open(&server).await?, count, format).await

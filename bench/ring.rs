@@ -195,6 +195,11 @@ impl Ring {
         Ok(Arc::new(Lane::open(&endpoint).await?))
     }
 
+    /// Returns the address of etcd.
+    pub fn etcd_url(&self) -> String {
+        format!("http://{}", self.etcd.endpoints().concat())
+    }
+
     /// Returns the processes: replicas by their names, and etcd.
     pub fn processes(&self) -> Vec<Process> {
         let replicas = self.replicas.iter().enumerate();
