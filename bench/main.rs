@@ -16,6 +16,7 @@ mod hand_off;
 mod interleave;
 mod lane;
 mod load;
+mod memory_by_object;
 mod planes;
 mod proc;
 mod program;
@@ -42,6 +43,7 @@ use crate::against_bare::AgainstBareArguments;
 use crate::arguments::{EffortArguments, ServerArguments};
 use crate::builds::BuildsArguments;
 use crate::compare::CompareArguments;
+use crate::memory_by_object::MemoryArguments;
 use crate::report::{Format, show, show_quantiles};
 use crate::ring_planes::Crowd;
 use crate::scenarios::Scenario;
@@ -127,6 +129,11 @@ enum Command {
         /// Seconds to let the server settle before memory is read
         #[arg(long, default_value_t = 3.0)]
         settle: f64,
+    },
+    /// Create very many objects in a plane and measure what each takes beyond its own bytes
+    MemoryByObject {
+        #[command(flatten)]
+        arguments: MemoryArguments,
     },
     /// What a hop adds: one plane through its owner and through the other replica of two
     Forward {
@@ -256,6 +263,9 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         } => {
             let settle = Duration::from_secs_f64(settle);
             planes::idle_planes(&open(&server).await?, planes, watches, settle, format).await
+        }
+        Command::MemoryByObject { arguments } => {
+            memory_by_object::memory_by_object(&arguments, format).await
         }
         Command::Forward { rounds, effort } => {
             forward::forward(&effort.rounds(rounds), format).await

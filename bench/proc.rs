@@ -64,12 +64,24 @@ impl Process {
     /// # Errors
     /// Returns an error if the process has ended.
     pub fn resident(&self) -> Result<u64> {
+        self.memory("VmRSS:")
+    }
+
+    /// Returns the resident memory in bytes without pages of files.
+    ///
+    /// # Errors
+    /// Returns an error if the process has ended.
+    pub fn anonymous(&self) -> Result<u64> {
+        self.memory("RssAnon:")
+    }
+
+    fn memory(&self, field: &str) -> Result<u64> {
         let text = std::fs::read_to_string(format!("/proc/{}/status", self.pid))
             .with_context(|| format!("the process {} has ended", self.name))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = text.lines().find_map(|line| line.strip_prefix(field));
         let kib = line.and_then(|line| line.split_whitespace().next());
-        let kib: u64 = kib.context("no VmRSS")?.parse()?;
-        Ok(kib * 1024)
+        let kib = kib.with_context(|| format!("{} shows no {field}", self.name))?;
+        Ok(kib.parse::<u64>()? * 1024)
     }
 }
 
@@ -203,7 +215,12 @@ mod tests {
     #[test]
     fn this_process_has_used_time_and_memory() {
         let own = Process::find(std::process::id()).expect("this process runs");
-        assert!(own.resident().expect("runs") > 0);
+        let resident = own.resident().expect("runs");
+        let anonymous = own.anonymous().expect("runs");
+        assert!(
+            0 < anonymous && anonymous < resident,
+            "{anonymous} of {resident}"
+        );
         assert!(own.cpu().is_ok());
     }
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
 use crate::disk;
+use crate::memory_by_object::Weighed;
 use crate::program::output_of;
 use crate::report::{Block, Quantiles};
 use crate::verdict::{Interval, Verdict};
@@ -36,6 +37,8 @@ pub enum Kind {
     Compare,
     /// CPU per operation of side `server` over side `bare`.
     AgainstBare,
+    /// No ratio: the memory of a server.
+    MemoryByObject,
 }
 
 /// A result file.
@@ -59,6 +62,9 @@ pub struct Results {
     pub sides: Vec<Side>,
     /// The scenarios in the order in which they ran.
     pub scenarios: Vec<Measured>,
+    /// For [`Kind::MemoryByObject`]: the memory with the objects of each kind.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<Weighed>,
 }
 
 /// The machine of a run.
@@ -275,6 +281,7 @@ impl Results {
             machine: Machine::read(&std::env::temp_dir())?,
             sides,
             scenarios: Vec::new(),
+            memory: Vec::new(),
         })
     }
 
@@ -440,6 +447,7 @@ pub mod tests {
             machine,
             sides: ["a", "b", "twin"].map(Side::named).to_vec(),
             scenarios: Vec::new(),
+            memory: Vec::new(),
         };
         for (scenario, times) in [
             ("get", [30.0, 30.0, 30.0]),

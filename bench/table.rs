@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::memory_by_object::Weighed;
 use crate::report::Spread;
 use crate::results::{Kind, Measured, Results, Samples, folder};
 use crate::verdict::{Interval, Verdict};
@@ -75,6 +76,16 @@ pub fn markdown(results: &Results) -> String {
     let heads: &[&str] = match results.command {
         Kind::Builds => &["scenario", "a, CPU", "b, CPU", "b/a", "a/a", "verdict"],
         Kind::Compare | Kind::AgainstBare => &pair,
+        Kind::MemoryByObject => &[
+            "resource",
+            "after",
+            "objects",
+            "memory",
+            "history",
+            "own bytes",
+            "bytes per object",
+            "above its own",
+        ],
     };
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let mut text = row(&heads);
@@ -82,10 +93,12 @@ pub fn markdown(results: &Results) -> String {
     for measured in &results.scenarios {
         let cells = match results.command {
             Kind::Builds => build_cells(measured),
-            Kind::Compare | Kind::AgainstBare => pair_cells(measured),
+            Kind::Compare | Kind::AgainstBare | Kind::MemoryByObject => pair_cells(measured),
         };
         text.push_str(&row(&cells));
     }
+    let weighed = results.memory.iter().flat_map(Weighed::rows);
+    weighed.for_each(|cells| text.push_str(&row(&cells)));
     text.push('\n');
     text.push_str(&caption(results));
     text
@@ -171,6 +184,9 @@ fn caption(results: &Results) -> String {
             "CPU per operation of the server and its store; operations per CPU second of the first over the second"
         }
         Kind::AgainstBare => "CPU per operation, and the first over the second",
+        Kind::MemoryByObject => {
+            "Anonymous memory of the server; bytes per object since the start, and how many of them are not those of a GET of it"
+        }
     };
     let effort = &results.arguments["effort"];
     let number = |name: &str| effort[name].as_f64().unwrap_or_default();
@@ -178,11 +194,20 @@ fn caption(results: &Results) -> String {
     let rounds = rounds.map_or(0, |measured| measured.order.len());
     let rate = effort["rate"].as_f64();
     let rate = rate.map_or_else(String::new, |rate| format!(", {rate} requests a second"));
+    let load = match results.command {
+        Kind::MemoryByObject => {
+            let churn = results.arguments["churn"].as_u64().unwrap_or_default();
+            format!("Churn: {churn} % patched, as many deleted and created anew")
+        }
+        Kind::Builds | Kind::Compare | Kind::AgainstBare => format!(
+            "{rounds} rounds of {} s, {} streams{rate}",
+            number("seconds"),
+            number("streams")
+        ),
+    };
     let machine = &results.machine;
     format!(
-        "{meaning}. {rounds} rounds of {} s, {} streams{rate}; {} cores, {}, Linux {}, fdatasync {:.0} µs, load {} before; {}{}, {}.\n",
-        number("seconds"),
-        number("streams"),
+        "{meaning}. {load}; {} cores, {}, Linux {}, fdatasync {:.0} µs, load {} before; {}{}, {}.\n",
         machine.cores,
         machine.cpu,
         machine.kernel,
