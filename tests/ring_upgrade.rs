@@ -53,7 +53,9 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
     create_plane(&scene.root, "between").await?;
     sleep(kept).await;
     scene.nothing_has_changed().await?;
+    let mut large = vec![Large::create(&scene.root, "between").await?];
     roll(&mut ring, &old, "back").await?;
+    large[0].is_served(&scene.root).await?;
     sleep(kept).await;
     scene.nothing_has_changed().await?;
     roll(&mut ring, &new, "up again").await?;
@@ -74,6 +76,13 @@ async fn an_upgrade_goes_forth_and_back_and_forth_and_then_stays() -> Result<()>
         "from the first request, of planes that slept: {}",
         Spread::of(took)
     );
+    // The store's level has risen, so this one is packed. Its plane then goes from owner to owner.
+    create_plane(&scene.root, "after").await?;
+    large.push(Large::create(&scene.root, "after").await?);
+    roll(&mut ring, &new, "once more").await?;
+    for large in &large {
+        large.is_served(&scene.root).await?;
+    }
     scene.judge().await?;
     stays_out(&ring, &old).await?;
     judge(&ring, load, demanded(), &[], Vec::new()).await
@@ -93,6 +102,7 @@ async fn the_tagged_release_and_this_one_follow_each_other() -> Result<()> {
     let mut ring = Ring::start(&wished(wish)?).await?.context("no ring")?;
     let load = loaded(&ring).await?;
     let root = ring.controller.admin()?;
+    let mut large = Vec::new();
     for (program, what) in [
         (&new, "to this release"),
         (&old, "back to the tagged one"),
@@ -100,7 +110,12 @@ async fn the_tagged_release_and_this_one_follow_each_other() -> Result<()> {
     ] {
         roll(&mut ring, program, what).await?;
         // The other release must serve planes that this one creates.
-        create_plane(&root, &format!("made-{}", what.replace(' ', "-"))).await?;
+        let plane = format!("made-{}", what.replace(' ', "-"));
+        create_plane(&root, &plane).await?;
+        large.push(Large::create(&root, &plane).await?);
+        for large in &large {
+            large.is_served(&root).await.context(what)?;
+        }
         sleep(kept).await;
     }
     judge(&ring, load, demanded(), &[], Vec::new()).await
@@ -138,6 +153,37 @@ async fn planes_come_to_the_layer_although_their_owners_die() -> Result<()> {
     );
     scene.judge().await?;
     judge(&ring, load, Demand::Honest, &[], gaps).await
+}
+
+/// A ConfigMap so large that releases which can do so pack it in the store.
+struct Large {
+    path: String,
+    made: Json,
+}
+
+impl Large {
+    async fn create(root: &Endpoint, plane: &str) -> Result<Self> {
+        let pool = Pool::new(root.clone(), 1);
+        let maps = of(plane, "/api/v1/namespaces/default/configmaps");
+        let data = json!({"text": "a line that is there often\n".repeat(2000)});
+        let body = json!({"metadata": {"name": "large"}, "data": data});
+        let (status, made) = ask(&pool, Method::POST, &maps, &body).await?;
+        ensure!(status == 201, "{maps}: {status} {made}");
+        let path = format!("{maps}/large");
+        Ok(Self { path, made })
+    }
+
+    /// Checks that it is served as it was made.
+    async fn is_served(&self, root: &Endpoint) -> Result<()> {
+        let pool = Pool::new(root.clone(), 1);
+        let (status, read) = ask(&pool, Method::GET, &self.path, &Json::Null).await?;
+        ensure!(
+            status == 200 && read == self.made,
+            "{}: {status}",
+            self.path
+        );
+        Ok(())
+    }
 }
 
 /// Does a rolling update to a program.

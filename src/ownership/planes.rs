@@ -239,6 +239,7 @@ impl Planes {
             metrics: PlaneMetrics::default(),
             closing: CancellationToken::new(),
         });
+        planes.allow_by(&planes.floor());
         crate::planes::rebalance::start(&planes);
         crate::planes::level_floor::follow(&planes);
         Ok((planes, LayerHash(record.layer)))

@@ -42,6 +42,7 @@ mod lifecycle;
 mod memory;
 mod metrics;
 mod observer;
+mod packed;
 mod plane;
 mod record;
 mod state;
@@ -77,6 +78,7 @@ pub use lifecycle::params::{PlaneParams, PlaneRecord};
 pub use lifecycle::tenure::PauseError;
 pub use memory::{Memory, Reservation, Share};
 pub use observer::Observer;
+pub use packed::PACKED_LEVEL;
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
 #[cfg(any(test, feature = "testing"))]

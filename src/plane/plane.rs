@@ -23,19 +23,17 @@ use crate::lifecycle::load::Loaded;
 use crate::lifecycle::params::PlaneParams;
 use crate::memory::Memory;
 use crate::observer::Observer;
-use crate::record::{KeySpace, header_len};
+use crate::record::KeySpace;
 use crate::state::claim::Claim;
-use crate::state::entry::Entry;
 use crate::state::overlay::Overlay;
 use crate::state::{Context, Root, Snapshot};
-use crate::version::{Base, Stamp, Version};
+use crate::version::{Base, Version};
 use crate::write::committer::Committer;
 use crate::write::follow::Follow;
 use crate::write::key_queue::{KeyQueueGuard, KeyQueues};
-use crate::write::prepared_write::{Committed, Operation, SubmitError, Write};
+use crate::write::prepared_write::{Committed, SubmitError, Write};
 use crate::write::sequencer::{
-    Budget, CutStatus, NextPart, NotAccepted, QueuedChange, QueuedOperation, QueuedWrite,
-    Sequencer, Wakeup,
+    Budget, CutStatus, NextPart, NotAccepted, QueuedWrite, Sequencer, Wakeup,
 };
 
 /// Poll interval for events that have no notification, such as a member read. Longer would delay
@@ -380,56 +378,6 @@ impl Plane {
         }
     }
 
-    /// Returns the operations in the form of the queue, with their size in bytes in the store.
-    /// Refuses operations that the store would refuse.
-    fn queued_operations(
-        &self,
-        operations: Vec<Operation>,
-    ) -> Result<(Vec<QueuedOperation>, usize), SubmitError> {
-        static STAMPS: AtomicU64 = AtomicU64::new(1);
-        if operations.is_empty() {
-            return Err(SubmitError::Malformed("no operation"));
-        }
-        if operations.len() > Write::OPERATIONS_MAX {
-            return Err(SubmitError::Malformed("more operations than a transaction"));
-        }
-        let limits = self.committer.limits();
-        let mut keys = BTreeSet::new();
-        let mut total = 0;
-        let mut queued = Vec::with_capacity(operations.len());
-        for operation in &operations {
-            if !keys.insert(operation.key()) {
-                return Err(SubmitError::Malformed("two operations have the same key"));
-            }
-            if self
-                .external()
-                .is_some_and(|external| external.contains(operation.key()))
-            {
-                return Err(SubmitError::Malformed("only the ring writes this object"));
-            }
-        }
-        drop(keys);
-        for operation in operations {
-            let key_bytes = operation.key().as_bytes().len() + self.keys.overhead();
-            let value_bytes = match &operation {
-                Operation::Put { object, .. } => header_len(object) + object.body.len(),
-                Operation::Delete { .. } => 0,
-            };
-            check_size(value_bytes, limits.value_bytes_max)?;
-            check_size(key_bytes, limits.key_bytes_max)?;
-            total += key_bytes + value_bytes;
-            queued.push(QueuedOperation::new(match operation {
-                Operation::Put { key, object } => {
-                    let stamp = Stamp::sequenced(STAMPS.fetch_add(1, Ordering::Relaxed));
-                    QueuedChange::Put(Entry::in_flight(key, stamp, object))
-                }
-                Operation::Delete { key } => QueuedChange::Delete(key),
-            }));
-        }
-        check_size(total, limits.txn_bytes_max)?;
-        Ok((queued, total))
-    }
-
     #[cfg(test)]
     pub(crate) fn is_settled(&self) -> bool {
         self.guard.intake() != Intake::Wait
@@ -528,6 +476,10 @@ impl Plane {
         &self.guard
     }
 
+    pub(crate) fn committer(&self) -> &Arc<Committer> {
+        &self.committer
+    }
+
     pub(crate) fn store(&self) -> &Arc<dyn Store> {
         self.committer.store()
     }
@@ -572,13 +524,6 @@ impl fmt::Debug for Plane {
             .field("id", &self.id)
             .finish_non_exhaustive()
     }
-}
-
-fn check_size(bytes: usize, bytes_max: usize) -> Result<(), SubmitError> {
-    if bytes > bytes_max {
-        return Err(SubmitError::TooLarge { bytes, bytes_max });
-    }
-    Ok(())
 }
 
 async fn until<F: Future>(deadline: Option<Instant>, wait: F) -> Result<F::Output, SubmitError> {

@@ -13,6 +13,7 @@ use polyplane_storage::prefix_end;
 
 use crate::key::{Key, Prefix};
 use crate::layers::chain::record::StepsRecord;
+use crate::packed::unpack;
 use crate::state::entry::{Flags, NewObject, Versions};
 use crate::version::Version;
 
@@ -21,8 +22,10 @@ const FORMAT: u8 = 1;
 /// The number of the form of steps of which the first are folded. An older program that does not
 /// know this number refuses the value.
 const FOLDED: u8 = 2;
+/// The number of the form of an object whose body is packed.
+const PACKED: u8 = 3;
 /// The newest form that this program reads.
-const NEWEST: u8 = FOLDED;
+const NEWEST: u8 = PACKED;
 const OBJECT: u8 = 0;
 const TOMBSTONE: u8 = 1;
 const HEAD: u8 = 2;
@@ -34,6 +37,8 @@ const START_LEN: usize = 3;
 /// Bytes between the start of an object's value and its storage version: flags, two versions,
 /// expiry, slot, labels.
 const OBJECT_LEN: usize = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 1;
+/// Bytes of the body's length, which stands before a packed body.
+const BODY_BYTES_LEN: usize = 4;
 
 /// The store keys of one plane.
 #[derive(Debug, Clone)]
@@ -189,13 +194,22 @@ impl EventHeader {
     }
 }
 
-/// Returns the number of bytes of the header of an object's value.
-pub(crate) fn header_len(object: &NewObject) -> usize {
-    START_LEN + OBJECT_LEN + object.storage_version.len()
+/// Returns the number of bytes of an object's value, given the packed form of its body if it has
+/// one.
+pub(crate) fn value_len(object: &NewObject, packed: Option<&Bytes>) -> usize {
+    let header = START_LEN + OBJECT_LEN + object.storage_version.len();
+    header + packed.map_or(object.body.len(), |packed| BODY_BYTES_LEN + packed.len())
 }
 
+/// Returns the record of an object, with its body as it is.
 pub(crate) fn encode_object(header: EventHeader, object: &NewObject) -> Bytes {
-    encode_body(OBJECT, header, object)
+    encode_body(OBJECT, header, object, None)
+}
+
+/// Returns the record of an object with the packed form of its body. A program below the level
+/// [`PACKED_LEVEL`](crate::PACKED_LEVEL) refuses it.
+pub(crate) fn encode_packed(header: EventHeader, object: &NewObject, packed: &Bytes) -> Bytes {
+    encode_body(OBJECT, header, object, Some(packed))
 }
 
 /// Returns the record of an external write.
@@ -205,17 +219,19 @@ pub(crate) fn encode_external(object: &NewObject) -> Bytes {
         previous: Version::ZERO,
         created: Version::ZERO,
     };
-    encode_body(EXTERNAL, header, object)
+    encode_body(EXTERNAL, header, object, None)
 }
 
 pub(crate) fn encode_marker() -> Bytes {
     Bytes::from_static(&[FORMAT, MARKER, 0])
 }
 
-fn encode_body(kind: u8, header: EventHeader, object: &NewObject) -> Bytes {
+fn encode_body(kind: u8, header: EventHeader, object: &NewObject, packed: Option<&Bytes>) -> Bytes {
     let offset = |at: usize| u32::try_from(at).expect("bodies are bounded far below 4 GiB");
-    let mut out = BytesMut::with_capacity(header_len(object) + object.body.len());
-    start(&mut out, kind, header.index);
+    let mut out = BytesMut::with_capacity(value_len(object, packed));
+    out.put_u8(packed.map_or(FORMAT, |_| PACKED));
+    out.put_u8(kind);
+    out.put_u8(header.index);
     out.put_u8(object.flags.0);
     out.put_u64(header.previous.raw());
     out.put_u64(header.created.raw());
@@ -226,7 +242,13 @@ fn encode_body(kind: u8, header: EventHeader, object: &NewObject) -> Bytes {
     out.put_u32(offset(labels.len()));
     out.put_u8(u8::try_from(object.storage_version.len()).expect("API versions are short"));
     out.put_slice(object.storage_version.as_bytes());
-    out.put_slice(&object.body);
+    match packed {
+        Some(packed) => {
+            out.put_u32(offset(object.body.len()));
+            out.put_slice(packed);
+        }
+        None => out.put_slice(&object.body),
+    }
     out.freeze()
 }
 
@@ -278,12 +300,12 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
     let kind = rest.get_u8();
     let index = rest.get_u8();
     match kind {
-        OBJECT if format == FORMAT => {
-            let (header, object) = decode_object(index, rest)?;
+        OBJECT if format == FORMAT || format == PACKED => {
+            let (header, object) = decode_object(index, rest, format == PACKED)?;
             Ok(Record::Object { header, object })
         }
         EXTERNAL if format == FORMAT => {
-            let (_, object) = decode_object(index, rest)?;
+            let (_, object) = decode_object(index, rest, false)?;
             Ok(Record::External(object))
         }
         MARKER if format == FORMAT && rest.is_empty() => Ok(Record::Marker),
@@ -313,7 +335,11 @@ pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
     }
 }
 
-fn decode_object(index: u8, mut rest: Bytes) -> Result<(EventHeader, NewObject), RecordError> {
+fn decode_object(
+    index: u8,
+    mut rest: Bytes,
+    is_packed: bool,
+) -> Result<(EventHeader, NewObject), RecordError> {
     if rest.len() < OBJECT_LEN {
         return Err(RecordError::Damaged);
     }
@@ -330,7 +356,10 @@ fn decode_object(index: u8, mut rest: Bytes) -> Result<(EventHeader, NewObject),
     }
     let version_text = rest.split_to(version_len);
     let storage_version = std::str::from_utf8(&version_text).map_err(|_| RecordError::Damaged)?;
-    let body = rest;
+    let body = match is_packed {
+        true => unpacked(rest)?,
+        false => rest,
+    };
     if version_slot > body.len() || labels_start + labels_len > body.len() {
         return Err(RecordError::Damaged);
     }
@@ -350,9 +379,19 @@ fn decode_object(index: u8, mut rest: Bytes) -> Result<(EventHeader, NewObject),
     Ok((header, object))
 }
 
+/// Returns the body, given its length and its packed form.
+fn unpacked(mut rest: Bytes) -> Result<Bytes, RecordError> {
+    if rest.len() < BODY_BYTES_LEN {
+        return Err(RecordError::Damaged);
+    }
+    let body_bytes = rest.get_u32() as usize;
+    unpack(&rest, body_bytes).ok_or(RecordError::Damaged)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::packed::pack;
     use crate::testing::object;
 
     #[test]
@@ -389,6 +428,44 @@ mod tests {
             panic!("a head record was written");
         };
         assert_eq!(deleted, [Version::from_raw(8), Version::from_raw(9)]);
+    }
+
+    #[test]
+    fn a_packed_body_reads_back_and_its_damage_is_reported() {
+        let wanted = object("a", "x", &"value ".repeat(2000));
+        let header = EventHeader {
+            index: 7,
+            previous: Version::from_raw(5),
+            created: Version::from_raw(3),
+        };
+        let packed = pack(&wanted.body).expect("it shrinks");
+        let value = encode_packed(header, &wanted, &packed);
+        assert_eq!(value.len(), value_len(&wanted, Some(&packed)));
+        assert!(value.len() < wanted.body.len() / 10);
+        let Ok(Record::Object { header, object }) = decode(&value) else {
+            panic!("an object was written");
+        };
+        assert_eq!((header.index, header.previous.raw()), (7, 5));
+        assert_eq!(object.body, wanted.body);
+        assert_eq!(object.labels, wanted.labels);
+        assert_eq!(object.version_slot, wanted.version_slot);
+        for len in 0..value.len() {
+            let cut = decode(&value.slice(..len));
+            assert_eq!(cut.err(), Some(RecordError::Damaged), "{len} bytes of it");
+        }
+        let body_bytes_at = value.len() - packed.len() - BODY_BYTES_LEN;
+        for (at, bit) in
+            (body_bytes_at..value.len()).flat_map(|at| (0..8).map(move |bit| (at, bit)))
+        {
+            let mut damaged = BytesMut::from(&value[..]);
+            damaged[at] ^= 1 << bit;
+            match decode(&damaged.freeze()) {
+                Err(error) => assert_eq!(error, RecordError::Damaged),
+                // A bit that means nothing to zstd.
+                Ok(Record::Object { object, .. }) => assert_eq!(object.body, wanted.body),
+                Ok(other) => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]

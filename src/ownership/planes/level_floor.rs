@@ -12,6 +12,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use polyplane_plane::PACKED_LEVEL;
 use polyplane_ring::ViewNumber;
 use polyplane_storage::{
     CommitError, Compare, KeyValue, Op, ReadError, Revision, Store, Txn, WatchEnd,
@@ -126,7 +127,10 @@ pub(crate) fn follow(planes: &Arc<Planes>) {
 
 fn see(planes: &Planes, floor: Result<Floor, Damaged>) {
     match floor {
-        Ok(floor) => planes.floor_seen().see(floor),
+        Ok(floor) => {
+            planes.allow_by(&floor);
+            planes.floor_seen().see(floor);
+        }
         Err(error) => tracing::error!(%error, "the store's floor cannot be decoded"),
     }
 }
@@ -136,6 +140,14 @@ fn of(found: Option<&KeyValue>) -> Result<Floor, Damaged> {
 }
 
 impl Planes {
+    /// Lets the committer write what only programs of the floor's level read. The floor never falls,
+    /// so nothing is ever taken back.
+    pub(crate) fn allow_by(&self, floor: &Floor) {
+        if floor.level >= PACKED_LEVEL {
+            self.committer().begin_packing();
+        }
+    }
+
     /// Returns the store's level floor as this replica has last seen it.
     pub fn floor(&self) -> Floor {
         self.floor_seen().floor.borrow().clone()

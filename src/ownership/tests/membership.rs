@@ -3,8 +3,8 @@
 use super::*;
 use crate::records::{FLOOR_KEY, Floor, encode_floor};
 use polyplane_plane::Answerable;
-use polyplane_plane::LayerHash;
-use polyplane_storage::ReadFault;
+use polyplane_plane::{LayerHash, PACKED_LEVEL};
+use polyplane_storage::{KeyValue, RangeRequest, ReadFault};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn members_see_each_other_come_and_go() {
@@ -272,6 +272,36 @@ async fn the_floor_says_which_layer_planes_have() {
     new.planes.raise_floor().await.expect("it is raised");
     until("it is told", || new.planes.may_step()).await;
     assert_eq!(new.planes.birth_layer(), LayerHash("layer of 2".to_owned()));
+}
+
+/// Large bodies are packed (DESIGN.md, Opening) only once no program may join that cannot read them,
+/// also by a replica that starts later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_are_packed_from_the_rise_of_the_floor_on() {
+    let town = Town::new();
+    let of_level = |name| ReplicaOptions {
+        level: PACKED_LEVEL,
+        ..options(name)
+    };
+    let a = town.join_as(of_level("a")).await;
+    until("it is seen", || members(&a) == ["a"]).await;
+    let birth = town.plane("p").await;
+    let large = "word ".repeat(4000);
+    let stored_bytes = async |name: &str| {
+        town.write(&birth, name, &large).await;
+        let range = RangeRequest::prefix(format!("p/{}/o/", birth.id));
+        let found = town.store.range(range).await.expect("it answers").items;
+        let of_name = |item: &&KeyValue| item.key.ends_with(name.as_bytes());
+        found.iter().find(of_name).expect("stored").value.len()
+    };
+    assert!(stored_bytes("before").await > large.len());
+    a.planes.raise_floor().await.expect("it is raised");
+    until("it is seen", || a.planes.floor().level == PACKED_LEVEL).await;
+    assert!(stored_bytes("after").await < large.len() / 10);
+    a.planes.close().await;
+    town.replicas.lock().remove("a");
+    town.join_as(of_level("b")).await;
+    assert!(stored_bytes("later").await < large.len() / 10);
 }
 
 /// A replica that joins while the floor is being raised either is seen by the replica that raises

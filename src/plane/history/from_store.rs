@@ -4,7 +4,7 @@
 //! The plane's own writes carry their versions in their records. External writes carry none, so
 //! reading begins with the external objects as they were before the first event.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -22,6 +22,10 @@ use crate::record::{Record, RecordError, decode};
 use crate::state::entry::{Entry, ObjectRef, Versions};
 use crate::version::{Base, Stamp, Version};
 use crate::yielding::YieldBudget;
+
+/// Bytes of the objects in the events that are rebuilt at a time. Older events are dropped, as the
+/// log would drop them. Without this limit a packed history of a few MiB could fill the memory.
+const REBUILT_BYTES_MAX: usize = 64 << 20;
 
 /// The store's history after the revision `after`.
 struct Past {
@@ -69,6 +73,7 @@ impl Plane {
         };
         match self.rebuild(&past, values_over_time).await {
             Ok(Rebuilt { events, floor, .. }) => {
+                let events = Vec::from(events);
                 let defined = self.context().derive.defined(&events);
                 self.log().prepend(events, &defined, floor);
             }
@@ -162,7 +167,8 @@ impl Plane {
         };
         let mut rebuilt = Rebuilt {
             floor: Floor::new(floor.version.min(opened.head), floor.cause),
-            events: Vec::new(),
+            events: VecDeque::new(),
+            bytes: 0,
             newest: HashMap::new(),
             values_over_time,
         };
@@ -305,7 +311,9 @@ impl Plane {
 /// A log that is being rebuilt from the store's history.
 struct Rebuilt {
     floor: Floor,
-    events: Vec<Arc<Event>>,
+    events: VecDeque<Arc<Event>>,
+    /// Bytes of the objects in `events`.
+    bytes: usize,
     /// The newest entry of each key up to the event that is being read; `None` if the entry was
     /// deleted.
     newest: HashMap<Key, Option<Arc<Entry>>>,
@@ -416,6 +424,7 @@ impl Rebuilt {
     /// Begins the log after an event whose replaced object the store has compacted.
     fn forgotten(&mut self, version: Version) {
         self.events.clear();
+        self.bytes = 0;
         self.floor = Floor::new(version, ExpiredCause::Compacted);
     }
 
@@ -427,13 +436,26 @@ impl Rebuilt {
         current: Option<Arc<Entry>>,
     ) {
         let (was, is) = self.values_over_time.around(version);
-        self.events.push(Event::new(
+        let event = Event::new(
             version,
             key,
             previous.map(|entry| ObjectRef::new(entry, was)),
             current.map(|entry| ObjectRef::new(entry, is)),
-        ));
+        );
+        self.bytes += object_bytes(&event);
+        self.events.push_back(event);
+        while self.bytes > REBUILT_BYTES_MAX
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.bytes -= object_bytes(&oldest);
+            self.floor = Floor::new(oldest.version(), ExpiredCause::Bytes);
+        }
     }
+}
+
+fn object_bytes(event: &Event) -> usize {
+    let objects = event.previous().into_iter().chain(event.current());
+    objects.map(|object| object.entry().body_len()).sum()
 }
 
 /// Returns the versions of an object that was written past the sequencer.
@@ -452,4 +474,49 @@ fn bytes_of(event: &StoreEvent) -> usize {
 
 fn index_of(at: usize) -> Result<u8, RecordError> {
     u8::try_from(at).map_err(|_| RecordError::Damaged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::object;
+    use crate::{Committer, Operation, SoleHolder, Write};
+    use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+
+    #[tokio::test]
+    async fn a_packed_history_takes_a_bounded_amount_of_memory() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let open = async || {
+            let committer = Committer::new(Arc::clone(&store));
+            committer.begin_packing();
+            let guard = SoleHolder::take(Arc::clone(&store), "f/a", "me").await;
+            let params = guard.expect("taken").empty_plane(committer);
+            Plane::open(params).await.expect("it opens")
+        };
+        let plane = open().await;
+        let text = "x".repeat(2 << 20);
+        let writes = 2 * REBUILT_BYTES_MAX / text.len();
+        for at in 0..writes {
+            let put = Operation::Put {
+                key: Key::new("", "configmaps", Some("ns"), "x"),
+                object: object("x", &at.to_string(), &text),
+            };
+            let write = Write {
+                operations: vec![put],
+                ..Write::default()
+            };
+            plane.submit(write).await.expect("it is packed");
+        }
+        let plane = open().await;
+        let past = plane.read_past(Revision(0)).await.expect("it answers");
+        let values = ValuesOverTime::new(Arc::clone(&plane.published().template_values));
+        let rebuilt = plane.rebuild(&past, values).await.expect("ours");
+        assert!(rebuilt.bytes <= REBUILT_BYTES_MAX);
+        let bytes: usize = rebuilt.events.iter().map(|event| object_bytes(event)).sum();
+        assert_eq!(bytes, rebuilt.bytes);
+        assert!(rebuilt.bytes > REBUILT_BYTES_MAX - 3 * text.len());
+        assert_eq!(rebuilt.floor.cause, ExpiredCause::Bytes);
+        let oldest = rebuilt.events.front().expect("the newest are kept");
+        assert!(rebuilt.floor.version < oldest.version());
+    }
 }

@@ -596,6 +596,12 @@ mod tests {
     use super::*;
     use crate::testing::{object, template_values};
 
+    /// A plane of a million objects has as many entries. bench/RESULTS.md names the sum.
+    #[test]
+    fn an_entry_fits_the_memory_that_it_had() {
+        assert!(size_of::<Entry>() <= 176, "{}", size_of::<Entry>());
+    }
+
     #[test]
     fn the_version_is_spliced_in_and_replaced() {
         let key = Key::new("", "configmaps", Some("ns"), "a");

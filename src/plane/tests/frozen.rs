@@ -7,9 +7,10 @@ use super::*;
 use crate::layers::chain::fold::{CommitOffset, FoldRow, FoldedCommit};
 use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRecord};
 use crate::layers::layer_store::frozen_layer;
+use crate::packed::pack;
 use crate::record::{
     EventHeader, KeySpace, decode, encode_external, encode_head, encode_marker, encode_object,
-    encode_steps, encode_tombstone,
+    encode_packed, encode_steps, encode_tombstone,
 };
 
 fn steps() -> StepsRecord {
@@ -76,6 +77,7 @@ fn values() -> Vec<Written> {
     let mut unlabelled = object("unlabelled", "l", "v");
     unlabelled.labels = None;
     unlabelled.flags = Flags::DELETING;
+    let large = object("large", "label", &"value ".repeat(700));
     let first = EventHeader {
         index: 0,
         previous: Version::ZERO,
@@ -91,6 +93,10 @@ fn values() -> Vec<Written> {
         Written::new("object, first write", encode_object(first, &plain)),
         Written::new("object, changed, expires", encode_object(later, &rich)),
         Written::new("object, no labels", encode_object(later, &unlabelled)),
+        Written::new(
+            "object, packed",
+            encode_packed(later, &large, &pack(&large.body).expect("it shrinks")),
+        ),
         Written::new("tombstone", encode_tombstone(3, Version::from_raw(5 << 8))),
         Written::new("head", encode_head(4, &deleted)),
         Written::new("head, no delete", encode_head(0, &[])),

@@ -7,6 +7,7 @@ mod handoff;
 mod loads;
 mod outcomes;
 mod overlay;
+mod packing;
 mod steps;
 mod watches;
 mod weights;

@@ -24,7 +24,8 @@ use crate::memory::Memory;
 use crate::metrics::CommitMetrics;
 use crate::plane::Plane;
 use crate::record::{
-    EventHeader, encode_head, encode_marker, encode_object, encode_steps, encode_tombstone,
+    EventHeader, encode_head, encode_marker, encode_object, encode_packed, encode_steps,
+    encode_tombstone,
 };
 use crate::state::intern::Interner;
 use crate::version::Version;
@@ -54,6 +55,8 @@ pub struct Committer {
     memory: Arc<Memory>,
     metrics: CommitMetrics,
     prober: Arc<Prober>,
+    /// True once large bodies are packed.
+    packs: AtomicBool,
 }
 
 #[derive(Default)]
@@ -130,7 +133,19 @@ impl Committer {
             memory,
             metrics: CommitMetrics::default(),
             prober: Arc::default(),
+            packs: AtomicBool::new(false),
         })
+    }
+
+    /// Packs large bodies from now on. Call this once the store's floor has reached
+    /// [`PACKED_LEVEL`](crate::PACKED_LEVEL): until then a program that cannot read them may open a
+    /// plane.
+    pub fn begin_packing(&self) {
+        self.packs.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn packs(&self) -> bool {
+        self.packs.load(Ordering::Relaxed)
     }
 
     /// Returns the store.
@@ -460,7 +475,7 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
             lease: None,
         };
         match &operation.change {
-            QueuedChange::Put(entry) => {
+            QueuedChange::Put { entry, packed } => {
                 let created = previous.as_ref().and_then(|object| object.created());
                 let header = EventHeader {
                     index,
@@ -468,7 +483,11 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
                     created: created.unwrap_or_default(),
                 };
                 let object = entry.object().expect("what is queued is under way");
-                ops.push(put(key, encode_object(header, object)));
+                let value = match packed {
+                    Some(packed) => encode_packed(header, object, packed),
+                    None => encode_object(header, object),
+                };
+                ops.push(put(key, value));
             }
             // A deleted layer object needs a tombstone: removing the key would show the layer's
             // object again.

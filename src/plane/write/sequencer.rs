@@ -9,6 +9,7 @@ use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use bytes::Bytes;
 use polyplane_storage::Compare;
 use tokio::sync::oneshot;
 
@@ -48,7 +49,11 @@ pub(crate) struct QueuedOperation {
 #[derive(Debug)]
 pub(crate) enum QueuedChange {
     /// Puts this entry.
-    Put(Arc<Entry>),
+    Put {
+        entry: Arc<Entry>,
+        /// The packed form of its body, if the store gets that.
+        packed: Option<Bytes>,
+    },
     Delete(Key),
 }
 
@@ -62,14 +67,14 @@ impl QueuedOperation {
 
     pub(crate) fn key(&self) -> &Key {
         match &self.change {
-            QueuedChange::Put(entry) => entry.key(),
+            QueuedChange::Put { entry, .. } => entry.key(),
             QueuedChange::Delete(key) => key,
         }
     }
 
     fn apply(&self, root: &mut Root, context: &Context) -> Option<Arc<Entry>> {
         match &self.change {
-            QueuedChange::Put(entry) => root.put(Arc::clone(entry), context),
+            QueuedChange::Put { entry, .. } => root.put(Arc::clone(entry), context),
             QueuedChange::Delete(key) => root.remove(key, context),
         }
     }
@@ -286,7 +291,7 @@ impl Sequencer {
             return refuse(SubmitError::ClaimFailed(Broken::Claim(at)));
         }
         let absent = |operation: &QueuedOperation| match &operation.change {
-            QueuedChange::Put(_) => false,
+            QueuedChange::Put { .. } => false,
             QueuedChange::Delete(key) => self.accepted.resources.get(key).is_none(),
         };
         if let Some(at) = write.operations.iter().position(absent) {

@@ -324,7 +324,7 @@ impl Plane {
             for operation in &write.operations {
                 let version = Version::new(self.base(), revision, index);
                 let (previous, current) = match &operation.change {
-                    QueuedChange::Put(entry) => {
+                    QueuedChange::Put { entry, .. } => {
                         let previous = operation.previous.as_ref();
                         let created = previous.and_then(|old| root.object(old).created());
                         let created = created.unwrap_or(version);
