@@ -264,9 +264,7 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
             let settle = Duration::from_secs_f64(settle);
             planes::idle_planes(&open(&server).await?, planes, watches, settle, format).await
         }
-        Command::MemoryByObject { arguments } => {
-            memory_by_object::memory_by_object(&arguments, format).await
-        }
+        Command::MemoryByObject { arguments } => memory_by_object::run(&arguments, format).await,
         Command::Forward { rounds, effort } => {
             forward::forward(&effort.rounds(rounds), format).await
         }

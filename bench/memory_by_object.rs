@@ -15,10 +15,11 @@ use bytes::Bytes;
 use clap::Args;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use polyplane_tests::kubeconfig::Endpoint;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::Instant;
 
 use crate::lane::{Ask, Content, Lane};
 use crate::report::Format;
@@ -186,7 +187,7 @@ fn mebibytes(bytes: u64) -> String {
 /// # Errors
 /// Returns an error if the server does not start, refuses a request, or keeps more history than its
 /// budget allows.
-pub async fn memory_by_object(arguments: &MemoryArguments, format: Format) -> Result<()> {
+pub async fn run(arguments: &MemoryArguments, format: Format) -> Result<()> {
     let build = match arguments.kubeconfig {
         None => Some(Build::current(arguments.store.clone())?),
         Some(_) => None,
@@ -263,16 +264,16 @@ async fn weigh(
     let changed = count * arguments.churn / 100;
     weighed.looks.push(look("start", 0, plane, root).await?);
     let create = |name: u64| Change::Create(name);
-    run(plane, arguments.streams, 0..half, loaded, create).await?;
+    write_all(plane, arguments.streams, 0..half, loaded, create).await?;
     let after_half = look("half of the load", half, plane, root).await?;
     weighed.looks.push(after_half);
-    run(plane, arguments.streams, half..count, loaded, create).await?;
+    write_all(plane, arguments.streams, half..count, loaded, create).await?;
     weighed.own_bytes = own_bytes(plane, loaded, count).await?;
     weighed.looks.push(look("load", count, plane, root).await?);
-    run(plane, arguments.streams, 0..changed, loaded, Change::Patch).await?;
-    run(plane, arguments.streams, 0..changed, loaded, Change::Delete).await?;
+    write_all(plane, arguments.streams, 0..changed, loaded, Change::Patch).await?;
+    write_all(plane, arguments.streams, 0..changed, loaded, Change::Delete).await?;
     let anew = count..count + changed;
-    run(plane, arguments.streams, anew, loaded, create).await?;
+    write_all(plane, arguments.streams, anew, loaded, create).await?;
     weighed.looks.push(look("churn", count, plane, root).await?);
     tokio::time::sleep(Duration::from_secs(arguments.settle)).await;
     let settled = format!("{} s", arguments.settle);
@@ -381,7 +382,7 @@ fn noise(seed: u64, length: usize) -> String {
 }
 
 /// Sends one write for each name, over many streams. The first refusal ends it.
-async fn run(
+async fn write_all(
     target: &Target,
     streams: u64,
     names: Range<u64>,
@@ -460,28 +461,41 @@ async fn look(after: &str, objects: u64, plane: &Target, root: &Target) -> Resul
 struct Watcher(JoinHandle<Result<()>>);
 
 impl Watcher {
-    /// Opens the watch on a connection of its own.
+    /// Opens the watch on a connection of its own, and again whenever the server ends it.
     async fn open(target: &Target, loaded: Loaded) -> Result<Self> {
-        let target = target.reconnected().await?;
-        let path = format!("{}?watch=1", loaded.collection());
-        let request = target.lane().request(Method::GET, &path, Content::None)?;
-        let (status, mut body) = target.lane().start(request).await?;
-        ensure!(status == StatusCode::OK, "the watch: {status}");
+        let mut body = Self::watch(target.lane().endpoint(), loaded).await?;
+        let endpoint = target.lane().endpoint().clone();
         Ok(Self(tokio::spawn(async move {
-            let began = Instant::now();
-            while let Some(frame) = body.frame().await {
-                frame?;
+            loop {
+                while let Some(Ok(_)) = body.1.frame().await {}
+                // A server that ends it at once must not be asked without end.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                body = Self::watch(&endpoint, loaded).await?;
             }
-            drop(target);
-            bail!("the watch ended after {:?}", began.elapsed())
         })))
     }
 
-    /// Closes the watch. An error says that it had ended before: the plane may have slept then.
+    async fn watch(endpoint: &Endpoint, loaded: Loaded) -> Result<(Lane, Incoming)> {
+        let lane = Lane::open(endpoint).await?;
+        let collection = loaded.collection();
+        // A watch from the present on does not begin with all objects.
+        let path = format!("{collection}?limit=1");
+        let newest = lane.call(Method::GET, &path, Content::None).await?;
+        let newest: Value = serde_json::from_slice(&newest)?;
+        let newest = newest["metadata"]["resourceVersion"].as_str();
+        let newest = newest.context("a list without a version")?;
+        let path = format!("{collection}?watch=1&resourceVersion={newest}");
+        let request = lane.request(Method::GET, &path, Content::None)?;
+        let (status, body) = lane.start(request).await?;
+        ensure!(status == StatusCode::OK, "the watch: {status}");
+        Ok((lane, body))
+    }
+
+    /// Closes the watch. An error says that it had failed before: the plane may have slept then.
     fn close(self) -> Result<()> {
         ensure!(
             !self.0.is_finished(),
-            "the watch ended before the last look"
+            "the watch failed before the last look"
         );
         self.0.abort();
         Ok(())
