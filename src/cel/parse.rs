@@ -1,0 +1,184 @@
+//! Parses an expression by upstream's grammar, limits and texts.
+//!
+//! Of several syntax errors only the first is reported besides those of the lexer; upstream tries to
+//! go on behind an error and then often complains about what follows from the first one.
+
+mod grammar;
+mod lex;
+mod literal;
+mod macros;
+
+use std::collections::BTreeMap;
+
+use crate::ast::{Ast, Expr, ExprId};
+use crate::source::{Issue, Issues, Source};
+
+/// Which macros there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Macros {
+    /// `all`, `exists` and the like with two variables, `transformList`, `transformMap`.
+    pub two_variables: bool,
+    /// `optMap` and `optFlatMap`.
+    pub optional: bool,
+    /// `sortBy`.
+    pub sort_by: bool,
+    /// `cel.bind`.
+    pub bind: bool,
+    /// `math.least` and `math.greatest`.
+    pub math: bool,
+}
+
+/// What the grammar accepts, and its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Syntax {
+    /// The macros beyond the standard ones.
+    pub macros: Macros,
+    /// Whether `a.?b`, `a[?b]` and `[?a]` are accepted.
+    pub optionals: bool,
+    /// Most characters of an expression.
+    pub letters_max: usize,
+    /// Most levels of nesting. The parser and everything after it recurse that deep.
+    pub depth_max: usize,
+}
+
+impl Syntax {
+    /// Returns the syntax of Kubernetes 1.37.
+    #[must_use]
+    pub const fn kubernetes() -> Self {
+        Self {
+            macros: Macros {
+                two_variables: true,
+                optional: true,
+                sort_by: true,
+                bind: false,
+                math: false,
+            },
+            optionals: true,
+            letters_max: 100_000,
+            depth_max: 250,
+        }
+    }
+
+    /// Returns the syntax with every macro that this crate knows.
+    #[must_use]
+    pub const fn full() -> Self {
+        let mut syntax = Self::kubernetes();
+        syntax.macros.bind = true;
+        syntax.macros.math = true;
+        syntax
+    }
+}
+
+/// Parses an expression and expands its macros.
+///
+/// # Errors
+/// Returns the complaints, each with its position.
+pub fn parse(text: &str, syntax: &Syntax) -> Result<Ast, Issues> {
+    let source = Source::new(text);
+    if source.letters().len() > syntax.letters_max {
+        let issue = Issue::whole(format!(
+            "expression code point size exceeds limit: size: {}, limit {}",
+            source.letters().len(),
+            syntax.letters_max
+        ));
+        return Err(Issues::new(source, vec![issue]));
+    }
+    let (tokens, issues) = lex::tokens(source.letters());
+    let mut builder = Builder {
+        // The ids begin at 1, as upstream's do.
+        nodes: vec![Expr::Unspecified],
+        positions: vec![0],
+        macro_calls: BTreeMap::new(),
+        issues,
+        macros: syntax.macros,
+    };
+    let root = grammar::parse(&tokens, syntax, &mut builder);
+    if !builder.issues.is_empty() {
+        return Err(Issues::new(source, builder.issues));
+    }
+    Ok(Ast {
+        source,
+        nodes: builder.nodes,
+        positions: builder.positions,
+        root,
+        macro_calls: builder.macro_calls,
+    })
+}
+
+/// The tree while it grows.
+struct Builder {
+    nodes: Vec<Expr>,
+    positions: Vec<u32>,
+    macro_calls: BTreeMap<ExprId, Expr>,
+    issues: Vec<Issue>,
+    macros: Macros,
+}
+
+impl Builder {
+    /// Takes the next id for what begins at `at`.
+    fn id(&mut self, at: usize) -> ExprId {
+        let id = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
+        self.nodes.push(Expr::Unspecified);
+        self.positions.push(u32::try_from(at).unwrap_or(u32::MAX));
+        ExprId(id)
+    }
+
+    fn set(&mut self, id: ExprId, expr: Expr) -> ExprId {
+        if let Some(node) = self.nodes.get_mut(id.index()) {
+            *node = expr;
+        }
+        id
+    }
+
+    fn add(&mut self, at: usize, expr: Expr) -> ExprId {
+        let id = self.id(at);
+        self.set(id, expr)
+    }
+
+    fn expr(&self, id: ExprId) -> &Expr {
+        self.nodes.get(id.index()).unwrap_or(&Expr::Unspecified)
+    }
+
+    fn position(&self, id: ExprId) -> usize {
+        self.positions.get(id.index()).map_or(0, |at| *at as usize)
+    }
+
+    /// Reports a complaint and takes an id for what could not be parsed.
+    fn complain(&mut self, at: usize, text: impl Into<String>) -> ExprId {
+        self.issues.push(Issue::at(at, text));
+        self.id(at)
+    }
+
+    fn call(&mut self, id: ExprId, function: &str, args: Vec<ExprId>) -> ExprId {
+        self.call_or_macro(id, function, None, args)
+    }
+
+    fn call_or_macro(
+        &mut self,
+        id: ExprId,
+        function: &str,
+        target: Option<ExprId>,
+        args: Vec<ExprId>,
+    ) -> ExprId {
+        match macros::expand(self, id, function, target, &args) {
+            macros::Expanded::Into(made) => {
+                let call = Expr::Call {
+                    target,
+                    function: function.into(),
+                    args: args.into(),
+                };
+                self.macro_calls.insert(made, call);
+                made
+            }
+            macros::Expanded::Failed(at, text) => self.complain(at, text),
+            macros::Expanded::NoMacro => self.set(
+                id,
+                Expr::Call {
+                    target,
+                    function: function.into(),
+                    args: args.into(),
+                },
+            ),
+        }
+    }
+}
