@@ -162,6 +162,23 @@ pub enum PeerReply {
 impl PeerReply {
     /// Number of planes in one reply at most. More would make the reply too long for a message.
     pub const FIGURES_MAX: usize = 10_000;
+    /// Longest reply as JSON, in bytes. A peer refuses a longer one, which could use up its memory.
+    pub const BYTES_MAX: usize = 1024 * 1024;
+    /// Longest JSON of one plane's figures beside the plane's id, in bytes.
+    const FIGURES_BYTES_MAX: usize = 80;
+
+    /// Returns a reply with the figures of as many planes as it has room for.
+    pub(crate) fn figures(mut planes: Vec<Figures>) -> Self {
+        let mut room = Self::BYTES_MAX - Self::FIGURES_BYTES_MAX;
+        let fits = |figures: &Figures| {
+            let bytes = figures.plane.len() + Self::FIGURES_BYTES_MAX;
+            room = room.checked_sub(bytes)?;
+            Some(())
+        };
+        let count = planes.iter().map_while(fits).count();
+        planes.truncate(count.min(Self::FIGURES_MAX));
+        Self::Figures { planes }
+    }
 }
 
 /// The size of one plane.
@@ -317,6 +334,24 @@ mod tests {
             let text = serde_json::to_string(&ViewMember::from(&member)).expect("plain data");
             let back: ViewMember = serde_json::from_str(&text).expect("its own encoding");
             assert_eq!(back.member(), Some(member));
+        }
+    }
+
+    #[test]
+    fn figures_fit_a_reply_however_long_the_names_are() {
+        for (id_bytes, count) in [(6, PeerReply::FIGURES_MAX), (63, 7332), (253, 3148)] {
+            let figures = Figures {
+                plane: "p".repeat(id_bytes),
+                objects: usize::MAX,
+                bytes: u64::MAX,
+            };
+            let reply = PeerReply::figures(vec![figures; 20_000]);
+            let bytes = serde_json::to_vec(&reply).expect("plain data").len();
+            assert!(bytes <= PeerReply::BYTES_MAX, "{bytes}");
+            let PeerReply::Figures { planes } = reply else {
+                unreachable!("figures")
+            };
+            assert_eq!(planes.len(), count);
         }
     }
 

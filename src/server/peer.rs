@@ -6,7 +6,8 @@
 //! clients. A forwarded request passes the same pipeline as if its client had sent it directly, but
 //! is never forwarded again.
 //!
-//! The protocol ([`channel`], [`channel::frame`]) has requests and answers as HTTP does, and many
+//! `peer/PROTOCOL.md` is the protocol in one place: frames, messages, limits, and what ends a
+//! connection. It ([`channel`], [`channel::frame`]) has requests and answers as HTTP does, and many
 //! streams on a connection, each with a window, trailers and cancellation of its own. HTTP/1.1 and
 //! HTTP/2 were measured first. `examples/forwarding.rs` sends a bare GET of 1 KiB over TLS on
 //! loopback, both ends in one process, 64 at a time, optimized, on a shared machine (two runs):
@@ -30,9 +31,13 @@ pub(crate) mod channel;
 pub(crate) mod forward;
 #[cfg(test)]
 mod frozen;
+#[cfg(test)]
+mod fuzz;
 mod handshakes;
 pub(crate) mod headers;
 pub(crate) mod listener;
+#[cfg(test)]
+mod measured;
 pub(crate) mod pool;
 #[cfg(test)]
 mod tests;
@@ -72,6 +77,17 @@ pub struct PeerLimits {
     pub streams_per_connection_max: u32,
     /// Requests of clients that this replica forwards at a time, watches not counted.
     pub forwards_in_flight_max: usize,
+}
+
+/// Bytes of a message for which the time to send and to answer it grows by one second. Without
+/// this, a large hand-off over a slow network would time out.
+const BYTES_PER_SECOND: usize = 16 * 1024 * 1024;
+
+impl PeerLimits {
+    /// Returns the longest time for which a message of this length is sent and waits for its answer.
+    pub(crate) fn message_time_max(&self, bytes: usize) -> Duration {
+        self.answer_time_max + Duration::from_secs((bytes / BYTES_PER_SECOND) as u64)
+    }
 }
 
 impl Default for PeerLimits {

@@ -69,11 +69,7 @@ impl Planes {
                     hand_offs: stats.hand_offs_done,
                 }
             }
-            PeerMessage::Figures => {
-                let mut planes = self.figures();
-                planes.truncate(PeerReply::FIGURES_MAX);
-                PeerReply::Figures { planes }
-            }
+            PeerMessage::Figures => PeerReply::figures(self.figures()),
             PeerMessage::View => {
                 let view = self.ring().view();
                 PeerReply::View {

@@ -41,6 +41,7 @@ use crate::answer::body::ResponseBody;
 use crate::answer::respond::{AUDIT_ID, Refusal, Reply, bare};
 use crate::backend::{Location, Peer, PlaneRecord};
 use crate::operations::exposition::{Exposition, Kind};
+use crate::peer::channel::frame::HeadTooLong;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
 use crate::peer::pool::{Link, SendError};
@@ -318,6 +319,9 @@ impl Pipeline<'_> {
                 let message = "request did not complete within the allotted timeout";
                 return Err(ApiError::timeout(message, 0).into());
             }
+            Sent::TooLong(why) => {
+                return Err(ApiError::request_entity_too_large(why).into());
+            }
             Sent::Broken(_) if self.may_be_repeated() => {
                 ServerState::count(&counters.broken);
                 search.pause().await?;
@@ -422,6 +426,7 @@ impl Pipeline<'_> {
         match sent {
             Ok(Ok(response)) => Sent::Answer(response),
             Ok(Err(SendError::NotSent(_))) => Sent::Nothing,
+            Ok(Err(SendError::TooLong(why))) => Sent::TooLong(why),
             Ok(Err(error @ SendError::Broken(_))) => Sent::Broken(error),
             Err(_) => Sent::TimedOut,
         }
@@ -467,6 +472,8 @@ enum Sent {
     /// Nothing was sent, or the peer that received it has left the ring; the request may be sent
     /// again.
     Nothing,
+    /// The request has a head that fits no frame.
+    TooLong(HeadTooLong),
     /// The request was sent, and the connection broke before the answer.
     Broken(SendError),
     TimedOut,

@@ -60,7 +60,7 @@ fn frames() -> Vec<Written> {
     let request = (&Method::GET, &target, &forwarded);
     let mut said = |name: &str, stream| {
         frame(name, |out| {
-            put_request(out, stream, request, b"", true, sent_values)
+            put_request(out, stream, request, b"", true, sent_values).expect("short")
         })
     };
     let first = said("request, tells a chain", 1);
@@ -79,17 +79,19 @@ fn frames() -> Vec<Written> {
         first,
         again,
         frame("request, a replica's message", |out| {
-            put_request(out, 3, message, &ping, true, &mut SentValues::default());
+            put_request(out, 3, message, &ping, true, &mut SentValues::default()).expect("short");
         }),
         frame("request, more follows", |out| {
-            put_request(out, 3, message, b"be", false, &mut SentValues::default());
+            put_request(out, 3, message, b"be", false, &mut SentValues::default()).expect("short");
         }),
         frame("answer", |out| {
-            put_answer(out, 1, (StatusCode::OK, &answer), b"{}", true);
+            put_answer(out, 1, (StatusCode::OK, &answer), b"{}", true).expect("short");
         }),
         frame("data", |out| put_data(out, 1, b"more", false)),
         frame("data, last", |out| put_data(out, 1, b"", true)),
-        frame("trailers", |out| put_trailers(out, 1, &trailers)),
+        frame("trailers", |out| {
+            put_trailers(out, 1, &trailers).expect("short")
+        }),
         frame("credit", |out| put_number(out, Kind::Credit, 1, 65_536)),
         frame("reset, cancelled", |out| {
             put_reset(out, 1, ResetReason::Cancelled)

@@ -30,14 +30,15 @@ use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::Connection;
 use crate::connection::chains::ClientChains;
+use crate::peer::channel::Channel;
 use crate::peer::channel::answer_sender::AnswerSender;
-use crate::peer::channel::frame::{REMEMBERED_BYTES, RequestHead, SLOTS};
+use crate::peer::channel::driver::{Driver, RequestHandler};
+use crate::peer::channel::frame::{CHUNK_BYTES, REMEMBERED_BYTES, RequestHead, SLOTS};
 use crate::peer::channel::stream::{PeerStream, Stream};
-use crate::peer::channel::{Channel, Driver, RequestHandler};
 use crate::peer::handshakes::{Handshakes, HandshakesMax};
 use crate::peer::headers::{CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, REMOTE, decode_chain};
 use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, error_chain};
-use crate::peer::{PeerLimits, wire};
+use crate::peer::wire;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::seats::Seats;
@@ -53,11 +54,11 @@ const WARNING_PAUSE: Duration = Duration::from_secs(1);
 /// How long a peer above the limit of connections may take to read the refusal. Without the limit,
 /// such connections would stay open.
 const FAREWELL_TIME_MAX: Duration = Duration::from_secs(1);
-/// Length in bytes above which a message counts as large. A replica reads only a few large messages
-/// at a time, so that hand-offs do not use all memory.
-const LARGE_BYTES: u64 = 1024 * 1024;
-/// Large messages that are read at a time.
-const LARGE_AT_A_TIME: usize = 4;
+/// Messages of the greatest length that are in memory at a time, all peers together. Shorter ones
+/// share this memory. Without the limit, hand-offs would use all memory.
+const LONGEST_AT_A_TIME: usize = 4;
+/// Bytes of a message for which one permit is taken.
+const PERMIT_BYTES: usize = 1024;
 
 /// A server's side towards its peers.
 pub(crate) struct PeerSide {
@@ -68,7 +69,8 @@ pub(crate) struct PeerSide {
     handler: Arc<dyn PeerHandler>,
     /// The clients of forwarded requests, by the digest of their chains.
     clients: Mutex<HashMap<[u8; DIGEST_BYTES], Arc<Connection>>>,
-    large: Semaphore,
+    /// The memory of messages longer than a frame, in units of [`PERMIT_BYTES`].
+    long_messages: Semaphore,
     /// The time of the last warning about a rejected connection.
     warned: Mutex<Option<Instant>>,
 }
@@ -83,11 +85,14 @@ impl PeerSide {
         Self {
             connections: Seats::new(limits.connections_max),
             handshakes: Handshakes::new(handshakes_max),
-            transport,
             handler,
             clients: Mutex::default(),
-            large: Semaphore::new(LARGE_AT_A_TIME),
+            long_messages: Semaphore::new(
+                LONGEST_AT_A_TIME
+                    * permits(wire::body_bytes_max(limits.payload_bytes_max)) as usize,
+            ),
             warned: Mutex::default(),
+            transport,
         }
     }
 
@@ -347,21 +352,37 @@ async fn answer(
     text(StatusCode::NOT_FOUND, "404 page not found\n")
 }
 
+/// Returns the permits that a message of this length needs.
+fn permits(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX)
+}
+
 async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
     let refused = |why: String| text(StatusCode::BAD_REQUEST, format!("{why}\n"));
     let from: ReplicaId = match from.parse() {
         Ok(from) => from,
         Err(error) => return refused(format!("the sender has no name: {error}")),
     };
-    let PeerLimits {
-        payload_bytes_max, ..
-    } = *side.transport.limits();
-    let _permit = if wire::announced(&body) > LARGE_BYTES {
-        side.large.acquire().await.ok()
-    } else {
-        None
+    let limits = side.transport.limits();
+    let announced = usize::try_from(wire::announced(&body)).unwrap_or(usize::MAX);
+    if announced > wire::body_bytes_max(limits.payload_bytes_max) {
+        return refused(format!("the message announces {announced} bytes"));
+    }
+    // A message that fits a frame takes no permit: it is in memory when it is read, and a ping must
+    // not wait for hand-offs. Who sends a longer one announces its length, or is cut off.
+    let (bytes_max, _permits) = match announced > CHUNK_BYTES {
+        true => {
+            let permits = side.long_messages.acquire_many(permits(announced)).await;
+            (announced, permits.ok())
+        }
+        false => (CHUNK_BYTES, None),
     };
-    let read = wire::read_to_end(&mut body, wire::body_bytes_max(payload_bytes_max)).await;
+    // Who sends stops waiting after this time, so a peer that stalls must not hold the permits.
+    let time_max = limits.message_time_max(announced);
+    let read = timeout(time_max, wire::read_to_end(&mut body, bytes_max)).await;
+    let Ok(read) = read else {
+        return refused("the message did not arrive in time".to_owned());
+    };
     let request = match read.and_then(wire::decode) {
         Ok(request) => request,
         Err(error) => return refused(error_chain(&error)),
@@ -369,7 +390,7 @@ async fn message(side: &PeerSide, from: &str, mut body: PeerStream) -> Reply {
     // Spawned, so that the handler finishes even if the sender cancels.
     let handler = Arc::clone(&side.handler);
     let handled = tokio::spawn(async move { handler.handle(&from, request).await }).await;
-    let reply = match handled.map(|reply| serde_json::to_vec(&reply)) {
+    let reply = match handled.map(|reply| wire::encode_reply(&reply)) {
         Ok(Ok(json)) => json,
         Ok(Err(error)) => return text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
         Err(error) => return text(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),

@@ -20,8 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backend::Peer;
 use crate::peer::PeerLimits;
+use crate::peer::channel::driver::Driver;
+use crate::peer::channel::frame::HeadTooLong;
 use crate::peer::channel::stream::{Broken, NoAnswer, PeerStream, SharedIoError, send_data};
-use crate::peer::channel::{Channel, Driver};
+use crate::peer::channel::{Channel, Opened};
 use crate::peer::wire::PeerBody;
 
 /// Streams on one connection above which the pool opens another one, up to the limit per peer. With
@@ -85,6 +87,9 @@ pub(crate) enum SendError {
     /// No part of the request was sent.
     #[error("the request was not sent")]
     NotSent(#[source] ConnectError),
+    /// No part of the request was sent, and no peer accepts it.
+    #[error(transparent)]
+    TooLong(HeadTooLong),
     /// The request was sent, wholly or in part, and then the connection broke.
     #[error("the connection broke before the answer")]
     Broken(#[source] Broken),
@@ -187,8 +192,8 @@ impl Pool {
     /// closed or closing before the peer has read the request is replaced once.
     ///
     /// # Errors
-    /// Returns [`SendError::NotSent`] if the peer has not read the request, or
-    /// [`SendError::Broken`] if the connection broke after at least a part of it was sent.
+    /// Returns [`SendError::NotSent`] if the peer has not read the request,
+    /// [`SendError::TooLong`] if no frame holds the head of the request, or [`SendError::Broken`] if the connection broke after at least a part of it was sent.
     ///
     /// # Cancel safety
     /// If the future is dropped after the request was sent, the stream is cancelled.
@@ -204,6 +209,7 @@ impl Pool {
                 Ok(response) => return Ok(response),
                 Err(NoAnswer::Refused) => {}
                 Err(NoAnswer::Broken(why)) => return Err(SendError::Broken(why)),
+                Err(NoAnswer::TooLong(why)) => return Err(SendError::TooLong(why)),
             }
         }
         // A peer that refuses streams is alive, so this failure must not be reported as `Refused`.
@@ -312,16 +318,19 @@ pub(super) async fn exchange(
     channel: &Arc<Channel>,
     request: &Request<PeerBody>,
 ) -> Result<Response<PeerStream>, NoAnswer> {
-    let gone = |_| NoAnswer::Refused;
-    let room = std::future::poll_fn(|context| channel.poll_room(context));
-    room.await.map_err(gone)?;
     let body = request.body();
     // A short body that is complete is sent in one frame with its head.
     let first = body.short_piece();
     let is_whole = first.is_some() || body.length() == 0;
     let head = (request.method(), request.uri(), request.headers());
-    let opened = channel.open(head, first.map_or(&[], |piece| piece), is_whole);
-    let opened = opened.ok_or(NoAnswer::Refused)?;
+    let opened = loop {
+        match channel.open(head, first.map_or(&[], |piece| piece), is_whole) {
+            Opened::Stream(opened) => break opened,
+            Opened::NoRoom => channel.room().await.map_err(|_| NoAnswer::Refused)?,
+            Opened::Closed => return Err(NoAnswer::Refused),
+            Opened::TooLong(why) => return Err(NoAnswer::TooLong(why)),
+        }
+    };
     let head = if is_whole {
         opened.head().await?
     } else {

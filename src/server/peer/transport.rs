@@ -1,7 +1,6 @@
 //! Sends messages to other replicas. Forwarded requests use [`super::pool`] directly.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
@@ -19,11 +18,6 @@ use crate::peer::wire;
 pub(super) const MESSAGE_PATH: &str = "/peer/v1/message";
 /// The header that names the sender if all replicas share one certificate.
 pub(super) const SENDER: http::HeaderName = http::HeaderName::from_static("x-polyplane-sender");
-/// Payload bytes for which the time-out of an answer grows by one second. Without this, a large
-/// hand-off over a slow network would time out.
-const BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
-/// Longest reply to a message, in bytes. Without the limit a peer could use up the memory.
-const REPLY_BYTES_MAX: usize = 1024 * 1024;
 
 /// Sends messages to other replicas over mutual TLS. It opens connections when they are needed.
 pub struct PeerTransport {
@@ -95,11 +89,12 @@ impl PeerTransport {
             Err(error @ SendError::NotSent(ConnectError::Failed(_))) => {
                 return Err(PeerError::Failed(error_chain(&error)));
             }
+            Err(SendError::TooLong(why)) => return Err(failed(&why)),
             Err(SendError::Broken(why)) => return Err(broken(&why)),
         };
         let status = response.status();
         let mut body = response.into_body();
-        let read = wire::read_to_end(&mut body, REPLY_BYTES_MAX).await;
+        let read = wire::read_to_end(&mut body, PeerReply::BYTES_MAX).await;
         let bytes = read.map_err(|error| match error {
             wire::WireError::Broken(why) => broken(&why),
             _ => PeerError::Failed(error_chain(&error)),
@@ -149,8 +144,7 @@ impl Peers for PeerTransport {
                 "the payload is longer than {bytes_max} bytes"
             )));
         }
-        let more = request.payload.len() as u64 / BYTES_PER_SECOND;
-        let time_max = self.limits.answer_time_max + Duration::from_secs(more);
+        let time_max = self.limits.message_time_max(request.payload.len());
         tokio::time::timeout(time_max, self.send_message(&peer, &request))
             .await
             .unwrap_or(Err(PeerError::TimedOut))

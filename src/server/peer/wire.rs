@@ -5,9 +5,10 @@ use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use polyplane_ownership::{PeerMessage, PeerRequest};
+use polyplane_ownership::{PeerMessage, PeerReply, PeerRequest};
 
-use crate::peer::channel::stream::{Broken, CHUNK_BYTES, PeerStream};
+use crate::peer::channel::frame::CHUNK_BYTES;
+use crate::peer::channel::stream::{Broken, PeerStream};
 
 /// Longest JSON of a message, in bytes. More would let a peer use that much memory before its
 /// message is read.
@@ -108,6 +109,19 @@ pub(super) fn decode(mut bytes: Bytes) -> Result<PeerRequest, WireError> {
     })
 }
 
+/// Encodes a reply. One that is longer than what the peer reads becomes a failure that says so.
+///
+/// # Errors
+/// Returns an error if the reply has no JSON form.
+pub(super) fn encode_reply(reply: &PeerReply) -> Result<Vec<u8>, serde_json::Error> {
+    let json = serde_json::to_vec(reply)?;
+    if json.len() <= PeerReply::BYTES_MAX {
+        return Ok(json);
+    }
+    let reason = format!("the reply has {} bytes, more than a peer reads", json.len());
+    serde_json::to_vec(&PeerReply::Failed { reason })
+}
+
 /// Reads a body to its end, at most `bytes_max` bytes. Memory for the announced length is allocated
 /// at once, so that a large payload is copied only once.
 ///
@@ -169,6 +183,18 @@ mod tests {
             (back.message, back.payload),
             (request.message, request.payload)
         );
+    }
+
+    #[test]
+    fn a_reply_that_a_peer_would_refuse_is_not_sent() {
+        for (bytes, fits) in [(100, true), (PeerReply::BYTES_MAX, false)] {
+            let reason = "x".repeat(bytes);
+            let reply = PeerReply::Failed { reason };
+            let json = encode_reply(&reply).expect("plain data");
+            assert!(json.len() <= PeerReply::BYTES_MAX);
+            let back: PeerReply = serde_json::from_slice(&json).expect("its own encoding");
+            assert_eq!(back == reply, fits);
+        }
     }
 
     #[test]

@@ -30,6 +30,9 @@ const DIGITS: usize = 16;
 /// Longest record, in bytes. No event and no chunk of events is longer; without the limit a peer
 /// could use up the memory.
 const RECORD_BYTES_MAX: usize = 33 * 1024 * 1024;
+/// Bytes of a record for which memory is taken before they arrive. With more, the head of a record
+/// alone would make a replica take the memory of the longest one.
+const RESERVED_BYTES_MAX: usize = 1024 * 1024;
 
 /// The form in which a watch is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,24 +88,32 @@ impl WatchWriter {
             return Poll::Ready(Some(Ok(lines)));
         }
         let chunk = self.stream.as_mut().poll_next(context);
-        chunk.map(|chunk| chunk.map(|chunk| chunk.map(|chunk| self.write(chunk))))
+        chunk.map(|chunk| chunk.map(|chunk| chunk.and_then(|chunk| self.write(chunk))))
     }
 
-    fn write(&mut self, chunk: WatchChunk) -> Bytes {
+    fn write(&mut self, chunk: WatchChunk) -> Result<Bytes, StreamEnd> {
         if self.form == WatchForm::Lines {
-            return chunk.bytes;
+            return Ok(chunk.bytes);
+        }
+        if chunk.bytes.len() > RECORD_BYTES_MAX {
+            let bytes = chunk.bytes.len();
+            tracing::error!(
+                bytes,
+                "events are longer than a peer accepts; their watch ends"
+            );
+            return Err(StreamEnd::Full);
         }
         let head = head(chunk.progress, chunk.bytes.len());
         // From this length on, a body passes lines on without a copy. Shorter ones are copied after
         // their head, because a separate chunk for each head would cost more.
         if chunk.bytes.len() >= PASS_BYTES {
             self.behind_head = Some(chunk.bytes);
-            return Bytes::copy_from_slice(&head);
+            return Ok(Bytes::copy_from_slice(&head));
         }
         let mut record = BytesMut::with_capacity(HEAD_BYTES + chunk.bytes.len());
         record.extend_from_slice(&head);
         record.extend_from_slice(&chunk.bytes);
-        record.freeze()
+        Ok(record.freeze())
     }
 }
 
@@ -189,8 +200,9 @@ impl WatchRecords {
         while let Some((head, rest)) = data.split_at_checked(HEAD_BYTES) {
             let (progress, length) = parse_head(head)?;
             if rest.len() < length {
-                // Reserve the whole record at once, so that a long one is copied only once.
-                self.begun.reserve(HEAD_BYTES + length);
+                // For the whole record at once, so that it is copied only once.
+                self.begun
+                    .reserve((HEAD_BYTES + length).min(RESERVED_BYTES_MAX));
                 break;
             }
             let mut record = data.split_to(HEAD_BYTES + length);
@@ -213,7 +225,7 @@ impl WatchRecords {
         }
         let (progress, length) = parse_head(&self.begun[..HEAD_BYTES])?;
         let lacking = HEAD_BYTES + length - self.begun.len();
-        self.begun.reserve(lacking);
+        self.begun.reserve(lacking.min(RESERVED_BYTES_MAX));
         self.begun
             .extend_from_slice(&data.split_to(data.len().min(lacking)));
         if self.begun.len() == HEAD_BYTES + length {
@@ -370,6 +382,37 @@ mod tests {
         let mut reader = reader(&announced(WatchForm::Records), BookmarkFilter::All);
         let (shown, sent_up_to) = read(&mut reader, records);
         assert_eq!((shown.lines().count(), sent_up_to), (2, None));
+    }
+
+    /// The longest record is read, and one that is longer is not written. The head of a record alone
+    /// takes little memory.
+    #[test]
+    fn a_record_that_a_peer_would_refuse_is_not_written() {
+        for (bytes, fits) in [(RECORD_BYTES_MAX, true), (RECORD_BYTES_MAX + 1, false)] {
+            let lines = WatchChunk {
+                bytes: vec![b'\n'; bytes].into(),
+                progress: WatchProgress::Events(7),
+            };
+            let stream = Box::pin(stream::iter([Ok(lines)]));
+            let mut writer = WatchWriter::new(stream, WatchForm::Records);
+            let mut context = Context::from_waker(Waker::noop());
+            let Poll::Ready(Some(Ok(head))) = writer.poll_next(&mut context) else {
+                assert!(!fits, "nothing was written");
+                continue;
+            };
+            assert!(fits, "a record that is too long was written");
+            let mut records = WatchRecords::new(ClientPosition::new(BookmarkFilter::All, None));
+            records.feed(head).expect("sound");
+            assert!(records.begun.capacity() <= 2 * RESERVED_BYTES_MAX);
+            let Poll::Ready(Some(Ok(mut lines))) = writer.poll_next(&mut context) else {
+                unreachable!("the lines follow their head")
+            };
+            while !lines.is_empty() {
+                let piece = lines.split_to(lines.len().min(60_000));
+                records.feed(piece).expect("sound");
+            }
+            assert_eq!(records.next().map(|lines| lines.len()), Some(bytes));
+        }
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! Sends the answer to a peer's request as frames.
 
-use std::future::poll_fn;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,8 +10,8 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 
 use crate::peer::channel::Channel;
-use crate::peer::channel::frame::{self, ResetReason};
-use crate::peer::channel::stream::{Broken, CHUNK_BYTES, Stream, send_data};
+use crate::peer::channel::frame::{self, CHUNK_BYTES, HeadTooLong, ResetReason};
+use crate::peer::channel::stream::{Broken, Stream, send_data};
 
 /// Sends one answer. If this is dropped before the end of the answer, the peer gets a reset.
 pub(in crate::peer) struct AnswerSender {
@@ -47,8 +46,8 @@ impl AnswerSender {
             let length = || HeaderValue::from(length);
             parts.headers.entry(CONTENT_LENGTH).or_insert_with(length);
         }
-        poll_fn(|context| self.channel.poll_room(context)).await?;
-        let mut next = self.begin(parts.status, &parts.headers, &mut body)?;
+        self.channel.room().await?;
+        let mut next = self.begin(parts.status, &parts.headers, &mut body).await?;
         while let Next::Frame(frame) = next {
             let frame = match frame {
                 Some(frame) => Some(frame),
@@ -60,7 +59,7 @@ impl AnswerSender {
     }
 
     /// Sends the head of the answer with as much of the body as is ready.
-    fn begin<B>(
+    async fn begin<B>(
         &self,
         status: StatusCode,
         headers: &HeaderMap,
@@ -87,8 +86,10 @@ impl AnswerSender {
         }
         self.stream.spend(first.len());
         let (id, is_last) = (self.stream.id, matches!(next, Next::Nothing));
-        self.channel
-            .push(|out| frame::put_answer(out, id, (status, headers), &first, is_last));
+        let head = (status, headers);
+        let put = |out: &mut Vec<u8>| frame::put_answer(out, id, head, &first, is_last);
+        let written = self.channel.push_when_room(put).await?;
+        written.map_err(too_long)?;
         Ok(next)
     }
 
@@ -106,10 +107,18 @@ impl AnswerSender {
             Some(Err(frame)) => frame,
         };
         let (id, trailers) = (self.stream.id, frame.into_trailers().unwrap_or_default());
-        self.channel
-            .push(|out| frame::put_trailers(out, id, &trailers));
+        let put = |out: &mut Vec<u8>| frame::put_trailers(out, id, &trailers);
+        let written = self.channel.push_when_room(put).await?;
+        written.map_err(too_long)?;
         Ok(Next::Nothing)
     }
+}
+
+/// Reports an answer whose head does not fit a frame. The peer gets a reset, and tells the client
+/// that the outcome is not known.
+fn too_long(why: HeadTooLong) -> Broken {
+    tracing::warn!(%why, "an answer to a peer cannot be sent");
+    Broken::Reset
 }
 
 /// The part of a body that is sent next.

@@ -5,7 +5,12 @@
 //! number. A long value that many requests repeat (the client's chain of certificates) is sent once
 //! per connection and named by its slot from then on.
 //!
-//! Numbers are big-endian. This module knows nothing of connections.
+//! Numbers are big-endian. `peer/PROTOCOL.md` lists the frames and who may send which. This module
+//! knows nothing of connections.
+//!
+//! Invariant: no frame that is written here is longer than what [`FrameHead::parse`] accepts. A head
+//! that would be too long is refused before a byte of it is written, because the other side has to
+//! end the connection, with all its streams, at such a frame.
 
 use bytes::{Buf as _, Bytes};
 use http::header::{
@@ -22,8 +27,23 @@ use crate::peer::transport::SENDER;
 
 /// Bytes of a frame's head: length of the payload, kind, stream.
 pub(in crate::peer) const HEAD_BYTES: usize = 9;
-/// Longest payload in bytes. Heads are far shorter, and bodies are sent in chunks.
+/// Longest payload in bytes. A longer one ends the connection, or a peer could use that much memory
+/// before its frame is read.
 pub(in crate::peer) const PAYLOAD_BYTES_MAX: usize = 1024 * 1024;
+/// Longest part of a body in one frame, in bytes. A longer one would delay the other streams of the
+/// connection.
+pub(in crate::peer) const CHUNK_BYTES: usize = 64 * 1024;
+/// Longest head of a request or an answer that is written, in bytes: with the longest beginning of a
+/// body it fits one frame.
+pub(in crate::peer) const HEAD_PART_BYTES_MAX: usize = PAYLOAD_BYTES_MAX - CHUNK_BYTES;
+/// Header values of one head that is written. More could not be counted in two bytes, and the rest
+/// of the head would be read as a body.
+pub(in crate::peer) const HEADERS_MAX: usize = 16 * 1024;
+/// Bytes of memory that one header takes beside its name and value, about. A frame of a megabyte
+/// names 200 000 headers.
+const HEADER_MEMORY_BYTES: usize = 128;
+/// Bytes of the payload of a frame that is one number.
+const NUMBER_BYTES: usize = 4;
 /// The bit in a frame's kind that marks the last frame of one side on a stream.
 const LAST: u8 = 0x80;
 
@@ -120,17 +140,73 @@ impl FrameHead {
         };
         let [a, b, c, d, kind, stream @ ..] = *head;
         let length = u32::from_be_bytes([a, b, c, d]) as usize;
-        if length > PAYLOAD_BYTES_MAX {
-            return Err(Malformed("a frame is too long"));
-        }
         let known = Kind::ALL.get(usize::from(kind & !LAST));
-        Ok(Some(Self {
+        let head = Self {
             kind: *known.ok_or(Malformed("a frame is of no known kind"))?,
             is_last: kind & LAST != 0,
             stream: u32::from_be_bytes(stream),
             length,
-        }))
+        };
+        head.check()?;
+        Ok(Some(head))
     }
+
+    /// Checks length, stream and end against the kind, before the payload takes memory.
+    fn check(self) -> Result<(), Malformed> {
+        let length_max = match self.kind {
+            Kind::Request | Kind::Answer | Kind::Data | Kind::Trailers => PAYLOAD_BYTES_MAX,
+            Kind::Credit | Kind::Ping | Kind::Pong | Kind::Closing => NUMBER_BYTES,
+            Kind::Reset => 1,
+        };
+        if self.length > length_max {
+            return Err(Malformed("a frame is too long"));
+        }
+        let may_end = match self.kind {
+            Kind::Request | Kind::Answer | Kind::Data => true,
+            Kind::Trailers | Kind::Reset => self.is_last,
+            Kind::Credit | Kind::Ping | Kind::Pong | Kind::Closing => !self.is_last,
+        };
+        if !may_end {
+            return Err(Malformed("a frame has the mark of the end wrong"));
+        }
+        let is_of_connection = matches!(self.kind, Kind::Ping | Kind::Pong | Kind::Closing);
+        if is_of_connection && self.stream != 0 {
+            return Err(Malformed("a frame of the connection names a stream"));
+        }
+        Ok(())
+    }
+}
+
+/// An error: the head of a request or an answer does not fit a frame. Nothing of it was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the headers have {bytes} bytes in {count} values, more than a peer accepts")]
+pub(crate) struct HeadTooLong {
+    bytes: usize,
+    count: usize,
+}
+
+/// Checks that a head fits a frame: `start` bytes and the headers.
+fn check_head(start: usize, headers: &HeaderMap) -> Result<(), HeadTooLong> {
+    // The name with its length and its place, the value with its length and its slot.
+    let header = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.as_bytes().len() + 8
+    };
+    let (bytes, count) = (
+        start + headers.iter().map(header).sum::<usize>(),
+        headers.len(),
+    );
+    if bytes > HEAD_PART_BYTES_MAX || count > HEADERS_MAX {
+        return Err(HeadTooLong { bytes, count });
+    }
+    Ok(())
+}
+
+/// Returns the bytes of memory that headers take, about.
+pub(in crate::peer) fn memory_of(headers: &HeaderMap) -> usize {
+    let header = |(name, value): (&HeaderName, &HeaderValue)| {
+        name.as_str().len() + value.as_bytes().len() + HEADER_MEMORY_BYTES
+    };
+    headers.iter().map(header).sum()
 }
 
 /// Writes a frame whose payload `fill` writes.
@@ -140,8 +216,9 @@ fn put(out: &mut Vec<u8>, kind: Kind, is_last: bool, stream: u32, fill: impl FnO
     out.push(kind as u8 | if is_last { LAST } else { 0 });
     out.extend_from_slice(&stream.to_be_bytes());
     fill(out);
-    let length = (out.len() - start - HEAD_BYTES) as u32;
-    out[start..start + 4].copy_from_slice(&length.to_be_bytes());
+    let length = out.len() - start - HEAD_BYTES;
+    assert!(length <= PAYLOAD_BYTES_MAX, "the writer checked the length");
+    out[start..start + 4].copy_from_slice(&(length as u32).to_be_bytes());
 }
 
 /// Writes a frame whose payload is one number.
@@ -276,7 +353,10 @@ pub(in crate::peer) struct AnswerHead {
     pub headers: HeaderMap,
 }
 
-/// Writes a request with the beginning of its body.
+/// Writes a request with the beginning of its body, which has at most [`CHUNK_BYTES`].
+///
+/// # Errors
+/// Returns an error if the head is too long.
 pub(in crate::peer) fn put_request(
     out: &mut Vec<u8>,
     stream: u32,
@@ -284,16 +364,17 @@ pub(in crate::peer) fn put_request(
     body: &[u8],
     is_last: bool,
     sent_values: &mut SentValues,
-) {
+) -> Result<(), HeadTooLong> {
+    let target = target.path_and_query().map_or("/", PathAndQuery::as_str);
+    // Before the values get slots, of which the other side would never hear.
+    check_head(10 + method.as_str().len() + target.len(), headers)?;
     put(out, Kind::Request, is_last, stream, |out| {
         put_text(out, method.as_str());
-        put_text(
-            out,
-            target.path_and_query().map_or("/", PathAndQuery::as_str),
-        );
+        put_text(out, target);
         put_headers(out, headers, sent_values);
         out.extend_from_slice(body);
     });
+    Ok(())
 }
 
 /// Reads the head of a request; the rest of the payload is the beginning of its body.
@@ -306,7 +387,12 @@ pub(in crate::peer) fn take_request(
 ) -> Result<RequestHead, Malformed> {
     let method = Method::from_bytes(&take_text(payload)?);
     let method = method.map_err(|_| Malformed("a method is none"))?;
-    let target = PathAndQuery::from_maybe_shared(take_text(payload)?);
+    let target = take_text(payload)?;
+    // The parser takes these for an empty path, which no request has.
+    if matches!(target.first(), None | Some(b'#')) {
+        return Err(Malformed("a target is no path"));
+    }
+    let target = PathAndQuery::from_maybe_shared(target);
     let target = target.map_err(|_| Malformed("a target is no path"))?;
     Ok(RequestHead {
         method,
@@ -315,19 +401,24 @@ pub(in crate::peer) fn take_request(
     })
 }
 
-/// Writes an answer with the beginning of its body.
+/// Writes an answer with the beginning of its body, which has at most [`CHUNK_BYTES`].
+///
+/// # Errors
+/// Returns an error if the head is too long.
 pub(in crate::peer) fn put_answer(
     out: &mut Vec<u8>,
     stream: u32,
     (status, headers): (StatusCode, &HeaderMap),
     body: &[u8],
     is_last: bool,
-) {
+) -> Result<(), HeadTooLong> {
+    check_head(4, headers)?;
     put(out, Kind::Answer, is_last, stream, |out| {
         out.extend_from_slice(&status.as_u16().to_be_bytes());
         put_headers(out, headers, &mut SentValues::default());
         out.extend_from_slice(body);
     });
+    Ok(())
 }
 
 /// Reads the head of an answer; the rest of the payload is the beginning of its body.
@@ -342,10 +433,20 @@ pub(in crate::peer) fn take_answer(payload: &mut Bytes) -> Result<AnswerHead, Ma
     })
 }
 
-pub(in crate::peer) fn put_trailers(out: &mut Vec<u8>, stream: u32, trailers: &HeaderMap) {
+/// Writes the trailers of an answer.
+///
+/// # Errors
+/// Returns an error if they are too long.
+pub(in crate::peer) fn put_trailers(
+    out: &mut Vec<u8>,
+    stream: u32,
+    trailers: &HeaderMap,
+) -> Result<(), HeadTooLong> {
+    check_head(2, trailers)?;
     put(out, Kind::Trailers, true, stream, |out| {
         put_headers(out, trailers, &mut SentValues::default());
     });
+    Ok(())
 }
 
 /// Reads trailers.
@@ -357,7 +458,7 @@ pub(in crate::peer) fn take_trailers(payload: &mut Bytes) -> Result<HeaderMap, M
 }
 
 fn put_headers(out: &mut Vec<u8>, headers: &HeaderMap, sent_values: &mut SentValues) {
-    // `HeaderMap` holds at most 2^15 values, so the count fits.
+    // At most `HEADERS_MAX`: `check_head` refused more.
     out.extend_from_slice(&(headers.len() as u16).to_be_bytes());
     for (name, value) in headers {
         match usual_names().binary_search_by(|usual| usual.as_str().cmp(name.as_str())) {
@@ -436,6 +537,9 @@ fn take_value(
         return known.ok_or(Malformed("a slot holds no value"));
     }
     let slot = match how {
+        REMEMBER if !REMEMBERED_BYTES.contains(&number) => {
+            return Err(Malformed("a value is too long for a slot, or too short"));
+        }
         REMEMBER => Some(usize::from(take(payload, 1)?[0])),
         LITERAL => None,
         _ => return Err(Malformed("a value is told in no known way")),
@@ -528,7 +632,7 @@ mod tests {
                     let stream = (at * 2 + again) as u32;
                     let mut bytes = Vec::new();
                     let parts = (&head.method, &head.target, &head.headers);
-                    put_request(&mut bytes, stream, parts, &body, is_last, &mut sent_values);
+                    put_request(&mut bytes, stream, parts, &body, is_last, &mut sent_values).expect("short");
                     let (frame, mut payload) = one_frame(bytes);
                     prop_assert_eq!((frame.kind, frame.is_last), (Kind::Request, is_last));
                     prop_assert_eq!(frame.stream, stream);
@@ -545,13 +649,13 @@ mod tests {
         ) {
             let status = StatusCode::from_u16(status).expect("a status");
             let mut bytes = Vec::new();
-            put_answer(&mut bytes, 7, (status, &headers), &body, true);
+            put_answer(&mut bytes, 7, (status, &headers), &body, true).expect("short");
             let (_, mut payload) = one_frame(bytes);
             let back = take_answer(&mut payload).expect("its own");
             prop_assert_eq!((back.status, &back.headers), (status, &headers));
             prop_assert_eq!(&payload[..], &body[..]);
             let mut bytes = Vec::new();
-            put_trailers(&mut bytes, 7, &headers);
+            put_trailers(&mut bytes, 7, &headers).expect("short");
             let (_, mut payload) = one_frame(bytes);
             prop_assert_eq!(take_trailers(&mut payload).expect("its own"), headers);
         }
@@ -566,6 +670,73 @@ mod tests {
             let _ = take_answer(&mut bytes.clone());
             let _ = take_trailers(&mut bytes.clone());
             let _ = (number(&bytes), reset_reason(&bytes));
+        }
+    }
+
+    /// The longest head that is written is read, and one byte or one value more is not written.
+    #[test]
+    fn a_head_that_a_peer_would_refuse_is_not_written() {
+        let body = vec![b'x'; CHUNK_BYTES];
+        let write = |headers: &HeaderMap| {
+            let mut bytes = Vec::new();
+            let mut sent_values = SentValues::default();
+            let target = Uri::from_static("/");
+            let head = (&Method::GET, &target, headers);
+            let request = put_request(&mut bytes, 0, head, &body, true, &mut sent_values);
+            let mut bytes_of_answer = Vec::new();
+            let head = (StatusCode::OK, headers);
+            let answer = put_answer(&mut bytes_of_answer, 0, head, &body, true);
+            if request.is_err() {
+                assert!(bytes.is_empty() && sent_values.slots.is_empty());
+            }
+            (request.map(|()| bytes), answer.map(|()| bytes_of_answer))
+        };
+        let long = |bytes: usize| {
+            let mut headers = HeaderMap::new();
+            let chain = HeaderValue::try_from("c".repeat(1000)).expect("a value");
+            headers.insert(CHAIN, chain);
+            let value = HeaderValue::try_from("v".repeat(bytes)).expect("a value");
+            headers.insert("x-own", value);
+            headers
+        };
+        let most = HEAD_PART_BYTES_MAX - 14 - CHAIN.as_str().len() - 1000 - 5 - 2 * 8;
+        let (request, answer) = write(&long(most));
+        let (frame, mut payload) = one_frame(request.expect("it fits"));
+        assert!(frame.length <= PAYLOAD_BYTES_MAX);
+        take_request(&mut payload, &mut ReceivedValues::default()).expect("its own");
+        assert_eq!(payload, body);
+        let (_, mut payload) = one_frame(answer.expect("it fits"));
+        take_answer(&mut payload).expect("its own");
+        assert!(write(&long(most + 1)).0.is_err());
+        assert!(write(&long(most + 20)).1.is_err());
+        let many = |count: usize| {
+            let mut headers = HeaderMap::new();
+            for _ in 0..count {
+                headers.append("x", HeaderValue::from_static(""));
+            }
+            headers
+        };
+        let (request, _) = write(&many(HEADERS_MAX));
+        let (_, mut payload) = one_frame(request.expect("it fits"));
+        let back = take_request(&mut payload, &mut ReceivedValues::default()).expect("its own");
+        assert_eq!(
+            (back.headers.len(), payload.len()),
+            (HEADERS_MAX, CHUNK_BYTES)
+        );
+        let (request, answer) = write(&many(HEADERS_MAX + 1));
+        assert!(request.is_err() && answer.is_err());
+    }
+
+    /// Found by `fuzz.rs`: the parser of paths accepts both, and what it returns is no path.
+    #[test]
+    fn a_request_without_a_path_is_refused() {
+        for target in ["", "#", "#/a"] {
+            let mut payload = Vec::new();
+            put_text(&mut payload, "GET");
+            put_text(&mut payload, target);
+            payload.extend_from_slice(&[0, 0]);
+            let read = take_request(&mut payload.into(), &mut ReceivedValues::default());
+            assert_eq!(read, Err(Malformed("a target is no path")), "{target}");
         }
     }
 

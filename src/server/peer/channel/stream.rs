@@ -3,22 +3,29 @@
 //! Both sides keep the same state: the bytes that have arrived and are not read yet, and the
 //! credit, which is the number of bytes that the other side still accepts. A slow reader delays its
 //! own stream only.
+//!
+//! Invariant: a stream holds at most [`WINDOW_BYTES`] of a body that nobody has read, and memory in
+//! proportion to them, however small the pieces are in which they arrive. All that a stream holds
+//! counts against the budget of its connection ([`Received`]).
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::CONTENT_LENGTH;
 use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 
 use crate::peer::channel::Channel;
-use crate::peer::channel::frame::{self, AnswerHead, Kind, Malformed, ResetReason};
+use crate::peer::channel::READ_BYTES;
+use crate::peer::channel::frame::{self, AnswerHead, CHUNK_BYTES, HeadTooLong, Kind};
+use crate::peer::channel::frame::{Malformed, ResetReason, memory_of};
+use crate::peer::channel::received::Received;
 
 /// Bytes that one side may send on a stream before the reader reads. More would cost memory for
 /// each slow client; less would make a body wait for round trips.
@@ -26,9 +33,6 @@ pub(in crate::peer) const WINDOW_BYTES: usize = 256 * 1024;
 /// Bytes after whose reading the reader sends new credit. Less would cost more frames; the whole
 /// window would stall the sender.
 const CREDIT_BYTES: usize = WINDOW_BYTES / 4;
-/// Longest part of a body in one frame, in bytes. A longer one would delay the other streams of the
-/// connection.
-pub(in crate::peer) const CHUNK_BYTES: usize = 64 * 1024;
 
 /// The reason why a connection or a stream cannot be used any more.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +43,9 @@ pub(crate) enum Broken {
     /// The other side reset the stream.
     #[error("the peer reset the stream")]
     Reset,
+    /// This side ended the stream, because its reader took too little of what had arrived.
+    #[error("the connection held more bytes than their readers took")]
+    Unread,
     /// The other side did not answer a ping.
     #[error("the peer was silent for too long")]
     Silent,
@@ -97,7 +104,9 @@ impl Broken {
     pub(crate) fn is_end(&self) -> bool {
         match self {
             Self::Closed | Self::Silent | Self::Socket(_) => true,
-            Self::Reset | Self::Tls(_) | Self::Protocol(_) | Self::Malformed(_) => false,
+            Self::Reset | Self::Unread | Self::Tls(_) | Self::Protocol(_) | Self::Malformed(_) => {
+                false
+            }
         }
     }
 }
@@ -108,15 +117,21 @@ pub(in crate::peer) struct Stream {
     /// The offset of the stream's first byte among all bytes that this side sends on the
     /// connection.
     pub begins_at: u64,
+    received: Arc<Received>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
     head: Option<AnswerHead>,
-    chunks: VecDeque<Bytes>,
+    /// True once the head of the body has arrived.
+    has_begun: bool,
+    chunks: VecDeque<Chunk>,
     /// The number of bytes in `chunks`.
     unread: usize,
+    /// The bytes of memory that the heads of this stream take. They count until the stream is
+    /// dropped, because who reads its body mostly keeps them.
+    head_bytes: usize,
     /// The number of bytes read since the sender last got credit.
     uncredited: usize,
     end: Option<End>,
@@ -124,6 +139,23 @@ struct State {
     /// The number of bytes that the other side still accepts.
     credit: usize,
     writer: Option<Waker>,
+}
+
+/// A part of a body that has arrived and is not read yet.
+enum Chunk {
+    /// A slice of the read buffer, which it keeps in memory.
+    Slice(Bytes),
+    /// One or more small parts, copied so that they keep no read buffer in memory.
+    Copy(BytesMut),
+}
+
+impl Chunk {
+    fn into_bytes(self) -> Bytes {
+        match self {
+            Self::Slice(bytes) => bytes,
+            Self::Copy(bytes) => bytes.freeze(),
+        }
+    }
 }
 
 /// The way in which the other side stopped sending.
@@ -135,6 +167,15 @@ enum End {
     Broken(Broken),
 }
 
+/// The reason why an open stream has ended early.
+#[derive(Clone, Debug)]
+pub(in crate::peer) enum Lost {
+    /// The other side did nothing for the request.
+    Refused,
+    /// The stream or the connection broke.
+    Broken(Broken),
+}
+
 /// The reason why a request has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::peer) enum NoAnswer {
@@ -142,19 +183,33 @@ pub(in crate::peer) enum NoAnswer {
     Refused,
     /// The connection broke; the request may have been carried out, or not.
     Broken(Broken),
+    /// Nothing was sent, because the head of the request does not fit a frame.
+    TooLong(HeadTooLong),
 }
 
 impl Stream {
-    pub(in crate::peer) fn new(id: u32, begins_at: u64) -> Arc<Self> {
-        let state = State {
-            credit: WINDOW_BYTES,
-            ..State::default()
-        };
-        Arc::new(Self {
+    /// Creates the stream of a request that this side sends from the offset `begins_at` on.
+    pub(in crate::peer) fn requested(id: u32, begins_at: u64, received: &Arc<Received>) -> Self {
+        Self {
             id,
             begins_at,
-            state: Mutex::new(state),
-        })
+            received: Arc::clone(received),
+            state: Mutex::new(State {
+                credit: WINDOW_BYTES,
+                ..State::default()
+            }),
+        }
+    }
+
+    /// Creates the stream of a request that the other side has sent, with the bytes of memory that
+    /// the head of the request takes.
+    pub(in crate::peer) fn accepted(id: u32, head_bytes: usize, received: &Arc<Received>) -> Self {
+        let mut stream = Self::requested(id, 0, received);
+        received.add(head_bytes);
+        let state = stream.state.get_mut();
+        state.has_begun = true;
+        state.head_bytes = head_bytes;
+        stream
     }
 
     /// Changes the state and wakes the reader and the writer if the change concerns them.
@@ -173,32 +228,69 @@ impl Stream {
     }
 
     /// Stores the head of the answer and the beginning of its body.
-    pub(in crate::peer) fn answered(&self, head: AnswerHead, body: Bytes, is_last: bool) {
+    ///
+    /// # Errors
+    /// Returns an error if the stream has had its answer, or if the body is longer than a window.
+    pub(in crate::peer) fn answered(
+        &self,
+        head: AnswerHead,
+        body: Bytes,
+        is_last: bool,
+    ) -> Result<(), Broken> {
+        let mut taken = Ok(());
         self.update(|state| {
+            if state.has_begun {
+                taken = Err(Broken::Protocol("a request is answered twice"));
+                return;
+            }
+            state.has_begun = true;
+            state.keep_head(memory_of(&head.headers), &self.received);
             state.head = Some(head);
-            state.take(body, is_last);
+            taken = state.take(body, is_last, &self.received);
         });
+        taken
     }
 
     /// Stores more of a body.
     ///
     /// # Errors
-    /// Returns an error if the other side sends more than it has credit for.
+    /// Returns an error if the other side sends more than it has credit for, or if the body has not
+    /// begun or has ended.
     pub(in crate::peer) fn came(&self, body: Bytes, is_last: bool) -> Result<(), Broken> {
-        let mut fits = true;
-        self.update(|state| {
-            fits = state.unread + body.len() <= WINDOW_BYTES;
-            if fits {
-                state.take(body, is_last);
-            }
-        });
-        let why = "a stream has more under way than it may";
-        fits.then_some(()).ok_or(Broken::Protocol(why))
+        let mut taken = Ok(());
+        self.update(|state| taken = state.take(body, is_last, &self.received));
+        taken
     }
 
     /// Stores the trailers, which end a body.
-    pub(in crate::peer) fn ended(&self, trailers: HeaderMap) {
-        self.update(|state| state.end = Some(End::Whole(Some(trailers))));
+    ///
+    /// # Errors
+    /// Returns an error if the body has not begun or has ended.
+    pub(in crate::peer) fn ended(&self, trailers: HeaderMap) -> Result<(), Broken> {
+        let mut taken = Ok(());
+        self.update(|state| {
+            taken = state.goes_on();
+            if taken.is_ok() {
+                state.keep_head(memory_of(&trailers), &self.received);
+                state.end = Some(End::Whole(Some(trailers)));
+            }
+        });
+        taken
+    }
+
+    /// Returns the bytes of memory that the stream counts against its connection's budget.
+    pub(in crate::peer) fn held_bytes(&self) -> usize {
+        let state = self.state.lock();
+        state.unread + state.head_bytes
+    }
+
+    /// Ends the stream and drops what its reader has not taken.
+    pub(in crate::peer) fn drop_unread(&self) {
+        self.update(|state| {
+            state.forget(&self.received);
+            state.head = None;
+            state.end = Some(End::Broken(Broken::Unread));
+        });
     }
 
     pub(in crate::peer) fn credited(&self, bytes: u32) {
@@ -209,12 +301,12 @@ impl Stream {
 
     /// Ends the stream because the other side reset it or the connection broke. Bytes that arrived
     /// stay readable.
-    pub(in crate::peer) fn broke(&self, why: &NoAnswer) {
+    pub(in crate::peer) fn broke(&self, why: &Lost) {
         self.update(|state| {
             if state.end.is_none() {
                 state.end = Some(match why {
-                    NoAnswer::Refused => End::Refused,
-                    NoAnswer::Broken(why) => End::Broken(why.clone()),
+                    Lost::Refused => End::Refused,
+                    Lost::Broken(why) => End::Broken(why.clone()),
                 });
             }
         });
@@ -264,15 +356,80 @@ impl Stream {
     }
 }
 
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.state.get_mut().forget(&self.received);
+    }
+}
+
 impl State {
-    fn take(&mut self, body: Bytes, is_last: bool) {
+    /// Checks that more of a body may come.
+    fn goes_on(&self) -> Result<(), Broken> {
+        match self.end {
+            Some(End::Whole(_)) => Err(Broken::Protocol("a body goes on after its end")),
+            None if !self.has_begun => Err(Broken::Protocol("a body came without a head")),
+            Some(End::Refused | End::Broken(_)) | None => Ok(()),
+        }
+    }
+
+    fn keep_head(&mut self, bytes: usize, received: &Received) {
+        self.head_bytes += bytes;
+        received.add(bytes);
+    }
+
+    fn take(&mut self, body: Bytes, is_last: bool, received: &Received) -> Result<(), Broken> {
+        self.goes_on()?;
+        if self.unread + body.len() > WINDOW_BYTES {
+            let why = "a stream has more under way than it may";
+            return Err(Broken::Protocol(why));
+        }
         if !body.is_empty() {
             self.unread += body.len();
-            self.chunks.push_back(body);
+            received.add(body.len());
+            self.store(body, received);
         }
         if is_last {
             self.end = Some(End::Whole(None));
         }
+        Ok(())
+    }
+
+    /// Stores a part of a body behind those that nobody has read. If the reader keeps up there are
+    /// none, and nothing is copied. A small part behind another one is copied: as a slice it would
+    /// keep a whole read buffer in memory, and an entry of the queue for perhaps a single byte.
+    fn store(&mut self, body: Bytes, received: &Received) {
+        let is_small = body.len() < READ_BYTES;
+        match self.chunks.back_mut() {
+            Some(Chunk::Copy(last)) if is_small && last.len() + body.len() <= CHUNK_BYTES => {
+                last.extend_from_slice(&body);
+            }
+            Some(_) if is_small => self.chunks.push_back(Chunk::Copy(body[..].into())),
+            None if is_small && !received.may_slice() => {
+                self.chunks.push_back(Chunk::Copy(body[..].into()));
+            }
+            Some(_) | None => {
+                received.add_slice();
+                self.chunks.push_back(Chunk::Slice(body));
+            }
+        }
+    }
+
+    /// Removes the first part of the body that nobody has read.
+    fn next_chunk(&mut self, received: &Received) -> Option<Bytes> {
+        let chunk = self.chunks.pop_front()?;
+        if matches!(chunk, Chunk::Slice(_)) {
+            received.remove_slice();
+        }
+        let bytes = chunk.into_bytes();
+        self.unread -= bytes.len();
+        received.remove(bytes.len());
+        Some(bytes)
+    }
+
+    /// Drops all that nobody has read, and gives its bytes back to the connection's budget.
+    fn forget(&mut self, received: &Received) {
+        while self.next_chunk(received).is_some() {}
+        received.remove(std::mem::take(&mut self.head_bytes));
     }
 }
 
@@ -297,13 +454,12 @@ pub(in crate::peer) async fn send_data(
     is_last: bool,
 ) -> Result<(), Broken> {
     loop {
-        let bytes = std::future::poll_fn(|context| {
-            ready!(channel.poll_room(context))?;
-            stream.poll_credit(data.len(), context)
-        });
-        let piece = data.split_to(bytes.await?);
+        let granted = std::future::poll_fn(|context| stream.poll_credit(data.len(), context));
+        let piece = data.split_to(granted.await?);
         let ends = is_last && data.is_empty();
-        channel.push(|out| frame::put_data(out, stream.id, &piece, ends));
+        channel
+            .push_when_room(|out| frame::put_data(out, stream.id, &piece, ends))
+            .await?;
         if data.is_empty() {
             return Ok(());
         }
@@ -391,7 +547,8 @@ impl Body for PeerStream {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let mut state = self.stream.state.lock();
-        let Some(chunk) = state.chunks.pop_front() else {
+        let Some(chunk) = state.next_chunk(&self.stream.received) else {
+            let state = &mut *state;
             return match &mut state.end {
                 Some(End::Whole(trailers)) => {
                     let trailers = trailers.take();
@@ -405,7 +562,6 @@ impl Body for PeerStream {
                 }
             };
         };
-        state.unread -= chunk.len();
         state.uncredited += chunk.len();
         let mut credit = 0;
         if state.uncredited >= CREDIT_BYTES && state.end.is_none() {
