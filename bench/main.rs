@@ -9,6 +9,7 @@ mod against_etcd;
 mod arguments;
 mod bare;
 mod builds;
+mod cold_start;
 mod compare;
 mod disk;
 mod forward;
@@ -110,11 +111,14 @@ enum Command {
         #[arg(long, default_value_t = 200)]
         count: u64,
     },
-    /// Start `polyplane up` from nothing and from an existing folder
+    /// Start `polyplane up` from nothing, from an existing folder, and from one with many planes
     ColdStart {
         /// Starts of each kind
         #[arg(long, default_value_t = 10)]
         rounds: u64,
+        /// Planes in the store of the third kind of start; 0 leaves it out
+        #[arg(long, default_value_t = 100_000)]
+        planes: u64,
     },
     /// Create planes and measure what each weighs
     IdlePlanes {
@@ -254,7 +258,7 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         Command::CreatePlane { server, count } => {
             planes::create_plane(&open(&server).await?, count, format).await
         }
-        Command::ColdStart { rounds } => planes::cold_start(rounds, format).await,
+        Command::ColdStart { rounds, planes } => cold_start::measure(rounds, planes, format).await,
         Command::IdlePlanes {
             server,
             planes,

@@ -1,18 +1,14 @@
-//! Measures whole planes: creation, a cold start, and the memory of idle ones.
+//! Measures whole planes: creation, and the memory of idle ones.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use http::{Method, StatusCode};
-use polyplane_tests::kubeconfig::Endpoint;
+use anyhow::{Result, ensure};
+use http::Method;
 use polyplane_tests::programs::is_ready;
 use tokio::time::Instant;
 
 use crate::lane::{Content, Lane};
 use crate::proc::Process;
-use crate::program;
 use crate::report::{Format, Latencies, show_number, show_quantiles};
 use crate::target::Target;
 
@@ -99,84 +95,6 @@ async fn new_plane(lane: &Lane, name: &str) -> Result<bytes::Bytes> {
     );
     lane.call(Method::POST, CONTROL_PLANES, Content::Json(body.into()))
         .await
-}
-
-/// Starts the server from nothing, and then from the folder of that start, several times.
-///
-/// # Errors
-/// Returns an error if it does not start.
-pub async fn cold_start(rounds: u64, format: Format) -> Result<()> {
-    let program = program::current()?;
-    let mut times: [Latencies; 4] = Default::default();
-    for round in 0..rounds {
-        let folder = tempfile::tempdir()?;
-        for (first, ready_slot) in [(true, 0), (false, 2)] {
-            let start = Instant::now();
-            let mut server = Started::new(&program, folder.path())?;
-            let lane = server.answering(folder.path(), start).await?;
-            times[ready_slot].add(start.elapsed());
-            let body = format!(r#"{{"metadata":{{"name":"cold-{round}-{first}"}}}}"#);
-            let path = "/api/v1/namespaces/default/configmaps";
-            lane.call(Method::POST, path, Content::Json(body.into()))
-                .await?;
-            times[ready_slot + 1].add(start.elapsed());
-        }
-    }
-    let names = [
-        "from nothing: /readyz is 200",
-        "from nothing: first create is durable",
-        "existing folder: /readyz is 200",
-        "existing folder: first create is durable",
-    ];
-    for (name, times) in names.iter().zip(&times) {
-        show_quantiles(format, name, times);
-    }
-    Ok(())
-}
-
-/// A server in a process of its own, which ends when this is dropped.
-struct Started(Child);
-
-impl Started {
-    fn new(program: &Path, folder: &Path) -> Result<Self> {
-        let child = Command::new(program)
-            .arg("up")
-            .arg("--dir")
-            .arg(folder)
-            .args(["--listen", "127.0.0.1:0"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let child = child.with_context(|| format!("cannot start {}", program.display()))?;
-        Ok(Self(child))
-    }
-
-    /// Waits for the first 200 of /readyz. The kubeconfig of an earlier start may name a port on
-    /// which nobody listens any more, so it is read again until it leads to the server.
-    async fn answering(&mut self, folder: &Path, start: Instant) -> Result<Lane> {
-        loop {
-            if let Some(status) = self.0.try_wait()? {
-                bail!("the server ended with {status}");
-            }
-            if let Ok(endpoint) = Endpoint::from_kubeconfig(&folder.join("kubeconfig"), None)
-                && let Ok(lane) = Lane::open(&endpoint).await
-                && let Ok(request) = lane.request(Method::GET, "/readyz", Content::None)
-                && lane.exchange(request, StatusCode::OK).await.is_ok()
-            {
-                return Ok(lane);
-            }
-            ensure!(start.elapsed() < LIMIT, "the server does not become ready");
-            tokio::time::sleep(POLL).await;
-        }
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
 }
 
 /// Creates planes and prints how much memory each needs: never used, after one request, with one

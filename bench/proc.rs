@@ -95,6 +95,15 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
+    /// Returns the CPU time since the process began, in the way that [`Self::since`] does.
+    pub fn total(&self) -> Duration {
+        let exact = self.threads.values().sum::<Duration>();
+        match self.whole > exact + COARSE_ERROR {
+            true => self.whole,
+            false => exact,
+        }
+    }
+
     /// Returns the CPU time used since an earlier moment: the exact one, or the coarse one if
     /// threads have ended in between and took what they had used with them.
     pub fn since(&self, before: &Self) -> Duration {

@@ -319,9 +319,7 @@ impl Pipeline<'_> {
                 let message = "request did not complete within the allotted timeout";
                 return Err(ApiError::timeout(message, 0).into());
             }
-            Sent::TooLong(why) => {
-                return Err(ApiError::request_entity_too_large(why).into());
-            }
+            Sent::TooLong(why) => return Err(ApiError::request_entity_too_large(why).into()),
             Sent::Broken(_) if self.may_be_repeated() => {
                 ServerState::count(&counters.broken);
                 search.pause().await?;

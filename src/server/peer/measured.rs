@@ -124,6 +124,16 @@ async fn attack_the_host(name: &str, sending: &mut Sending) -> std::io::Result<(
                 sending.write_all(&out).await?;
             }
         }
+        other => return flood_the_host(other, sending).await,
+    }
+    Ok(())
+}
+
+/// The attacks by frames that have to be answered, and by one that does not end.
+async fn flood_the_host(name: &str, sending: &mut Sending) -> std::io::Result<()> {
+    let mut out = Vec::new();
+    let plain = HeaderMap::new();
+    match name {
         // Frames that have to be answered, whose answers nobody reads.
         "pings" => {
             for _ in 0..10_000 {
