@@ -2,7 +2,7 @@
 //!
 //! Versions, uids and generated names become symbols; times, addresses, node ports, tokens and
 //! certificates become marks. A value that a request of the scenario itself contained stays as it
-//! is. Two kinds of fields are removed: `managedFields` (they have tests of their own) and
+//! is. Two kinds of fields are removed: `managedFields`, unless the scenario records them, and
 //! `description` fields of tables and schemas (upstream's prose must not be stored here).
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::connection::Answer;
 use crate::cut::{without_managed_fields, without_quoted_managed_fields};
 use crate::golden::Recorded;
-use crate::scenario::{Record, Step};
+use crate::scenario::{Owners, Record, Step};
 use crate::symbols::Symbols;
 
 /// Headers whose values are compared.
@@ -95,6 +95,8 @@ pub struct Normalizer<'a> {
     pub step: &'a str,
     /// The text of all requests that the scenario has sent so far.
     pub sent: &'a str,
+    /// Whether `managedFields` are kept.
+    pub owners: Owners,
     /// The path that the endpoint puts before every path.
     pub base_path: &'a str,
 }
@@ -275,7 +277,11 @@ impl Normalizer<'_> {
     }
 
     fn rewrite_map(&mut self, map: &mut Map<String, Value>, of: VersionOf) {
-        map.remove("managedFields");
+        match (self.owners, map.get_mut("managedFields")) {
+            (Owners::Recorded, Some(Value::Array(entries))) => sort_entries(entries),
+            (Owners::Recorded, _) => {}
+            (Owners::Dropped, _) => drop(map.remove("managedFields")),
+        }
         let of = version_of(map, of);
         let inner = bookmark(map);
         if map.contains_key("rows") || map.contains_key("columnDefinitions") {
@@ -478,6 +484,15 @@ fn rewrite_table(table: &mut Map<String, Value>) {
     }
 }
 
+/// Sorts managed fields by all but their times. Two writes may be in one second or in two, and that
+/// second decides the order in which the server shows them.
+fn sort_entries(entries: &mut [Value]) {
+    entries.sort_by_key(|entry| {
+        ["operation", "manager", "subresource", "apiVersion"]
+            .map(|member| entry[member].as_str().unwrap_or_default().to_owned())
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -488,6 +503,7 @@ mod tests {
             symbols,
             step,
             sent,
+            owners: Owners::Dropped,
             base_path: "",
         }
         .value(value)

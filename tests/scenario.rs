@@ -31,6 +31,8 @@ pub struct Scenario {
     pub name: String,
     /// Whether the runner creates a namespace for the scenario.
     pub namespace: Namespace,
+    /// Whether the owners of fields are recorded.
+    pub owners: Owners,
     /// `@let` definitions in order.
     pub lets: Vec<(String, String)>,
     /// The steps in order; cleanup steps are last.
@@ -44,6 +46,15 @@ pub enum Namespace {
     Own,
     /// The scenario uses no namespace, or creates its own.
     None,
+}
+
+/// Whether `managedFields` are recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owners {
+    /// They are.
+    Recorded,
+    /// They are dropped.
+    Dropped,
 }
 
 /// One request, and which parts of its answer are kept.
@@ -145,6 +156,7 @@ impl Scenario {
         let mut scenario = Self {
             name: name.to_owned(),
             namespace: Namespace::Own,
+            owners: Owners::Dropped,
             lets: Vec::new(),
             steps: Vec::new(),
         };
@@ -180,6 +192,7 @@ impl Scenario {
                         .push((name.trim().to_owned(), value.trim().to_owned()));
                 }
                 Some(("@namespace", "none")) => self.namespace = Namespace::None,
+                Some(("@owners", "recorded")) => self.owners = Owners::Recorded,
                 _ => bail!("cannot understand {line:?}"),
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Owns sets of fields, the walks over an object along its schema that make and use them, and the
 //! two steps of a write: [`update`] says who owns what after a create, an update or a patch, and
-//! [`apply`] is server-side apply. It must not know kinds, stored forms, clocks or webhooks: schemas
+//! [`apply`] is server-side apply. [`Entries`] does both on `metadata.managedFields`. It must not know kinds, stored forms, clocks or webhooks: schemas
 //! come as [`Shape`]s, and objects in other versions are asked for ([`Step::Need`]).
 //!
 //! [`Shape`]: polyplane_apimachinery::shape::Shape
@@ -10,6 +10,7 @@
 mod apply;
 mod conversion;
 mod element;
+mod entries;
 mod fault;
 mod filter;
 mod managers;
@@ -22,6 +23,10 @@ mod walk;
 pub use apply::{Applied, ApplyError, Force, apply};
 pub use conversion::{Answers, Conversion, Need, Step, Subject, Versions};
 pub use element::{Path, PathElement};
+pub use entries::{
+    Apply, ConflictText, Entries, EntryError, ReplicasPaths, SCALE_VERSION, Writer,
+    differ_in_times_only, resets,
+};
 pub use fault::{Fault, Faults};
 pub use filter::{Filter, Pattern, PatternStep};
 pub use managers::{Conflict, Conflicts, Managers, VersionedSet};

@@ -12,6 +12,7 @@ pub mod conversion;
 pub mod document_id;
 pub mod feature_gates;
 pub mod generated_rows;
+pub mod owned_fields;
 pub mod table;
 
 use polyplane_plane::{ContentId, Overlay, Prefix};

@@ -5,6 +5,7 @@
 //! names, which they pass in.
 
 use crate::kinds::table::Scope;
+use crate::request::options::{FIELD_MANAGER_MAX, check_field_manager};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::names::{self, NameRule};
@@ -14,6 +15,9 @@ use std::collections::BTreeSet;
 /// Most bytes that the keys and values of all annotations may have together, as upstream limits
 /// them.
 pub const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+
+/// Most bytes that the name of a subresource in managed fields may have, as upstream limits it.
+const SUBRESOURCE_BYTES_MAX: usize = 256;
 
 /// The members of metadata that only the server sets on a new object.
 const SYSTEM_FIELDS: [&str; 5] = [
@@ -133,6 +137,7 @@ pub fn validate(object: &Value, scope: Scope, rule: NameRule) -> Vec<FieldError>
         &mut errors,
     );
     validate_finalizers(&meta["finalizers"], &path.child("finalizers"), &mut errors);
+    validate_managers(&meta["managedFields"], &path, &mut errors);
     errors
 }
 
@@ -275,6 +280,28 @@ fn validate_finalizers(finalizers: &Value, path: &Path, errors: &mut Vec<FieldEr
     if names.contains(&"orphan") && names.contains(&"foregroundDeletion") {
         let detail = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.push(FieldError::invalid(path, finalizers.clone(), detail));
+    }
+}
+
+/// Validates the names in managed fields, which a client may have sent. Field management has made
+/// everything else of them.
+fn validate_managers(list: &Value, path: &Path, errors: &mut Vec<FieldError>) {
+    for (at, entry) in list.as_array().unwrap_or(&[]).iter().enumerate() {
+        let manager = entry.str_at(&["manager"]);
+        let subresource = entry.str_at(&["subresource"]);
+        if manager.is_ascii() && manager.len() <= FIELD_MANAGER_MAX && subresource.is_empty() {
+            // Nearly all names, so that the path is rarely made.
+            if !manager.bytes().any(|byte| byte.is_ascii_control()) {
+                continue;
+            }
+        }
+        let list = path.child("managedFields");
+        let place = list.index(at);
+        check_field_manager(manager, &place.child("manager"), errors);
+        if subresource.len() > SUBRESOURCE_BYTES_MAX {
+            let place = place.child("subresource");
+            errors.push(FieldError::too_long(&place, SUBRESOURCE_BYTES_MAX));
+        }
     }
 }
 

@@ -15,7 +15,7 @@
 
 mod admission;
 mod call_outs;
-mod fields;
+pub(crate) mod fields;
 pub mod object;
 pub mod prepare;
 mod run;
@@ -23,6 +23,7 @@ mod stages;
 
 pub use admission::{Admission, Attributes, Mutated, Operation, Options};
 pub use call_outs::{CallOuts, Interrupted};
+pub use fields::Ownership;
 pub use run::Run;
 pub use stages::{Decoded, Defaulted, ObjectFate, PathName, Present, Rules, Target, default};
 
@@ -82,6 +83,11 @@ pub trait ObjectChange: Send {
         VersionPrecondition::Any
     }
 
+    /// Returns who brings the owners of the object's fields up to date.
+    fn ownership(&self) -> Ownership {
+        Ownership::OfChanges
+    }
+
     /// Creates the wanted object from the request and the present object.
     ///
     /// # Errors
@@ -137,7 +143,7 @@ pub fn change<C: ObjectChange>(
 ) -> Result<PlannedWrite, Interrupted> {
     run.check_granted()?;
     let (defaulted, target) = change.propose(run)?;
-    let managed = fields::manage(run, defaulted, &target)?;
+    let managed = fields::manage(run, change, defaulted, &target)?;
     let admitted = admission::mutate(run, change, managed, &target)?;
     let prepared = stages::prepare(run, change, admitted, target)?;
     let valid = stages::validate(run, change, prepared)?;

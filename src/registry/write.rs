@@ -196,9 +196,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Submits a write to the plane. Returns `None` if a claim failed, or if the state that the
-    /// write was prepared against was withdrawn. The write is then at the head of a queue of its
-    /// key and must be prepared again.
+    /// Submits a write to the plane. Returns `None` if it must be prepared again: because a claim
+    /// failed, or the state that the write was prepared against was withdrawn (the write is then at
+    /// the head of a queue of its key), or because it is small enough without the owners of fields.
     async fn submit(&mut self, mut write: Write) -> Result<Option<Committed>, ApiError> {
         write.claims.extend(self.call.kind_claim());
         let plane = &self.call.tenant.plane;
@@ -214,6 +214,7 @@ impl<'a> Attempt<'a> {
                 }
                 Ok(None)
             }
+            Err(SubmitError::TooLarge { .. }) if self.state.drop_owners() => Ok(None),
             Err(error) => Err(refusal(&error)),
         }
     }

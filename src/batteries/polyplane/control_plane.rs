@@ -84,7 +84,11 @@ impl Strategy for ControlPlane {
 
     fn prepare_subresource(&self, _context: &Context<'_>, object: &mut Value, old: &Value) {
         let mut status = object["status"].clone();
+        let managed = object.at(&["metadata", "managedFields"]).cloned();
         *object = old.clone();
+        if let Some(managed) = managed {
+            object.set(&["metadata", "managedFields"], managed);
+        }
         for fixed in ["id", "birth", "url"] {
             match old.at(&["status", fixed]) {
                 Some(value) => status.set(&[fixed], value.clone()),

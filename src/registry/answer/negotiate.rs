@@ -4,15 +4,17 @@
 //! The choice follows upstream: clauses by quality, then by how specific they are, then in the
 //! order written; the first that the server can serve wins.
 
+use crate::request::options::APPLY;
 use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
 
 /// The media types of patches that built-in kinds accept.
-pub const PATCH_TYPES: [&str; 3] = [
+pub const PATCH_TYPES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
+    APPLY,
 ];
 
 /// The syntax in which values are written.

@@ -10,6 +10,7 @@ use crate::kinds::conversion::PreparedIn;
 use crate::kinds::document_id::DocumentId;
 use crate::kinds::feature_gates::{FeatureError, Features, GATES_IN_CODE, GatedFields};
 use crate::kinds::generated_rows::{GroupRow, ResourceRow, Rows};
+use crate::kinds::owned_fields::{OwnedFields, ResetFields};
 use crate::strategy::Strategy;
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
@@ -72,6 +73,9 @@ pub struct Subresource {
     /// Schema name of the payload; empty if upstream publishes none.
     #[serde(default)]
     pub definition: Str,
+    /// The fields that a write through the subresource cannot change.
+    #[serde(default, rename = "resetFields")]
+    pub(crate) reset_fields: ResetFields,
 }
 
 /// A column of the kind's table.
@@ -130,6 +134,8 @@ pub struct Rules {
     /// True if upstream checks the kind by declarations too, because equal complaints are then
     /// merged.
     pub declarative_validation: bool,
+    /// The fields that a write of the object itself cannot change.
+    pub(crate) reset_fields: ResetFields,
 }
 
 /// One served resource: a row of the generated data with its schema and behaviour.
@@ -173,6 +179,8 @@ pub struct Resource {
     pub stored_definition: DefId,
     /// Subresources.
     pub subresources: Vec<Subresource>,
+    /// The fields that writes may own.
+    pub owned_fields: Arc<OwnedFields>,
     /// Table columns.
     pub columns: Vec<Column>,
     /// The answers of upstream's strategy object.
@@ -386,6 +394,7 @@ impl KindTable {
                     definition: row.definition.to_string(),
                 })?;
         let scope = row.scope();
+        let owned_fields = OwnedFields::of(&row);
         let storage = row.storage.unwrap_or_else(|| StorageRow {
             group: group.clone(),
             resource: row.name.clone(),
@@ -394,6 +403,7 @@ impl KindTable {
         });
         let gated_fields = self.features.gated(&storage.group, &storage.resource);
         let gated_fields = gated_fields.cloned();
+        let owned_fields = Arc::new(owned_fields);
         let api_version = api_version(group, version);
         let prefix = format!(
             "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
@@ -428,6 +438,7 @@ impl KindTable {
             storage,
             external: row.external,
             subresources: row.subresources,
+            owned_fields,
             columns: row.columns,
             rules: row.strategy,
             features: Arc::clone(&self.features),

@@ -3,12 +3,14 @@
 //! All planes of a process share one ordered chain of plug-ins. An empty chain costs nothing.
 
 use super::call_outs::{CallOuts, Interrupted};
-use super::fields::Managed;
+use super::fields::{self, Managed};
 use super::run::Run;
 use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
 use super::{ObjectChange, ObjectDeletion};
+use crate::authority;
 use crate::kinds::conversion::KindVersion;
 use crate::plan::object::admit_namespace;
+use crate::request::Verb;
 use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::{DeleteOptions, Persistence, WriteOptions};
@@ -17,6 +19,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::Subject;
 use polyplane_plane::{Claim, Snapshot};
 use std::fmt::Debug;
 
@@ -164,10 +167,12 @@ pub(super) fn mutate<C: ObjectChange>(
             admit_namespace(run.call, run.cut, name)?
         }
     };
-    if !run.call.services.admission.is_empty()
-        && mutate_by_chain(run, change, &mut tree, target)? == Mutated::Changed
-    {
-        tree = default_again(run, change, tree)?;
+    if !run.call.services.admission.is_empty() {
+        let managed = fields::before_admission(&tree);
+        if mutate_by_chain(run, change, &mut tree, target)? == Mutated::Changed {
+            fields::after_admission(run, managed, &mut tree);
+            tree = default_again(run, change, tree)?;
+        }
     }
     Ok(Admitted { tree, claims })
 }
@@ -261,10 +266,32 @@ pub(super) fn validate<C: ObjectChange>(
     valid: Valid,
 ) -> Result<Allowed, Interrupted> {
     let mut planned = valid.into_planned();
+    if matches!(planned.target, Target::New) && run.call.request.verb != Verb::Create {
+        check_create(run, change)?;
+    }
     if !run.call.services.admission.is_empty() {
         validate_by_chain(run, change, &mut planned)?;
     }
     Ok(Allowed(planned))
+}
+
+/// Checks that the user may create an object that an update or a patch creates.
+fn check_create<C: ObjectChange>(run: &mut Run<'_>, change: &C) -> Result<(), Interrupted> {
+    let call = run.call;
+    let attributes = polyplane_auth::Attributes {
+        user: &call.request.user,
+        verb: Verb::Create.name(),
+        subject: Subject::Resource {
+            group: &call.row.group,
+            version: &call.row.version,
+            resource: &call.row.name,
+            subresource: call.subresource(),
+            namespace: call.namespace(),
+            name: &change.request().name,
+        },
+    };
+    let decision = run.call_outs.authorize(&attributes)?;
+    Ok(authority::allow(&attributes, decision)?)
 }
 
 fn validate_by_chain<C: ObjectChange>(

@@ -3,10 +3,35 @@
 //! After defaults and merge, before mutating admission, in the version of the request: fields that
 //! admission adds have no owner.
 
+mod apply;
+mod scale;
+mod versions;
+
+use super::ObjectChange;
 use super::call_outs::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
-use polyplane_apimachinery::Value;
+use crate::request::options::FIELD_MANAGER_MAX;
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_managedfields::{Answers, Entries, Step, Writer, differ_in_times_only, resets};
+use std::borrow::Cow;
+
+pub(crate) use apply::{Wanted, apply};
+pub(crate) use scale::{live_scale, put_scale};
+pub(crate) use versions::ManagedKind;
+
+/// Rounds of conversions of one step. A step that needs more has a defect.
+const ROUNDS_MAX: usize = 8;
+
+/// Says who brings the owners of an object's fields up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// The plan does: whoever writes owns what the write changes.
+    OfChanges,
+    /// The verb has done it, or its subject has no owners.
+    OfVerb,
+}
 
 /// The object that the client wants, with the owners of its fields, in the version of the request.
 pub(super) struct Managed(Value);
@@ -17,13 +42,219 @@ impl Managed {
     }
 }
 
-/// Brings `metadata.managedFields` up to date. Field owners are not tracked yet, so an object keeps
-/// what the client has sent.
-pub(super) fn manage(
+/// Brings `metadata.managedFields` up to date.
+pub(super) fn manage<C: ObjectChange>(
     run: &mut Run<'_>,
+    change: &C,
     defaulted: Defaulted,
     target: &Target,
 ) -> Result<Managed, Interrupted> {
-    let _ = (run, target);
-    Ok(Managed(defaulted.into_tree()))
+    let mut tree = defaulted.into_tree();
+    if change.ownership() == Ownership::OfVerb {
+        return Ok(Managed(tree));
+    }
+    if run.drops_owners() {
+        drop(take_managed(&mut tree));
+        return Ok(Managed(tree));
+    }
+    let mut kind = ManagedKind::of_row(run);
+    let name = manager_name(run, &change.request().options.field_manager);
+    let live = match target {
+        Target::New => None,
+        Target::Present(present) => Some(run.call.as_served(present.tree())),
+    };
+    update(run, &mut kind, &name, live.as_deref(), &mut tree)?;
+    Ok(Managed(tree))
+}
+
+/// Returns the name of the manager that writes: the one that the client gives, or the beginning of
+/// its user agent.
+pub(crate) fn manager_name<'n>(run: &Run<'n>, given: &'n str) -> Cow<'n, str> {
+    if !given.is_empty() {
+        return Cow::Borrowed(given);
+    }
+    let agent = run.call.request.user_agent.split('/').next().unwrap_or("");
+    let is_shown =
+        |letter: char| !letter.is_control() && (letter == ' ' || !letter.is_whitespace());
+    if agent.len() <= FIELD_MANAGER_MAX && agent.chars().all(is_shown) {
+        return Cow::Borrowed(agent);
+    }
+    let mut name = String::new();
+    for letter in agent.chars().filter(|letter| is_shown(*letter)) {
+        if name.len() + letter.len_utf8() > FIELD_MANAGER_MAX {
+            break;
+        }
+        name.push(letter);
+    }
+    Cow::Owned(name)
+}
+
+/// Brings the managed fields of `tree` up to date, which replaces `live` or, without one, is new.
+/// Both are in the version of the request. If that fails, those of the live object stay.
+///
+/// # Errors
+/// Requests the reply of a converter that is needed first.
+pub(crate) fn update(
+    run: &mut Run<'_>,
+    kind: &mut ManagedKind,
+    name: &str,
+    live: Option<&Value>,
+    tree: &mut Value,
+) -> Result<(), Interrupted> {
+    let wished = take_managed(tree);
+    // A subresource cannot set them.
+    let wished = wished.filter(|_| kind.subresource.is_empty());
+    let present = live.map_or(&Value::Null, managed_of);
+    if let Some(live) = live
+        && wished.as_ref().is_none_or(|wished| wished == present)
+        && same_content(tree, live)
+        && knows_all(kind, present)
+    {
+        put_managed(tree, present.clone());
+        return Ok(());
+    }
+    let mut entries = base(wished, present);
+    if entries.is_empty() && live.is_some() {
+        // Nobody is tracked until somebody applies.
+        return Ok(());
+    }
+    kind.find(entries.versions());
+    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    let writer = Writer {
+        name,
+        subresource: &kind.subresource,
+        now: &now,
+    };
+    let mut answers = Answers::default();
+    for _ in 0..ROUNDS_MAX {
+        let objects = (live.unwrap_or(kind.empty()), &*tree);
+        match entries.update(&&*kind, &kind.api_version, writer, objects, &answers) {
+            Ok(Step::Done(())) => {
+                run.note_owners();
+                put_managed(tree, entries.encode().unwrap_or_default());
+                return Ok(());
+            }
+            Ok(Step::Need(needs)) => match kind.answer(run, needs, &mut answers) {
+                Err(Interrupted::Failed(_)) => break,
+                answered => answered?,
+            },
+            Err(error) => {
+                tracing::debug!(%error, kind = %kind.kind, "the owners of fields stay as they are");
+                break;
+            }
+        }
+    }
+    put_managed(tree, present.clone());
+    Ok(())
+}
+
+/// Returns the entries that a write starts from: those that the client has sent, if they can be
+/// read, else those of the live object.
+fn base(wished: Option<Value>, present: &Value) -> Entries {
+    let read = |list: &Value| Entries::decode(list).unwrap_or_default();
+    match wished {
+        Some(wished) if resets(&wished) => Entries::default(),
+        Some(wished) => {
+            let entries = read(&wished);
+            if entries.is_empty() {
+                read(present)
+            } else {
+                entries
+            }
+        }
+        None => read(present),
+    }
+}
+
+/// Returns whether all versions exist that a list of entries names.
+fn knows_all(kind: &mut ManagedKind, list: &Value) -> bool {
+    let entries = || list.as_array().unwrap_or_default().iter();
+    let versions = || entries().map(|entry| entry.str_at(&["apiVersion"]));
+    kind.find(versions());
+    versions().all(|version| kind.has(version))
+}
+
+fn managed_of(object: &Value) -> &Value {
+    &object["metadata"]["managedFields"]
+}
+
+fn take_managed(object: &mut Value) -> Option<Value> {
+    object.remove(&["metadata", "managedFields"])
+}
+
+fn put_managed(object: &mut Value, list: Value) {
+    match list {
+        Value::Null => drop(take_managed(object)),
+        list => object.set(&["metadata", "managedFields"], list),
+    }
+}
+
+/// Returns true if two objects are equal but for their versions and managed fields.
+fn same_content(left: &Value, right: &Value) -> bool {
+    let members = |object: &'_ Value| -> usize { object.as_object().map_or(0, |all| all.len()) };
+    let relevant = |name: &&str| !matches!(*name, "managedFields" | "resourceVersion");
+    let (Some(one), Some(other)) = (left.as_object(), right.as_object()) else {
+        return left == right;
+    };
+    if members(left) != members(right) {
+        return false;
+    }
+    one.iter().all(|(name, value)| {
+        let Some(known) = other.get(name) else {
+            return false;
+        };
+        let (Some(meta), Some(before)) = (value.as_object(), known.as_object()) else {
+            return value == known;
+        };
+        if name != "metadata" {
+            return value == known;
+        }
+        let count = |meta: &polyplane_apimachinery::Map| meta.keys().filter(relevant).count();
+        count(meta) == count(before)
+            && meta
+                .iter()
+                .filter(|(name, _)| relevant(name))
+                .all(|(name, value)| before.get(name) == Some(value))
+    })
+}
+
+/// Returns true if a write of `tree` would change nothing in the present object but its version and
+/// the times of its managers.
+pub(super) fn is_same(tree: &Value, present: &Value) -> bool {
+    let (new, old) = (managed_of(tree), managed_of(present));
+    same_content(tree, present) && (new == old || differ_in_times_only(new, old))
+}
+
+/// Marks that the client wants to reset the managers. Decoding would drop an empty list.
+pub(crate) fn keep_reset(tree: &mut Value) {
+    if let Some(Value::Array(list)) = tree.at_mut(&["metadata", "managedFields"])
+        && list.is_empty()
+    {
+        list.push(Value::object());
+    }
+}
+
+/// Returns the managed fields that an object has after mutating admission: those before it, if a
+/// plug-in has made them invalid. Then the client is warned.
+pub(super) fn after_admission(run: &Run<'_>, before: Value, tree: &mut Value) {
+    if *managed_of(tree) == before {
+        return;
+    }
+    if let Err(error) = Entries::decode(managed_of(tree)) {
+        run.call.warn(format!(
+            ".metadata.managedFields was in an invalid state after admission; this could be caused by an outdated mutating admission controller; please fix your requests: {}",
+            crate::write::chain(&error)
+        ));
+        put_managed(tree, before);
+    }
+}
+
+/// Returns the managed fields of an object, for [`after_admission`].
+pub(super) fn before_admission(tree: &Value) -> Value {
+    managed_of(tree).clone()
+}
+
+/// Returns the time of a run as objects store it.
+pub(super) fn time_of(run: &Run<'_>) -> Str {
+    Timestamp::from_seconds(run.now).to_rfc3339().into()
 }

@@ -5,6 +5,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::{Resource, Scope};
 use crate::metadata;
+use crate::plan::fields::{self, ManagedKind};
 use crate::plan::{Interrupted, Run};
 use crate::request::call::{Call, key_of};
 use crate::strategy::{Companion, CompanionChange};
@@ -94,6 +95,9 @@ pub fn exists(call: &Call<'_>, tree: &Value, present: &ObjectRef) -> ApiError {
     error
 }
 
+/// The manager of the fields that the server itself sets in other objects than the requested one.
+const OWN_MANAGER: &str = "polyplane";
+
 /// Adds the objects that are created and removed together with another one.
 ///
 /// # Errors
@@ -112,18 +116,26 @@ pub fn add_companions(
             })?;
         let namespace = companion.namespace.as_deref().unwrap_or("");
         let key = key_of(row, namespace, &companion.name);
-        let present = run.cut.get(&key).is_some();
+        let present = run.cut.get(&key);
         match companion.change {
-            CompanionChange::Ensure(_) if present => {}
-            CompanionChange::Remove | CompanionChange::Replace(_) if !present => {}
+            CompanionChange::Ensure(_) if present.is_some() => {}
+            CompanionChange::Remove | CompanionChange::Replace(_) if present.is_none() => {}
             CompanionChange::Replace(mut tree) => {
                 drop(tree.remove(&["metadata", "resourceVersion"]));
+                if let Some(live) = present {
+                    let live = run.call.stored_tree(&live)?;
+                    // Companions are replaced to count something in their status.
+                    let mut kind = ManagedKind::of(run, row, "status");
+                    fields::update(run, &mut kind, OWN_MANAGER, Some(&live), &mut tree)?;
+                }
                 let put = put(run, row, key, &tree)?;
                 write.operations.push(put);
             }
             CompanionChange::Remove => write.operations.push(Operation::Delete { key }),
             CompanionChange::Ensure(mut tree) | CompanionChange::Create(mut tree) => {
                 fill_new(run, &mut tree, namespace, &companion.name);
+                let mut kind = ManagedKind::of(run, row, "");
+                fields::update(run, &mut kind, OWN_MANAGER, None, &mut tree)?;
                 write.claims.push(Claim::Absent(key.clone()));
                 let put = put(run, row, key, &tree)?;
                 write.operations.push(put);
@@ -230,12 +242,6 @@ pub fn goes_with_last_finalizer(row: &Resource, tree: &Value, old: &Value) -> bo
             .int_at(&["metadata", "deletionGracePeriodSeconds"])
             .unwrap_or(0)
             == 0
-}
-
-/// Returns true if an object without its version equals the present one.
-pub fn is_same(tree: &Value, mut present: Value) -> bool {
-    present.remove(&["metadata", "resourceVersion"]);
-    *tree == present
 }
 
 /// Sets the version of an object in a tree, if that version is known.

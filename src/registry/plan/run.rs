@@ -28,6 +28,19 @@ pub struct Run<'r> {
     /// The time of the run, in seconds since 1970.
     pub now: i64,
     new: &'r mut NewObject,
+    owners: &'r mut Owners,
+}
+
+/// The treatment of the owners of fields by the runs of a plan.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Owners {
+    /// No run has changed them.
+    #[default]
+    Untouched,
+    /// A run has brought them up to date.
+    Kept,
+    /// They are dropped, because the object is too large with them.
+    Dropped,
 }
 
 /// The state that a plan keeps from one run to the next.
@@ -39,6 +52,7 @@ pub(crate) struct PlanState {
     /// with a later one would be different calls, without a reply.
     since: Option<i64>,
     now: i64,
+    owners: Owners,
 }
 
 /// The values that the server draws for a new object. They are drawn once, so that admission sees
@@ -61,7 +75,18 @@ impl PlanState {
             call_outs: self.memo.begin(&call.services.authority, cut),
             now: self.now,
             new: &mut self.new,
+            owners: &mut self.owners,
         }
+    }
+
+    /// Makes later runs drop the owners of fields. Returns false if that makes the object no
+    /// smaller.
+    pub(crate) fn drop_owners(&mut self) -> bool {
+        let has = self.owners == Owners::Kept;
+        if has {
+            self.owners = Owners::Dropped;
+        }
+        has
     }
 
     /// Returns whether calls have been made.
@@ -113,6 +138,16 @@ impl<'r> Run<'r> {
             features: &row.features,
             kinds: &self.call.tenant.base,
         }
+    }
+
+    /// Returns whether the object is stored without the owners of its fields.
+    pub(super) fn drops_owners(&self) -> bool {
+        *self.owners == Owners::Dropped
+    }
+
+    /// Notes that the object has owners of fields, without which it would be smaller.
+    pub(super) fn note_owners(&mut self) {
+        *self.owners = Owners::Kept;
     }
 
     /// Converts an object of a kind from one version to another. Built-in kinds need no call.

@@ -8,6 +8,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
 use crate::metadata;
+use crate::plan::fields;
 use crate::plan::object;
 use crate::plan::prepare;
 use crate::request::body;
@@ -394,7 +395,7 @@ impl Storing<'_, '_> {
 
     fn replace(mut self, present: Present, mut tree: Value) -> Result<PlannedWrite, Interrupted> {
         let Present { object, tree: old } = present;
-        if object::is_same(&tree, old) && !conversion::is_stale(self.row, &object) {
+        if fields::is_same(&tree, &old) && !conversion::is_stale(self.row, &object) {
             return Ok(PlannedWrite::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {

@@ -5,6 +5,7 @@
 
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::table::{Resource, api_version};
+use crate::plan::fields;
 use crate::request::call::Call;
 use crate::request::options::FieldValidation;
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
@@ -121,7 +122,7 @@ pub fn decode(
 }
 
 /// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
-fn warn_of(call: &Call<'_>, text: &str) {
+pub(crate) fn warn_of(call: &Call<'_>, text: &str) {
     match text.strip_prefix("yaml: unmarshal errors:\n") {
         Some(lines) => lines.lines().for_each(|line| call.warn(line.trim())),
         None => call.warn(text),
@@ -163,6 +164,7 @@ pub fn read(
     };
     let named = named.map_err(unrecognized)?.or(expected);
     check_kind(&named, expected)?;
+    fields::keep_reset(&mut tree);
     let mut outcome = schemas.decode(expected.definition, &mut tree, Empties::Null);
     if syntax == BodySyntax::Json
         && (repeats || !matches!(&outcome, Ok(problems) if problems.is_empty()))

@@ -15,6 +15,7 @@ use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Claim, Key, ObjectRef, Plane, Snapshot, Stamp};
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -291,6 +292,17 @@ impl<'a> Call<'a> {
             tree
         } else {
             self.row.strategy.to_served(&self.row.version, tree)
+        }
+    }
+
+    /// Returns a tree of the version that objects are prepared in as one of the version of the
+    /// request.
+    pub fn as_served<'v>(&self, tree: &'v Value) -> Cow<'v, Value> {
+        if KindVersion::prepared(self.row) == KindVersion::served(self.row) || !self.row.converts()
+        {
+            Cow::Borrowed(tree)
+        } else {
+            Cow::Owned(self.to_served(tree.clone()))
         }
     }
 

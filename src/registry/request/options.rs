@@ -4,15 +4,16 @@
 //! and delete options, and which of them may be combined. [`crate::request::parameters`] has how a
 //! single parameter is read.
 
-use crate::request::ResourceRequest;
 use crate::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, DRY_RUN, FIELD_MANAGER, FIELD_SELECTOR, FIELD_VALIDATION,
     FORCE, GRACE_PERIOD_SECONDS, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS, PROPAGATION_POLICY,
     RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
 };
+use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
+use polyplane_managedfields::Force;
 
 /// The treatment of fields that a kind does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,9 +44,22 @@ pub struct WriteOptions {
     pub field_validation: FieldValidation,
     /// The name of the writer, as the client gives it.
     pub field_manager: Str,
+    /// The treatment of conflicts of a server-side apply.
+    pub force: Force,
 }
 
-const FIELD_MANAGER_MAX: usize = 128;
+/// The media type of a server-side apply.
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
+
+/// Returns whether a request is a server-side apply.
+pub(crate) fn is_apply(request: &ResourceRequest) -> bool {
+    let media = request.content_type.as_deref().unwrap_or("");
+    let media = media.split(';').next().unwrap_or("").trim();
+    request.verb == Verb::Patch && media == APPLY
+}
+
+/// Bytes of the name of a field manager.
+pub(crate) const FIELD_MANAGER_MAX: usize = 128;
 
 impl WriteOptions {
     /// Reads the options of a `kind` such as `CreateOptions`.
@@ -54,12 +68,18 @@ impl WriteOptions {
     /// Returns 422, which names every parameter that is out of range.
     pub fn parse(request: &ResourceRequest, kind: &str) -> Result<Self, ApiError> {
         let mut errors = Vec::new();
-        if kind == "PatchOptions" && FORCE.read(&request.query).is_some() {
+        let manager = FIELD_MANAGER.read(&request.query);
+        let force = FORCE.read(&request.query);
+        if is_apply(request) {
+            if manager.is_empty() {
+                let detail = "is required for apply patch";
+                errors.push(FieldError::required(&Path::new("fieldManager"), detail));
+            }
+        } else if kind == "PatchOptions" && force.is_some() {
             let detail = "may not be specified for non-apply patch";
             errors.push(FieldError::forbidden(&Path::new("force"), detail));
         }
-        let manager = FIELD_MANAGER.read(&request.query);
-        check_field_manager(manager, &mut errors);
+        check_field_manager(manager, &Path::new("fieldManager"), &mut errors);
         let persistence = dry_run(request, &mut errors);
         let field_validation = match FIELD_VALIDATION.read(&request.query) {
             "" | "Warn" => FieldValidation::Warn,
@@ -80,6 +100,10 @@ impl WriteOptions {
                 persistence,
                 field_validation,
                 field_manager: manager.into(),
+                force: match force {
+                    Some(true) => Force::Yes,
+                    Some(false) | None => Force::No,
+                },
             })
         } else {
             Err(ApiError::invalid(
@@ -91,10 +115,10 @@ impl WriteOptions {
     }
 }
 
-fn check_field_manager(manager: &str, errors: &mut Vec<FieldError>) {
-    let path = Path::new("fieldManager");
+/// Validates the name of a field manager.
+pub(crate) fn check_field_manager(manager: &str, path: &Path, errors: &mut Vec<FieldError>) {
     if manager.len() > FIELD_MANAGER_MAX {
-        errors.push(FieldError::too_long(&path, FIELD_MANAGER_MAX));
+        errors.push(FieldError::too_long(path, FIELD_MANAGER_MAX));
     }
     for (at, letter) in manager.char_indices() {
         if letter.is_control() || (letter.is_whitespace() && letter != ' ') {
@@ -104,7 +128,7 @@ fn check_field_manager(manager: &str, errors: &mut Vec<FieldError>) {
                 format!("U+{:04X} '{letter}'", u32::from(letter))
             };
             let detail = format!("invalid character {shown} (at position {at})");
-            errors.push(FieldError::invalid(&path, manager, detail));
+            errors.push(FieldError::invalid(path, manager, detail));
         }
     }
 }

@@ -1,17 +1,21 @@
-//! PATCH: JSON patch, merge patch and strategic merge patch.
+//! PATCH: JSON patch, merge patch, strategic merge patch and server-side apply.
 //!
 //! A patch is applied to the object in the version of the request. It is applied again whenever
-//! another write came first; that is a conflict only if the patch itself names a version.
+//! another write came first; that is a conflict only if the patch itself names a version. An apply
+//! also creates the object.
 
 use crate::answer::negotiate::PATCH_TYPES;
+use crate::plan::fields;
+use crate::plan::fields::ManagedKind;
 use crate::plan::{
-    self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, PathName, Present, Rules,
-    Run, Target,
+    self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, Ownership, PathName,
+    Present, Rules, Run, Target,
 };
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
-use crate::request::options::{FieldValidation, WriteOptions};
+use crate::request::options::{self, FieldValidation, WriteOptions};
+use crate::verbs::apply::Configuration;
 use crate::write::{self, Written};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits, scan};
@@ -23,6 +27,7 @@ use polyplane_apimachinery::schema::decode::{Empties, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
+use polyplane_plane::ObjectRef;
 
 /// A patch after parsing.
 pub enum Patch {
@@ -179,6 +184,7 @@ impl ReadPatch {
         let schemas = expected.schemas;
         let definition = expected.definition;
         let mut patched = self.changed(schemas, definition, tree)?;
+        fields::keep_reset(&mut patched);
         let mut complaints = self.complaints.clone();
         if !matches!(self.patch, Patch::Strategic(_)) {
             body::check_patched(&patched, expected)
@@ -317,26 +323,37 @@ fn go_map(value: &Value) -> String {
 pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
     let name = call.name()?.clone();
     let options = WriteOptions::parse(call.request, "PatchOptions")?;
-    // An error in a patch, other than one of its syntax, is reported only once there is an object
-    // to patch.
-    let patch = read(call, options.field_validation);
-    if patch.is_err() && !json::validate(&call.request.body, &Limits::default()) {
-        return Err(ApiError::bad_request("invalid JSON patch"));
-    }
+    let source = if options::is_apply(call.request) {
+        Source::Apply(Configuration::read(call)?)
+    } else {
+        // An error in a patch, other than one of its syntax, is reported only once there is an
+        // object to patch.
+        let patch = read(call, options.field_validation);
+        if patch.is_err() && !json::validate(&call.request.body, &Limits::default()) {
+            return Err(ApiError::bad_request("invalid JSON patch"));
+        }
+        Source::Patch(patch)
+    };
     let mut patch = PatchObject {
         request: ChangeRequest {
             call,
             name,
             options,
         },
-        patch,
+        source,
     };
     write::change(call, &mut patch).await
 }
 
+/// The body of a PATCH.
+enum Source {
+    Patch(Result<ReadPatch, ApiError>),
+    Apply(Configuration),
+}
+
 struct PatchObject<'a> {
     request: ChangeRequest<'a>,
-    patch: Result<ReadPatch, ApiError>,
+    source: Source,
 }
 
 impl ObjectChange for PatchObject<'_> {
@@ -348,12 +365,24 @@ impl ObjectChange for PatchObject<'_> {
         Rules::OfKind(self.request.call.subresource())
     }
 
+    fn ownership(&self) -> Ownership {
+        match self.source {
+            Source::Patch(_) => Ownership::OfChanges,
+            Source::Apply(_) => Ownership::OfVerb,
+        }
+    }
+
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.request.call;
-        let Some(existing) = run.cut.get(&self.key()) else {
+        let existing = run.cut.get(&self.key());
+        let patch = match &self.source {
+            Source::Apply(configuration) => return self.merge(run, configuration, existing),
+            Source::Patch(patch) => patch,
+        };
+        let Some(existing) = existing else {
             return Err(call.not_found(&self.request.name).into());
         };
-        let patch = self.patch.as_ref().map_err(ApiError::clone)?;
+        let patch = patch.as_ref().map_err(ApiError::clone)?;
         let present = Present::read(run, call.row, existing)?;
         let served = || {
             let mut tree = call.to_served(present.tree().clone());
@@ -369,6 +398,42 @@ impl ObjectChange for PatchObject<'_> {
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
         plan::default(call, decoded, PathName::Given(&self.request.name))
+    }
+}
+
+impl PatchObject<'_> {
+    /// Applies to the existing object, or creates one.
+    fn merge(
+        &self,
+        run: &mut Run<'_>,
+        configuration: &Configuration,
+        existing: Option<ObjectRef>,
+    ) -> Result<(Defaulted, Target), Interrupted> {
+        let call = self.request.call;
+        let name = &self.request.name;
+        let kind = ManagedKind::of_row(run);
+        let options = &self.request.options;
+        let Some(existing) = existing else {
+            let applied = configuration.apply(run, kind, None, options)?;
+            let uid = applied.str_at(&["metadata", "uid"]);
+            if !uid.is_empty() {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                return Err(call.conflict(name, &why).into());
+            }
+            let applied = self.default(call, Decoded::new(applied))?;
+            if call.request.subresource.is_some() {
+                return Err(call.not_found(name).into());
+            }
+            return Ok((applied.as_new(), Target::New));
+        };
+        let present = Present::read(run, call.row, existing)?;
+        let live = call.as_served(present.tree());
+        let applied = configuration.apply(run, kind, Some(&live), options)?;
+        drop(live);
+        let applied = self.default(call, Decoded::new(applied))?;
+        Ok((applied, Target::Present(present)))
     }
 }
 

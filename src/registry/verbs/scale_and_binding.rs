@@ -3,15 +3,18 @@
 use crate::answer::negotiate;
 use crate::kinds::feature_gates::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
 use crate::kinds::table::Resource;
+use crate::plan::fields;
+use crate::plan::fields::ManagedKind;
 use crate::plan::{
-    ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, Operation, Present, Rules, Run,
-    Target,
+    ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, Operation, Ownership, Present,
+    Rules, Run, Target,
 };
 use crate::request::Verb;
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
-use crate::request::options::WriteOptions;
+use crate::request::options::{self, WriteOptions};
+use crate::verbs::apply::Configuration;
 use crate::verbs::patch;
 use crate::verbs::patch::ReadPatch;
 use crate::verbs::update::{check_uid, precondition_failed};
@@ -116,10 +119,12 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
     let definition = scale_definition(call)?;
     let (source, options) = if call.request.verb == Verb::Patch {
         let options = WriteOptions::parse(call.request, "PatchOptions")?;
-        (
-            ScaleSource::Patch(patch::read(call, options.field_validation)?),
-            options,
-        )
+        let source = if options::is_apply(call.request) {
+            ScaleSource::Apply(Configuration::read(call)?)
+        } else {
+            ScaleSource::Patch(patch::read(call, options.field_validation)?)
+        };
+        (source, options)
     } else {
         let options = WriteOptions::parse(call.request, "UpdateOptions")?;
         let syntax = negotiate::input(call.request)?;
@@ -143,6 +148,7 @@ pub async fn write_scale(call: &Call<'_>) -> Result<Written, ApiError> {
 enum ScaleSource {
     Whole(Value),
     Patch(ReadPatch),
+    Apply(Configuration),
 }
 
 struct Scale<'a> {
@@ -165,6 +171,10 @@ impl ObjectChange for Scale<'_> {
         Rules::OfKind("")
     }
 
+    fn ownership(&self) -> Ownership {
+        Ownership::OfVerb
+    }
+
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.request.call;
         let Some(existing) = run.cut.get(&self.key()) else {
@@ -176,19 +186,29 @@ impl ObjectChange for Scale<'_> {
             return Err(ApiError::not_found(what, &self.request.name).into());
         };
         let present = Present::read(run, call.row, existing)?;
-        let wished = match &self.source {
+        let live = fields::live_scale(run, scale_of(present.tree()), present.tree());
+        let mut kind = ManagedKind::of_subresource(run, self.subject());
+        let options = &self.request.options;
+        let mut wished = match &self.source {
             ScaleSource::Whole(tree) => tree.clone(),
             ScaleSource::Patch(patch) => {
                 let scale = || {
-                    let mut scale = scale_of(present.tree());
+                    let mut scale = live.clone();
                     scale.set(&["kind"], "Scale");
                     scale.set(&["apiVersion"], "autoscaling/v1");
                     scale
                 };
-                let validation = self.request.options.field_validation;
-                patch.apply(call, self.subject(), scale, validation)?
+                patch.apply(call, self.subject(), scale, options.field_validation)?
+            }
+            ScaleSource::Apply(configuration) => {
+                let applied = configuration.apply(run, kind, Some(&live), options)?;
+                body::match_name(&applied, &self.request.name)?;
+                let applied = self.default(call, Decoded::new(applied))?;
+                return Ok((applied, Target::Present(present)));
             }
         };
+        let name = fields::manager_name(run, &options.field_manager);
+        fields::update(run, &mut kind, &name, Some(&live), &mut wished)?;
         let wished = self.default(call, Decoded::new(wished))?;
         Ok((wished, Target::Present(present)))
     }
@@ -199,7 +219,7 @@ impl ObjectChange for Scale<'_> {
 
     fn apply(
         &mut self,
-        _: &mut Run<'_>,
+        run: &mut Run<'_>,
         scale: Value,
         target: &Target,
     ) -> Result<Value, Interrupted> {
@@ -218,6 +238,7 @@ impl ObjectChange for Scale<'_> {
         }
         let mut object = present.tree().clone();
         object.set(&["spec", "replicas"], replicas);
+        fields::put_scale(run, &scale, &mut object)?;
         match scale.str_at(&["metadata", "resourceVersion"]) {
             "" => drop(object.remove(&["metadata", "resourceVersion"])),
             version => object.set(&["metadata", "resourceVersion"], version),
@@ -388,6 +409,11 @@ impl ObjectChange for Bind<'_> {
 
     fn rules(&self) -> Rules<'_> {
         Rules::OfVerb
+    }
+
+    /// A binding changes its pod, but nobody owns that change.
+    fn ownership(&self) -> Ownership {
+        Ownership::OfVerb
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {

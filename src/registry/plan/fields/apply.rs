@@ -1,0 +1,161 @@
+//! Server-side apply: merges what the client applies into the live object.
+
+use super::versions::ManagedKind;
+use super::{ROUNDS_MAX, managed_of, put_managed, take_managed};
+use crate::metadata::ANNOTATION_BYTES_MAX;
+use crate::plan::{Interrupted, Run};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::status::{ApiError, Cause, Reason};
+use polyplane_managedfields::{
+    Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, Writer,
+};
+
+/// The object that a client applies.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted<'a> {
+    /// The object as it was sent.
+    pub(crate) object: &'a Value,
+    /// The name of the manager.
+    pub(crate) manager: &'a str,
+    /// The treatment of conflicts.
+    pub(crate) force: Force,
+}
+
+/// Returns the object after a client has applied to it, in canonical form and with its managed
+/// fields. `live` is in the version of the request.
+///
+/// # Errors
+/// Returns 400 for an object of another kind or with managed fields, 409 with the conflicts, 500 if
+/// it does not fit the schema, or requests the reply of a converter that is needed first.
+pub(crate) fn apply(
+    run: &mut Run<'_>,
+    kind: &mut ManagedKind,
+    live: Option<&Value>,
+    wanted: Wanted<'_>,
+) -> Result<Value, Interrupted> {
+    let named = Named::of(wanted.object);
+    if !named.is(kind) {
+        return Err(ApiError::bad_request(format!("invalid object type: {}", named.text())).into());
+    }
+    let present = live.map_or(&Value::Null, managed_of);
+    let before = Entries::decode(present).map_err(|error| {
+        let why = crate::write::chain(&error);
+        ApiError::new(
+            Reason::Unknown,
+            format!("failed to decode managed fields: {why}"),
+        )
+    })?;
+    if manages(wanted.object) {
+        return Err(ApiError::bad_request("metadata.managedFields must be nil").into());
+    }
+    kind.find(before.versions());
+    // Objects here have no kind and version, and a difference in them would be a change.
+    let mut bare = wanted.object.clone();
+    drop(bare.remove(&["apiVersion"]));
+    drop(bare.remove(&["kind"]));
+    let now = super::time_of(run);
+    let mut answers = Answers::default();
+    for _ in 0..ROUNDS_MAX {
+        let mut entries = before.clone();
+        let request = Apply {
+            versions: &&*kind,
+            version: &kind.api_version,
+            writer: Writer {
+                name: wanted.manager,
+                subresource: &kind.subresource,
+                now: &now,
+            },
+            empty: kind.empty(),
+            live: live.unwrap_or(kind.empty()),
+            wanted: &bare,
+            force: wanted.force,
+        };
+        let step = entries.apply(request, &answers);
+        match step.map_err(|error| refusal(&error, wanted.object, &named))? {
+            Step::Need(needs) => kind.answer(run, needs, &mut answers)?,
+            Step::Done(merged) => {
+                let mut tree = merged.unwrap_or_else(|| request.live.clone());
+                request.sync_last_applied(&mut tree, wanted.object, ANNOTATION_BYTES_MAX);
+                drop(take_managed(&mut tree));
+                kind.decode(&mut tree)
+                    .map_err(|why| malformed(&why, wanted.object, &named))?;
+                put_managed(&mut tree, entries.encode().unwrap_or_default());
+                return Ok(tree);
+            }
+        }
+    }
+    Err(ApiError::internal("applying needs ever more conversions").into())
+}
+
+/// The kind that an applied object names.
+struct Named<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+}
+
+impl<'a> Named<'a> {
+    fn of(object: &'a Value) -> Self {
+        Self {
+            api_version: object.str_at(&["apiVersion"]),
+            kind: object.str_at(&["kind"]),
+        }
+    }
+
+    fn is(&self, kind: &ManagedKind) -> bool {
+        self.api_version == kind.api_version && self.kind == kind.kind
+    }
+
+    /// Returns group, version and kind as upstream prints them.
+    fn text(&self) -> String {
+        let (group, version) = match self.api_version.split_once('/') {
+            Some((_, rest)) if rest.contains('/') => ("", ""),
+            Some(parts) => parts,
+            None => ("", self.api_version),
+        };
+        format!("{group}/{version}, Kind={}", self.kind)
+    }
+}
+
+/// Returns whether an applied object has managed fields of its own.
+fn manages(object: &Value) -> bool {
+    let list = managed_of(object).as_array();
+    list.is_some_and(|list| list.iter().all(|entry| entry.as_object().is_some()))
+}
+
+fn place(object: &Value, named: &Named<'_>) -> String {
+    let namespace = object.str_at(&["metadata", "namespace"]);
+    let name = object.str_at(&["metadata", "name"]);
+    format!("{namespace}/{name}; {}", named.text())
+}
+
+fn malformed(why: &str, object: &Value, named: &Named<'_>) -> ApiError {
+    let text = format!(
+        "failed to convert new typed object ({}) to object: unable to convert unstructured object to {}: {why}",
+        place(object, named),
+        named.text()
+    );
+    ApiError::new(Reason::Unknown, text)
+}
+
+fn refusal(error: &ApplyError, object: &Value, named: &Named<'_>) -> ApiError {
+    match error {
+        ApplyError::Conflicts(conflicts) => conflict(conflicts),
+        ApplyError::Object(faults) => {
+            let place = place(object, named);
+            let text = format!("failed to create typed patch object ({place}): {faults}");
+            ApiError::new(Reason::Unknown, text)
+        }
+        ApplyError::Merge(_) | ApplyError::Compare(_) | ApplyError::Version(_) => {
+            ApiError::new(Reason::Unknown, error.to_string())
+        }
+    }
+}
+
+fn conflict(conflicts: &Conflicts) -> ApiError {
+    let causes = conflicts.texts().into_iter().map(|text| Cause {
+        reason: "FieldManagerConflict".into(),
+        message: text.message,
+        field: text.field,
+    });
+    ApiError::apply_conflict(causes.collect(), conflicts.message())
+}

@@ -1,0 +1,182 @@
+//! The versions of a kind as field management sees them.
+
+use crate::kinds::conversion;
+use crate::kinds::conversion::KindVersion;
+use crate::kinds::owned_fields::OwnedFields;
+use crate::kinds::table::Resource;
+use crate::kinds::{Kinds, conversion::is_same};
+use crate::plan::{Interrupted, Run};
+use crate::request::body::Expected;
+use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::shape::BuiltIn;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_managedfields::{Answers, Conversion, Filter, Need, Position, Versions};
+use std::sync::Arc;
+
+/// The kind whose fields a write manages.
+pub(crate) struct ManagedKind {
+    kinds: Kinds,
+    schemas: Arc<Schemas>,
+    definition: DefId,
+    /// The API version of the request.
+    pub(super) api_version: Str,
+    /// The kind's name.
+    pub(super) kind: Str,
+    pub(super) subresource: Str,
+    /// The row of the request; `None` for a kind of a subresource, which has one version.
+    row: Option<Arc<Resource>>,
+    /// The same kind in other versions that the entries of an object name.
+    others: Vec<Arc<Resource>>,
+}
+
+impl ManagedKind {
+    /// Returns the kind of the request's row.
+    pub(crate) fn of_row(run: &Run<'_>) -> Self {
+        Self::of(run, run.call.row, run.call.subresource())
+    }
+
+    /// Returns the kind of a row that is written through a subresource.
+    pub(crate) fn of(run: &Run<'_>, row: &Arc<Resource>, subresource: &str) -> Self {
+        Self {
+            kinds: run.call.tenant.kinds(),
+            schemas: Arc::clone(&row.schemas),
+            definition: row.definition,
+            api_version: row.api_version.clone(),
+            kind: row.kind.clone(),
+            subresource: subresource.into(),
+            row: Some(Arc::clone(row)),
+            others: Vec::new(),
+        }
+    }
+
+    /// Returns a kind that only a subresource has.
+    pub(crate) fn of_subresource(run: &Run<'_>, kind: Expected<'_>) -> Self {
+        Self {
+            kinds: run.call.tenant.kinds(),
+            schemas: Arc::clone(run.call.tenant.base.schemas()),
+            definition: kind.definition,
+            api_version: crate::kinds::table::api_version(kind.group, kind.version),
+            kind: kind.kind.into(),
+            subresource: run.call.subresource().into(),
+            row: None,
+            others: Vec::new(),
+        }
+    }
+
+    /// Finds the versions that the entries of an object name.
+    pub(super) fn find<'v>(&mut self, versions: impl Iterator<Item = &'v str>) {
+        let Some(row) = &self.row else { return };
+        for version in versions {
+            let known = |row: &Arc<Resource>| row.api_version == version;
+            if known(row) || self.others.iter().any(known) {
+                continue;
+            }
+            let (group, name) = version.split_once('/').unwrap_or(("", version));
+            self.others
+                .extend(self.kinds.resolve(group, name, &row.name).cloned());
+        }
+    }
+
+    /// Returns whether a version exists. Call [`Self::find`] first.
+    pub(super) fn has(&self, version: &str) -> bool {
+        version == self.api_version || self.row_of(version).is_some()
+    }
+
+    /// Returns an object without content.
+    pub(super) fn empty(&self) -> &Value {
+        self.schemas.get(self.definition).zero()
+    }
+
+    /// Brings a tree into the form in which objects are compared.
+    pub(super) fn decode(&self, tree: &mut Value) -> Result<(), String> {
+        let decoded = self.schemas.decode(self.definition, tree, Empties::Null);
+        decoded.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn row_of(&self, version: &str) -> Option<&Arc<Resource>> {
+        let mut rows = self.row.iter().chain(&self.others);
+        rows.find(|row| row.api_version == version)
+    }
+
+    fn filters(&self) -> Option<&OwnedFields> {
+        self.row.as_ref().map(|row| &*row.owned_fields)
+    }
+
+    /// Converts the objects that a step needs.
+    pub(super) fn answer(
+        &self,
+        run: &mut Run<'_>,
+        needs: Vec<Need>,
+        answers: &mut Answers,
+    ) -> Result<(), Interrupted> {
+        // All are asked for before the run ends, so that they are converted at once.
+        let mut interrupted = None;
+        for need in needs {
+            for version in &need.versions {
+                let converted = self.ask(run, &need, version);
+                match converted {
+                    Ok(object) => answers.insert(need.subject.clone(), version.clone(), object),
+                    Err(Interrupted::NeedsReplies) => {
+                        interrupted = Some(Interrupted::NeedsReplies);
+                    }
+                    Err(other) => return Err(other),
+                }
+            }
+        }
+        interrupted.map_or(Ok(()), Err)
+    }
+
+    fn ask(
+        &self,
+        run: &mut Run<'_>,
+        need: &Need,
+        version: &str,
+    ) -> Result<Option<Value>, Interrupted> {
+        let (Some(from), Some(to)) = (self.row_of(&need.from), self.row_of(version)) else {
+            return Ok(None);
+        };
+        let forms = (KindVersion::served(from), KindVersion::served(to));
+        let mut object = run.convert(from, need.object.clone(), forms)?;
+        let decoded = to.schemas.decode(to.definition, &mut object, Empties::Null);
+        Ok(decoded.is_ok().then_some(object))
+    }
+}
+
+impl<'s> Versions<'s> for &'s ManagedKind {
+    type Shape = BuiltIn<'s>;
+
+    fn position(&self, version: &str) -> Option<Position<Self::Shape>> {
+        let kind: &'s ManagedKind = self;
+        let (schemas, definition) = match kind.row_of(version) {
+            Some(row) => (&row.schemas, row.definition),
+            None if version == kind.api_version => (&kind.schemas, kind.definition),
+            None => return None,
+        };
+        Some(Position::root(BuiltIn::root(schemas, definition)))
+    }
+
+    fn filter(&self, version: &str) -> Option<&Filter> {
+        self.filters()?.filter(&self.subresource, version)
+    }
+
+    fn convert(&self, object: &Value, from: &str, to: &str) -> Conversion {
+        let (Some(from), Some(to)) = (self.row_of(from), self.row_of(to)) else {
+            return Conversion::Missing;
+        };
+        let forms = (KindVersion::served(from), KindVersion::served(to));
+        if from.definition == to.definition || is_same(from, forms.0, forms.1) {
+            return Conversion::Same;
+        }
+        if from.strategy.converter().is_some() {
+            return Conversion::Ask;
+        }
+        match conversion::in_place(&self.kinds, from, object.clone(), forms) {
+            Ok(mut object) => match to.schemas.decode(to.definition, &mut object, Empties::Null) {
+                Ok(_) => Conversion::Done(object),
+                Err(_) => Conversion::Missing,
+            },
+            Err(_) => Conversion::Missing,
+        }
+    }
+}
