@@ -394,16 +394,15 @@ impl KindTable {
                     definition: row.definition.to_string(),
                 })?;
         let scope = row.scope();
-        let owned_fields = OwnedFields::of(&row);
+        let owned_fields = Arc::new(OwnedFields::of(&row));
         let storage = row.storage.unwrap_or_else(|| StorageRow {
             group: group.clone(),
             resource: row.name.clone(),
             version: version.clone(),
             upstream_prefix: row.name.clone(),
         });
-        let gated_fields = self.features.gated(&storage.group, &storage.resource);
-        let gated_fields = gated_fields.cloned();
-        let owned_fields = Arc::new(owned_fields);
+        let features = &self.features;
+        let gated_fields = features.gated(&storage.group, &storage.resource).cloned();
         let api_version = api_version(group, version);
         let prefix = format!(
             "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
@@ -441,7 +440,7 @@ impl KindTable {
             owned_fields,
             columns: row.columns,
             rules: row.strategy,
-            features: Arc::clone(&self.features),
+            features: Arc::clone(features),
             gated_fields,
             selectable_fields: row.selectable_fields,
             name_rule: row.name_rule.read(),
