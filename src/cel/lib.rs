@@ -1,18 +1,44 @@
 //! The Common Expression Language as Kubernetes 1.37 uses it.
 //!
-//! Owns the language: [`parse`](fn@parse) makes an [`Ast`] of a text, [`print`](fn@print) writes it back.
-//! The texts of errors are those of upstream's compiler, because clients see them.
+//! [`parse`](fn@parse) makes an [`Ast`] of a text, [`check`](fn@check) finds its types in an
+//! [`Environment`], [`Program`] evaluates it on [`Value`]s that borrow the caller's trees, counts
+//! the cost as upstream does and stops beyond a budget. [`print`](fn@print) writes a tree back. The texts of
+//! errors are those of upstream's compiler, because clients see them.
 //!
 //! Invariant: everything here is a pure function of its arguments. Nothing does I/O, reads a clock,
 //! panics on any input, or recurses deeper than [`Syntax::depth_max`] allows. The crate depends on no
 //! other crate of the workspace and does not know what an object is.
 
 mod ast;
+mod check;
+mod cost;
+mod environment;
+mod estimate;
+mod eval;
+mod format;
+mod library;
 mod parse;
+mod pattern;
+mod plan;
 mod print;
 mod source;
+mod time;
+mod types;
+mod value;
 
 pub use ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal};
+pub use check::{Checked, check};
+pub use environment::{Environment, Overload, Zones};
+pub use estimate::{Range, Sizes, estimate};
+pub use eval::Evaluated;
+pub use library::{Decision, Decisions, Library, Question, Run, authorizer, resource_authorizer};
 pub use parse::{Macros, Syntax, parse};
+pub use pattern::{Refused, compile as compile_pattern, translate as translate_pattern};
+pub use plan::Program;
 pub use print::print;
 pub use source::{Issue, Issues, Source};
+pub use time::{Civil, Timestamp};
+pub use types::Type;
+pub use value::{
+    Blob, Elements, Fault, Fields, Key, List, Map, Node, Opaque, Outcome, Text, Value,
+};

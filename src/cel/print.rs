@@ -203,10 +203,33 @@ impl<'a> Printer<'a> {
     /// Writes what `!` or `-` applies to: `--a` and `-(-1)` are not the same as `a` and `1`.
     fn unary_operand(&mut self, operand: ExprId) {
         let number = matches!(
-            self.ast.expr(operand),
+            self.ast.expr(self.leftmost(operand)),
             Expr::Literal(Literal::Int(_) | Literal::Double(_))
         );
         self.expr(operand, if number { u8::MAX } else { MEMBER });
+    }
+
+    /// Returns what the text of an operand begins with.
+    fn leftmost(&self, mut id: ExprId) -> ExprId {
+        loop {
+            id = match self.ast.macro_call(id).unwrap_or(self.ast.expr(id)) {
+                Expr::Select {
+                    operand,
+                    test_only: false,
+                    ..
+                } => *operand,
+                Expr::Call {
+                    target: Some(target),
+                    ..
+                } => *target,
+                Expr::Call { function, args, .. }
+                    if ["_[_]", "_[?_]", "_?._"].contains(&&**function) && !args.is_empty() =>
+                {
+                    args[0]
+                }
+                _ => return id,
+            };
+        }
     }
 
     fn literal(&mut self, literal: &Literal) {

@@ -1,0 +1,566 @@
+//! Finds the types of an expression and chooses overloads by them; complaints are in upstream's words.
+
+mod assign;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal};
+use crate::environment::Environment;
+use crate::source::{Issue, Issues};
+use crate::types::Type;
+
+use assign::Substitutions;
+
+/// An expression whose types are known.
+#[derive(Debug, Clone)]
+pub struct Checked {
+    ast: Ast,
+    types: BTreeMap<ExprId, Type>,
+    overloads: BTreeMap<ExprId, Vec<Arc<str>>>,
+    /// The variables whose names have dots, by the node of the last part.
+    variables: BTreeMap<ExprId, Arc<str>>,
+    /// The calls whose target is a receiver.
+    members: BTreeSet<ExprId>,
+}
+
+impl Checked {
+    /// Returns the tree.
+    #[must_use]
+    pub fn ast(&self) -> &Ast {
+        &self.ast
+    }
+
+    /// Returns the type of a node.
+    #[must_use]
+    pub fn type_of(&self, id: ExprId) -> &Type {
+        self.types.get(&id).unwrap_or(&Type::Dyn)
+    }
+
+    /// Returns the type of the result.
+    #[must_use]
+    pub fn result(&self) -> &Type {
+        self.type_of(self.ast.root())
+    }
+
+    /// Returns the overloads of a call that the types leave.
+    #[must_use]
+    pub fn overloads(&self, id: ExprId) -> &[Arc<str>] {
+        self.overloads.get(&id).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the variable with dots in its name that a selection stands for.
+    pub(crate) fn variable(&self, id: ExprId) -> Option<&Arc<str>> {
+        self.variables.get(&id)
+    }
+
+    /// Returns whether the target of a call is its receiver and no namespace.
+    pub(crate) fn is_member(&self, id: ExprId) -> bool {
+        self.members.contains(&id)
+    }
+
+    /// Returns the overload of a call if the types leave only one.
+    #[must_use]
+    pub fn overload(&self, id: ExprId) -> Option<&str> {
+        match self.overloads.get(&id)?.as_slice() {
+            [only] => Some(only),
+            _ => None,
+        }
+    }
+}
+
+/// Checks the types of an expression.
+///
+/// # Errors
+/// Returns the complaints, each with its position.
+pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
+    let mut checker = Checker {
+        ast: &ast,
+        environment,
+        types: BTreeMap::new(),
+        overloads: BTreeMap::new(),
+        variables: BTreeMap::new(),
+        members: BTreeSet::new(),
+        issues: Vec::new(),
+        substitutions: Substitutions::default(),
+        scopes: Vec::new(),
+        free: 0,
+    };
+    checker.check(ast.root());
+    if !checker.issues.is_empty() {
+        return Err(Issues::new(ast.source().clone(), checker.issues));
+    }
+    let found = std::mem::take(&mut checker.types);
+    let types = found
+        .into_iter()
+        .map(|(id, found)| (id, checker.substitutions.apply(&found, true)))
+        .collect();
+    let overloads = std::mem::take(&mut checker.overloads);
+    let variables = std::mem::take(&mut checker.variables);
+    let members = std::mem::take(&mut checker.members);
+    Ok(Checked {
+        ast,
+        types,
+        overloads,
+        variables,
+        members,
+    })
+}
+
+struct Checker<'a> {
+    ast: &'a Ast,
+    environment: &'a Environment,
+    types: BTreeMap<ExprId, Type>,
+    overloads: BTreeMap<ExprId, Vec<Arc<str>>>,
+    variables: BTreeMap<ExprId, Arc<str>>,
+    members: BTreeSet<ExprId>,
+    issues: Vec<Issue>,
+    substitutions: Substitutions,
+    scopes: Vec<(Arc<str>, Type)>,
+    free: usize,
+}
+
+impl<'a> Checker<'a> {
+    fn complain(&mut self, id: ExprId, text: String) {
+        self.issues.push(Issue::at(self.ast.position(id), text));
+    }
+
+    fn undeclared(&mut self, id: ExprId, name: &str) -> Type {
+        let container = &self.environment.container;
+        let text = format!("undeclared reference to '{name}' (in container '{container}')");
+        self.complain(id, text);
+        Type::Error
+    }
+
+    fn mismatch(&mut self, id: ExprId, expected: &Type, found: &Type) {
+        self.complain(
+            id,
+            format!("expected type '{expected}' but found '{found}'"),
+        );
+    }
+
+    fn new_variable(&mut self) -> Type {
+        self.free += 1;
+        Type::Param(format!("_var{}", self.free - 1).into())
+    }
+
+    fn type_of(&self, id: ExprId) -> Type {
+        self.types.get(&id).cloned().unwrap_or(Type::Error)
+    }
+
+    /// Finds the type of a node and remembers it.
+    fn check(&mut self, id: ExprId) -> Type {
+        let ast = self.ast;
+        let found = match ast.expr(id) {
+            Expr::Unspecified => Type::Error,
+            Expr::Literal(literal) => literal_type(literal),
+            Expr::Ident(name) => match self.name(&[name]) {
+                Some(found) => found,
+                None => self.undeclared(id, name),
+            },
+            Expr::Select {
+                operand,
+                field,
+                test_only,
+            } => self.select(id, *operand, field, *test_only),
+            Expr::Call {
+                target,
+                function,
+                args,
+            } => self.call(id, *target, function, args),
+            Expr::List { elements, optional } => self.list(elements, optional),
+            Expr::Map(entries) => self.map(entries),
+            Expr::Struct { name, fields } => self.message(id, name, fields),
+            Expr::Comprehension(fold) => self.comprehension(fold),
+        };
+        self.types.insert(id, found.clone());
+        found
+    }
+
+    /// Looks up names between dots.
+    fn name(&self, parts: &[&str]) -> Option<Type> {
+        if let [only] = parts
+            && let Some((_, found)) = self.scopes.iter().rfind(|scope| *scope.0 == **only)
+        {
+            return Some(found.clone());
+        }
+        let candidates = self.environment.candidates(&parts.join("."));
+        candidates.iter().find_map(|name| {
+            if let Some(at) = self.environment.by_name.get(name.as_str()) {
+                return self.environment.variables.get(*at).map(|row| row.1.clone());
+            }
+            let found = self.environment.types.get(name.as_str())?;
+            Some(Type::Type(Some(Arc::new(found.clone()))))
+        })
+    }
+
+    fn qualified(&self, id: ExprId) -> Option<Vec<&'a str>> {
+        match self.ast.expr(id) {
+            Expr::Ident(name) => Some(vec![name]),
+            Expr::Select {
+                operand,
+                field,
+                test_only: false,
+            } => {
+                let mut parts = self.qualified(*operand)?;
+                parts.push(field);
+                Some(parts)
+            }
+            _ => None,
+        }
+    }
+
+    fn is_local(&self, name: &str) -> bool {
+        self.scopes.iter().any(|scope| *scope.0 == *name)
+    }
+
+    fn select(&mut self, id: ExprId, operand: ExprId, field: &str, test_only: bool) -> Type {
+        if !test_only
+            && let Some(parts) = self.qualified(id)
+            && !self.is_local(parts[0])
+            && let Some(found) = self.name(&parts)
+        {
+            self.variables.insert(id, parts.join(".").into());
+            return found;
+        }
+        let found = self.field(id, operand, field, false);
+        if test_only {
+            return Type::Bool;
+        }
+        self.substitutions.apply(&found, false)
+    }
+
+    /// Finds the type of a field of an operand.
+    fn field(&mut self, id: ExprId, operand: ExprId, field: &str, optional: bool) -> Type {
+        let operand = self.check(operand);
+        let operand = self.substitutions.apply(&operand, false);
+        let (target, is_optional) = match operand.unwrapped() {
+            Some(inner) => (inner.clone(), true),
+            None => (operand.clone(), false),
+        };
+        let found = match &target {
+            Type::Map(pair) => pair.1.clone(),
+            Type::Struct(name) => {
+                let fields = self.environment.structs.get(name);
+                match fields.and_then(|fields| fields.get(field)) {
+                    Some(found) => found.clone(),
+                    None => {
+                        self.complain(id, format!("undefined field '{field}'"));
+                        Type::Error
+                    }
+                }
+            }
+            Type::Param(_) => {
+                self.substitutions.assign(&Type::Dyn, &target);
+                Type::Dyn
+            }
+            Type::Dyn | Type::Error => Type::Dyn,
+            other => {
+                let text = format!("type '{other}' does not support field selection");
+                self.complain(id, text);
+                Type::Dyn
+            }
+        };
+        if is_optional || optional {
+            Type::optional(found)
+        } else {
+            found
+        }
+    }
+
+    fn call(
+        &mut self,
+        id: ExprId,
+        target: Option<ExprId>,
+        function: &str,
+        args: &[ExprId],
+    ) -> Type {
+        if function == "_?._" {
+            return self.optional_select(id, args);
+        }
+        let mut types: Vec<Type> = args.iter().map(|arg| self.check(*arg)).collect();
+        let Some(target) = target else {
+            return self.resolve(id, function, &types, args, false);
+        };
+        if let Some(mut parts) = self.qualified(target) {
+            parts.push(function);
+            let name = parts.join(".");
+            if self.environment.function(&name).is_some() {
+                return self.resolve(id, &name, &types, args, false);
+            }
+        }
+        types.insert(0, self.check(target));
+        self.members.insert(id);
+        self.resolve(id, function, &types, args, true)
+    }
+
+    fn optional_select(&mut self, id: ExprId, args: &[ExprId]) -> Type {
+        let [operand, field] = args else {
+            let text = format!(
+                "unsupported optional field selection: incorrect signature. argument count: {}",
+                args.len()
+            );
+            self.complain(id, text);
+            return Type::Error;
+        };
+        let Expr::Literal(Literal::String(name)) = self.ast.expr(*field) else {
+            let text = "unsupported optional field selection".to_owned();
+            self.complain(*field, text);
+            return Type::Error;
+        };
+        self.types.insert(*field, Type::String);
+        let found = self.field(id, *operand, name, true);
+        self.overloads
+            .insert(id, vec!["select_optional_field".into()]);
+        self.substitutions.apply(&found, false)
+    }
+
+    /// Chooses the overloads that take such arguments.
+    fn resolve(
+        &mut self,
+        id: ExprId,
+        function: &str,
+        types: &[Type],
+        args: &[ExprId],
+        member: bool,
+    ) -> Type {
+        let environment = self.environment;
+        let Some((name, found)) = environment.function(function) else {
+            return self.undeclared(id, function);
+        };
+        if ["_&&_", "_||_"].contains(&function) {
+            return self.logical(id, function, types, args);
+        }
+        let (mut chosen, mut result): (Vec<Arc<str>>, Option<Type>) = (Vec::new(), None);
+        for overload in found.overloads.iter().filter(|it| it.member == member) {
+            let fresh = self.fresh(&overload.parameters, &overload.result);
+            let (parameters, of) = fresh;
+            if !self.substitutions.assign_all(types, &parameters) {
+                continue;
+            }
+            chosen.push(overload.id.clone());
+            let of = self.substitutions.apply(&of, false);
+            result = Some(match result {
+                Some(before) if before != Type::Dyn && before != of => Type::Dyn,
+                Some(before) => before,
+                None => of,
+            });
+        }
+        let Some(result) = result else {
+            let shown: Vec<String> = types
+                .iter()
+                .map(|it| self.substitutions.apply(it, true).to_string())
+                .collect();
+            let signature = match shown.split_first() {
+                Some((target, rest)) if member => format!("{target}.({})", rest.join(", ")),
+                _ => format!("({})", shown.join(", ")),
+            };
+            let text = format!("found no matching overload for '{name}' applied to '{signature}'");
+            self.complain(id, text);
+            return Type::Error;
+        };
+        self.overloads.insert(id, chosen);
+        result
+    }
+
+    fn logical(&mut self, id: ExprId, function: &str, types: &[Type], args: &[ExprId]) -> Type {
+        let mut good = true;
+        for (found, arg) in types.iter().zip(args) {
+            if !self.substitutions.assign(found, &Type::Bool) {
+                self.mismatch(*arg, &Type::Bool, found);
+                good = false;
+            }
+        }
+        if !good {
+            return Type::Error;
+        }
+        let overload = if function == "_&&_" {
+            "logical_and"
+        } else {
+            "logical_or"
+        };
+        self.overloads.insert(id, vec![overload.into()]);
+        Type::Bool
+    }
+
+    /// Gives an overload's type parameters names of their own.
+    fn fresh(&mut self, parameters: &[Type], result: &Type) -> (Vec<Type>, Type) {
+        let mut names: BTreeMap<Arc<str>, Type> = BTreeMap::new();
+        let mut renamed: Vec<Type> = Vec::with_capacity(parameters.len());
+        for parameter in parameters {
+            renamed.push(self.rename(parameter, &mut names));
+        }
+        let result = self.rename(result, &mut names);
+        (renamed, result)
+    }
+
+    fn rename(&mut self, of: &Type, names: &mut BTreeMap<Arc<str>, Type>) -> Type {
+        match of {
+            Type::Param(name) => match names.get(name) {
+                Some(found) => found.clone(),
+                None => {
+                    let made = self.new_variable();
+                    names.insert(name.clone(), made.clone());
+                    made
+                }
+            },
+            Type::List(inner) => Type::list(self.rename(inner, names)),
+            Type::Map(pair) => Type::map(self.rename(&pair.0, names), self.rename(&pair.1, names)),
+            Type::Type(Some(inner)) => Type::Type(Some(Arc::new(self.rename(inner, names)))),
+            Type::Opaque(name, inner) => {
+                let inner = inner.iter().map(|it| self.rename(it, names)).collect();
+                Type::Opaque(name.clone(), inner)
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Returns the type of an optional element or value without its wrapping.
+    fn unwrapped(&mut self, id: ExprId, found: Type) -> Type {
+        match found.unwrapped() {
+            Some(inner) => inner.clone(),
+            None if found == Type::Dyn => found,
+            None => {
+                self.mismatch(id, &Type::optional(found.clone()), &found);
+                found
+            }
+        }
+    }
+
+    /// Returns the more general of two types in one list or map.
+    fn join(&mut self, id: ExprId, before: Option<Type>, found: Type) -> Type {
+        let Some(before) = before else {
+            return found;
+        };
+        if self.substitutions.assign(&before, &found) {
+            return assign::most_general(before, found);
+        }
+        if !self.environment.homogeneous {
+            return Type::Dyn;
+        }
+        self.mismatch(id, &before, &found);
+        Type::Error
+    }
+
+    fn list(&mut self, elements: &[ExprId], optional: &[u32]) -> Type {
+        let mut joined = None;
+        for (number, id) in elements.iter().enumerate() {
+            let mut found = self.check(*id);
+            if optional.iter().any(|at| *at as usize == number) {
+                found = self.unwrapped(*id, found);
+            }
+            joined = Some(self.join(*id, joined, found));
+        }
+        Type::list(joined.unwrap_or_else(|| self.new_variable()))
+    }
+
+    fn map(&mut self, entries: &[Entry]) -> Type {
+        let (mut keys, mut values) = (None, None);
+        for entry in entries {
+            let key = self.check(entry.key);
+            keys = Some(self.join(entry.key, keys, key));
+            let mut value = self.check(entry.value);
+            if entry.optional {
+                value = self.unwrapped(entry.value, value);
+            }
+            values = Some(self.join(entry.value, values, value));
+        }
+        let keys = keys.unwrap_or_else(|| self.new_variable());
+        let values = values.unwrap_or_else(|| self.new_variable());
+        Type::map(keys, values)
+    }
+
+    fn message(&mut self, id: ExprId, name: &str, fields: &[Field]) -> Type {
+        let candidates = self.environment.candidates(name);
+        let known = candidates
+            .iter()
+            .find_map(|name| self.environment.types.get(name.as_str()));
+        let result = match known {
+            None => return self.undeclared(id, name),
+            Some(found @ Type::Struct(_)) => found.clone(),
+            Some(other) => {
+                self.complain(id, format!("'{other}' is not a message type"));
+                Type::Error
+            }
+        };
+        for field in fields {
+            let mut found = self.check(field.value);
+            if field.optional {
+                found = self.unwrapped(field.value, found);
+            }
+            let Type::Struct(name) = &result else {
+                continue;
+            };
+            let declared = self.environment.structs.get(name);
+            let Some(declared) = declared.and_then(|fields| fields.get(&field.name)) else {
+                self.complain(field.id, format!("undefined field '{}'", field.name));
+                continue;
+            };
+            if !self.substitutions.assign(declared, &found) {
+                let text = format!(
+                    "expected type of field '{}' is '{declared}' but provided type is '{found}'",
+                    field.name
+                );
+                self.complain(field.id, text);
+            }
+        }
+        result
+    }
+
+    fn comprehension(&mut self, fold: &Comprehension) -> Type {
+        let range = self.check(fold.range);
+        let accumulated = self.check(fold.init);
+        let range = self.substitutions.apply(&range, false);
+        let two = fold.second.is_some();
+        let (first, second) = match &range {
+            Type::List(element) if two => (Type::Int, (**element).clone()),
+            Type::List(element) => ((**element).clone(), Type::Dyn),
+            Type::Map(pair) => (pair.0.clone(), pair.1.clone()),
+            Type::Dyn | Type::Error | Type::Param(_) => {
+                self.substitutions.assign(&Type::Dyn, &range);
+                (Type::Dyn, Type::Dyn)
+            }
+            other => {
+                let text = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
+                self.complain(fold.range, text);
+                (Type::Error, Type::Error)
+            }
+        };
+        let depth = self.scopes.len();
+        let accumulator = fold.accumulator.clone();
+        self.scopes.push((accumulator, accumulated.clone()));
+        self.scopes.push((fold.variable.clone(), first));
+        if let Some(name) = &fold.second {
+            self.scopes.push((name.clone(), second));
+        }
+        self.check(fold.condition);
+        self.assert(fold.condition, &Type::Bool);
+        self.check(fold.step);
+        self.assert(fold.step, &accumulated);
+        self.scopes.truncate(depth + 1);
+        let result = self.check(fold.result);
+        self.scopes.truncate(depth);
+        self.substitutions.apply(&result, false)
+    }
+
+    fn assert(&mut self, id: ExprId, expected: &Type) {
+        let found = self.type_of(id);
+        if !self.substitutions.assign(expected, &found) {
+            self.mismatch(id, expected, &found);
+        }
+    }
+}
+
+fn literal_type(literal: &Literal) -> Type {
+    match literal {
+        Literal::Null => Type::Null,
+        Literal::Bool(_) => Type::Bool,
+        Literal::Int(_) => Type::Int,
+        Literal::Uint(_) => Type::Uint,
+        Literal::Double(_) => Type::Double,
+        Literal::String(_) => Type::String,
+        Literal::Bytes(_) => Type::Bytes,
+    }
+}

@@ -1,0 +1,182 @@
+//! Which type a value of another type may be given to, and what type parameters stand for.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::types::Type;
+
+/// What is known of type parameters.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Substitutions {
+    found: BTreeMap<Arc<str>, Type>,
+}
+
+impl Substitutions {
+    /// Replaces type parameters by what they stand for; unknown ones by `dyn` if `to_dyn`.
+    pub fn apply(&self, of: &Type, to_dyn: bool) -> Type {
+        match of {
+            Type::Param(name) => match self.found.get(name) {
+                Some(found) => self.apply(found, to_dyn),
+                None if to_dyn => Type::Dyn,
+                None => of.clone(),
+            },
+            Type::List(inner) => Type::list(self.apply(inner, to_dyn)),
+            Type::Map(pair) => Type::map(self.apply(&pair.0, to_dyn), self.apply(&pair.1, to_dyn)),
+            Type::Type(Some(inner)) => Type::Type(Some(Arc::new(self.apply(inner, to_dyn)))),
+            Type::Opaque(name, inner) => {
+                let inner = inner.iter().map(|it| self.apply(it, to_dyn)).collect();
+                Type::Opaque(name.clone(), inner)
+            }
+            other => other.clone(),
+        }
+    }
+
+    /// Returns whether two types agree, and remembers what that says of type parameters.
+    pub fn assign(&mut self, one: &Type, two: &Type) -> bool {
+        let mut tried = self.clone();
+        let agree = tried.agree(one, two);
+        if agree {
+            *self = tried;
+        }
+        agree
+    }
+
+    /// Like [`Self::assign`], for all arguments of a call at once.
+    pub fn assign_all(&mut self, ones: &[Type], twos: &[Type]) -> bool {
+        if ones.len() != twos.len() {
+            return false;
+        }
+        let mut tried = self.clone();
+        let agree = ones
+            .iter()
+            .zip(twos)
+            .all(|(one, two)| tried.agree(one, two));
+        if agree {
+            *self = tried;
+        }
+        agree
+    }
+
+    fn agree(&mut self, one: &Type, two: &Type) -> bool {
+        if let Type::Param(name) = two {
+            match self.stands_for(one, two, name) {
+                (true, _) => return true,
+                (false, true) => return false,
+                (false, false) => {}
+            }
+        }
+        if let Type::Param(name) = one {
+            return self.stands_for(two, one, name).0;
+        }
+        if one.is_dynamic() || two.is_dynamic() {
+            return true;
+        }
+        match (one, two) {
+            (Type::Null, other) | (other, Type::Null) => is_nullable(other),
+            (Type::Wrapper(one), Type::Wrapper(two)) => one == two,
+            (Type::Wrapper(inner), other) | (other, Type::Wrapper(inner)) => **inner == *other,
+            (Type::List(one), Type::List(two)) => self.agree(one, two),
+            (Type::Map(one), Type::Map(two)) => {
+                self.agree(&one.0, &two.0) && self.agree(&one.1, &two.1)
+            }
+            (Type::Type(_), Type::Type(_)) => true,
+            (Type::Opaque(one, ones), Type::Opaque(two, twos)) => {
+                one == two
+                    && ones.len() == twos.len()
+                    && ones
+                        .iter()
+                        .zip(twos.iter())
+                        .all(|(one, two)| self.agree(one, two))
+            }
+            (one, two) => one == two,
+        }
+    }
+
+    /// Returns whether the parameter `two` can stand for `one`, and whether it stood for something.
+    fn stands_for(&mut self, one: &Type, two: &Type, name: &Arc<str>) -> (bool, bool) {
+        if one == two {
+            return (true, true);
+        }
+        if let Some(known) = self.found.get(name).cloned() {
+            if *one == known {
+                return (true, true);
+            }
+            if self.agree(one, &known) {
+                let general = most_general(one.clone(), known);
+                if self.is_free_in(two, &general) {
+                    self.found.insert(name.clone(), general);
+                }
+                return (true, true);
+            }
+            return (false, true);
+        }
+        if self.is_free_in(two, one) {
+            self.found.insert(name.clone(), one.clone());
+            return (true, false);
+        }
+        (false, false)
+    }
+
+    /// Returns whether a parameter does not occur in a type.
+    fn is_free_in(&self, parameter: &Type, within: &Type) -> bool {
+        if parameter == within {
+            return false;
+        }
+        match within {
+            Type::Param(name) => match self.found.get(name) {
+                Some(found) => self.is_free_in(parameter, found),
+                None => true,
+            },
+            other => other
+                .parameters()
+                .iter()
+                .all(|inner| self.is_free_in(parameter, inner)),
+        }
+    }
+}
+
+fn is_nullable(of: &Type) -> bool {
+    matches!(
+        of,
+        Type::Null
+            | Type::Wrapper(_)
+            | Type::Opaque(..)
+            | Type::Struct(_)
+            | Type::Duration
+            | Type::Timestamp
+    )
+}
+
+/// Returns the more general of two types that agree.
+pub(super) fn most_general(one: Type, two: Type) -> Type {
+    if is_less_specific(&one, &two) {
+        one
+    } else {
+        two
+    }
+}
+
+fn is_less_specific(one: &Type, two: &Type) -> bool {
+    if matches!(one, Type::Dyn | Type::Param(_)) {
+        return true;
+    }
+    if matches!(two, Type::Dyn | Type::Param(_)) {
+        return false;
+    }
+    match (one, two) {
+        (Type::Type(_), Type::Type(_)) => true,
+        (Type::List(one), Type::List(two)) => is_less_specific(one, two),
+        (Type::Map(one), Type::Map(two)) => {
+            is_less_specific(&one.0, &two.0) && is_less_specific(&one.1, &two.1)
+        }
+        (Type::Opaque(one, ones), Type::Opaque(two, twos)) => {
+            one == two
+                && ones.len() == twos.len()
+                && ones
+                    .iter()
+                    .zip(twos.iter())
+                    .all(|(one, two)| is_less_specific(one, two))
+        }
+        (one, two) => one == two,
+    }
+}

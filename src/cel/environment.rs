@@ -1,0 +1,230 @@
+//! What an expression may use: variables, functions, types and the syntax.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::library::{Library, Run};
+use crate::parse::Syntax;
+use crate::types::Type;
+use crate::value::Fault;
+
+/// A way to call a function.
+#[derive(Debug, Clone)]
+pub struct Overload {
+    /// The name of the overload, which costs go by.
+    pub id: Arc<str>,
+    /// Whether the first argument is a receiver.
+    pub member: bool,
+    /// The types of the arguments, the receiver first.
+    pub parameters: Vec<Type>,
+    /// The type of the result.
+    pub result: Type,
+}
+
+/// A function: its overloads, and the code if the overloads are not steps of the evaluation.
+#[derive(Debug, Clone)]
+pub(crate) struct Function {
+    pub overloads: Vec<Overload>,
+    pub run: Option<Run>,
+}
+
+/// Returns the offset from UTC, in seconds, of a named time zone at a time in seconds since 1970.
+pub type Zones = fn(&str, i64) -> Option<i32>;
+
+/// What an expression may use.
+#[derive(Debug, Clone)]
+pub struct Environment {
+    /// The syntax.
+    pub syntax: Syntax,
+    /// The namespace in which names are looked up first; empty for none.
+    pub container: String,
+    pub(crate) variables: Vec<(Arc<str>, Type)>,
+    pub(crate) by_name: BTreeMap<Arc<str>, usize>,
+    pub(crate) functions: BTreeMap<Arc<str>, Function>,
+    /// The names of types that an expression may use as values.
+    pub(crate) types: BTreeMap<Arc<str>, Type>,
+    /// The fields of types with fields.
+    pub(crate) structs: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Type>>,
+    pub(crate) zones: Zones,
+    /// Whether the elements of a list must have one type, and the keys and values of a map.
+    pub homogeneous: bool,
+}
+
+impl Environment {
+    /// Makes an environment with the standard functions and `libraries`.
+    #[must_use]
+    pub fn new(syntax: Syntax, libraries: &[&Library]) -> Self {
+        let mut made = Self {
+            syntax,
+            container: String::new(),
+            variables: Vec::new(),
+            by_name: BTreeMap::new(),
+            functions: BTreeMap::new(),
+            types: BTreeMap::new(),
+            structs: BTreeMap::new(),
+            zones: |_, _| None,
+            homogeneous: false,
+        };
+        for name in [
+            "bool", "int", "uint", "double", "string", "bytes", "list", "map", "type", "dyn",
+        ] {
+            made.declare_type(name, name);
+        }
+        made.declare_type("null_type", "null");
+        made.declare_type("google.protobuf.Duration", "duration");
+        made.declare_type("google.protobuf.Timestamp", "timestamp");
+        for library in crate::library::STANDARD.iter().chain(libraries) {
+            made.add(library);
+        }
+        made
+    }
+
+    /// Returns the environment of Kubernetes 1.37, without variables.
+    #[must_use]
+    pub fn kubernetes() -> Self {
+        let mut made = Self::new(Syntax::kubernetes(), crate::library::KUBERNETES);
+        made.homogeneous = true;
+        made
+    }
+
+    /// Returns an environment with every library of this crate.
+    #[must_use]
+    pub fn full() -> Self {
+        Self::new(Syntax::full(), crate::library::ALL)
+    }
+
+    /// Lets the environment know time zones by their names.
+    pub fn know_zones(&mut self, zones: Zones) {
+        self.zones = zones;
+    }
+
+    fn declare_type(&mut self, name: &str, text: &str) {
+        if let Some(parsed) = Type::parse(text) {
+            self.types.insert(name.into(), parsed);
+        }
+    }
+
+    fn add(&mut self, library: &Library) {
+        for name in library.types {
+            self.declare_type(name, name);
+        }
+        for line in library.declarations.lines() {
+            if let Some((name, overload)) = declaration(line.trim()) {
+                self.declare_function(name, overload);
+            }
+        }
+        for (name, run) in library.runs {
+            if let Some(function) = self.functions.get_mut(*name) {
+                function.run = Some(*run);
+            }
+        }
+    }
+
+    /// Declares an overload of a function. A function without code fails with `no such overload`.
+    pub fn declare_function(&mut self, name: &str, overload: Overload) {
+        let function = self
+            .functions
+            .entry(name.into())
+            .or_insert_with(|| Function {
+                overloads: Vec::new(),
+                run: None,
+            });
+        function.overloads.push(overload);
+    }
+
+    /// Declares a variable. Evaluation takes the values in the order of declaration.
+    pub fn declare(&mut self, name: &str, of: Type) {
+        let name: Arc<str> = name.into();
+        if let Some(at) = self.by_name.get(&name) {
+            self.variables[*at].1 = of;
+            return;
+        }
+        self.by_name.insert(name.clone(), self.variables.len());
+        self.variables.push((name, of));
+    }
+
+    /// Declares a type with fields.
+    pub fn declare_struct(&mut self, name: &str, fields: BTreeMap<Arc<str>, Type>) {
+        self.structs.insert(name.into(), fields);
+        self.types.insert(name.into(), Type::Struct(name.into()));
+    }
+
+    /// Returns the names that `name` may stand for, the most specific first.
+    pub(crate) fn candidates(&self, name: &str) -> Vec<String> {
+        if let Some(absolute) = name.strip_prefix('.') {
+            return vec![absolute.to_owned()];
+        }
+        let mut found = Vec::new();
+        let mut prefix = self.container.as_str();
+        while !prefix.is_empty() {
+            found.push(format!("{prefix}.{name}"));
+            prefix = prefix.rsplit_once('.').map_or("", |(before, _)| before);
+        }
+        found.push(name.to_owned());
+        found
+    }
+
+    pub(crate) fn function(&self, name: &str) -> Option<(&Arc<str>, &Function)> {
+        self.candidates(name)
+            .iter()
+            .find_map(|name| self.functions.get_key_value(name.as_str()))
+    }
+
+    /// Returns a time zone's offset from UTC in seconds.
+    pub(crate) fn zone(&self, name: &str, seconds: i64) -> Result<i64, Fault> {
+        if name.is_empty() || name == "UTC" {
+            return Ok(0);
+        }
+        let Some((hours, minutes)) = name.split_once(':') else {
+            let found = (self.zones)(name, seconds).map(i64::from);
+            return found.ok_or_else(|| Fault::error(format!("unknown time zone {name}")));
+        };
+        let number = |text: &str| {
+            text.parse::<i64>().map_err(|_| {
+                Fault::error(format!("strconv.Atoi: parsing {text:?}: invalid syntax"))
+            })
+        };
+        let (whole, part) = (number(hours)?, number(minutes)?);
+        if !(0..60).contains(&part) || whole.abs() > 10_000 {
+            return Err(Fault::error(format!(
+                "timezone offset minutes out of range [0, 59]: {name}"
+            )));
+        }
+        let sign = if hours.starts_with('-') { -1 } else { 1 };
+        Ok((whole * 60 + sign * part) * 60)
+    }
+}
+
+/// Reads `id: receiver.name(types) -> type` or `id: name(types) -> type`. The name of a member
+/// function stands behind a colon in front of its types: `id: name:(receiver; types) -> type`.
+fn declaration(line: &str) -> Option<(&str, Overload)> {
+    let (id, rest) = line.split_once(": ")?;
+    let (head, result) = rest.rsplit_once(" -> ")?;
+    let open = head.find('(')?;
+    let (name, types) = head.split_at(open);
+    let member = name.ends_with(':');
+    let types = types.strip_prefix('(')?.strip_suffix(')')?;
+    let mut parameters = Vec::new();
+    let (mut depth, mut from) = (0_usize, 0);
+    for (at, letter) in types.char_indices() {
+        match letter {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                parameters.push(Type::parse(&types[from..at])?);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if !types.trim().is_empty() {
+        parameters.push(Type::parse(&types[from..])?);
+    }
+    let overload = Overload {
+        id: id.into(),
+        member,
+        parameters,
+        result: Type::parse(result)?,
+    };
+    Some((name.trim_end_matches(':'), overload))
+}

@@ -1,0 +1,223 @@
+//! Quantities of Kubernetes: decimal numbers with a suffix.
+//!
+//! A quantity is kept in billionths, as upstream rounds it; it never exceeds 2⁶³ - 1 units.
+
+use std::any::Any;
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use crate::environment::Environment;
+use crate::library::Library;
+use crate::value::{Fault, Opaque, Outcome, Value};
+
+pub(crate) const LIBRARY: Library = Library {
+    declarations: "
+        string_to_quantity: quantity(string) -> kubernetes.Quantity
+        is_quantity_string: isQuantity(string) -> bool
+        quantity_sign: sign(kubernetes.Quantity) -> int
+        quantity_get_float: asApproximateFloat:(kubernetes.Quantity) -> double
+        quantity_get_int: asInteger:(kubernetes.Quantity) -> int
+        quantity_is_integer: isInteger:(kubernetes.Quantity) -> bool
+        quantity_add: add:(kubernetes.Quantity, kubernetes.Quantity) -> kubernetes.Quantity
+        quantity_add_int: add:(kubernetes.Quantity, int) -> kubernetes.Quantity
+        quantity_sub: sub:(kubernetes.Quantity, kubernetes.Quantity) -> kubernetes.Quantity
+        quantity_sub_int: sub:(kubernetes.Quantity, int) -> kubernetes.Quantity",
+    runs: &[
+        ("quantity", quantity),
+        ("isQuantity", |_, args| match args {
+            [Value::String(text)] => Ok(Value::Bool(parse(text).is_ok())),
+            _ => Err(Fault::no_overload()),
+        }),
+        ("sign", |_, args| {
+            of(args.first()).map(|it| Value::Int(i64::try_from(it.signum()).unwrap_or(0)))
+        }),
+        ("asApproximateFloat", |_, args| {
+            of(args.first()).map(|it| Value::Double(approximate(it)))
+        }),
+        ("asInteger", |_, args| {
+            let whole = integer(of(args.first())?);
+            whole
+                .map(Value::Int)
+                .ok_or_else(|| Fault::error("cannot convert value to integer"))
+        }),
+        ("isInteger", |_, args| {
+            of(args.first()).map(|it| Value::Bool(integer(it).is_some()))
+        }),
+        ("add", |_, args| calculate(args, i128::saturating_add)),
+        ("sub", |_, args| calculate(args, i128::saturating_sub)),
+    ],
+    types: &["kubernetes.Quantity"],
+};
+
+/// The billionths of a unit.
+const UNIT: i128 = 1_000_000_000;
+/// The most that a quantity can be.
+const MOST: i128 = (i64::MAX as i128) * UNIT;
+
+#[derive(Debug)]
+struct Quantity(i128);
+
+impl Opaque for Quantity {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.Quantity"
+    }
+
+    fn equals(&self, other: &dyn Opaque) -> bool {
+        self.compare(other) == Some(Ordering::Equal)
+    }
+
+    fn compare(&self, other: &dyn Opaque) -> Option<Ordering> {
+        let other: &Self = other.as_any().downcast_ref()?;
+        Some(self.0.cmp(&other.0))
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn made<'a>(billionths: i128) -> Value<'a> {
+    Value::Opaque(Arc::new(Quantity(billionths)))
+}
+
+fn of(value: Option<&Value<'_>>) -> Result<i128, Fault> {
+    let found = match value {
+        Some(Value::Opaque(value)) => value.as_any().downcast_ref::<Quantity>(),
+        _ => None,
+    };
+    found.map(|found| found.0).ok_or_else(Fault::no_overload)
+}
+
+fn integer(billionths: i128) -> Option<i64> {
+    let whole = billionths % UNIT == 0;
+    whole
+        .then(|| i64::try_from(billionths / UNIT).ok())
+        .flatten()
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the result is approximate by name"
+)]
+fn approximate(billionths: i128) -> f64 {
+    match integer(billionths) {
+        Some(whole) => whole as f64,
+        None => billionths as f64 / 1e9,
+    }
+}
+
+fn quantity<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    match args {
+        [Value::String(text)] => parse(text).map(made).map_err(Fault::error),
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn calculate<'a>(args: &[Value<'a>], by: fn(i128, i128) -> i128) -> Outcome<'a> {
+    let [one, two] = args else {
+        return Err(Fault::no_overload());
+    };
+    let two = match two {
+        Value::Int(units) => i128::from(*units) * UNIT,
+        other => of(Some(other))?,
+    };
+    Ok(made(by(of(Some(one))?, two)))
+}
+
+const FORMAT: &str =
+    "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+const SUFFIX: &str = "unable to parse quantity's suffix";
+
+/// Reads a quantity; returns billionths.
+fn parse(text: &str) -> Result<i128, &'static str> {
+    if text.is_empty() {
+        return Err(FORMAT);
+    }
+    let negative = text.starts_with('-');
+    let body = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let end = body
+        .find(|letter: char| !letter.is_ascii_digit() && letter != '.')
+        .unwrap_or(body.len());
+    let (number, suffix) = body.split_at(end);
+    let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+    if part.contains('.') || (whole.is_empty() && part.is_empty()) {
+        return Err(FORMAT);
+    }
+    let (base, power) = scale(suffix)?;
+    let size = size(whole, part, base, power);
+    Ok(if negative { -size } else { size })
+}
+
+/// Returns the base and the power that a suffix multiplies with.
+fn scale(suffix: &str) -> Result<(i128, i32), &'static str> {
+    Ok(match suffix {
+        "n" => (10, -9),
+        "u" => (10, -6),
+        "m" => (10, -3),
+        "" => (10, 0),
+        "k" => (10, 3),
+        "M" => (10, 6),
+        "G" => (10, 9),
+        "T" => (10, 12),
+        "P" => (10, 15),
+        "E" => (10, 18),
+        "Ki" => (2, 10),
+        "Mi" => (2, 20),
+        "Gi" => (2, 30),
+        "Ti" => (2, 40),
+        "Pi" => (2, 50),
+        "Ei" => (2, 60),
+        other => {
+            let exponent = other.strip_prefix(['e', 'E']).ok_or(SUFFIX)?;
+            let power: i32 = exponent.parse().map_err(|_| SUFFIX)?;
+            (10, power)
+        }
+    })
+}
+
+/// Multiplies digits with a power and rounds up to billionths; beyond the most it is the most.
+fn size(whole: &str, part: &str, base: i128, power: i32) -> i128 {
+    let digits = format!("{whole}{part}");
+    let digits = digits.trim_start_matches('0');
+    if digits.is_empty() {
+        return 0;
+    }
+    // The decimal exponent of the last digit, in billionths.
+    let places = i64::try_from(part.len()).unwrap_or(i64::MAX);
+    let decimal = if base == 10 { i64::from(power) } else { 0 };
+    let exponent = decimal.saturating_add(9).saturating_sub(places);
+    let length = i64::try_from(digits.len()).unwrap_or(i64::MAX);
+    if length.saturating_add(exponent) > 37 {
+        return MOST;
+    }
+    // Digits far behind the billionths matter only in that there are some.
+    let cut = exponent.saturating_neg().clamp(0, length);
+    let (kept, dropped) = digits.split_at(usize::try_from(length - cut).unwrap_or(0));
+    let mut number: i128 = if kept.is_empty() {
+        0
+    } else {
+        kept.parse().unwrap_or(MOST)
+    };
+    let mut rest = dropped.bytes().any(|digit| digit != b'0');
+    if exponent > 0 {
+        let scale = u32::try_from(exponent).unwrap_or(u32::MAX);
+        number = number.saturating_mul(10_i128.saturating_pow(scale));
+    }
+    if base == 2 {
+        let factor = 1_i128 << power;
+        number = number.saturating_mul(factor);
+        // The dropped digits count too once they are multiplied.
+        if rest {
+            let places = u32::try_from(dropped.len().min(18)).unwrap_or(18);
+            let part: i128 = dropped
+                .get(..18.min(dropped.len()))
+                .and_then(|it| it.parse().ok())
+                .unwrap_or(0);
+            let scale = 10_i128.pow(places);
+            let product = part.saturating_mul(factor);
+            number = number.saturating_add(product / scale);
+            rest = product % scale != 0;
+        }
+    }
+    (number.saturating_add(i128::from(rest))).min(MOST)
+}

@@ -1,0 +1,40 @@
+//! Kubernetes' searches by regular expressions.
+
+use crate::environment::Environment;
+use crate::library::Library;
+use crate::pattern;
+use crate::value::{Fault, Outcome, Value};
+
+pub(crate) const LIBRARY: Library = Library {
+    declarations: "
+        string_find_string: find:(string, string) -> string
+        string_find_all_string: findAll:(string, string) -> list(string)
+        string_find_all_string_int: findAll:(string, string, int) -> list(string)",
+    runs: &[("find", find), ("findAll", find_all)],
+    types: &[],
+};
+
+const LABEL: &str = "Illegal regex: ";
+
+fn find<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let [Value::String(text), pattern] = args else {
+        return Err(Fault::no_overload());
+    };
+    pattern::with(pattern, LABEL, |regex| {
+        let found = regex.find(text).map_or("", |found| found.as_str());
+        Value::text(found)
+    })
+}
+
+fn find_all<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let (text, pattern, count) = match args {
+        [Value::String(text), pattern] => (text, pattern, -1),
+        [Value::String(text), pattern, Value::Int(count)] => (text, pattern, *count),
+        _ => return Err(Fault::no_overload()),
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    pattern::with(pattern, LABEL, |regex| {
+        let found = regex.find_iter(text).take(count);
+        Value::list(found.map(|found| Value::text(found.as_str())).collect())
+    })
+}

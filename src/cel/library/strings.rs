@@ -1,0 +1,228 @@
+//! The extended functions of texts.
+
+mod formatting;
+
+use crate::environment::Environment;
+use crate::library::{Library, lists};
+use crate::value::{Fault, Outcome, Value};
+
+pub(crate) const LIBRARY: Library = Library {
+    declarations: "
+        string_char_at_int: charAt:(string, int) -> string
+        string_index_of_string: indexOf:(string, string) -> int
+        string_index_of_string_int: indexOf:(string, string, int) -> int
+        string_last_index_of_string: lastIndexOf:(string, string) -> int
+        string_last_index_of_string_int: lastIndexOf:(string, string, int) -> int
+        string_lower_ascii: lowerAscii:(string) -> string
+        string_replace_string_string: replace:(string, string, string) -> string
+        string_replace_string_string_int: replace:(string, string, string, int) -> string
+        string_split_string: split:(string, string) -> list(string)
+        string_split_string_int: split:(string, string, int) -> list(string)
+        string_substring_int: substring:(string, int) -> string
+        string_substring_int_int: substring:(string, int, int) -> string
+        string_trim: trim:(string) -> string
+        string_upper_ascii: upperAscii:(string) -> string
+        string_format: format:(string, list(dyn)) -> string
+        strings_quote: strings.quote(string) -> string
+        list_join: join:(list(string)) -> string
+        list_join_string: join:(list(string), string) -> string
+        string_reverse: reverse:(string) -> string",
+    runs: &[
+        ("charAt", char_at),
+        ("indexOf", |_, args| index_of(args, false)),
+        ("lastIndexOf", |_, args| index_of(args, true)),
+        ("lowerAscii", |_, args| {
+            change(args, str::to_ascii_lowercase)
+        }),
+        ("upperAscii", |_, args| {
+            change(args, str::to_ascii_uppercase)
+        }),
+        ("trim", |_, args| {
+            change(args, |text| text.trim().to_owned())
+        }),
+        ("replace", replace),
+        ("split", split),
+        ("substring", substring),
+        ("format", formatting::format),
+        ("strings.quote", |_, args| change(args, quote)),
+        ("join", join),
+        ("reverse", |_, args| match args {
+            [Value::List(list)] => Ok(lists::reversed(list)),
+            _ => change(args, |text| text.chars().rev().collect()),
+        }),
+    ],
+    types: &[],
+};
+
+fn change<'a>(args: &[Value<'a>], by: fn(&str) -> String) -> Outcome<'a> {
+    match args {
+        [Value::String(text)] => Ok(Value::text(by(text))),
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn out_of_range(at: i64) -> Fault {
+    Fault::error(format!("index out of range: {at}"))
+}
+
+fn char_at<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let [Value::String(text), Value::Int(at)] = args else {
+        return Err(Fault::no_overload());
+    };
+    let place = usize::try_from(*at).map_err(|_| out_of_range(*at))?;
+    match text.chars().nth(place) {
+        Some(letter) => Ok(Value::text(letter)),
+        None if text.chars().count() == place => Ok(Value::text("")),
+        None => Err(out_of_range(*at)),
+    }
+}
+
+/// Finds a text in a text, or a value in a list.
+fn index_of<'a>(args: &[Value<'a>], from_end: bool) -> Outcome<'a> {
+    let (text, part, offset) = match args {
+        [Value::List(list), value] => return Ok(lists::place(list, value, from_end)),
+        [Value::String(text), Value::String(part)] => (text, part, None),
+        [Value::String(text), Value::String(part), Value::Int(at)] => (text, part, Some(*at)),
+        _ => return Err(Fault::no_overload()),
+    };
+    let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
+    let number = |at: usize| Ok(Value::Int(i64::try_from(at).unwrap_or(i64::MAX)));
+    let missing = Ok(Value::Int(-1));
+    let start = match offset {
+        Some(at) => usize::try_from(at).map_err(|_| out_of_range(at))?,
+        None if from_end => text.len(),
+        None => 0,
+    };
+    if part.is_empty() {
+        return number(start.min(text.len()));
+    }
+    let Some(last) = text.len().checked_sub(part.len()) else {
+        return missing;
+    };
+    if offset.is_some() && start >= text.len() {
+        return missing;
+    }
+    let is_here = |at: &usize| text[*at..].starts_with(&part);
+    let found = if from_end {
+        (0..=start.min(last)).rev().find(is_here)
+    } else {
+        (start..=last).find(is_here)
+    };
+    found.map_or(missing, number)
+}
+
+fn replace<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    match args {
+        [Value::String(text), Value::String(old), Value::String(new)] => {
+            Ok(Value::text(text.replace(&**old, new)))
+        }
+        [
+            Value::String(text),
+            Value::String(old),
+            Value::String(new),
+            Value::Int(count),
+        ] => Ok(Value::text(match usize::try_from(*count) {
+            Ok(count) => text.replacen(&**old, new, count),
+            Err(_) => text.replace(&**old, new),
+        })),
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn split<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let (text, separator, count) = match args {
+        [Value::String(text), Value::String(separator)] => (text, separator, -1),
+        [
+            Value::String(text),
+            Value::String(separator),
+            Value::Int(count),
+        ] => (text, separator, *count),
+        _ => return Err(Fault::no_overload()),
+    };
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let parts: Vec<String> = if count == 0 {
+        Vec::new()
+    } else if separator.is_empty() {
+        letters(text, count)
+    } else {
+        let parts = text.splitn(count, &**separator);
+        parts.map(str::to_owned).collect()
+    };
+    Ok(Value::list(parts.into_iter().map(Value::text).collect()))
+}
+
+/// Splits between all letters, into at most `count` parts.
+fn letters(text: &str, count: usize) -> Vec<String> {
+    let mut parts: Vec<String> = Vec::new();
+    for letter in text.chars() {
+        let full = parts.len() == count;
+        match parts.last_mut() {
+            Some(last) if full => last.push(letter),
+            _ => parts.push(letter.to_string()),
+        }
+    }
+    parts
+}
+
+fn substring<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let (text, start, end) = match args {
+        [Value::String(text), Value::Int(start)] => (text, *start, None),
+        [Value::String(text), Value::Int(start), Value::Int(end)] => (text, *start, Some(*end)),
+        _ => return Err(Fault::no_overload()),
+    };
+    let letters: Vec<char> = text.chars().collect();
+    if let Some(end) = end.filter(|end| start > *end) {
+        return Err(Fault::error(format!(
+            "invalid substring range. start: {start}, end: {end}"
+        )));
+    }
+    let place = |at: i64| {
+        let found = usize::try_from(at).ok().filter(|at| *at <= letters.len());
+        found.ok_or_else(|| out_of_range(at))
+    };
+    let from = place(start)?;
+    let to = end.map_or(Ok(letters.len()), place)?;
+    Ok(Value::text(letters[from..to].iter().collect::<String>()))
+}
+
+fn join<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let (list, separator) = match args {
+        [Value::List(list)] => (list, ""),
+        [Value::List(list), Value::String(separator)] => (list, &**separator),
+        _ => return Err(Fault::no_overload()),
+    };
+    let mut made = String::new();
+    for (number, element) in list.iter().enumerate() {
+        let Value::String(text) = element else {
+            return Err(Fault::error(format!(
+                "join: invalid input: {}",
+                crate::format::plain(&element)
+            )));
+        };
+        if number > 0 {
+            made.push_str(separator);
+        }
+        made.push_str(&text);
+    }
+    Ok(Value::text(made))
+}
+
+fn quote(text: &str) -> String {
+    let mut made = String::from("\"");
+    for letter in text.chars() {
+        match letter {
+            '\u{7}' => made.push_str("\\a"),
+            '\u{8}' => made.push_str("\\b"),
+            '\u{c}' => made.push_str("\\f"),
+            '\n' => made.push_str("\\n"),
+            '\r' => made.push_str("\\r"),
+            '\t' => made.push_str("\\t"),
+            '\u{b}' => made.push_str("\\v"),
+            '\\' => made.push_str("\\\\"),
+            '"' => made.push_str("\\\""),
+            other => made.push(other),
+        }
+    }
+    made.push('"');
+    made
+}

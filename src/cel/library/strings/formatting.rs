@@ -1,0 +1,199 @@
+//! `format`: values inside a text, by clauses.
+
+use crate::environment::Environment;
+use crate::format::plain;
+use crate::value::{Fault, List, Outcome, Value};
+
+/// Digits behind the point unless the clause says otherwise.
+const PRECISION: usize = 6;
+/// Most digits behind the point. Without a limit one clause could take all memory.
+const PRECISION_MAX: usize = 100;
+
+pub(super) fn format<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    match args {
+        [Value::String(text), Value::List(values)] => formatted(text, values).map(Value::text),
+        _ => Err(Fault::no_overload()),
+    }
+}
+
+fn formatted(text: &str, values: &List<'_>) -> Result<String, Fault> {
+    let mut made = String::new();
+    let mut rest = text;
+    let mut next = 0;
+    while let Some((before, behind)) = rest.split_once('%') {
+        made.push_str(before);
+        if let Some(behind) = behind.strip_prefix('%') {
+            made.push('%');
+            rest = behind;
+            continue;
+        }
+        let value = values
+            .at(next)
+            .ok_or_else(|| Fault::error(format!("index {next} out of range")))?;
+        next += 1;
+        let unparsed =
+            |text: String| Fault::error(format!("could not parse formatting clause: {text}"));
+        let (precision, behind) = precision(behind).map_err(unparsed)?;
+        let clause = behind
+            .chars()
+            .next()
+            .ok_or_else(|| Fault::error("unexpected end of string"))?;
+        if !"sdfebxXo".contains(clause) {
+            return Err(unparsed(format!(
+                "unrecognized formatting clause \"{clause}\""
+            )));
+        }
+        let written = write(clause, precision, &value)
+            .map_err(|text| Fault::error(format!("error during formatting: {text}")))?;
+        made.push_str(&written);
+        rest = &behind[1..];
+    }
+    made.push_str(rest);
+    Ok(made)
+}
+
+fn precision(text: &str) -> Result<(usize, &str), String> {
+    let Some(digits) = text.strip_prefix('.') else {
+        return Ok((PRECISION, text));
+    };
+    let end = digits
+        .find(|letter: char| !letter.is_ascii_digit())
+        .ok_or("error while parsing precision: could not find end of precision specifier")?;
+    let count: usize = digits[..end].parse().map_err(
+        |_| "error while parsing precision: error while converting precision to integer",
+    )?;
+    if count > PRECISION_MAX {
+        return Err(format!(
+            "error while parsing precision: precision {count} exceeds maximum allowed precision {PRECISION_MAX}"
+        ));
+    }
+    Ok((count, &digits[end..]))
+}
+
+fn write(clause: char, precision: usize, value: &Value<'_>) -> Result<String, String> {
+    match clause {
+        's' => string(value),
+        'd' => match value {
+            Value::Int(value) => Ok(value.to_string()),
+            Value::Uint(value) => Ok(value.to_string()),
+            Value::Double(value) if !value.is_finite() => Ok(special(*value)),
+            other => Err(wrong("decimal clause can only be used on integers", other)),
+        },
+        'f' => number(value, "fixed-point clause can only be used on doubles")
+            .map(|value| finite(value, || format!("{value:.precision$}"))),
+        'e' => number(value, "scientific clause can only be used on doubles")
+            .map(|value| finite(value, || scientific(value, precision))),
+        'b' => match value {
+            Value::Int(value) => Ok(signed(*value, |size| format!("{size:b}"))),
+            Value::Uint(value) => Ok(format!("{value:b}")),
+            Value::Bool(value) => Ok(u8::from(*value).to_string()),
+            other => Err(wrong(
+                "only integers and bools can be formatted as binary",
+                other,
+            )),
+        },
+        'o' => match value {
+            Value::Int(value) => Ok(signed(*value, |size| format!("{size:o}"))),
+            Value::Uint(value) => Ok(format!("{value:o}")),
+            other => Err(wrong("octal clause can only be used on integers", other)),
+        },
+        _ => hex(value).map(|text| match clause {
+            'X' => text.to_ascii_uppercase(),
+            _ => text,
+        }),
+    }
+}
+
+fn wrong(what: &str, value: &Value<'_>) -> String {
+    format!("{what}, was given {}", value.type_name())
+}
+
+fn signed(value: i64, write: fn(u64) -> String) -> String {
+    let sign = if value < 0 { "-" } else { "" };
+    format!("{sign}{}", write(value.unsigned_abs()))
+}
+
+fn hex(value: &Value<'_>) -> Result<String, String> {
+    let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    match value {
+        Value::Int(value) => Ok(signed(*value, |size| format!("{size:x}"))),
+        Value::Uint(value) => Ok(format!("{value:x}")),
+        Value::String(text) => Ok(bytes(text.as_bytes())),
+        Value::Bytes(inner) => Ok(bytes(inner)),
+        other => Err(wrong(
+            "only integers, byte buffers, and strings can be formatted as hex",
+            other,
+        )),
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the nearest double is what is written"
+)]
+fn number(value: &Value<'_>, what: &str) -> Result<f64, String> {
+    match value {
+        Value::Double(value) => Ok(*value),
+        Value::Int(value) => Ok(*value as f64),
+        Value::Uint(value) => Ok(*value as f64),
+        Value::String(text) => match &**text {
+            "NaN" => Ok(f64::NAN),
+            "Infinity" => Ok(f64::INFINITY),
+            "-Infinity" => Ok(f64::NEG_INFINITY),
+            _ => Err(wrong(what, value)),
+        },
+        other => Err(wrong(what, other)),
+    }
+}
+
+fn special(value: f64) -> String {
+    let text = if value.is_nan() {
+        "NaN"
+    } else if value > 0.0 {
+        "Infinity"
+    } else {
+        "-Infinity"
+    };
+    text.to_owned()
+}
+
+fn finite(value: f64, write: impl Fn() -> String) -> String {
+    if value.is_finite() {
+        write()
+    } else {
+        special(value)
+    }
+}
+
+fn scientific(value: f64, precision: usize) -> String {
+    let text = format!("{value:.precision$e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let (sign, size) = match exponent.strip_prefix('-') {
+        Some(size) => ('-', size),
+        None => ('+', exponent),
+    };
+    format!("{digits}e{sign}{size:0>2}")
+}
+
+fn string(value: &Value<'_>) -> Result<String, String> {
+    match value {
+        Value::Double(value) if !value.is_finite() => Ok(special(*value)),
+        Value::List(list) => {
+            let parts: Result<Vec<String>, String> = list.iter().map(|it| string(&it)).collect();
+            Ok(format!("[{}]", parts?.join(", ")))
+        }
+        Value::Map(map) => {
+            let mut parts = Vec::new();
+            for (key, value) in map.iter() {
+                parts.push(format!("{}: {}", string(&key)?, string(&value)?));
+            }
+            parts.sort();
+            Ok(format!("{{{}}}", parts.join(", ")))
+        }
+        Value::Optional(_) | Value::Opaque(_) => Err(wrong(
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps",
+            value,
+        )),
+        other => Ok(plain(other)),
+    }
+}

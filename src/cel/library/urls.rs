@@ -1,0 +1,249 @@
+//! URLs, read as Go reads those of requests.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::environment::Environment;
+use crate::library::Library;
+use crate::value::{Fault, Key, Opaque, Outcome, Text, Value};
+
+pub(crate) const LIBRARY: Library = Library {
+    declarations: "
+        string_to_url: url(string) -> kubernetes.URL
+        url_get_scheme: getScheme:(kubernetes.URL) -> string
+        url_get_host: getHost:(kubernetes.URL) -> string
+        url_get_hostname: getHostname:(kubernetes.URL) -> string
+        url_get_port: getPort:(kubernetes.URL) -> string
+        url_get_escaped_path: getEscapedPath:(kubernetes.URL) -> string
+        url_get_query: getQuery:(kubernetes.URL) -> map(string, list(string))
+        is_url_string: isURL(string) -> bool",
+    runs: &[
+        ("url", |_, args| match args {
+            [Value::String(text)] => match parse(text) {
+                Ok(url) => Ok(Value::Opaque(Arc::new(url))),
+                Err(why) => Err(Fault::error(format!(
+                    "URL parse error during conversion from string: parse {:?}: {why}",
+                    &**text
+                ))),
+            },
+            _ => Err(Fault::no_overload()),
+        }),
+        ("isURL", |_, args| match args {
+            [Value::String(text)] => Ok(Value::Bool(parse(text).is_ok())),
+            _ => Err(Fault::no_overload()),
+        }),
+        ("getScheme", |_, args| {
+            of(args).map(|url| Value::text(&*url.scheme))
+        }),
+        ("getHost", |_, args| {
+            of(args).map(|url| Value::text(&*url.host))
+        }),
+        ("getHostname", |_, args| {
+            of(args).map(|url| Value::text(split_host(&url.host).0))
+        }),
+        ("getPort", |_, args| {
+            of(args).map(|url| Value::text(split_host(&url.host).1))
+        }),
+        ("getEscapedPath", |_, args| {
+            of(args).map(|url| Value::text(escaped(&url.path)))
+        }),
+        ("getQuery", query),
+    ],
+    types: &["kubernetes.URL"],
+};
+
+#[derive(Debug, PartialEq, Eq)]
+struct Url {
+    scheme: String,
+    host: String,
+    path: String,
+    query: String,
+    text: String,
+}
+
+impl Opaque for Url {
+    fn type_name(&self) -> &'static str {
+        "kubernetes.URL"
+    }
+
+    fn equals(&self, other: &dyn Opaque) -> bool {
+        let other: Option<&Self> = other.as_any().downcast_ref();
+        other.is_some_and(|other| other.text == self.text)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+fn of<'v>(args: &'v [Value<'_>]) -> Result<&'v Url, Fault> {
+    let found = match args {
+        [Value::Opaque(value)] => value.as_any().downcast_ref(),
+        _ => None,
+    };
+    found.ok_or_else(Fault::no_overload)
+}
+
+/// Reads an absolute URL or an absolute path.
+fn parse(text: &str) -> Result<Url, String> {
+    if text.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {
+        return Err("net/url: invalid control character in URL".to_owned());
+    }
+    if text.is_empty() {
+        return Err("empty url".to_owned());
+    }
+    let (scheme, rest) = scheme(text)?;
+    let without_fragment = rest.split('#').next().unwrap_or(rest);
+    let (before, query) = without_fragment
+        .split_once('?')
+        .unwrap_or((without_fragment, ""));
+    if !before.starts_with('/') && scheme.is_empty() {
+        return Err("invalid URI for request".to_owned());
+    }
+    let (host, path) = match before.strip_prefix("//") {
+        Some(behind) if !scheme.is_empty() => {
+            let end = behind.find('/').unwrap_or(behind.len());
+            behind.split_at(end)
+        }
+        // A scheme without a slash behind it: opaque, without a host or a path.
+        _ if !before.starts_with('/') => ("", ""),
+        _ => ("", before),
+    };
+    check_escapes(path)?;
+    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
+    check_host(host)?;
+    Ok(Url {
+        scheme: scheme.to_ascii_lowercase(),
+        host: host.to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
+        text: text.to_owned(),
+    })
+}
+
+fn scheme(text: &str) -> Result<(&str, &str), String> {
+    for (at, letter) in text.char_indices() {
+        match letter {
+            'a'..='z' | 'A'..='Z' => {}
+            '0'..='9' | '+' | '-' | '.' if at > 0 => {}
+            ':' if at == 0 => return Err("missing protocol scheme".to_owned()),
+            ':' => return Ok((&text[..at], &text[at + 1..])),
+            _ => break,
+        }
+    }
+    Ok(("", text))
+}
+
+fn check_escapes(text: &str) -> Result<(), String> {
+    for (at, _) in text.match_indices('%') {
+        let digits = text.get(at + 1..at + 3);
+        if !digits.is_some_and(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit())) {
+            let shown: String = text[at..].chars().take(3).collect();
+            return Err(format!("invalid URL escape {shown:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn check_host(host: &str) -> Result<(), String> {
+    let port = if host.starts_with('[') {
+        let end = host
+            .rfind(']')
+            .ok_or_else(|| "missing ']' in host".to_owned())?;
+        &host[end + 1..]
+    } else {
+        let bad = host
+            .chars()
+            .find(|letter| " \"<>\\^`{|}".contains(*letter) || *letter == '%' && !host.is_ascii());
+        if let Some(bad) = bad {
+            return Err(format!(
+                "invalid character {:?} in host name",
+                bad.to_string()
+            ));
+        }
+        check_escapes(host)?;
+        host.find(':').map_or("", |at| &host[at..])
+    };
+    let digits = port
+        .strip_prefix(':')
+        .map(|digits| digits.bytes().all(|digit| digit.is_ascii_digit()));
+    if port.is_empty() || digits == Some(true) {
+        Ok(())
+    } else {
+        Err(format!("invalid port {port:?} after host"))
+    }
+}
+
+/// Splits a host into its name without brackets and its port.
+fn split_host(host: &str) -> (&str, &str) {
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|digit| digit.is_ascii_digit()) => (name, port),
+        _ => (host, ""),
+    };
+    let inner = name
+        .strip_prefix('[')
+        .and_then(|name| name.strip_suffix(']'));
+    (inner.unwrap_or(name), port)
+}
+
+fn is_path_letter(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@!'()*%[]".contains(&byte)
+}
+
+/// Writes a path with escapes where a path needs them.
+fn escaped(path: &str) -> String {
+    if path.bytes().all(is_path_letter) {
+        return path.to_owned();
+    }
+    let mut made = String::new();
+    for byte in unescaped(path, false) {
+        if byte.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&byte) {
+            made.push(char::from(byte));
+        } else {
+            made.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    made
+}
+
+fn unescaped(text: &str, plus_is_space: bool) -> Vec<u8> {
+    let bytes = text.as_bytes();
+    let (mut made, mut at) = (Vec::with_capacity(bytes.len()), 0);
+    while let Some(byte) = bytes.get(at) {
+        let hex = text
+            .get(at + 1..at + 3)
+            .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        match (byte, hex) {
+            (b'%', Some(code)) => {
+                made.push(code);
+                at += 3;
+                continue;
+            }
+            (b'+', _) if plus_is_space => made.push(b' '),
+            _ => made.push(*byte),
+        }
+        at += 1;
+    }
+    made
+}
+
+fn query<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+    let url = of(args)?;
+    let mut found: BTreeMap<String, Vec<Value<'a>>> = BTreeMap::new();
+    for pair in url.query.split('&') {
+        if pair.is_empty() || pair.contains(';') || check_escapes(pair).is_err() {
+            continue;
+        }
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let text = |part: &str| String::from_utf8_lossy(&unescaped(part, true)).into_owned();
+        found
+            .entry(text(name))
+            .or_default()
+            .push(Value::text(text(value)));
+    }
+    let entries = found
+        .into_iter()
+        .map(|(name, values)| (Key::String(Text::from(name)), Value::list(values)));
+    Ok(Value::map(entries.collect()))
+}

@@ -1,0 +1,186 @@
+//! Random expressions: evaluation never panics, stays within its budget, and answers alike for a
+//! checked and an unchecked program; a regular expression that is translated means the same.
+
+use std::sync::Arc;
+
+use polyplane_cel::{
+    Environment, Fault, Key, Program, Sizes, Type, Value, check, compile_pattern, estimate, parse,
+    print,
+};
+use proptest::prelude::*;
+
+/// Expressions of small depth over two variables, right and wrong ones.
+fn expressions() -> impl Strategy<Value = String> {
+    let leaf = prop_oneof![
+        Just("a".to_owned()),
+        Just("m.x".to_owned()),
+        Just("m.y".to_owned()),
+        Just("null".to_owned()),
+        any::<i64>().prop_map(|number| number.to_string()),
+        any::<u64>().prop_map(|number| format!("{number}u")),
+        any::<f64>()
+            .prop_filter("finite", |it| it.is_finite())
+            .prop_map(|it| format!("{it:?}")),
+        "[a-z%.]{0,4}".prop_map(|text| format!("'{text}'")),
+        Just("b'\\xff'".to_owned()),
+        Just("duration('1h')".to_owned()),
+        Just("timestamp('2024-02-29T12:00:00Z')".to_owned()),
+        Just("optional.none()".to_owned()),
+        any::<bool>().prop_map(|it| it.to_string()),
+    ];
+    leaf.prop_recursive(5, 40, 3, |inner| {
+        let two = (inner.clone(), inner.clone());
+        let three = (inner.clone(), inner.clone(), inner.clone());
+        prop_oneof![
+            (two.clone(), proptest::sample::select(OPERATORS))
+                .prop_map(|((one, two), mark)| format!("({one} {mark} {two})")),
+            (inner.clone(), proptest::sample::select(METHODS))
+                .prop_map(|(one, method)| format!("({one}){method}")),
+            (two, proptest::sample::select(LOOPS))
+                .prop_map(|((one, two), name)| format!("[{one}, {two}].{name}(a, {two})")),
+            three.prop_map(|(test, yes, no)| format!("({test} ? {yes} : [{no}, ?{yes}])")),
+            inner
+                .clone()
+                .prop_map(|one| format!("{{'k': {one}, 1: {one}}}")),
+            inner.prop_map(|one| format!("-({one})")),
+        ]
+    })
+}
+
+const OPERATORS: &[&str] = &[
+    "+", "-", "*", "/", "%", "<", "<=", ">", ">=", "==", "!=", "in", "&&", "||",
+];
+const LOOPS: &[&str] = &["all", "exists", "exists_one", "map", "filter", "sortBy"];
+const METHODS: &[&str] = &[
+    ".size()",
+    "[0]",
+    "['k']",
+    ".?k",
+    "[?1]",
+    ".k",
+    ".startsWith('a')",
+    ".matches('a*')",
+    ".split('')",
+    ".substring(1)",
+    ".format([1, 'x'])",
+    ".getHours()",
+    ".sum()",
+    ".distinct()",
+    ".flatten()",
+    ".orValue(1)",
+    ".transformMap(k, v, v)",
+    ".transformList(k, v, k)",
+    ".lowerAscii()",
+    ".indexOf('a')",
+    ".reverse()",
+];
+
+struct Unknown;
+
+impl Sizes for Unknown {
+    fn size(&self, _: &[Arc<str>], _: &Type) -> Option<polyplane_cel::Range> {
+        None
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(600))]
+
+    #[test]
+    fn evaluation_never_panics_and_obeys_its_budget(text in expressions(), budget in 0_u64..200) {
+        let mut environment = Environment::full();
+        environment.declare("a", Type::Dyn);
+        environment.declare("m", Type::map(Type::String, Type::Dyn));
+        let ast = parse(&text, &environment.syntax);
+        prop_assert!(ast.is_ok(), "{}: {:?}", text, ast.err().map(|it| it.to_string()));
+        let Ok(ast) = ast else { return Ok(()) };
+        let again = parse(&print(&ast), &environment.syntax);
+        prop_assert_eq!(again.map(|it| print(&it)).unwrap_or_default(), print(&ast));
+        let checked = check(ast.clone(), &environment);
+        let environment = Arc::new(environment);
+        let entries = [("x", Value::Int(7)), ("y", Value::list(vec![Value::text("t")]))];
+        let map = entries
+            .into_iter()
+            .filter_map(|(name, value)| Some((Key::of(&Value::text(name))?, value)))
+            .collect();
+        let variables = [Value::text("abc"), Value::map(map)];
+        let free = Program::unchecked(&ast, &environment);
+        let full = free.evaluate(&variables, u64::MAX);
+        let within = free.evaluate(&variables, budget);
+        // One charge may pass the budget; the evaluation ends with it.
+        if full.cost > budget {
+            prop_assert_eq!(within.outcome.err(), Some(Fault::Budget));
+        } else {
+            prop_assert_eq!(within.cost, full.cost);
+        }
+        if let Ok(checked) = checked {
+            let program = Program::checked(&checked, &environment);
+            let typed = program.evaluate(&variables, u64::MAX);
+            prop_assert_eq!(typed.outcome.is_ok(), full.outcome.is_ok(), "{}", text);
+            let bounds = estimate(&checked, &Unknown, 1);
+            prop_assert!(bounds.min <= bounds.max, "{}: {:?}", text, bounds);
+        }
+    }
+
+    #[test]
+    fn patterns_never_panic(text in r"[a-c\\\[\]^$(){},*+?|.:&~dwsbpPLQE0-9<>=-]{0,12}") {
+        let _ = compile_pattern(&text);
+    }
+}
+
+#[test]
+fn patterns_mean_what_they_mean_in_go() {
+    let matching = [
+        (r"^\d+$", "12"),
+        (r"^\w$", "_"),
+        (r"^[a&&b]$", "&"),
+        (r"^[[a]b]$", "[b]"),
+        (r"^\<a\>$", "<a>"),
+        (r"^a{,5}$", "a{,5}"),
+        (r"^a{$", "a{"),
+        (r"^\Qa.b\E$", "a.b"),
+        (r"^\012$", "\n"),
+        (r"^\p{^Greek}$", "a"),
+        (r"^[^\d]$", "x"),
+        (r"^[\w-]+$", "a-b"),
+        (r"^(?P<n>a)(?i)B$", "ab"),
+        (r"\bstart", "a start"),
+        (r"^[[:alpha:]]$", "q"),
+        (r"^(?:a*)*$", "aa"),
+    ];
+    for (pattern, text) in matching {
+        let regex = compile_pattern(pattern);
+        assert!(
+            regex.as_ref().is_ok_and(|regex| regex.is_match(text)),
+            "{pattern} {text} {:?}",
+            regex.err()
+        );
+    }
+    for (pattern, text) in [(r"^\d$", "٣"), (r"^\s$", "\u{b}"), (r"^\w$", "é")] {
+        let regex = compile_pattern(pattern);
+        assert!(regex.is_ok_and(|regex| !regex.is_match(text)), "{pattern}");
+    }
+    let refused = [
+        "a**",
+        "a++",
+        "a*+",
+        "(?x)a",
+        "(?u)a",
+        r"\u0041",
+        r"\p{Script=Greek}",
+        "(?P<a.b>c)",
+        "a{1001}",
+        "(x{500}){3}",
+        "(",
+        ")",
+        "[b-a]",
+        "*a",
+        r"\",
+        r"\8",
+        "[[:word:]",
+        "(?=a)",
+    ];
+    for pattern in refused {
+        assert!(compile_pattern(pattern).is_err(), "{pattern}");
+    }
+}

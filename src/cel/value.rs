@@ -1,0 +1,575 @@
+//! Values, borrowed from the caller's trees wherever possible.
+
+use std::any::Any;
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::library::Question;
+use crate::time::Timestamp;
+
+/// A part of a tree of the caller's, as JSON knows it.
+#[derive(Debug, Clone, Copy)]
+pub enum Node<'a> {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool(bool),
+    /// A whole number that fits into 64 bits.
+    Int(i64),
+    /// Any other number.
+    Double(f64),
+    /// A text.
+    String(&'a str),
+    /// A list.
+    List(&'a dyn Elements),
+    /// An object.
+    Map(&'a dyn Fields),
+}
+
+/// A list of the caller's.
+pub trait Elements: fmt::Debug + Sync {
+    /// Returns the number of elements.
+    fn len(&self) -> usize;
+    /// Returns true if there is no element.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Returns an element.
+    fn at(&self, index: usize) -> Option<Node<'_>>;
+}
+
+/// An object of the caller's: names and values.
+pub trait Fields: fmt::Debug + Sync {
+    /// Returns the number of fields.
+    fn len(&self) -> usize;
+    /// Returns true if there is no field.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Returns a field's value.
+    fn get(&self, name: &str) -> Option<Node<'_>>;
+    /// Returns the field at a place, in an order that stays the same.
+    fn at(&self, index: usize) -> Option<(&str, Node<'_>)>;
+}
+
+/// A text, borrowed or shared.
+#[derive(Debug, Clone)]
+pub enum Text<'a> {
+    /// A part of the caller's tree or of the expression.
+    Borrowed(&'a str),
+    /// A computed text.
+    Shared(Arc<str>),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+    fn deref(&self) -> &str {
+        match self {
+            Self::Borrowed(text) => text,
+            Self::Shared(text) => text,
+        }
+    }
+}
+
+impl From<String> for Text<'_> {
+    fn from(text: String) -> Self {
+        Self::Shared(text.into())
+    }
+}
+
+/// Bytes, borrowed or shared.
+#[derive(Debug, Clone)]
+pub enum Blob<'a> {
+    /// A part of the expression.
+    Borrowed(&'a [u8]),
+    /// Computed bytes.
+    Shared(Arc<[u8]>),
+}
+
+impl Deref for Blob<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Borrowed(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+/// A value of a type that only a library knows.
+pub trait Opaque: fmt::Debug + Send + Sync {
+    /// Returns the name of the type.
+    fn type_name(&self) -> &'static str;
+    /// Returns whether two values of the type are equal.
+    fn equals(&self, other: &dyn Opaque) -> bool;
+    /// Returns the order of two values of the type, if it has one.
+    fn compare(&self, other: &dyn Opaque) -> Option<Ordering> {
+        let _ = other;
+        None
+    }
+    /// Returns the value as text, if the type can be converted.
+    fn text(&self) -> Option<String> {
+        None
+    }
+    /// Returns the size that the cost of an operation depends on.
+    fn cost_size(&self) -> u64 {
+        1
+    }
+    /// Returns the value for the library that made it.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A list.
+#[derive(Debug, Clone)]
+pub enum List<'a> {
+    /// A list of the caller's.
+    Tree(&'a dyn Elements),
+    /// A computed list.
+    Owned(Arc<Vec<Value<'a>>>),
+}
+
+impl<'a> List<'a> {
+    /// Returns the number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Tree(elements) => elements.len(),
+            Self::Owned(elements) => elements.len(),
+        }
+    }
+
+    /// Returns true if there is no element.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns an element.
+    #[must_use]
+    pub fn at(&self, index: usize) -> Option<Value<'a>> {
+        match self {
+            Self::Tree(elements) => elements.at(index).map(Value::from),
+            Self::Owned(elements) => elements.get(index).cloned(),
+        }
+    }
+
+    /// Iterates over the elements.
+    pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + '_ {
+        (0..self.len()).filter_map(|index| self.at(index))
+    }
+
+    /// Returns the elements to add to, without a copy if nobody else has them.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<Value<'a>> {
+        match self {
+            Self::Tree(_) => self.iter().collect(),
+            Self::Owned(elements) => Arc::try_unwrap(elements).unwrap_or_else(|it| (*it).clone()),
+        }
+    }
+}
+
+/// The key of a map. Numbers are equal if their values are, whatever their type.
+#[derive(Debug, Clone)]
+pub enum Key<'a> {
+    /// `true` or `false`
+    Bool(bool),
+    /// A signed number.
+    Int(i64),
+    /// An unsigned number.
+    Uint(u64),
+    /// A text.
+    String(Text<'a>),
+}
+
+impl<'a> Key<'a> {
+    /// Makes a key of a value that may be one; a whole `double` finds the key of that number.
+    #[must_use]
+    pub fn of(value: &Value<'a>) -> Option<Self> {
+        Some(match value {
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Int(value) => Self::Int(*value),
+            Value::Uint(value) => Self::Uint(*value),
+            Value::String(value) => Self::String(value.clone()),
+            Value::Double(value) => exact_int(*value)
+                .map(Self::Int)
+                .or_else(|| exact_uint(*value).map(Self::Uint))?,
+            _ => return None,
+        })
+    }
+
+    /// Returns the key as a value.
+    #[must_use]
+    pub fn value(&self) -> Value<'a> {
+        match self {
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(value) => Value::Int(*value),
+            Self::Uint(value) => Value::Uint(*value),
+            Self::String(value) => Value::String(value.clone()),
+        }
+    }
+
+    fn rank(&self) -> (u8, i128, &str) {
+        match self {
+            Self::Bool(value) => (0, i128::from(*value), ""),
+            Self::Int(value) => (1, i128::from(*value), ""),
+            Self::Uint(value) => (1, i128::from(*value), ""),
+            Self::String(value) => (2, 0, value),
+        }
+    }
+}
+
+impl PartialEq for Key<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+impl Eq for Key<'_> {}
+impl PartialOrd for Key<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Key<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+/// A map.
+#[derive(Debug, Clone)]
+pub enum Map<'a> {
+    /// An object of the caller's.
+    Tree(&'a dyn Fields),
+    /// A computed map.
+    Owned(Arc<BTreeMap<Key<'a>, Value<'a>>>),
+}
+
+impl<'a> Map<'a> {
+    /// Returns the number of entries.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Tree(fields) => fields.len(),
+            Self::Owned(entries) => entries.len(),
+        }
+    }
+
+    /// Returns true if there is no entry.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the value of a field.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<Value<'a>> {
+        match self {
+            Self::Tree(fields) => fields.get(name).map(Value::from),
+            Self::Owned(entries) => {
+                let key = Key::String(Text::Borrowed(name));
+                // The map's keys may live longer than the name that is looked up.
+                let found = entries.range::<Key<'_>, _>((
+                    std::ops::Bound::Included(shorten(&key)),
+                    std::ops::Bound::Unbounded,
+                ));
+                let (at, value) = found.into_iter().next()?;
+                (*at == key).then(|| value.clone())
+            }
+        }
+    }
+
+    /// Returns the value of a key.
+    #[must_use]
+    pub fn get(&self, key: &Value<'a>) -> Option<Value<'a>> {
+        match self {
+            Self::Tree(_) => match key {
+                Value::String(name) => self.field(name),
+                _ => None,
+            },
+            Self::Owned(entries) => entries.get(&Key::of(key)?).cloned(),
+        }
+    }
+
+    /// Iterates over the entries.
+    pub fn iter(&self) -> Box<dyn Iterator<Item = (Value<'a>, Value<'a>)> + '_> {
+        match self {
+            Self::Tree(fields) => {
+                let fields: &'a dyn Fields = *fields;
+                Box::new((0..fields.len()).filter_map(move |index| {
+                    let (name, node) = fields.at(index)?;
+                    Some((Value::String(Text::Borrowed(name)), Value::from(node)))
+                }))
+            }
+            Self::Owned(entries) => Box::new(
+                entries
+                    .iter()
+                    .map(|(key, value)| (key.value(), value.clone())),
+            ),
+        }
+    }
+
+    /// Returns the entries to add to, without a copy if nobody else has them.
+    #[must_use]
+    pub fn into_entries(self) -> BTreeMap<Key<'a>, Value<'a>> {
+        match self {
+            Self::Tree(_) => self
+                .iter()
+                .filter_map(|(key, value)| Some((Key::of(&key)?, value)))
+                .collect(),
+            Self::Owned(entries) => Arc::try_unwrap(entries).unwrap_or_else(|it| (*it).clone()),
+        }
+    }
+}
+
+fn shorten<'short>(key: &'short Key<'short>) -> &'short Key<'short> {
+    key
+}
+
+/// A value.
+#[derive(Debug, Clone)]
+pub enum Value<'a> {
+    /// `null`
+    Null,
+    /// `true` or `false`
+    Bool(bool),
+    /// A signed number.
+    Int(i64),
+    /// An unsigned number.
+    Uint(u64),
+    /// A floating-point number.
+    Double(f64),
+    /// A text.
+    String(Text<'a>),
+    /// Bytes.
+    Bytes(Blob<'a>),
+    /// A list.
+    List(List<'a>),
+    /// A map or an object.
+    Map(Map<'a>),
+    /// A span of time in nanoseconds.
+    Duration(i64),
+    /// A point in time.
+    Timestamp(Timestamp),
+    /// A type, by its name.
+    Type(Text<'a>),
+    /// A value that may be missing.
+    Optional(Option<Arc<Value<'a>>>),
+    /// A value of a library's type.
+    Opaque(Arc<dyn Opaque>),
+}
+
+impl<'a> From<Node<'a>> for Value<'a> {
+    fn from(node: Node<'a>) -> Self {
+        match node {
+            Node::Null => Self::Null,
+            Node::Bool(value) => Self::Bool(value),
+            Node::Int(value) => Self::Int(value),
+            Node::Double(value) => Self::Double(value),
+            Node::String(value) => Self::String(Text::Borrowed(value)),
+            Node::List(value) => Self::List(List::Tree(value)),
+            Node::Map(value) => Self::Map(Map::Tree(value)),
+        }
+    }
+}
+
+impl<'a> Value<'a> {
+    /// Makes a text.
+    #[must_use]
+    pub fn text(text: impl Into<String>) -> Self {
+        Self::String(Text::from(text.into()))
+    }
+
+    /// Makes a list.
+    #[must_use]
+    pub fn list(elements: Vec<Value<'a>>) -> Self {
+        Self::List(List::Owned(Arc::new(elements)))
+    }
+
+    /// Makes a map.
+    #[must_use]
+    pub fn map(entries: BTreeMap<Key<'a>, Value<'a>>) -> Self {
+        Self::Map(Map::Owned(Arc::new(entries)))
+    }
+
+    /// Makes a value that is there.
+    #[must_use]
+    pub fn some(value: Value<'a>) -> Self {
+        Self::Optional(Some(Arc::new(value)))
+    }
+
+    /// Returns the name of the value's type.
+    #[must_use]
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Self::Null => "null_type",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int",
+            Self::Uint(_) => "uint",
+            Self::Double(_) => "double",
+            Self::String(_) => "string",
+            Self::Bytes(_) => "bytes",
+            Self::List(_) => "list",
+            Self::Map(_) => "map",
+            Self::Duration(_) => "google.protobuf.Duration",
+            Self::Timestamp(_) => "google.protobuf.Timestamp",
+            Self::Type(_) => "type",
+            Self::Optional(_) => "optional_type",
+            Self::Opaque(value) => value.type_name(),
+        }
+    }
+
+    /// Returns the size that the cost of an operation depends on.
+    #[must_use]
+    pub fn cost_size(&self) -> u64 {
+        let size = match self {
+            Self::String(text) => text.chars().count(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::List(list) => list.len(),
+            Self::Map(map) => map.len(),
+            Self::Optional(Some(value)) => return value.cost_size(),
+            Self::Opaque(value) => return value.cost_size(),
+            _ => 1,
+        };
+        size as u64
+    }
+
+    /// Returns whether two values are equal. Numbers of different types are equal if they are the
+    /// same number; values of other different types never are.
+    #[must_use]
+    pub fn equals(&self, other: &Value<'_>) -> bool {
+        match (self, other) {
+            (Self::Null, Value::Null) => true,
+            (Self::Bool(one), Value::Bool(two)) => one == two,
+            (Self::String(one), Value::String(two)) => **one == **two,
+            (Self::Bytes(one), Value::Bytes(two)) => **one == **two,
+            (Self::Duration(one), Value::Duration(two)) => one == two,
+            (Self::Timestamp(one), Value::Timestamp(two)) => one == two,
+            (Self::Type(one), Value::Type(two)) => **one == **two,
+            (Self::Optional(one), Value::Optional(two)) => match (one, two) {
+                (Some(one), Some(two)) => one.equals(two),
+                (None, None) => true,
+                _ => false,
+            },
+            (Self::Opaque(one), Value::Opaque(two)) => {
+                one.type_name() == two.type_name() && one.equals(&**two)
+            }
+            (Self::List(one), Value::List(two)) => {
+                one.len() == two.len() && one.iter().zip(two.iter()).all(|(a, b)| a.equals(&b))
+            }
+            (Self::Map(one), Value::Map(two)) => {
+                one.len() == two.len()
+                    && one.iter().all(|(key, value)| {
+                        let found = two.iter_get(&key);
+                        found.is_some_and(|found| value.equals(&found))
+                    })
+            }
+            _ => compare_numbers(self, other) == Some(Ordering::Equal),
+        }
+    }
+}
+
+impl<'a> Map<'a> {
+    /// Looks a key up whose life is another than the map's.
+    fn iter_get(&self, key: &Value<'_>) -> Option<Value<'a>> {
+        match key {
+            Value::String(name) => self.field(name),
+            Value::Bool(value) => self.get(&Value::Bool(*value)),
+            Value::Int(value) => self.get(&Value::Int(*value)),
+            Value::Uint(value) => self.get(&Value::Uint(*value)),
+            _ => None,
+        }
+    }
+}
+
+/// Compares two numbers by value. `None` if one is not a number, or not a number at all.
+#[must_use]
+pub(crate) fn compare_numbers(one: &Value<'_>, two: &Value<'_>) -> Option<Ordering> {
+    let whole = |value: &Value<'_>| match value {
+        Value::Int(value) => Some(i128::from(*value)),
+        Value::Uint(value) => Some(i128::from(*value)),
+        _ => None,
+    };
+    match (one, two) {
+        (Value::Double(one), Value::Double(two)) => one.partial_cmp(two),
+        (Value::Double(one), other) => compare_double(*one, whole(other)?),
+        (other, Value::Double(two)) => compare_double(*two, whole(other)?).map(Ordering::reverse),
+        (one, two) => Some(whole(one)?.cmp(&whole(two)?)),
+    }
+}
+
+/// Compares a double with a whole number of at most 65 bits, as upstream does: within the range
+/// of the type by the nearest double.
+fn compare_double(double: f64, whole: i128) -> Option<Ordering> {
+    if double.is_nan() {
+        return None;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "upstream compares the nearest double"
+    )]
+    let near = whole as f64;
+    double.partial_cmp(&near)
+}
+
+/// Returns a double as a signed number if it is one exactly.
+pub(crate) fn exact_int(value: f64) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+    let whole = (value.fract() == 0.0
+        && (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&value))
+    .then_some(value as i64);
+    whole
+}
+
+/// Returns a double as an unsigned number if it is one exactly.
+pub(crate) fn exact_uint(value: f64) -> Option<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range is checked"
+    )]
+    let whole = (value.fract() == 0.0 && (0.0..1.844_674_407_370_955_2e19).contains(&value))
+        .then_some(value as u64);
+    whole
+}
+
+/// Why an evaluation has no value.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The expression failed on these values. `&&` and `||` absorb it.
+    #[error("{0}")]
+    Error(Cow<'static, str>),
+    /// The evaluation cost more than it may. Nothing absorbs it.
+    #[error("operation cancelled: actual cost limit exceeded")]
+    Budget,
+    /// An answer of the authorizer is missing. Nothing absorbs it: the caller asks and evaluates
+    /// again, and charges only the last evaluation.
+    #[error("the authorizer has not been asked")]
+    Need(Box<Question>),
+}
+
+impl Fault {
+    /// Returns whether nothing in the expression can absorb the fault.
+    #[must_use]
+    pub fn is_final(&self) -> bool {
+        !matches!(self, Self::Error(_))
+    }
+
+    /// Makes an error of the expression.
+    #[must_use]
+    pub fn error(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::Error(text.into())
+    }
+
+    /// Returns the error of a function that does not take such values.
+    #[must_use]
+    pub const fn no_overload() -> Self {
+        Self::Error(Cow::Borrowed("no such overload"))
+    }
+}
+
+/// A value, or why there is none.
+pub type Outcome<'a> = Result<Value<'a>, Fault>;
