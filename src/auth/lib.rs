@@ -10,6 +10,7 @@
 
 pub mod authenticator;
 pub mod authorizer;
+pub mod rbac;
 pub mod token;
 pub mod user;
 mod verdict;

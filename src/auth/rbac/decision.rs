@@ -1,0 +1,138 @@
+//! Decisions on requests.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+use polyplane_apimachinery::quote::quote;
+
+use super::binding::{Binding, RoleKind, RoleRef};
+use super::index::{GROUP, Index};
+use super::policy_rule::{PolicyRule, Verb};
+use crate::authorizer::{Attributes, Decision, Subject};
+use crate::user::UserInfo;
+
+/// Most missing roles that a refusal names. A tenant can bind any number of roles that do not exist
+/// to everybody, and each refusal would carry all their names.
+const MISSING_MAX: usize = 100;
+
+/// The binding and the rule that allow a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant<'a> {
+    /// The binding that gives the role.
+    pub binding: &'a Binding,
+    /// The rule of the role.
+    pub rule: &'a PolicyRule,
+}
+
+impl Grant<'_> {
+    /// Returns the reason why `user`, who was granted this, is allowed the request. Upstream
+    /// writes it into the audit log.
+    #[must_use]
+    pub fn reason(&self, user: &UserInfo) -> String {
+        format!("RBAC: allowed by {}", self.binding.describe(user))
+    }
+}
+
+impl Index {
+    /// Returns why `attributes` are allowed; `None` if no rule allows them. Does not allocate.
+    #[must_use]
+    pub fn authorize(&self, attributes: &Attributes<'_>) -> Option<Grant<'_>> {
+        let verb = Verb::new(attributes.verb);
+        let subject = &attributes.subject;
+        let found = self.visit(attributes.user, namespace_of(subject), |binding| {
+            let role = self.referred(binding.role(), binding.namespace());
+            let mut rules = role.into_iter().flat_map(|role| role.rules());
+            match rules.find(|rule| rule.allows(verb, subject)) {
+                Some(rule) => ControlFlow::Break(Grant { binding, rule }),
+                None => ControlFlow::Continue(()),
+            }
+        });
+        found.break_value()
+    }
+
+    /// Decides on `attributes` as one authorizer of a chain. Allocates only if it does not allow
+    /// them and a role is missing.
+    #[must_use]
+    pub fn decide(&self, attributes: &Attributes<'_>) -> Decision {
+        if self.authorize(attributes).is_some() {
+            return Decision::Allow;
+        }
+        let namespace = namespace_of(&attributes.subject);
+        let missing = self.missing_roles(attributes.user, namespace, Naming::Kind);
+        Decision::NoOpinion(missing.map_or_else(String::new, |text| format!("RBAC: {text}")))
+    }
+
+    /// Returns a text about the roles that bindings give to a user and that do not exist; `None`
+    /// if there are none.
+    pub(crate) fn missing_roles(
+        &self,
+        user: &UserInfo,
+        namespace: &str,
+        naming: Naming,
+    ) -> Option<String> {
+        let is_missing =
+            |binding: &Binding| self.referred(binding.role(), binding.namespace()).is_none();
+        let any = self.visit(user, namespace, |binding| match is_missing(binding) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        });
+        any.break_value()?;
+        let applying = self.applying(user, namespace).into_iter();
+        let missing = applying.filter(|binding| is_missing(binding));
+        Some(aggregate(
+            missing.map(|binding| naming.missing(binding.role())),
+        ))
+    }
+}
+
+fn namespace_of<'a>(subject: &Subject<'a>) -> &'a str {
+    match *subject {
+        Subject::Resource { namespace, .. } => namespace,
+        Subject::Path(_) => "",
+    }
+}
+
+/// How the error about a missing role calls its kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Naming {
+    /// By the lower-case kind, as upstream's authorizer does.
+    Kind,
+    /// By the resource, as upstream's storage does where it checks escalation.
+    Resource,
+}
+
+impl Naming {
+    /// Returns the error about a role that does not exist.
+    pub(crate) fn missing(self, role: &RoleRef) -> String {
+        let what = match (&role.kind, self) {
+            (RoleKind::Role, Self::Kind) => "role",
+            (RoleKind::Role, Self::Resource) => "roles",
+            (RoleKind::ClusterRole, Self::Kind) => "clusterrole",
+            (RoleKind::ClusterRole, Self::Resource) => "clusterroles",
+            (RoleKind::Unsupported(kind), _) => {
+                return format!("unsupported role reference kind: {}", quote(kind));
+            }
+        };
+        format!("{what}.{GROUP} {} not found", quote(&role.name))
+    }
+}
+
+/// Joins errors as upstream does: each text once, in brackets if there are several.
+fn aggregate(errors: impl Iterator<Item = String>) -> String {
+    let mut seen = BTreeSet::new();
+    let mut texts = Vec::new();
+    for error in errors {
+        if seen.insert(error.clone()) {
+            texts.push(error);
+        }
+    }
+    let more = texts.len().saturating_sub(MISSING_MAX);
+    if more > 0 {
+        texts.truncate(MISSING_MAX);
+        texts.push(format!("and {more} more"));
+    }
+    match texts.as_slice() {
+        [only] => only.clone(),
+        _ => format!("[{}]", texts.join(", ")),
+    }
+}
