@@ -32,7 +32,6 @@ mod tests;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::shape::MapType;
 use crate::value::{Map, Str, Value};
 pub use internal::InternalField;
 pub use load::LoadError;
@@ -317,7 +316,7 @@ pub struct Definition {
     /// True if upstream's internal types contain the published type itself.
     pub shared: bool,
     /// The relation of the fields when objects are applied.
-    pub map: MapType,
+    pub map: crate::shape::MapType,
     /// Fields of upstream's internal type in order; `None` if they are those of this definition.
     pub internal: Option<Box<[InternalField]>>,
     /// The zero value.

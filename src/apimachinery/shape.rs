@@ -159,6 +159,11 @@ pub trait Shape<'s>: Copy {
         Form::of(self.kind())
     }
 
+    /// Returns whether objects here have kind and apiVersion, which may not be among the fields.
+    fn has_kind(self) -> bool {
+        self.is_embedded()
+    }
+
     /// Returns the published default, with which an item of a list that omits this key is
     /// identified. Unlike [`Shape::default`] it may be a zero value.
     fn key_default(self) -> Option<&'s Value> {

@@ -2,8 +2,9 @@
 //!
 //! Owns sets of fields, the walks over an object along its schema that make and use them, and the
 //! two steps of a write: [`update`] says who owns what after a create, an update or a patch, and
-//! [`apply`] is server-side apply. [`Entries`] does both on `metadata.managedFields`. It must not know kinds, stored forms, clocks or webhooks: schemas
-//! come as [`Shape`]s, and objects in other versions are asked for ([`Step::Need`]).
+//! [`apply`] is server-side apply. [`Entries`] does both on `metadata.managedFields`. It must not
+//! know kinds, stored forms, clocks or webhooks: schemas come as [`Shape`]s, and objects in other
+//! versions are asked for ([`Step::Need`]).
 //!
 //! [`Shape`]: polyplane_apimachinery::shape::Shape
 
@@ -38,6 +39,7 @@ pub use walk::compare::{Comparison, compare};
 pub use walk::extract::extract;
 pub use walk::field_set::field_set;
 pub use walk::merge::merge;
+pub use walk::named::with_named_fields;
 pub use walk::reconcile::reconcile;
 pub use walk::remove::remove;
 pub use walk::validate::{Duplicates, validate};

@@ -195,7 +195,7 @@ impl<'s, S: Shape<'s>> Members<S> {
                 is_field: true,
             };
         }
-        if (is_root || shape.is_embedded()) && matches!(name, "apiVersion" | "kind") {
+        if (is_root || shape.has_kind()) && matches!(name, "apiVersion" | "kind") {
             return Member {
                 position: Position(Place::Text),
                 is_field: true,

@@ -232,6 +232,26 @@ impl FieldSet {
         Self::of(nodes.collect())
     }
 
+    /// Returns the set with the keys of each item that a path of it leads to, as far as `existing`
+    /// has that path.
+    #[must_use]
+    pub fn with_keys(&self, existing: &Self) -> Self {
+        let mut set = self.clone();
+        for Path(path) in self.paths().iter().filter(|path| existing.has(&path.0)) {
+            for (at, element) in path.iter().enumerate() {
+                let PathElement::Key(fields) = element else {
+                    continue;
+                };
+                for (name, _) in fields.iter() {
+                    let mut key = path[..=at].to_vec();
+                    key.push(PathElement::field(name.clone()));
+                    set.insert(&key);
+                }
+            }
+        }
+        set
+    }
+
     /// Returns all paths: at each level first those that end there, then those that go on.
     pub fn paths(&self) -> Vec<Path> {
         let mut out = Vec::new();

@@ -160,10 +160,11 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
     fn form(self) -> Form {
         match self.node {
             Node::Type(Type::Raw) => Form::Opaque,
-            // Published without a type, or as an object without fields.
+            // Published as an object without fields.
+            Node::Type(Type::FieldsV1) => Form::Object,
+            // Published without a type.
             Node::Type(
                 Type::Json
-                | Type::FieldsV1
                 | Type::SchemaOrBool(_)
                 | Type::SchemaOrArray(_)
                 | Type::SchemaOrStrings(_),
@@ -171,6 +172,10 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
             Node::Type(Type::Duration) => Form::Text,
             Node::Definition(_) | Node::Type(_) | Node::Byte => Form::of(self.kind()),
         }
+    }
+
+    fn has_kind(self) -> bool {
+        matches!(self.node, Node::Definition(definition) if definition.type_meta)
     }
 
     fn key_default(self) -> Option<&'s Value> {

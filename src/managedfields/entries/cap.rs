@@ -10,14 +10,14 @@ use super::{Entries, seconds};
 use crate::managers::VersionedSet;
 
 /// Entries of updates that an object keeps.
-const UPDATES_MAX: usize = 10;
+pub(super) const UPDATES_MAX: usize = 10;
 /// The manager that gets the fields of the oldest ones.
 const ANCIENT: &str = "ancient-changes";
 
 impl Entries {
-    /// Joins the oldest entries of updates, those of one version with each other, until few enough
-    /// are left.
-    pub(super) fn cap(&mut self) {
+    /// Joins the oldest entries of updates, those of one version with each other, until at most
+    /// `updates_max` are left, if there are enough of one version.
+    pub fn cap(&mut self, updates_max: usize) {
         let updates = self.managers.iter().filter(|(_, owned)| !owned.is_applied);
         let mut updates: Vec<(i64, Str)> = updates
             .map(|(identity, _)| {
@@ -25,14 +25,14 @@ impl Entries {
                 (seconds(time), identity.into())
             })
             .collect();
-        if updates.len() <= UPDATES_MAX {
+        if updates.len() <= updates_max {
             return;
         }
         updates.sort();
         let mut left = updates.len();
         let mut first_of: BTreeMap<Str, Str> = BTreeMap::new();
         for (_, identity) in updates {
-            if left <= UPDATES_MAX {
+            if left <= updates_max {
                 return;
             }
             let Some(owned) = self.managers.get(&identity).cloned() else {

@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use polyplane_apimachinery::value::{Str, Value};
 
+use super::cap::UPDATES_MAX;
 use super::identity::{Identity, Operation};
 use super::{Entries, Writer};
 use crate::conversion::{Answers, Step, Versions};
@@ -111,7 +112,7 @@ impl Entries {
             self.managers.insert(identity.clone(), taken);
             self.set_time(&identity, Some(writer.now.into()));
         }
-        self.cap();
+        self.cap(UPDATES_MAX);
         Ok(Step::Done(()))
     }
 }

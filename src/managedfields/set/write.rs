@@ -50,9 +50,7 @@ impl FieldSet {
     fn tree(&self, is_member: bool) -> Value {
         let mark = is_member.then(|| (".".into(), Value::object()));
         let nodes = self.nodes().iter().map(|node| {
-            let mut name = Vec::new();
-            write_element(&node.element, &mut name);
-            let name = String::from_utf8_lossy(&name).into();
+            let name = node.element.name().into();
             let also = node.member && !node.children.is_empty();
             (name, node.children.tree(also))
         });
@@ -61,8 +59,17 @@ impl FieldSet {
     }
 }
 
+impl PathElement {
+    /// Returns the name of the element in a set, such as `f:spec`.
+    pub fn name(&self) -> String {
+        let mut name = Vec::new();
+        write_element(self, &mut name);
+        String::from_utf8_lossy(&name).into_owned()
+    }
+}
+
 /// Appends the name of an element in a set: `f:`, `k:`, `v:` or `i:` and its content.
-pub(crate) fn write_element(element: &PathElement, out: &mut Vec<u8>) {
+fn write_element(element: &PathElement, out: &mut Vec<u8>) {
     match element {
         PathElement::Field(name) => {
             out.extend_from_slice(b"f:");

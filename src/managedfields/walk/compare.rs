@@ -71,13 +71,40 @@ struct Walk {
     faults: Faults,
 }
 
-/// The difference of a value itself, which says nothing about what is below it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Own {
-    Same,
-    Added,
-    Modified,
-    Removed,
+/// The differences of a value itself, which say nothing about what is below it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Own {
+    is_added: bool,
+    is_modified: bool,
+    is_removed: bool,
+}
+
+impl Own {
+    const SAME: Self = Self {
+        is_added: false,
+        is_modified: false,
+        is_removed: false,
+    };
+    const ADDED: Self = Self {
+        is_added: true,
+        ..Self::SAME
+    };
+    const MODIFIED: Self = Self {
+        is_modified: true,
+        ..Self::SAME
+    };
+    const REMOVED: Self = Self {
+        is_removed: true,
+        ..Self::SAME
+    };
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            is_added: self.is_added || other.is_added,
+            is_modified: self.is_modified || other.is_modified,
+            is_removed: self.is_removed || other.is_removed,
+        }
+    }
 }
 
 /// The state of the walk when it enters an element.
@@ -99,11 +126,9 @@ impl Walk {
     }
 
     fn end(&mut self, marks: &Marks, element: &Borrowed<'_>, own: Own) {
-        self.added.end(marks.added, element, own == Own::Added);
-        let modified = own == Own::Modified;
-        self.modified.end(marks.modified, element, modified);
-        let removed = own == Own::Removed;
-        self.removed.end(marks.removed, element, removed);
+        self.added.end(marks.added, element, own.is_added);
+        self.modified.end(marks.modified, element, own.is_modified);
+        self.removed.end(marks.removed, element, own.is_removed);
         self.faults.prefix(marks.faults, element);
     }
 
@@ -120,7 +145,7 @@ impl Walk {
                 // The value changed its form. What was below the old one is compared, too.
                 let first = self.visit(before, old, new);
                 let second = self.visit(atom, old, new);
-                return if second == Own::Same { first } else { second };
+                return first.and(second);
             }
         }
         self.visit(atom, old, new)
@@ -236,22 +261,17 @@ impl Walk {
                 let mut pairs = old.iter().zip(new);
                 let same =
                     old.len() == new.len() && pairs.all(|(old, new)| scalar::equal(old, new));
-                if same { Own::Same } else { Own::Modified }
+                if same { Own::SAME } else { Own::MODIFIED }
             }
             ([_, _, ..], _) => {
-                if let Some(new) = new.first() {
-                    let own = self.node(items.item, None, Some(new));
-                    self.added.end(marks.added, element, own == Own::Added);
-                }
-                Own::Removed
+                let next = new.first();
+                let next = next.map(|new| self.node(items.item, None, Some(new)));
+                Own::REMOVED.and(next.unwrap_or_default())
             }
             (_, [_, _, ..]) => {
-                if let Some(old) = old.first() {
-                    let own = self.node(items.item, Some(old), None);
-                    let removed = own == Own::Removed;
-                    self.removed.end(marks.removed, element, removed);
-                }
-                Own::Added
+                let last = old.first();
+                let last = last.map(|old| self.node(items.item, Some(old), None));
+                Own::ADDED.and(last.unwrap_or_default())
             }
         };
         self.end(&marks, element, own);
@@ -261,7 +281,7 @@ impl Walk {
 /// Returns the difference of a value that is owned as a whole.
 fn leaf(old: Option<&Value>, new: Option<&Value>) -> Own {
     match (old, new) {
-        (Some(old), Some(new)) if !scalar::equal(old, new) => Own::Modified,
+        (Some(old), Some(new)) if !scalar::equal(old, new) => Own::MODIFIED,
         _ => container(old, new),
     }
 }
@@ -269,8 +289,8 @@ fn leaf(old: Option<&Value>, new: Option<&Value>) -> Own {
 /// Returns the difference of a value whose content is compared by itself.
 fn container(old: Option<&Value>, new: Option<&Value>) -> Own {
     match (old, new) {
-        (None, _) => Own::Added,
-        (_, None) => Own::Removed,
-        (Some(_), Some(_)) => Own::Same,
+        (None, _) => Own::ADDED,
+        (_, None) => Own::REMOVED,
+        (Some(_), Some(_)) => Own::SAME,
     }
 }

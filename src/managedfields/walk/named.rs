@@ -8,13 +8,13 @@ use crate::set::{FieldSet, Node};
 
 /// Returns the set with each field of a schema that contains a path of it. Members of maps and items
 /// of lists are not added: these are owned by name.
-pub(crate) fn with_named_fields<'s, S: Shape<'s>>(at: Position<S>, set: &FieldSet) -> FieldSet {
-    let (members, items) = (at.members(), at.items());
+pub fn with_named_fields<'s, S: Shape<'s>>(position: Position<S>, set: &FieldSet) -> FieldSet {
+    let (members, items) = (position.members(), position.items());
     let nodes = set.nodes().iter().map(|node| {
         if node.children.is_empty() {
             return node.clone();
         }
-        let (position, is_field) = match &node.element {
+        let (below, is_field) = match &node.element {
             PathElement::Field(name) => {
                 let member = members.map(|members| members.member(name));
                 member.map_or((Position::UNDECLARED, false), |member| {
@@ -30,7 +30,7 @@ pub(crate) fn with_named_fields<'s, S: Shape<'s>>(at: Position<S>, set: &FieldSe
         Node {
             element: node.element.clone(),
             member: node.member || is_field,
-            children: with_named_fields(position, &node.children),
+            children: with_named_fields(below, &node.children),
         }
     });
     FieldSet::of(nodes.collect())
