@@ -164,6 +164,28 @@ impl Ast {
         self.positions.get(id.index()).map_or(0, |at| *at as usize)
     }
 
+    /// Returns the nodes right below a node.
+    #[must_use]
+    pub fn children(&self, id: ExprId) -> Vec<ExprId> {
+        match self.expr(id) {
+            Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => Vec::new(),
+            Expr::Select { operand, .. } => vec![*operand],
+            Expr::Call { target, args, .. } => target.iter().chain(args.iter()).copied().collect(),
+            Expr::List { elements, .. } => elements.to_vec(),
+            Expr::Map(entries) => entries.iter().flat_map(|it| [it.key, it.value]).collect(),
+            Expr::Struct { fields, .. } => fields.iter().map(|it| it.value).collect(),
+            Expr::Comprehension(fold) => {
+                vec![
+                    fold.range,
+                    fold.init,
+                    fold.condition,
+                    fold.step,
+                    fold.result,
+                ]
+            }
+        }
+    }
+
     /// Returns the text that the tree was made from.
     #[must_use]
     pub fn source(&self) -> &Source {

@@ -1,6 +1,7 @@
 //! Finds the types of an expression and chooses overloads by them; complaints are in upstream's words.
 
 mod assign;
+mod validate;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -98,13 +99,20 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
     let overloads = std::mem::take(&mut checker.overloads);
     let variables = std::mem::take(&mut checker.variables);
     let members = std::mem::take(&mut checker.members);
-    Ok(Checked {
+    let checked = Checked {
         ast,
         types,
         overloads,
         variables,
         members,
-    })
+    };
+    if environment.validated {
+        let issues = validate::issues(&checked);
+        if !issues.is_empty() {
+            return Err(Issues::new(checked.ast.source().clone(), issues));
+        }
+    }
+    Ok(checked)
 }
 
 struct Checker<'a> {
@@ -428,18 +436,14 @@ impl<'a> Checker<'a> {
     }
 
     /// Returns the more general of two types in one list or map.
-    fn join(&mut self, id: ExprId, before: Option<Type>, found: Type) -> Type {
+    fn join(&mut self, before: Option<Type>, found: Type) -> Type {
         let Some(before) = before else {
             return found;
         };
         if self.substitutions.assign(&before, &found) {
             return assign::most_general(before, found);
         }
-        if !self.environment.homogeneous {
-            return Type::Dyn;
-        }
-        self.mismatch(id, &before, &found);
-        Type::Error
+        Type::Dyn
     }
 
     fn list(&mut self, elements: &[ExprId], optional: &[u32]) -> Type {
@@ -449,7 +453,7 @@ impl<'a> Checker<'a> {
             if optional.iter().any(|at| *at as usize == number) {
                 found = self.unwrapped(*id, found);
             }
-            joined = Some(self.join(*id, joined, found));
+            joined = Some(self.join(joined, found));
         }
         Type::list(joined.unwrap_or_else(|| self.new_variable()))
     }
@@ -458,12 +462,12 @@ impl<'a> Checker<'a> {
         let (mut keys, mut values) = (None, None);
         for entry in entries {
             let key = self.check(entry.key);
-            keys = Some(self.join(entry.key, keys, key));
+            keys = Some(self.join(keys, key));
             let mut value = self.check(entry.value);
             if entry.optional {
                 value = self.unwrapped(entry.value, value);
             }
-            values = Some(self.join(entry.value, values, value));
+            values = Some(self.join(values, value));
         }
         let keys = keys.unwrap_or_else(|| self.new_variable());
         let values = values.unwrap_or_else(|| self.new_variable());

@@ -46,8 +46,9 @@ pub struct Environment {
     /// The fields of types with fields.
     pub(crate) structs: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Type>>,
     pub(crate) zones: Zones,
-    /// Whether the elements of a list must have one type, and the keys and values of a map.
-    pub homogeneous: bool,
+    /// Whether constants of an expression are validated too: texts of times and patterns, formats,
+    /// and that the elements of a list have one type.
+    pub validated: bool,
 }
 
 impl Environment {
@@ -63,10 +64,10 @@ impl Environment {
             types: BTreeMap::new(),
             structs: BTreeMap::new(),
             zones: |_, _| None,
-            homogeneous: false,
+            validated: false,
         };
         for name in [
-            "bool", "int", "uint", "double", "string", "bytes", "list", "map", "type", "dyn",
+            "bool", "int", "uint", "double", "string", "bytes", "list", "map", "type",
         ] {
             made.declare_type(name, name);
         }
@@ -83,7 +84,7 @@ impl Environment {
     #[must_use]
     pub fn kubernetes() -> Self {
         let mut made = Self::new(Syntax::kubernetes(), crate::library::KUBERNETES);
-        made.homogeneous = true;
+        made.validated = true;
         made
     }
 

@@ -105,9 +105,22 @@ impl<'a> Machine<'_, 'a> {
                     _ => Err(Fault::no_overload()),
                 }
             }
+            Step::Otherwise {
+                left,
+                right,
+                or_value,
+            } => self.otherwise(*left, *right, *or_value),
             Step::Call(call) => self.call(call),
-            Step::List { elements } => self.list(elements),
-            Step::Map { entries } => self.map(entries),
+            Step::List { elements } => {
+                let made = self.list(elements);
+                self.charge(cost::LIST)?;
+                made
+            }
+            Step::Map { entries } => {
+                let made = self.map(entries);
+                self.charge(cost::MAP)?;
+                made
+            }
             Step::Fold(fold) => self.fold(fold),
             Step::Broken(text) => Err(Fault::error(text.to_string())),
         }
@@ -162,31 +175,44 @@ impl<'a> Machine<'_, 'a> {
             }
             Step::Field { operand, name } => {
                 let operand = self.part(*operand)?;
+                if let Value::Optional(inner) = operand {
+                    let found = inner.as_deref().and_then(|inner| match inner {
+                        Value::Map(map) => map.field(name),
+                        _ => None,
+                    });
+                    return self.optional(found);
+                }
                 self.charge(ACCESS)?;
                 field(&operand, name)
             }
             Step::Has { operand, name } => {
                 let operand = self.part(*operand)?;
+                if let Value::Optional(inner) = operand {
+                    let found = inner.as_deref().is_some_and(|it| has(it, name) == Ok(true));
+                    self.charge(if found { ACCESS } else { 0 })?;
+                    return Ok(Value::Bool(found));
+                }
                 self.charge(ACCESS)?;
                 has(&operand, name).map(Value::Bool)
             }
             Step::Index { operand, index } => {
                 let operand = self.part(*operand)?;
                 let index = self.part(*index)?;
-                self.charge(ACCESS)?;
                 if let Value::Optional(inner) = operand {
-                    return optional_index(inner.as_deref(), &index);
+                    let found = optional_index(inner.as_deref(), &index)?;
+                    return self.optional(found);
                 }
+                self.charge(ACCESS)?;
                 element(&operand, &index)?.map_err(Fault::Error)
             }
             Step::OptionalIndex { operand, index } => {
                 let operand = self.part(*operand)?;
                 let index = self.part(*index)?;
-                self.charge(ACCESS)?;
-                if let Value::Optional(inner) = operand {
-                    return optional_index(inner.as_deref(), &index);
-                }
-                optional_index(Some(&operand), &index)
+                let found = match &operand {
+                    Value::Optional(inner) => optional_index(inner.as_deref(), &index)?,
+                    other => optional_index(Some(other), &index)?,
+                };
+                self.optional(found)
             }
             Step::Condition { test, yes, no } => match self.eval(*test)? {
                 Value::Bool(true) => self.part(*yes),
@@ -194,6 +220,28 @@ impl<'a> Machine<'_, 'a> {
                 _ => Err(Fault::no_overload()),
             },
             _ => self.eval(at),
+        }
+    }
+
+    /// Wraps what an optional access found; only then the access costs.
+    fn optional(&mut self, found: Option<Value<'a>>) -> Outcome<'a> {
+        if found.is_some() {
+            self.charge(ACCESS)?;
+        }
+        Ok(Value::Optional(found.map(Arc::new)))
+    }
+
+    /// Evaluates `or`, or `or_value`, whose argument is evaluated only if it is needed.
+    fn otherwise(&mut self, left: At, right: At, or_value: bool) -> Outcome<'a> {
+        match self.eval(left)? {
+            Value::Optional(Some(inner)) if or_value => Ok((*inner).clone()),
+            Value::Optional(Some(inner)) => Ok(Value::Optional(Some(inner))),
+            Value::Optional(None) => match self.eval(right)? {
+                Value::Optional(inner) if !or_value => Ok(Value::Optional(inner)),
+                other if or_value => Ok(other),
+                _ => Err(Fault::no_overload()),
+            },
+            _ => Err(Fault::no_overload()),
         }
     }
 
@@ -233,6 +281,13 @@ impl<'a> Machine<'_, 'a> {
     }
 
     fn call(&mut self, call: &'a Call) -> Outcome<'a> {
+        if let Some(Err(earlier)) = call.takes_local.and_then(|at| self.locals.get(at))
+            && call.args.len() > 2
+        {
+            let earlier = earlier.clone();
+            self.charge(ACCESS)?;
+            return Err(earlier);
+        }
         let mut args: Vec<Value<'a>> = Vec::with_capacity(call.args.len());
         let mut fault = None;
         for (number, arg) in call.args.iter().enumerate() {
@@ -254,7 +309,13 @@ impl<'a> Machine<'_, 'a> {
             return Err(fault);
         }
         if let Some(local) = call.takes_local.and_then(|at| self.locals.get_mut(at)) {
-            args[0] = std::mem::replace(local, Ok(Value::Null))?;
+            match std::mem::replace(local, Ok(Value::Null)) {
+                Ok(value) => args[0] = value,
+                Err(earlier) => {
+                    self.charge(1)?;
+                    return Err(earlier);
+                }
+            }
         }
         self.charge(call.cost.before(&args))?;
         let run = call.run.ok_or_else(Fault::no_overload)?;
@@ -279,7 +340,6 @@ impl<'a> Machine<'_, 'a> {
                 }
             }
         }
-        self.charge(cost::LIST)?;
         Ok(Value::list(made))
     }
 
@@ -308,11 +368,9 @@ impl<'a> Machine<'_, 'a> {
                     )));
                 }
             };
-            if made.insert(key, value).is_some() {
-                return Err(Fault::error("Failed with repeated key"));
-            }
+            // As upstream, the last one of equal keys counts.
+            made.insert(key, value);
         }
-        self.charge(cost::MAP)?;
         Ok(Value::map(made))
     }
 
@@ -405,11 +463,6 @@ fn no_such_key(name: &str) -> Fault {
 fn field<'a>(operand: &Value<'a>, name: &str) -> Outcome<'a> {
     match operand {
         Value::Map(map) => map.field(name).ok_or_else(|| no_such_key(name)),
-        Value::Optional(None) => Ok(Value::Optional(None)),
-        Value::Optional(Some(inner)) => match &**inner {
-            Value::Map(map) => Ok(Value::Optional(map.field(name).map(Arc::new))),
-            _ => Err(Fault::no_overload()),
-        },
         _ => Err(Fault::no_overload()),
     }
 }
@@ -417,8 +470,6 @@ fn field<'a>(operand: &Value<'a>, name: &str) -> Outcome<'a> {
 fn has(operand: &Value<'_>, name: &str) -> Result<bool, Fault> {
     match operand {
         Value::Map(map) => Ok(map.field(name).is_some()),
-        Value::Optional(None) => Ok(false),
-        Value::Optional(Some(inner)) => has(inner, name),
         _ => Err(Fault::no_overload()),
     }
 }
@@ -469,9 +520,13 @@ fn map_element<'a>(
     Ok(map.get(index).ok_or_else(shown))
 }
 
-fn optional_index<'a>(operand: Option<&Value<'a>>, index: &Value<'a>) -> Outcome<'a> {
+fn optional_index<'a>(
+    operand: Option<&Value<'a>>,
+    index: &Value<'a>,
+) -> Result<Option<Value<'a>>, Fault> {
     match operand {
-        None => Ok(Value::Optional(None)),
-        Some(operand) => Ok(Value::Optional(element(operand, index)?.ok().map(Arc::new))),
+        None => Ok(None),
+        Some(operand @ (Value::List(_) | Value::Map(_))) => Ok(element(operand, index)?.ok()),
+        Some(_) => Ok(None),
     }
 }

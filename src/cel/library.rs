@@ -7,6 +7,7 @@ mod authorization;
 mod comparable;
 mod conversion;
 mod encoders;
+mod formats;
 mod lists;
 mod math;
 mod networks;
@@ -25,6 +26,7 @@ pub use authorization::{Decision, Decisions, Question, authorizer, resource_auth
 
 use crate::environment::Environment;
 use crate::value::{Outcome, Value};
+pub(crate) use strings::formatting;
 
 /// The code of a function. It chooses by the values, so one serves all overloads. It may take the
 /// arguments out of the slice.
@@ -56,6 +58,7 @@ pub(crate) const KUBERNETES: &[&Library] = &[
     &sets::LIBRARY,
     &lists::LIBRARY,
     &authorization::LIBRARY,
+    &formats::LIBRARY,
     &regexes::LIBRARY,
     &urls::LIBRARY,
     &quantities::LIBRARY,
@@ -71,6 +74,7 @@ pub(crate) const ALL: &[&Library] = &[
     &sets::LIBRARY,
     &lists::LIBRARY,
     &authorization::LIBRARY,
+    &formats::LIBRARY,
     &regexes::LIBRARY,
     &urls::LIBRARY,
     &quantities::LIBRARY,

@@ -51,6 +51,8 @@ pub(crate) enum Step {
     Equal { left: At, right: At, negated: bool },
     /// `a in b` for a constant `b`.
     InConstant { element: At, list: Constant },
+    /// `a.or(b)`, or `a.orValue(b)`.
+    Otherwise { left: At, right: At, or_value: bool },
     /// A function.
     Call(Call),
     /// A list.
@@ -356,6 +358,13 @@ impl Planner<'_> {
             return Step::Broken(format!("no such overload: {function}").into());
         };
         let (name, run) = (name.clone(), found.run);
+        if let ("or" | "orValue", [left, right]) = (&*name, args.as_slice()) {
+            return Step::Otherwise {
+                left: *left,
+                right: *right,
+                or_value: &*name == "orValue",
+            };
+        }
         if SEARCHES.contains(&&*name) {
             self.compile_pattern(&mut args);
         }
@@ -455,11 +464,8 @@ impl Planner<'_> {
             })
             .collect();
         match constants {
-            // A repeated key is an error, which evaluation reports.
-            Some(values) if values.len() == entries.len() => {
-                Step::Constant(Constant::Computed(Value::map(values)))
-            }
-            _ => Step::Map {
+            Some(values) => Step::Constant(Constant::Computed(Value::map(values))),
+            None => Step::Map {
                 entries: entries.into(),
             },
         }

@@ -21,6 +21,8 @@ pub(crate) enum CallCost {
     Sum,
     /// The text's tenth times the pattern's quarter.
     Pattern,
+    /// Like `Pattern`, for a format in front of the text.
+    Validate,
     /// The product of the tenths.
     Product,
     /// Every part of the first argument.
@@ -29,6 +31,8 @@ pub(crate) enum CallCost {
     Contains { network: bool, text: bool },
     /// A selector: reading it and its requirements.
     Selector,
+    /// One, and a comparison of all pairs of elements, so often.
+    Pairs(u64),
     /// A new list that compares all elements of an argument with each other.
     SelfCompare(usize),
     /// A new list of the size of the first argument, once for each level.
@@ -58,6 +62,7 @@ impl CallCost {
             "replace" | "split" | "ip.isCanonical" => Self::TraverseTwice,
             "join" => Self::ResultTwice,
             "find" | "findAll" => Self::Pattern,
+            "validate" => Self::Validate,
             "containsIP" => Self::Contains {
                 network: false,
                 text: overload == Some("cidr_contains_ip_string"),
@@ -85,6 +90,10 @@ impl CallCost {
                 let pattern = scaled(size(1), PATTERN_FACTOR);
                 tenth(size(0).saturating_add(1)).saturating_mul(pattern)
             }
+            Self::Validate => {
+                let pattern = scaled(size(0), PATTERN_FACTOR);
+                tenth(size(1).saturating_add(1)).saturating_mul(pattern)
+            }
             Self::Product => tenth(size(0)).saturating_mul(tenth(size(1))),
             Self::Deep => args.first().map_or(0, traversal),
             Self::Contains { network, text } => {
@@ -98,6 +107,10 @@ impl CallCost {
                 let requirements = scaled(size(1), 0.5).saturating_mul(LIST + STRUCT);
                 requirements.saturating_add(LIST + tenth(size(1)))
             }
+            Self::Pairs(times) => size(0)
+                .saturating_mul(size(1))
+                .saturating_mul(times)
+                .saturating_add(1),
             Self::SelfCompare(at) => self_compare(args.get(at)),
             Self::Flatten => {
                 let levels = match args.get(1) {
@@ -133,6 +146,8 @@ fn of_overload(overload: &str) -> Option<CallCost> {
         "contains_string" => CallCost::Product,
         "list_slice" | "lists_range" | "list_reverse" => CallCost::NewList,
         "list_flatten" | "list_flatten_int" => CallCost::Flatten,
+        "list_sets_contains_list" | "list_sets_intersects_list" => CallCost::Pairs(1),
+        "list_sets_equivalent_list" => CallCost::Pairs(2),
         "list_distinct" => CallCost::SelfCompare(0),
         other if compares_sizes(other) => CallCost::Smaller,
         other if other.ends_with("_sortByAssociatedKeys") => CallCost::SelfCompare(1),

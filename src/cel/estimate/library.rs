@@ -12,6 +12,11 @@ use super::{Estimator, Range};
 /// The sizes of an address in bytes.
 const ADDRESS: Range = Range { min: 4, max: 16 };
 
+/// The size of the largest pattern of a format, in characters.
+const FORMAT_SIZE: f64 = 128.0;
+/// The sizes of formats, for comparing them.
+const FORMATS: Range = Range { min: 1, max: 64 };
+
 impl Estimator<'_> {
     /// Estimates a call of a library's function; `None` for all others.
     pub(super) fn library(
@@ -38,7 +43,7 @@ impl Estimator<'_> {
                 | "isSemver",
                 Some(text),
             ) => Estimate::of(self.size_or_unknown(text).scaled(TEXT_FACTOR)),
-            ("ip.isCanonical", Some(text)) => {
+            (_, Some(text)) if overload == "ip_is_canonical" => {
                 Estimate::of(self.size_or_unknown(text).scaled(2.0 * TEXT_FACTOR))
             }
             ("_==_", Some(one)) => return self.equality(one),
@@ -49,6 +54,9 @@ impl Estimator<'_> {
     /// Equality of two values of a library's type.
     fn equality(&mut self, one: ExprId) -> Option<Estimate> {
         match self.checked.type_of(one) {
+            Type::Opaque(name, _) if **name == *"kubernetes.NamedFormat" => {
+                Some(Estimate::of(FORMATS.scaled(TEXT_FACTOR)))
+            }
             Type::Opaque(name, _)
                 if name.starts_with("net.") || name.starts_with("kubernetes.") =>
             {
@@ -84,6 +92,10 @@ impl Estimator<'_> {
             ("replace", _) if args.len() >= 2 => self.replace(target, args),
             ("split", _) => self.split(target, args),
             ("join", _) => self.join(target, first),
+            ("validate", Some(text)) => {
+                let read = self.size_or_unknown(text).scaled(TEXT_FACTOR);
+                Estimate::of(read.scaled(FORMAT_SIZE * PATTERN_FACTOR))
+            }
             ("find" | "findAll", Some(pattern)) => {
                 let size = self.size_or_unknown(target);
                 let text = size.plus(Range::fixed(1)).scaled(TEXT_FACTOR);
@@ -223,6 +235,21 @@ impl Estimator<'_> {
                 #[expect(clippy::cast_precision_loss, reason = "upstream's figure is a float")]
                 let factor = levels as f64;
                 made(factor, self.size_or_unknown(list))
+            }
+            (
+                "list_sets_contains_list"
+                | "list_sets_intersects_list"
+                | "list_sets_equivalent_list",
+                None,
+                [one, two],
+            ) => {
+                let pairs = self.size_or_unknown(*one).times(self.size_or_unknown(*two));
+                let times = if overload.contains("equivalent") {
+                    2.0
+                } else {
+                    1.0
+                };
+                Some(Estimate::of(pairs.scaled(times).plus(Range::fixed(1))))
             }
             ("list_distinct", Some(list), []) => {
                 let size = self.size_or_unknown(list);

@@ -108,10 +108,10 @@ pub(crate) const LIBRARY: Library = Library {
         ("_*_", multiply),
         ("_/_", divide),
         ("_%_", modulo),
-        ("_<_", |_, args| order(args, Ordering::is_lt)),
-        ("_<=_", |_, args| order(args, Ordering::is_le)),
-        ("_>_", |_, args| order(args, Ordering::is_gt)),
-        ("_>=_", |_, args| order(args, Ordering::is_ge)),
+        ("_<_", |_, args| order(args, Ordering::is_lt, "_<_")),
+        ("_<=_", |_, args| order(args, Ordering::is_le, "_<=_")),
+        ("_>_", |_, args| order(args, Ordering::is_gt, "_>_")),
+        ("_>=_", |_, args| order(args, Ordering::is_ge, "_>=_")),
         ("@in", contains),
     ],
     types: &[],
@@ -262,8 +262,12 @@ pub(crate) fn compare(one: &Value<'_>, two: &Value<'_>) -> Result<Ordering, Faul
     }
 }
 
-fn order<'a>(args: &[Value<'a>], holds: fn(Ordering) -> bool) -> Outcome<'a> {
+fn order<'a>(args: &[Value<'a>], holds: fn(Ordering) -> bool, name: &str) -> Outcome<'a> {
     match args {
+        [one, _] if compare(one, one) == Err(Fault::no_overload()) => {
+            // Upstream names the operator where the type has no order at all.
+            Err(Fault::error(format!("no such overload: {name}")))
+        }
         [one, two] => compare(one, two).map(|order| Value::Bool(holds(order))),
         _ => Err(Fault::no_overload()),
     }

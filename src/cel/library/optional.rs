@@ -46,16 +46,6 @@ pub(crate) const LIBRARY: Library = Library {
             [Value::Optional(inner)] => Ok(Value::Bool(inner.is_some())),
             _ => Err(Fault::no_overload()),
         }),
-        ("or", |_, args| match args {
-            [Value::Optional(None), other @ Value::Optional(_)] => Ok(other.clone()),
-            [Value::Optional(Some(inner)), _] => Ok(Value::Optional(Some(inner.clone()))),
-            _ => Err(Fault::no_overload()),
-        }),
-        ("orValue", |_, args| match args {
-            [Value::Optional(None), other] => Ok(other.clone()),
-            [Value::Optional(Some(inner)), _] => Ok((**inner).clone()),
-            _ => Err(Fault::no_overload()),
-        }),
         ("first", |_, args| match args {
             [Value::List(list)] => Ok(Value::Optional(list.at(0).map(Arc::new))),
             _ => Err(Fault::no_overload()),

@@ -89,7 +89,8 @@ fn of(value: Option<&Value<'_>>) -> Result<i128, Fault> {
 }
 
 fn integer(billionths: i128) -> Option<i64> {
-    let whole = billionths % UNIT == 0;
+    // Upstream keeps what was cut to the most as a decimal, which is never an integer.
+    let whole = billionths % UNIT == 0 && billionths.abs() < MOST;
     whole
         .then(|| i64::try_from(billionths / UNIT).ok())
         .flatten()
@@ -141,6 +142,11 @@ fn parse(text: &str) -> Result<i128, &'static str> {
     let (number, suffix) = body.split_at(end);
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if part.contains('.') || (whole.is_empty() && part.is_empty()) {
+        return Err(FORMAT);
+    }
+    let letters = suffix.trim_start_matches(|letter| "eEinumkKMGTP".contains(letter));
+    let digits = letters.strip_prefix(['-', '+']).unwrap_or(letters);
+    if !digits.bytes().all(|digit| digit.is_ascii_digit()) {
         return Err(FORMAT);
     }
     let (base, power) = scale(suffix)?;

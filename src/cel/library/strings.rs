@@ -1,6 +1,6 @@
 //! The extended functions of texts.
 
-mod formatting;
+pub(crate) mod formatting;
 
 use crate::environment::Environment;
 use crate::library::{Library, lists};

@@ -85,6 +85,11 @@ fn of<'v>(args: &'v [Value<'_>]) -> Result<&'v Url, Fault> {
     found.ok_or_else(Fault::no_overload)
 }
 
+/// Returns what is wrong with a URL.
+pub(crate) fn complaint(text: &str) -> Option<String> {
+    parse(text).err()
+}
+
 /// Reads an absolute URL or an absolute path.
 fn parse(text: &str) -> Result<Url, String> {
     if text.bytes().any(|byte| byte < 0x20 || byte == 0x7f) {

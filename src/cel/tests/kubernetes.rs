@@ -99,15 +99,19 @@ fn upstreams_environment_agrees_but_for_a_list_that_only_shrinks() {
     }
     println!("kubernetes {equal} of {total}; different: {counts:?}");
     assert!(total > 500, "only {total} expressions were found");
-    let list_path = folder.join("kubernetes_failing.txt");
+    compare(&folder.join("kubernetes_failing.txt"), &failed);
+}
+
+/// Compares what differs with the list of what may, which only shrinks.
+fn compare(list_path: &Path, failed: &[(String, String)]) {
     if std::env::var_os("RECORD").is_some() {
         let lines: String = failed
             .iter()
             .map(|(name, found)| format!("{name}\t{found}\n"))
             .collect();
-        fs::write(&list_path, lines).expect("the list can be written");
+        fs::write(list_path, lines).expect("the list can be written");
     }
-    let listed = fs::read_to_string(&list_path).unwrap_or_default();
+    let listed = fs::read_to_string(list_path).unwrap_or_default();
     let listed: BTreeSet<&str> = listed
         .lines()
         .filter_map(|line| line.split('\t').next())
@@ -123,4 +127,29 @@ fn upstreams_environment_agrees_but_for_a_list_that_only_shrinks() {
         repaired.is_empty(),
         "agree, so take them out of the list: {repaired:?}"
     );
+}
+
+#[test]
+fn the_first_complaint_about_a_broken_expression_is_upstreams() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata");
+    let cases = fs::read_to_string(folder.join("broken.jsonl")).expect("they are committed");
+    let environment = Environment::kubernetes();
+    let (mut failed, mut total) = (Vec::new(), 0);
+    for line in cases.lines() {
+        let case: Json = serde_json::from_str(line).expect("a line is JSON");
+        total += 1;
+        let text = |name: &str| case.get(name).and_then(Json::as_str).unwrap_or_default();
+        let checked = parse(text("expr"), &environment.syntax)
+            .and_then(|ast| check(ast, &environment).map(|_| ()));
+        let found = checked.err().map(|issues| issues.to_string());
+        let found = found.as_deref().and_then(|text| text.lines().next());
+        let found = found.unwrap_or_default();
+        if found != text("complaint") {
+            let expression = text("expr");
+            failed.push((format!("{expression:?}"), found.to_owned()));
+        }
+    }
+    println!("broken {} of {total}", total - failed.len());
+    assert!(total > 500, "only {total} expressions were found");
+    compare(&folder.join("broken_failing.txt"), &failed);
 }

@@ -2,6 +2,7 @@
 
 use crate::environment::Environment;
 use crate::format::plain;
+use crate::types::Type;
 use crate::value::{Fault, List, Outcome, Value};
 
 /// Digits behind the point unless the clause says otherwise.
@@ -15,6 +16,59 @@ pub(super) fn format<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a>
         _ => Err(Fault::no_overload()),
     }
 }
+
+/// Returns the letters of the clauses in a format, or how many come before one that cannot be read.
+pub(crate) fn clauses(text: &str) -> Result<Vec<char>, (usize, String)> {
+    let mut found = Vec::new();
+    let mut rest = text;
+    while let Some((_, behind)) = rest.split_once('%') {
+        if let Some(behind) = behind.strip_prefix('%') {
+            rest = behind;
+            continue;
+        }
+        let unparsed = |text: String| format!("could not parse formatting clause: {text}");
+        let (_, behind) = precision(behind).map_err(|text| (found.len(), unparsed(text)))?;
+        let Some(clause) = behind.chars().next() else {
+            return Err((found.len(), "unexpected end of string".to_owned()));
+        };
+        if !CLAUSES.contains(clause) {
+            let text = format!("unrecognized formatting clause \"{clause}\"");
+            return Err((found.len(), unparsed(text)));
+        }
+        found.push(clause);
+        rest = &behind[1..];
+    }
+    Ok(found)
+}
+
+/// Returns whether a clause can write values of a type, or the complaint of one that cannot.
+pub(crate) fn fits(clause: char, of: &Type) -> Result<(), String> {
+    let number = matches!(of, Type::Int | Type::Uint);
+    let (good, what) = match clause {
+        's' => (!matches!(of, Type::Opaque(..) | Type::Struct(_)), STRING),
+        'd' => (number, DECIMAL),
+        'f' => (number || *of == Type::Double, FIXED),
+        'e' => (number || *of == Type::Double, SCIENTIFIC),
+        'b' => (number || *of == Type::Bool, BINARY),
+        'o' => (number, OCTAL),
+        _ => (number || matches!(of, Type::String | Type::Bytes), HEX),
+    };
+    // The text of a special number is a number.
+    let text_of_number = "fe".contains(clause) && *of == Type::String;
+    if good || of.is_dynamic() || text_of_number {
+        return Ok(());
+    }
+    Err(format!("{what}, was given {}", of.name()))
+}
+
+const CLAUSES: &str = "sdfebxXo";
+const STRING: &str = "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps";
+const DECIMAL: &str = "decimal clause can only be used on integers";
+const FIXED: &str = "fixed-point clause can only be used on doubles";
+const SCIENTIFIC: &str = "scientific clause can only be used on doubles";
+const BINARY: &str = "only integers and bools can be formatted as binary";
+const OCTAL: &str = "octal clause can only be used on integers";
+const HEX: &str = "only integers, byte buffers, and strings can be formatted as hex";
 
 fn formatted(text: &str, values: &List<'_>) -> Result<String, Fault> {
     let mut made = String::new();
@@ -38,7 +92,7 @@ fn formatted(text: &str, values: &List<'_>) -> Result<String, Fault> {
             .chars()
             .next()
             .ok_or_else(|| Fault::error("unexpected end of string"))?;
-        if !"sdfebxXo".contains(clause) {
+        if !CLAUSES.contains(clause) {
             return Err(unparsed(format!(
                 "unrecognized formatting clause \"{clause}\""
             )));
@@ -77,25 +131,22 @@ fn write(clause: char, precision: usize, value: &Value<'_>) -> Result<String, St
             Value::Int(value) => Ok(value.to_string()),
             Value::Uint(value) => Ok(value.to_string()),
             Value::Double(value) if !value.is_finite() => Ok(special(*value)),
-            other => Err(wrong("decimal clause can only be used on integers", other)),
+            other => Err(wrong(DECIMAL, other)),
         },
-        'f' => number(value, "fixed-point clause can only be used on doubles")
-            .map(|value| finite(value, || format!("{value:.precision$}"))),
-        'e' => number(value, "scientific clause can only be used on doubles")
-            .map(|value| finite(value, || scientific(value, precision))),
+        'f' => number(value, FIXED).map(|value| finite(value, || format!("{value:.precision$}"))),
+        'e' => {
+            number(value, SCIENTIFIC).map(|value| finite(value, || scientific(value, precision)))
+        }
         'b' => match value {
             Value::Int(value) => Ok(signed(*value, |size| format!("{size:b}"))),
             Value::Uint(value) => Ok(format!("{value:b}")),
             Value::Bool(value) => Ok(u8::from(*value).to_string()),
-            other => Err(wrong(
-                "only integers and bools can be formatted as binary",
-                other,
-            )),
+            other => Err(wrong(BINARY, other)),
         },
         'o' => match value {
             Value::Int(value) => Ok(signed(*value, |size| format!("{size:o}"))),
             Value::Uint(value) => Ok(format!("{value:o}")),
-            other => Err(wrong("octal clause can only be used on integers", other)),
+            other => Err(wrong(OCTAL, other)),
         },
         _ => hex(value).map(|text| match clause {
             'X' => text.to_ascii_uppercase(),
@@ -120,10 +171,7 @@ fn hex(value: &Value<'_>) -> Result<String, String> {
         Value::Uint(value) => Ok(format!("{value:x}")),
         Value::String(text) => Ok(bytes(text.as_bytes())),
         Value::Bytes(inner) => Ok(bytes(inner)),
-        other => Err(wrong(
-            "only integers, byte buffers, and strings can be formatted as hex",
-            other,
-        )),
+        other => Err(wrong(HEX, other)),
     }
 }
 
@@ -190,10 +238,7 @@ fn string(value: &Value<'_>) -> Result<String, String> {
             parts.sort();
             Ok(format!("{{{}}}", parts.join(", ")))
         }
-        Value::Optional(_) | Value::Opaque(_) => Err(wrong(
-            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps",
-            value,
-        )),
+        Value::Optional(_) | Value::Opaque(_) => Err(wrong(STRING, value)),
         other => Ok(plain(other)),
     }
 }

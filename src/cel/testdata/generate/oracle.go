@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strings"
 
@@ -61,6 +62,14 @@ func ask(apiserver string) error {
 		if details != nil && details.ActualCost() != nil {
 			line["cost"] = fmt.Sprint(*details.ActualCost())
 		}
+		// Go walks through maps in any order, and what that costs says nothing.
+		for range 20 {
+			_, again, _ := program.Eval(map[string]any{})
+			if again != nil && again.ActualCost() != nil && fmt.Sprint(*again.ActualCost()) != line["cost"] {
+				delete(line, "cost")
+				break
+			}
+		}
 		if err != nil {
 			line["fault"] = err.Error()
 		} else if value.Type() == types.BoolType {
@@ -68,7 +77,42 @@ func ask(apiserver string) error {
 		}
 	}
 	fmt.Printf("%-16s %4d\n", "kubernetes", len(lines))
-	return write("../kubernetes.jsonl", lines)
+	if err := write("../kubernetes.jsonl", lines); err != nil {
+		return err
+	}
+	wrong := []object{}
+	for _, expression := range broken(expressions) {
+		line := object{"expr": expression}
+		if _, issues := env.Compile(expression); issues.Err() != nil {
+			line["complaint"], _, _ = strings.Cut(issues.String(), "\n")
+		}
+		wrong = append(wrong, line)
+	}
+	fmt.Printf("%-16s %4d\n", "broken", len(wrong))
+	return write("../broken.jsonl", wrong)
+}
+
+var words = regexp.MustCompile(`[A-Za-z_0-9]+|'[^']*'|"[^"]*"|\S`)
+
+// broken takes one word out of each expression, or puts another one in its place.
+func broken(expressions []string) []string {
+	substitutes := []string{"", "", "x", "1", "'s'", ")", "[", "true", ".", "?", "in"}
+	found := map[string]bool{}
+	for number, expression := range expressions {
+		places := words.FindAllStringIndex(expression, -1)
+		if len(expression) > 100 || len(places) < 2 || number%2 == 1 {
+			continue
+		}
+		place := places[(number*7+len(expression))%len(places)]
+		substitute := substitutes[(number/2)%len(substitutes)]
+		found[expression[:place[0]]+substitute+expression[place[1]:]] = true
+	}
+	sorted := []string{}
+	for expression := range found {
+		sorted = append(sorted, expression)
+	}
+	sort.Strings(sorted)
+	return sorted
 }
 
 func expressions(apiserver string) ([]string, error) {

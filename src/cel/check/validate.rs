@@ -1,0 +1,144 @@
+//! Validates the constants of an expression whose types are known.
+
+use crate::ast::{Expr, ExprId, Literal};
+use crate::library::formatting;
+use crate::source::Issue;
+use crate::time::{Timestamp, parse_duration};
+use crate::types::Type;
+
+use super::Checked;
+
+/// Returns complaints about constants that can never be evaluated, and about lists and maps of
+/// several types.
+pub(super) fn issues(checked: &Checked) -> Vec<Issue> {
+    let mut validator = Validator {
+        checked,
+        issues: Vec::new(),
+    };
+    validator.visit(checked.ast().root(), false);
+    validator.issues
+}
+
+struct Validator<'a> {
+    checked: &'a Checked,
+    issues: Vec<Issue>,
+}
+
+impl Validator<'_> {
+    fn complain(&mut self, id: ExprId, text: String) {
+        let at = self.checked.ast().position(id);
+        self.issues.push(Issue::at(at, text));
+    }
+
+    /// Visits a node and those below it. What is formatted may have several types.
+    fn visit(&mut self, id: ExprId, mut formatted: bool) {
+        let ast = self.checked.ast();
+        match ast.expr(id) {
+            Expr::Call {
+                target,
+                function,
+                args,
+            } => {
+                formatted |= &**function == "format";
+                self.call(id, *target, function, args);
+            }
+            Expr::List { elements, optional } if !formatted => {
+                let wrapped = |at: usize| optional.iter().any(|it| *it as usize == at);
+                let parts = elements.iter().enumerate();
+                let parts: Vec<(ExprId, bool)> = parts.map(|(at, id)| (*id, wrapped(at))).collect();
+                self.one_type(&parts, true);
+            }
+            Expr::Map(entries) if !formatted => {
+                let keys: Vec<(ExprId, bool)> = entries.iter().map(|it| (it.key, false)).collect();
+                let values = entries.iter().map(|it| (it.value, it.optional));
+                let values: Vec<(ExprId, bool)> = values.collect();
+                self.one_type(&keys, false);
+                self.one_type(&values, false);
+            }
+            _ => {}
+        }
+        for child in ast.children(id) {
+            self.visit(child, formatted);
+        }
+    }
+
+    /// Compares the types of parts with that of the first one.
+    fn one_type(&mut self, parts: &[(ExprId, bool)], only_first: bool) {
+        let checked = self.checked;
+        let of = |(id, optional): &(ExprId, bool)| -> Type {
+            let found = checked.type_of(*id);
+            let inner = found.unwrapped().filter(|_| *optional);
+            inner.unwrap_or(found).clone()
+        };
+        let Some(expected) = parts.first().map(of) else {
+            return;
+        };
+        for part in parts {
+            let found = of(part);
+            if found != expected {
+                let text = format!("expected type '{expected}' but found '{found}'");
+                self.complain(part.0, text);
+                if only_first {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn call(&mut self, id: ExprId, target: Option<ExprId>, function: &str, args: &[ExprId]) {
+        let ast = self.checked.ast();
+        let text = |id: ExprId| match ast.expr(id) {
+            Expr::Literal(Literal::String(text)) => Some(text.clone()),
+            _ => None,
+        };
+        let Some(first) = args.first() else {
+            return;
+        };
+        if let (Some(format), "format") = (target.and_then(text), function) {
+            self.format(id, &format, *first);
+            return;
+        }
+        let Some(argument) = text(*first) else {
+            return;
+        };
+        let good = match function {
+            "duration" => parse_duration(&argument).is_some(),
+            "timestamp" => Timestamp::parse(&argument).is_some_and(|parsed| parsed.is_ok()),
+            "matches" => crate::pattern::compile(&argument).is_ok(),
+            _ => return,
+        };
+        if !good {
+            self.complain(*first, format!("invalid {function} argument"));
+        }
+    }
+
+    /// Compares a constant format with what is formatted.
+    fn format(&mut self, call: ExprId, format: &str, list: ExprId) {
+        let Expr::List { elements, .. } = self.checked.ast().expr(list) else {
+            return;
+        };
+        let clauses = match formatting::clauses(format) {
+            Ok(clauses) => clauses,
+            Err((before, text)) => {
+                // A missing value comes before a clause that cannot be read.
+                let text = if before < elements.len() {
+                    text
+                } else {
+                    format!("index {before} out of range")
+                };
+                self.complain(call, text);
+                return;
+            }
+        };
+        for (number, clause) in clauses.iter().enumerate() {
+            let Some(element) = elements.get(number) else {
+                self.complain(call, format!("index {number} out of range"));
+                return;
+            };
+            if let Err(text) = formatting::fits(*clause, self.checked.type_of(*element)) {
+                self.complain(*element, format!("error during formatting: {text}"));
+                return;
+            }
+        }
+    }
+}
