@@ -2,8 +2,8 @@
 //!
 //! Versions, uids and generated names become symbols; times, addresses, node ports, tokens and
 //! certificates become marks. A value that a request of the scenario itself contained stays as it
-//! is. Two kinds of fields are removed: `managedFields`, unless the scenario records them, and
-//! `description` fields of tables and schemas (upstream's prose must not be stored here).
+//! is. `description` fields of tables and schemas are removed (upstream's prose must not be stored
+//! here), and so are `managedFields` in bodies that are compared as text.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use crate::connection::Answer;
 use crate::cut::{without_managed_fields, without_quoted_managed_fields};
 use crate::golden::Recorded;
-use crate::scenario::{Owners, Record, Step};
+use crate::scenario::{Record, Step};
 use crate::symbols::Symbols;
 
 /// Headers whose values are compared.
@@ -95,8 +95,6 @@ pub struct Normalizer<'a> {
     pub step: &'a str,
     /// The text of all requests that the scenario has sent so far.
     pub sent: &'a str,
-    /// Whether `managedFields` are kept.
-    pub owners: Owners,
     /// The path that the endpoint puts before every path.
     pub base_path: &'a str,
 }
@@ -277,10 +275,8 @@ impl Normalizer<'_> {
     }
 
     fn rewrite_map(&mut self, map: &mut Map<String, Value>, of: VersionOf) {
-        match (self.owners, map.get_mut("managedFields")) {
-            (Owners::Recorded, Some(Value::Array(entries))) => sort_entries(entries),
-            (Owners::Recorded, _) => {}
-            (Owners::Dropped, _) => drop(map.remove("managedFields")),
+        if let Some(Value::Array(entries)) = map.get_mut("managedFields") {
+            sort_entries(entries);
         }
         let of = version_of(map, of);
         let inner = bookmark(map);
@@ -503,7 +499,6 @@ mod tests {
             symbols,
             step,
             sent,
-            owners: Owners::Dropped,
             base_path: "",
         }
         .value(value)
@@ -512,7 +507,7 @@ mod tests {
     #[test]
     fn objects_and_lists_name_their_versions_differently() {
         let mut symbols = Symbols::default();
-        let object = json!({"metadata": {"resourceVersion": "7", "managedFields": []}});
+        let object = json!({"metadata": {"resourceVersion": "7"}});
         let one = normalized(&mut symbols, "a", "", object.clone());
         assert_eq!(one, json!({"metadata": {"resourceVersion": "rv:a"}}));
         let list = json!({"metadata": {"resourceVersion": "9"}, "items": [object]});

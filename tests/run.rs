@@ -19,7 +19,7 @@ use crate::connection::{Answer, Ask, Connection};
 use crate::golden::{Golden, Recorded};
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 use crate::normalize::Normalizer;
-use crate::scenario::{Action, Condition, Namespace, Owners, Record, Scenario, Step};
+use crate::scenario::{Action, Condition, Namespace, Record, Scenario, Step};
 use crate::scenario::{Template, Variables, Watch, WatchEnd};
 use crate::symbols::Symbols;
 
@@ -44,7 +44,6 @@ const SENT_BODY_BYTES_MAX: usize = 64 * 1024;
 pub async fn run(scenario: &Scenario, endpoint: &Endpoint) -> Result<Golden> {
     let mut run = Run {
         endpoint,
-        owners: scenario.owners,
         admin: Connection::open(endpoint, Caller::Admin, Protocol::Http2).await?,
         variables: Variables::for_scenario(scenario)?,
         symbols: Symbols::default(),
@@ -72,7 +71,6 @@ pub async fn run(scenario: &Scenario, endpoint: &Endpoint) -> Result<Golden> {
 
 struct Run<'a> {
     endpoint: &'a Endpoint,
-    owners: Owners,
     admin: Connection,
     variables: Variables,
     symbols: Symbols,
@@ -108,7 +106,6 @@ impl Run<'_> {
             symbols: &mut self.symbols,
             step,
             sent: &self.sent,
-            owners: self.owners,
             base_path: &self.endpoint.base_path,
         }
     }

@@ -31,8 +31,6 @@ pub struct Scenario {
     pub name: String,
     /// Whether the runner creates a namespace for the scenario.
     pub namespace: Namespace,
-    /// Whether the owners of fields are recorded.
-    pub owners: Owners,
     /// `@let` definitions in order.
     pub lets: Vec<(String, String)>,
     /// The steps in order; cleanup steps are last.
@@ -46,15 +44,6 @@ pub enum Namespace {
     Own,
     /// The scenario uses no namespace, or creates its own.
     None,
-}
-
-/// Whether `managedFields` are recorded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Owners {
-    /// They are.
-    Recorded,
-    /// They are dropped.
-    Dropped,
 }
 
 /// One request, and which parts of its answer are kept.
@@ -156,7 +145,6 @@ impl Scenario {
         let mut scenario = Self {
             name: name.to_owned(),
             namespace: Namespace::Own,
-            owners: Owners::Dropped,
             lets: Vec::new(),
             steps: Vec::new(),
         };
@@ -192,7 +180,6 @@ impl Scenario {
                         .push((name.trim().to_owned(), value.trim().to_owned()));
                 }
                 Some(("@namespace", "none")) => self.namespace = Namespace::None,
-                Some(("@owners", "recorded")) => self.owners = Owners::Recorded,
                 _ => bail!("cannot understand {line:?}"),
             }
         }

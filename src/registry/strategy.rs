@@ -6,9 +6,9 @@
 //! Every method has a default for kinds without special behaviour, so a kind's file has only what
 //! is special about it.
 //!
-//! Order of calls for a create: `to_stored` (if the versions differ) → `default` → metadata is
-//! filled → `prepare_create` → `allocate` → `validate_create` → `companions`. For an update:
-//! `default` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
+//! Order of calls for a create: `default` → `normalize` → `to_stored` (if the versions differ) →
+//! metadata is filled → `prepare_create` → `allocate` → `validate_create` → `companions`. For an update:
+//! `default` → `normalize` → `prepare_update` (or `prepare_subresource`) → `validate_update` (or
 //! `validate_subresource`). No method does I/O; the facts that it may use are in [`Context`].
 
 use crate::kinds::Kinds;
@@ -171,6 +171,13 @@ pub trait Strategy: Debug + Send + Sync {
     /// idempotent.
     fn default(&self, object: &mut Value) {
         let _ = object;
+    }
+
+    /// Makes the changes to a defaulted object that upstream makes while it decodes: those of its
+    /// conversions, and defaults that are the time of the request. Whoever writes owns them. Called
+    /// in the version of the request. Must be idempotent.
+    fn normalize(&self, object: &mut Value, now: i64) {
+        let _ = (object, now);
     }
 
     /// Sets the fields that the server decides on a create. Status was removed before, and

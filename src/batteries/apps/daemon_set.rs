@@ -29,6 +29,10 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 pub struct DaemonSet;
 
 impl Strategy for DaemonSet {
+    fn normalize(&self, object: &mut Value, _: i64) {
+        set_template_generation(object, template_generation(object));
+    }
+
     fn default(&self, object: &mut Value) {
         let strategy = &mut object["spec"]["updateStrategy"];
         rolling_update::default(

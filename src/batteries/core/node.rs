@@ -18,6 +18,10 @@ use validation as checks;
 pub struct Node;
 
 impl Strategy for Node {
+    fn normalize(&self, object: &mut Value, _: i64) {
+        align_ranges(object);
+    }
+
     fn default(&self, object: &mut Value) {
         let capacity = object
             .at(&["status", "capacity"])

@@ -19,6 +19,12 @@ use std::collections::BTreeSet;
 pub struct Secret;
 
 impl Strategy for Secret {
+    fn normalize(&self, object: &mut Value, _: i64) {
+        if object.get("stringData").is_some() {
+            merge_texts(object);
+        }
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         merge_texts(object);
     }

@@ -10,6 +10,7 @@ use crate::shared::resource_names::{amount, is_huge_pages};
 use crate::shared::validation::complaints::{Errors, complain};
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, names};
 use polyplane_registry::Features;
 
@@ -21,8 +22,18 @@ const VALUE_BYTES_MAX: usize = 64;
 const TAINTS_MAX: usize = 16;
 const COUNTER_SETS_MAX: usize = 2;
 const COUNTERS_MAX: usize = 32;
+/// The mark in the generated defaults for the time of the request.
+const NOW: &str = "<time>";
 /// The members of an attribute that have a list of values.
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
+
+/// Sets the time of a taint that has none but the mark that defaults leave.
+pub fn stamp(taint: &mut Value, now: i64) {
+    if taint.str_at(&["timeAdded"]) == NOW {
+        let now = Timestamp::from_seconds(now).to_rfc3339();
+        taint.set(&["timeAdded"], now);
+    }
+}
 
 /// The choice where the nodes that reach a device are named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! DeviceTaintRules: taints for all devices that a selector selects.
 
+use super::device;
 use super::validation;
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
@@ -17,6 +18,12 @@ const CONDITIONS_MAX: usize = 8;
 pub struct DeviceTaintRule;
 
 impl Strategy for DeviceTaintRule {
+    fn normalize(&self, object: &mut Value, now: i64) {
+        if let Some(taint) = object.at_mut(&["spec", "taint"]) {
+            device::stamp(taint, now);
+        }
+    }
+
     fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         // The time says since when the taint has had its effect.
         let (taint, before) = (&object["spec"]["taint"], &old["spec"]["taint"]);

@@ -26,6 +26,17 @@ const COUNTER_SETS_MAX: usize = 8;
 pub struct ResourceSlice;
 
 impl Strategy for ResourceSlice {
+    fn normalize(&self, object: &mut Value, now: i64) {
+        let devices = object.at_mut(&["spec", "devices"]);
+        let devices = devices.and_then(Value::as_array_mut);
+        for device in devices.into_iter().flatten() {
+            let taints = device.get_mut("taints").and_then(Value::as_array_mut);
+            for taint in taints.into_iter().flatten() {
+                device::stamp(taint, now);
+            }
+        }
+    }
+
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = object_metadata::validate_finalizers(object);
         validate_spec(&mut errors, context.features, &object["spec"], &Value::Null);

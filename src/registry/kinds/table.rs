@@ -386,13 +386,11 @@ impl KindTable {
         row: ResourceRow,
         strategy: Arc<dyn Strategy>,
     ) -> Result<Resource, TableError> {
-        let definition =
-            self.schemas
-                .find(&row.definition)
-                .ok_or_else(|| TableError::Definition {
-                    resource: row.name.to_string(),
-                    definition: row.definition.to_string(),
-                })?;
+        let unknown = || TableError::Definition {
+            resource: row.name.to_string(),
+            definition: row.definition.to_string(),
+        };
+        let definition = self.schemas.find(&row.definition).ok_or_else(unknown)?;
         let scope = row.scope();
         let owned_fields = Arc::new(OwnedFields::of(&row));
         let storage = row.storage.unwrap_or_else(|| StorageRow {

@@ -247,7 +247,9 @@ fn default_again<C: ObjectChange>(
         let kind = subject.kind;
         ApiError::internal(format!("admission made a malformed {kind}: {error}"))
     })?;
-    Ok(change.default(run.call, Decoded::new(tree))?.into_tree())
+    let mut tree = change.default(run.call, Decoded::new(tree))?.into_tree();
+    fields::normalize(run, change, &mut tree);
+    Ok(tree)
 }
 
 /// A write that all plug-ins admit.

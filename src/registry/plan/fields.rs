@@ -11,6 +11,7 @@ use super::ObjectChange;
 use super::call_outs::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
+use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
@@ -50,6 +51,7 @@ pub(super) fn manage<C: ObjectChange>(
     target: &Target,
 ) -> Result<Managed, Interrupted> {
     let mut tree = defaulted.into_tree();
+    normalize(run, change, &mut tree);
     if change.ownership() == Ownership::OfVerb {
         return Ok(Managed(tree));
     }
@@ -57,8 +59,8 @@ pub(super) fn manage<C: ObjectChange>(
         drop(take_managed(&mut tree));
         return Ok(Managed(tree));
     }
-    let mut kind = ManagedKind::of_row(run);
-    let name = manager_name(run, &change.request().options.field_manager);
+    let mut kind = ManagedKind::of_row(run.call);
+    let name = manager_name(run.call, &change.request().options.field_manager);
     let live = match target {
         Target::New => None,
         Target::Present(present) => Some(run.call.as_served(present.tree())),
@@ -67,13 +69,22 @@ pub(super) fn manage<C: ObjectChange>(
     Ok(Managed(tree))
 }
 
+/// Makes the changes of the kind's [`normalize`](crate::strategy::Strategy::normalize), unless the
+/// subject is of a subresource's own kind.
+pub(super) fn normalize<C: ObjectChange>(run: &Run<'_>, change: &C, tree: &mut Value) {
+    let row = change.row();
+    if change.subject().kind == row.kind {
+        row.strategy.normalize(tree, run.now);
+    }
+}
+
 /// Returns the name of the manager that writes: the one that the client gives, or the beginning of
 /// its user agent.
-pub(crate) fn manager_name<'n>(run: &Run<'n>, given: &'n str) -> Cow<'n, str> {
+pub(crate) fn manager_name<'n>(call: &'n Call<'_>, given: &'n str) -> Cow<'n, str> {
     if !given.is_empty() {
         return Cow::Borrowed(given);
     }
-    let agent = run.call.request.user_agent.split('/').next().unwrap_or("");
+    let agent = call.request.user_agent.split('/').next().unwrap_or("");
     let is_shown =
         |letter: char| !letter.is_control() && (letter == ' ' || !letter.is_whitespace());
     if agent.len() <= FIELD_MANAGER_MAX && agent.chars().all(is_shown) {
@@ -146,6 +157,27 @@ pub(crate) fn update(
     }
     put_managed(tree, present.clone());
     Ok(())
+}
+
+/// Gives the object of a request that is answered and not stored its managed fields, which belong to
+/// `name`.
+pub(crate) fn manage_unstored(call: &Call<'_>, name: &str, tree: &mut Value) {
+    drop(take_managed(tree));
+    let kind = ManagedKind::of_row(call);
+    let now = Timestamp::from_seconds(call.environment.now()).to_rfc3339();
+    let writer = Writer {
+        name,
+        subresource: &kind.subresource,
+        now: &now,
+    };
+    let mut entries = Entries::default();
+    let objects = (kind.empty(), &*tree);
+    let answers = Answers::default();
+    // Without entries nothing is converted, so it is one step.
+    let step = entries.update(&&kind, &kind.api_version, writer, objects, &answers);
+    if matches!(step, Ok(Step::Done(()))) {
+        put_managed(tree, entries.encode().unwrap_or_default());
+    }
 }
 
 /// Returns the entries that a write starts from: those that the client has sent, if they can be

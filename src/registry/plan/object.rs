@@ -125,7 +125,7 @@ pub fn add_companions(
                 if let Some(live) = present {
                     let live = run.call.stored_tree(&live)?;
                     // Companions are replaced to count something in their status.
-                    let mut kind = ManagedKind::of(run, row, "status");
+                    let mut kind = ManagedKind::of(run.call, row, "status");
                     fields::update(run, &mut kind, OWN_MANAGER, Some(&live), &mut tree)?;
                 }
                 let put = put(run, row, key, &tree)?;
@@ -134,7 +134,7 @@ pub fn add_companions(
             CompanionChange::Remove => write.operations.push(Operation::Delete { key }),
             CompanionChange::Ensure(mut tree) | CompanionChange::Create(mut tree) => {
                 fill_new(run, &mut tree, namespace, &companion.name);
-                let mut kind = ManagedKind::of(run, row, "");
+                let mut kind = ManagedKind::of(run.call, row, "");
                 fields::update(run, &mut kind, OWN_MANAGER, None, &mut tree)?;
                 write.claims.push(Claim::Absent(key.clone()));
                 let put = put(run, row, key, &tree)?;

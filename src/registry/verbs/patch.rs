@@ -411,7 +411,7 @@ impl PatchObject<'_> {
     ) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.request.call;
         let name = &self.request.name;
-        let kind = ManagedKind::of_row(run);
+        let kind = ManagedKind::of_row(run.call);
         let options = &self.request.options;
         let Some(existing) = existing else {
             let applied = configuration.apply(run, kind, None, options)?;

@@ -2,6 +2,7 @@
 //! stored.
 
 use crate::answer::negotiate;
+use crate::plan::fields;
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -26,6 +27,14 @@ pub async fn review(call: &Call<'_>, authorizer: &dyn Authorizer) -> Result<Vec<
         options.field_validation,
     )?;
     body::match_path(call, &mut tree)?;
+    // The answers of the other reviews are made anew, and nobody owns them.
+    if !matches!(
+        call.row.kind.as_str(),
+        "SelfSubjectReview" | "SelfSubjectRulesReview"
+    ) {
+        let name = fields::manager_name(call, &options.field_manager);
+        fields::manage_unstored(call, &name, &mut tree);
+    }
     match call.row.kind.as_str() {
         "SelfSubjectReview" => {
             tree.set(&["metadata", "creationTimestamp"], now(call));

@@ -187,7 +187,7 @@ impl ObjectChange for Scale<'_> {
         };
         let present = Present::read(run, call.row, existing)?;
         let live = fields::live_scale(run, scale_of(present.tree()), present.tree());
-        let mut kind = ManagedKind::of_subresource(run, self.subject());
+        let mut kind = ManagedKind::of_subresource(call, self.subject());
         let options = &self.request.options;
         let mut wished = match &self.source {
             ScaleSource::Whole(tree) => tree.clone(),
@@ -207,7 +207,7 @@ impl ObjectChange for Scale<'_> {
                 return Ok((applied, Target::Present(present)));
             }
         };
-        let name = fields::manager_name(run, &options.field_manager);
+        let name = fields::manager_name(call, &options.field_manager);
         fields::update(run, &mut kind, &name, Some(&live), &mut wished)?;
         let wished = self.default(call, Decoded::new(wished))?;
         Ok((wished, Target::Present(present)))

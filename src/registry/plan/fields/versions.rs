@@ -7,6 +7,7 @@ use crate::kinds::table::Resource;
 use crate::kinds::{Kinds, conversion::is_same};
 use crate::plan::{Interrupted, Run};
 use crate::request::body::Expected;
+use crate::request::call::Call;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::BuiltIn;
@@ -32,14 +33,14 @@ pub(crate) struct ManagedKind {
 
 impl ManagedKind {
     /// Returns the kind of the request's row.
-    pub(crate) fn of_row(run: &Run<'_>) -> Self {
-        Self::of(run, run.call.row, run.call.subresource())
+    pub(crate) fn of_row(call: &Call<'_>) -> Self {
+        Self::of(call, call.row, call.subresource())
     }
 
     /// Returns the kind of a row that is written through a subresource.
-    pub(crate) fn of(run: &Run<'_>, row: &Arc<Resource>, subresource: &str) -> Self {
+    pub(crate) fn of(call: &Call<'_>, row: &Arc<Resource>, subresource: &str) -> Self {
         Self {
-            kinds: run.call.tenant.kinds(),
+            kinds: call.tenant.kinds(),
             schemas: Arc::clone(&row.schemas),
             definition: row.definition,
             api_version: row.api_version.clone(),
@@ -51,14 +52,14 @@ impl ManagedKind {
     }
 
     /// Returns a kind that only a subresource has.
-    pub(crate) fn of_subresource(run: &Run<'_>, kind: Expected<'_>) -> Self {
+    pub(crate) fn of_subresource(call: &Call<'_>, kind: Expected<'_>) -> Self {
         Self {
-            kinds: run.call.tenant.kinds(),
-            schemas: Arc::clone(run.call.tenant.base.schemas()),
+            kinds: call.tenant.kinds(),
+            schemas: Arc::clone(call.tenant.base.schemas()),
             definition: kind.definition,
             api_version: crate::kinds::table::api_version(kind.group, kind.version),
             kind: kind.kind.into(),
-            subresource: run.call.subresource().into(),
+            subresource: call.subresource().into(),
             row: None,
             others: Vec::new(),
         }
