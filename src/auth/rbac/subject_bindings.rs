@@ -67,14 +67,21 @@ impl SubjectBindings {
         };
         let mut bindings = chunk.to_vec();
         bindings.remove(place);
-        let mut end = at + 1;
+        let (mut start, mut end) = (at, at + 1);
         if let Some(next) = self.chunks.get(end)
             && bindings.len() + next.len() <= JOIN_MAX
         {
             bindings.extend(next.iter().cloned());
             end += 1;
         }
-        self.replace(at, end, [bindings]);
+        let before = start.checked_sub(1).map(|before| &self.chunks[before]);
+        if let Some(before) = before
+            && before.len() + bindings.len() <= JOIN_MAX
+        {
+            bindings.splice(..0, before.iter().cloned());
+            start -= 1;
+        }
+        self.replace(start, end, [bindings]);
     }
 
     /// Returns the chunk that has, or would have, the binding with a name.
@@ -101,4 +108,76 @@ impl SubjectBindings {
 
 fn position(chunk: &[Arc<Binding>], name: &str) -> Result<usize, usize> {
     chunk.binary_search_by(|binding| binding.name().cmp(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use polyplane_apimachinery::Value;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rbac::binding::ObjectName;
+
+    fn binding(at: u16) -> Arc<Binding> {
+        let name = format!("binding-{at:04}");
+        let name = ObjectName {
+            namespace: "",
+            name: &name,
+        };
+        Arc::new(Binding::from_value(name, &Value::object()))
+    }
+
+    fn check(list: &SubjectBindings, model: &BTreeMap<String, Arc<Binding>>) {
+        let names = |binding: &Arc<Binding>| binding.name().to_owned();
+        assert!(list.iter().map(names).eq(model.keys().cloned()));
+        assert_eq!(list.is_empty(), model.is_empty());
+        let sizes: Vec<usize> = list.chunks.iter().map(|chunk| chunk.len()).collect();
+        assert!(sizes.iter().all(|size| (1..=CHUNK_MAX).contains(size)));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn a_list_is_sorted_and_complete_while_it_grows_and_shrinks(
+            puts in vec(0..600u16, 200..600),
+            removals in vec(0..600u16, 0..2_000),
+        ) {
+            let (mut list, mut model) = (SubjectBindings::default(), BTreeMap::new());
+            for at in puts {
+                let new = binding(at);
+                list.put(&new);
+                model.insert(new.name().to_owned(), new);
+            }
+            check(&list, &model);
+            let (kept, kept_model) = (list.clone(), model.clone());
+            for at in removals {
+                let name = format!("binding-{at:04}");
+                list.remove(&name);
+                model.remove(&name);
+                check(&list, &model);
+            }
+            check(&kept, &kept_model);
+        }
+    }
+
+    /// Without joins, a list that shrinks keeps one chunk per few bindings.
+    #[test]
+    fn chunks_that_shrink_are_joined() {
+        let mut list = SubjectBindings::default();
+        (0..2_000).for_each(|at| list.put(&binding(at)));
+        let full = list.chunks.len();
+        (0..2_000)
+            .filter(|at| at % 40 != 0)
+            .for_each(|at| list.remove(binding(at).name()));
+        assert_eq!(list.iter().count(), 50);
+        assert!(
+            full >= 2_000 / CHUNK_MAX && list.chunks.len() <= 10,
+            "{full}, {}",
+            list.chunks.len()
+        );
+    }
 }
