@@ -178,7 +178,7 @@ impl ObjectChange for Scale<'_> {
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.request.call;
         let Some(existing) = run.cut.get(&self.key()) else {
-            if call.request.verb == Verb::Update {
+            if !matches!(self.source, ScaleSource::Patch(_)) {
                 return Err(call.not_found(&self.request.name).into());
             }
             let (group, resource) = call.qualified();
