@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cost::{self, ACCESS};
+use crate::limits::PARTS_MAX;
 use crate::plan::{At, Call, Fold, Program, Step};
 use crate::value::{Fault, Key, List, Map, Outcome, Value};
 
@@ -276,7 +277,11 @@ impl<'a> Machine<'_, 'a> {
             _ => cost::smaller(size(&left), size(&right)),
         };
         self.charge(cost)?;
-        let is_equal = left?.equals(&right?);
+        let mut parts = PARTS_MAX;
+        let is_equal = left?.equals_within(&right?, &mut parts);
+        if parts == 0 {
+            return Err(Fault::Budget);
+        }
         Ok(Value::Bool(is_equal != negated))
     }
 
@@ -287,6 +292,26 @@ impl<'a> Machine<'_, 'a> {
             let earlier = earlier.clone();
             self.charge(ACCESS)?;
             return Err(earlier);
+        }
+        // Most calls have one or two arguments, which then need no memory of their own.
+        match (call.takes_local, &*call.args) {
+            (None, [only]) => {
+                let only = self.argument(*only)?;
+                let only = self.or_charge(only)?;
+                return self.run(call, &mut [only]);
+            }
+            (None, [left, right]) => {
+                let (left, right) = (self.argument(*left)?, self.argument(*right)?);
+                let (left, right) = match (left, right) {
+                    (Ok(left), Ok(right)) => (left, right),
+                    (left, right) => {
+                        self.charge(1)?;
+                        return left.and(right);
+                    }
+                };
+                return self.run(call, &mut [left, right]);
+            }
+            _ => {}
         }
         let mut args: Vec<Value<'a>> = Vec::with_capacity(call.args.len());
         let mut fault = None;
@@ -317,9 +342,29 @@ impl<'a> Machine<'_, 'a> {
                 }
             }
         }
-        self.charge(call.cost.before(&args))?;
+        self.run(call, &mut args)
+    }
+
+    /// Evaluates an argument. The outer error is one that nothing absorbs.
+    fn argument(&mut self, at: At) -> Result<Outcome<'a>, Fault> {
+        match self.eval(at) {
+            Err(fault) if fault.is_final() => Err(fault),
+            other => Ok(other),
+        }
+    }
+
+    /// Charges for a call that an argument's error prevents.
+    fn or_charge(&mut self, argument: Outcome<'a>) -> Outcome<'a> {
+        if argument.is_err() {
+            self.charge(1)?;
+        }
+        argument
+    }
+
+    fn run(&mut self, call: &'a Call, args: &mut [Value<'a>]) -> Outcome<'a> {
+        self.charge(call.cost.before(args))?;
         let run = call.run.ok_or_else(Fault::no_overload)?;
-        let outcome = run(&self.program.environment, &mut args);
+        let outcome = run(&self.program.environment, args);
         self.charge(call.cost.after(outcome.as_ref().ok()))?;
         outcome
     }

@@ -17,6 +17,7 @@ mod estimate;
 mod eval;
 mod format;
 mod library;
+mod limits;
 mod parse;
 mod pattern;
 mod plan;

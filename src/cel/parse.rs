@@ -92,7 +92,7 @@ pub fn parse(text: &str, syntax: &Syntax) -> Result<Ast, Issues> {
         issues,
         macros: syntax.macros,
     };
-    let root = grammar::parse(&tokens, syntax, &mut builder);
+    let root = grammar::parse(source.letters(), &tokens, syntax, &mut builder);
     if !builder.issues.is_empty() {
         return Err(Issues::new(source, builder.issues));
     }

@@ -9,6 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::library::Question;
+use crate::limits::PARTS_MAX;
 use crate::time::Timestamp;
 
 /// A part of a tree of the caller's, as JSON knows it.
@@ -438,9 +439,19 @@ impl<'a> Value<'a> {
     }
 
     /// Returns whether two values are equal. Numbers of different types are equal if they are the
-    /// same number; values of other different types never are.
+    /// same number; values of other different types never are. Values beyond a limit of parts are
+    /// not equal.
     #[must_use]
     pub fn equals(&self, other: &Value<'_>) -> bool {
+        self.equals_within(other, &mut { PARTS_MAX })
+    }
+
+    /// Like [`Self::equals`]; takes one from `parts` for each part that is compared.
+    pub(crate) fn equals_within(&self, other: &Value<'_>, parts: &mut u64) -> bool {
+        let Some(left) = parts.checked_sub(1) else {
+            return false;
+        };
+        *parts = left;
         match (self, other) {
             (Self::Null, Value::Null) => true,
             (Self::Bool(one), Value::Bool(two)) => one == two,
@@ -450,7 +461,7 @@ impl<'a> Value<'a> {
             (Self::Timestamp(one), Value::Timestamp(two)) => one == two,
             (Self::Type(one), Value::Type(two)) => **one == **two,
             (Self::Optional(one), Value::Optional(two)) => match (one, two) {
-                (Some(one), Some(two)) => one.equals(two),
+                (Some(one), Some(two)) => one.equals_within(two, parts),
                 (None, None) => true,
                 _ => false,
             },
@@ -458,13 +469,14 @@ impl<'a> Value<'a> {
                 one.type_name() == two.type_name() && one.equals(&**two)
             }
             (Self::List(one), Value::List(two)) => {
-                one.len() == two.len() && one.iter().zip(two.iter()).all(|(a, b)| a.equals(&b))
+                let mut pairs = one.iter().zip(two.iter());
+                one.len() == two.len() && pairs.all(|(a, b)| a.equals_within(&b, parts))
             }
             (Self::Map(one), Value::Map(two)) => {
                 one.len() == two.len()
                     && one.iter().all(|(key, value)| {
                         let found = two.iter_get(&key);
-                        found.is_some_and(|found| value.equals(&found))
+                        found.is_some_and(|found| value.equals_within(&found, parts))
                     })
             }
             _ => compare_numbers(self, other) == Some(Ordering::Equal),

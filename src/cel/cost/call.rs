@@ -1,6 +1,7 @@
 //! How the cost of a call follows from its arguments, by function and overload.
 
-use crate::value::{Key, Map, Value};
+use crate::limits::PARTS_MAX;
+use crate::value::Value;
 
 use super::{LIST, PATTERN_FACTOR, STRUCT, TEXT_FACTOR, compares_sizes, scaled, smaller};
 
@@ -177,26 +178,26 @@ fn part(size: u64) -> u64 {
     size / 10
 }
 
-/// Returns the cost of walking through a value.
+/// Returns the cost of walking through a value; more than any budget if it has too many parts.
 fn traversal(value: &Value<'_>) -> u64 {
+    let mut parts = PARTS_MAX;
+    let cost = walk(value, &mut parts);
+    if parts == 0 { u64::MAX } else { cost }
+}
+
+fn walk(value: &Value<'_>, parts: &mut u64) -> u64 {
+    *parts = parts.saturating_sub(1);
+    if *parts == 0 {
+        return 0;
+    }
     match value {
         Value::String(text) => part(text.len() as u64),
         Value::Bytes(bytes) => part(bytes.len() as u64),
-        Value::List(list) => list.iter().map(|it| traversal(&it)).sum(),
-        Value::Map(map) => entries(map),
+        Value::List(list) => list.iter().map(|it| walk(&it, parts)).sum(),
+        Value::Map(map) => map
+            .iter()
+            .map(|(key, value)| walk(&key, parts) + walk(&value, parts))
+            .sum(),
         _ => 1,
-    }
-}
-
-fn entries(map: &Map<'_>) -> u64 {
-    let cost = |key: &Value<'_>, value: &Value<'_>| traversal(key) + traversal(value);
-    match map {
-        Map::Owned(entries) => {
-            let costs = entries
-                .iter()
-                .map(|(key, value)| cost(&Key::value(key), value));
-            costs.sum()
-        }
-        Map::Tree(_) => map.iter().map(|(key, value)| cost(&key, &value)).sum(),
     }
 }

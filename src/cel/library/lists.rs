@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use crate::environment::Environment;
 use crate::library::Library;
 use crate::library::operators::compare;
+use crate::limits::check_elements;
 use crate::value::{Fault, List, Outcome, Value};
 
 /// Most elements of `lists.range`. Without a limit one call could take all memory.
@@ -112,17 +113,21 @@ fn flattened<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         _ => return Err(Fault::no_overload()),
     };
     let mut made = Vec::new();
-    flatten(list, depth, &mut made);
+    flatten(list, depth, &mut made)?;
     Ok(Value::list(made))
 }
 
-fn flatten<'a>(list: &List<'a>, depth: i64, made: &mut Vec<Value<'a>>) {
+fn flatten<'a>(list: &List<'a>, depth: i64, made: &mut Vec<Value<'a>>) -> Result<(), Fault> {
     for element in list.iter() {
         match element {
-            Value::List(inner) if depth > 0 => flatten(&inner, depth - 1, made),
-            other => made.push(other),
+            Value::List(inner) if depth > 0 => flatten(&inner, depth - 1, made)?,
+            other => {
+                check_elements(made.len())?;
+                made.push(other);
+            }
         }
     }
+    Ok(())
 }
 
 fn sort<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {

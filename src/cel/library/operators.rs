@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 
 use crate::environment::Environment;
 use crate::library::Library;
+use crate::limits::check_elements;
 use crate::value::{Blob, Fault, List, Outcome, Value, compare_numbers};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -179,6 +180,7 @@ fn add<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
             let (Value::List(one), Value::List(two)) = (one, two) else {
                 return Err(Fault::no_overload());
             };
+            check_elements(one.len().saturating_add(two.len()))?;
             Ok(concatenate(one, two))
         }
         _ => Err(Fault::no_overload()),

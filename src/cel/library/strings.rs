@@ -4,6 +4,7 @@ pub(crate) mod formatting;
 
 use crate::environment::Environment;
 use crate::library::{Library, lists};
+use crate::limits::check_text;
 use crate::value::{Fault, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -85,48 +86,48 @@ fn index_of<'a>(args: &[Value<'a>], from_end: bool) -> Outcome<'a> {
         [Value::String(text), Value::String(part), Value::Int(at)] => (text, part, Some(*at)),
         _ => return Err(Fault::no_overload()),
     };
-    let (text, part): (Vec<char>, Vec<char>) = (text.chars().collect(), part.chars().collect());
     let number = |at: usize| Ok(Value::Int(i64::try_from(at).unwrap_or(i64::MAX)));
-    let missing = Ok(Value::Int(-1));
     let start = match offset {
         Some(at) => usize::try_from(at).map_err(|_| out_of_range(at))?,
-        None if from_end => text.len(),
+        None if from_end => usize::MAX,
         None => 0,
     };
+    // The place of the offset in bytes; none if it lies at the end or behind it.
+    let place = text.char_indices().nth(start).map(|(place, _)| place);
     if part.is_empty() {
-        return number(start.min(text.len()));
+        return number(start.min(text.chars().count()));
     }
-    let Some(last) = text.len().checked_sub(part.len()) else {
-        return missing;
+    let found = match place {
+        None if offset.is_some() => None,
+        Some(place) if from_end => {
+            // What begins at the offset at the latest ends there at the latest.
+            let mut end = text.len().min(place + part.len());
+            while !text.is_char_boundary(end) {
+                end -= 1;
+            }
+            text[..end].rfind(&**part)
+        }
+        None => text.rfind(&**part),
+        Some(place) => text[place..].find(&**part).map(|at| at + place),
     };
-    if offset.is_some() && start >= text.len() {
-        return missing;
-    }
-    let is_here = |at: &usize| text[*at..].starts_with(&part);
-    let found = if from_end {
-        (0..=start.min(last)).rev().find(is_here)
-    } else {
-        (start..=last).find(is_here)
-    };
-    found.map_or(missing, number)
+    found.map_or(Ok(Value::Int(-1)), |at| number(text[..at].chars().count()))
 }
 
 fn replace<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
-    match args {
-        [Value::String(text), Value::String(old), Value::String(new)] => {
-            Ok(Value::text(text.replace(&**old, new)))
-        }
+    let (text, old, new, most) = match args {
+        [Value::String(text), Value::String(old), Value::String(new)] => (text, old, new, -1),
         [
             Value::String(text),
             Value::String(old),
             Value::String(new),
-            Value::Int(count),
-        ] => Ok(Value::text(match usize::try_from(*count) {
-            Ok(count) => text.replacen(&**old, new, count),
-            Err(_) => text.replace(&**old, new),
-        })),
-        _ => Err(Fault::no_overload()),
-    }
+            Value::Int(most),
+        ] => (text, old, new, *most),
+        _ => return Err(Fault::no_overload()),
+    };
+    let most = usize::try_from(most).unwrap_or(usize::MAX);
+    let count = text.matches(&**old).take(most).count();
+    check_text(text.len().saturating_add(count.saturating_mul(new.len())))?;
+    Ok(Value::text(text.replacen(&**old, new, most)))
 }
 
 fn split<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
@@ -199,6 +200,7 @@ fn join<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
                 crate::format::plain(&element)
             )));
         };
+        check_text(made.len().saturating_add(separator.len() + text.len()))?;
         if number > 0 {
             made.push_str(separator);
         }

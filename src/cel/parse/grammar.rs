@@ -4,15 +4,16 @@
 //! texts and its cost model goes by them.
 
 mod collections;
+mod complaints;
 
 use crate::ast::{Expr, ExprId};
 use crate::source::Issue;
 
+use complaints::{FIELD, INDEX, OPERANDS, Place};
+
 use super::lex::{Kind, Token};
 use super::{Builder, Syntax, literal};
 
-/// The tokens that may begin an operand, as upstream lists them.
-const OPERANDS: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 /// The names that nothing may have.
 const RESERVED: [&str; 17] = [
     "as",
@@ -60,9 +61,16 @@ enum Rule {
 }
 
 /// Parses the tokens and returns the root. Complaints are in the builder.
-pub(super) fn parse(tokens: &[Token], syntax: &Syntax, builder: &mut Builder) -> ExprId {
+pub(super) fn parse(
+    letters: &[char],
+    tokens: &[Token],
+    syntax: &Syntax,
+    builder: &mut Builder,
+) -> ExprId {
     let mut parser = Parser {
+        letters,
         tokens,
+        places: Vec::new(),
         next: 0,
         depths: [0; 4],
         syntax,
@@ -71,10 +79,6 @@ pub(super) fn parse(tokens: &[Token], syntax: &Syntax, builder: &mut Builder) ->
     match parser.expression() {
         Ok(part) => {
             parser.end();
-            if part.height > syntax.depth_max {
-                let issue = Issue::whole("max recursion depth exceeded");
-                parser.builder.issues.push(issue);
-            }
             part.id
         }
         Err(ParseAborted) => parser.builder.id(0),
@@ -82,9 +86,12 @@ pub(super) fn parse(tokens: &[Token], syntax: &Syntax, builder: &mut Builder) ->
 }
 
 struct Parser<'a> {
+    letters: &'a [char],
     tokens: &'a [Token],
     next: usize,
     depths: [usize; 4],
+    /// Where the current expression stands, the innermost place last.
+    places: Vec<Place>,
     syntax: &'a Syntax,
     builder: &'a mut Builder,
 }
@@ -100,46 +107,6 @@ impl<'a> Parser<'a> {
         found
     }
 
-    fn complain(&mut self, at: usize, text: String) -> ParseAborted {
-        self.builder.issues.push(Issue::at(at, text));
-        ParseAborted
-    }
-
-    fn mismatch(&mut self, expected: &str) -> ParseAborted {
-        let token = self.peek(0);
-        let text = format!(
-            "Syntax error: mismatched input '{}' expecting {expected}",
-            token.text
-        );
-        self.complain(token.at, text)
-    }
-
-    fn expect(&mut self, mark: &str) -> Result<usize, ParseAborted> {
-        let at = self.peek(0).at;
-        if self.take(mark) {
-            Ok(at)
-        } else {
-            Err(self.mismatch(&format!("'{mark}'")))
-        }
-    }
-
-    /// Checks that nothing follows.
-    fn end(&mut self) {
-        let token = self.peek(0);
-        if token.kind == Kind::End {
-            return;
-        }
-        if self.peek(1).kind == Kind::End {
-            let text = format!(
-                "Syntax error: extraneous input '{}' expecting <EOF>",
-                token.text
-            );
-            self.complain(token.at, text);
-        } else {
-            self.mismatch("<EOF>");
-        }
-    }
-
     /// Counts one more level of a rule.
     fn enter(&mut self, rule: Rule) -> Result<(), ParseAborted> {
         let max = self.syntax.depth_max;
@@ -153,8 +120,18 @@ impl<'a> Parser<'a> {
         Ok(())
     }
 
-    fn leave(&mut self, rule: Rule, levels: usize) {
-        self.depths[rule as usize] -= levels;
+    fn leave(&mut self, rule: Rule) {
+        self.depths[rule as usize] -= 1;
+    }
+
+    /// Checks how deep a part nests. Chains such as `a.b.c` do, though they are read in a loop.
+    fn checked(&mut self, part: Part) -> Result<Part, ParseAborted> {
+        if part.height > self.syntax.depth_max {
+            let issue = Issue::whole("max recursion depth exceeded");
+            self.builder.issues.push(issue);
+            return Err(ParseAborted);
+        }
+        Ok(part)
     }
 
     fn expression(&mut self) -> Result<Part, ParseAborted> {
@@ -163,17 +140,18 @@ impl<'a> Parser<'a> {
         let at = self.peek(0).at;
         let part = if self.take("?") {
             let id = self.builder.id(at);
-            let chosen = self.logical("||")?;
+            let chosen = self.within(Place::Middle, |parser| parser.logical("||"))?;
             self.expect(":")?;
             let other = self.expression()?;
             let height = condition.height.max(chosen.height).max(other.height) + 1;
+            let part = self.checked(Part { id, height })?;
             let args = vec![condition.id, chosen.id, other.id];
             let id = self.builder.call(id, "_?_:_", args);
-            Part { id, height }
+            Part { id, ..part }
         } else {
             condition
         };
-        self.leave(Rule::Expr, 1);
+        self.leave(Rule::Expr);
         Ok(part)
     }
 
@@ -237,20 +215,17 @@ impl<'a> Parser<'a> {
             ("in", "@in"),
         ];
         self.enter(Rule::Relation)?;
-        let mut levels = 1;
         let mut left = self.calc(1)?;
         loop {
             let loose = (tightness == 1).then(|| self.operator(&MARKS)).flatten();
             let Some(function) = loose else {
                 break;
             };
-            self.enter(Rule::Relation)?;
-            levels += 1;
             let id = self.builder.id(self.tokens[self.next - 1].at);
             let right = self.relation(2)?;
-            left = self.binary(id, function, left, right);
+            left = self.binary(id, function, left, right)?;
         }
-        self.leave(Rule::Relation, levels);
+        self.leave(Rule::Relation);
         Ok(left)
     }
 
@@ -258,7 +233,6 @@ impl<'a> Parser<'a> {
         const PRODUCTS: [(&str, &str); 3] = [("*", "_*_"), ("/", "_/_"), ("%", "_%_")];
         const SUMS: [(&str, &str); 2] = [("+", "_+_"), ("-", "_-_")];
         self.enter(Rule::Calc)?;
-        let mut levels = 1;
         let mut left = self.unary()?;
         loop {
             let product = (tightness <= 2).then(|| self.operator(&PRODUCTS)).flatten();
@@ -270,13 +244,11 @@ impl<'a> Parser<'a> {
                     None => break,
                 },
             };
-            self.enter(Rule::Calc)?;
-            levels += 1;
             let id = self.builder.id(self.tokens[self.next - 1].at);
             let right = self.calc(inner)?;
-            left = self.binary(id, function, left, right);
+            left = self.binary(id, function, left, right)?;
         }
-        self.leave(Rule::Calc, levels);
+        self.leave(Rule::Calc);
         Ok(left)
     }
 
@@ -288,22 +260,23 @@ impl<'a> Parser<'a> {
         })
     }
 
-    fn binary(&mut self, id: ExprId, function: &str, left: Part, right: Part) -> Part {
-        Part {
-            id: self.builder.call(id, function, vec![left.id, right.id]),
-            height: left.height.max(right.height) + 1,
-        }
+    fn binary(
+        &mut self,
+        id: ExprId,
+        function: &str,
+        left: Part,
+        right: Part,
+    ) -> Result<Part, ParseAborted> {
+        let height = left.height.max(right.height) + 1;
+        let part = self.checked(Part { id, height })?;
+        let id = self.builder.call(id, function, vec![left.id, right.id]);
+        Ok(Part { id, ..part })
     }
 
     fn unary(&mut self) -> Result<Part, ParseAborted> {
         let token = self.peek(0);
         if !begins(token) && token.kind != Kind::End && begins(self.peek(1)) {
-            let text = format!(
-                "Syntax error: extraneous input '{}' expecting {OPERANDS}",
-                token.text
-            );
-            self.complain(token.at, text);
-            self.next += 1;
+            self.extraneous(OPERANDS);
         }
         for (mark, function) in [("!", "!_"), ("-", "-_")] {
             let at = self.peek(0).at;
@@ -317,6 +290,10 @@ impl<'a> Parser<'a> {
             let mut count = 0;
             while self.take(mark) {
                 count += 1;
+            }
+            if mark == "-" && !begins_member(self.peek(0)) {
+                let minus = self.tokens[self.next - 1].at;
+                return Err(self.no_viable(minus));
             }
             if count % 2 == 0 {
                 return self.member();
@@ -333,26 +310,25 @@ impl<'a> Parser<'a> {
 
     fn member(&mut self) -> Result<Part, ParseAborted> {
         self.enter(Rule::Member)?;
-        let mut levels = 1;
         let mut part = self.primary()?;
         loop {
             let at = self.peek(0).at;
             if self.take(".") {
-                self.enter(Rule::Member)?;
                 part = self.selection(part, at)?;
             } else if self.take("[") {
-                self.enter(Rule::Member)?;
                 let function = self.optional_mark("_[_]", "_[?_]", at, "[?");
                 let id = self.builder.id(at);
-                let index = self.expression()?;
-                self.expect("]")?;
-                part = self.binary(id, function, part, index);
+                if function == "_[_]" {
+                    self.operand(INDEX)?;
+                }
+                let index = self.within(Place::Index, Self::expression)?;
+                self.close("]")?;
+                part = self.binary(id, function, part, index)?;
             } else {
                 break;
             }
-            levels += 1;
         }
-        self.leave(Rule::Member, levels);
+        self.leave(Rule::Member);
         Ok(part)
     }
 
@@ -381,11 +357,11 @@ impl<'a> Parser<'a> {
         if function.is_empty() && !quoted && self.take("(") {
             let id = self.builder.id(open);
             let (args, height) = self.arguments()?;
+            let height = height.max(operand.height) + 1;
+            let part = self.checked(Part { id, height })?;
             let target = Some(operand.id);
-            return Ok(Part {
-                id: self.builder.call_or_macro(id, &name, target, args),
-                height: height.max(operand.height) + 1,
-            });
+            let id = self.builder.call_or_macro(id, &name, target, args);
+            return Ok(Part { id, ..part });
         }
         let id = self.builder.id(dot);
         if function.is_empty() {
@@ -406,7 +382,7 @@ impl<'a> Parser<'a> {
             self.builder.set(id, call);
         }
         let height = operand.height + 1;
-        Ok(Part { id, height })
+        self.checked(Part { id, height })
     }
 
     /// Parses the name after a dot; true if it stands between backticks.
@@ -422,17 +398,10 @@ impl<'a> Parser<'a> {
                 let inner = &token.text[1..token.text.len() - 1];
                 Ok((inner.to_owned(), token.at, true))
             }
-            Kind::Word => Err(self.mismatch("IDENTIFIER")),
-            _ => {
-                let begin = self.tokens.iter().position(|token| token.at == dot);
-                let begin = begin.unwrap_or(self.next).min(self.next);
-                let input: String = self.tokens[begin..=self.next.min(self.tokens.len() - 1)]
-                    .iter()
-                    .map(|token| token.text.as_str())
-                    .collect();
-                let text = format!("Syntax error: no viable alternative at input '{input}'");
-                Err(self.complain(token.at, text))
-            }
+            // Upstream rewrites its text if a word directly follows the dot.
+            Kind::Word if token.at == dot + 1 => Err(self.mismatch("IDENTIFIER")),
+            _ if self.tokens[self.next - 1].is("?") => Err(self.mismatch(FIELD)),
+            _ => Err(self.no_viable(dot)),
         }
     }
 
@@ -452,8 +421,8 @@ impl<'a> Parser<'a> {
             Kind::Name => self.name(),
             Kind::Mark if token.is(".") => self.name(),
             Kind::Mark if self.take("(") => {
-                let inner = self.expression()?;
-                self.expect(")")?;
+                let inner = self.within(Place::Brackets, Self::expression)?;
+                self.close(")")?;
                 Ok(inner)
             }
             Kind::Mark if self.take("[") => self.list(token.at),
@@ -475,14 +444,10 @@ impl<'a> Parser<'a> {
         let dot = self.take(".");
         let token = self.peek(0);
         if token.kind != Kind::Name {
-            return Err(if token.kind == Kind::Word {
+            return Err(if token.kind == Kind::Word && token.at == begin + 1 {
                 self.mismatch("IDENTIFIER")
             } else {
-                let text = format!(
-                    "Syntax error: mismatched input '{}' expecting IDENTIFIER",
-                    token.text
-                );
-                self.complain(token.at, text)
+                self.no_viable(begin)
             });
         }
         if let Some(names) = self.message_name() {
@@ -525,4 +490,9 @@ fn begins(token: &Token) -> bool {
         Kind::Quoted | Kind::End => false,
         Kind::Mark => ["[", "{", "(", ".", "-", "!"].contains(&token.text.as_str()),
     }
+}
+
+/// Returns true for a token that may begin what a minus belongs to.
+fn begins_member(token: &Token) -> bool {
+    begins(token) && !token.is("-") && !token.is("!")
 }

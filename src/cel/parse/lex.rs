@@ -70,7 +70,7 @@ pub(super) fn tokens(letters: &[char]) -> (Vec<Token>, Vec<Issue>) {
             }
             // The lexer reads on until no token can begin like that, and skips what it read.
             Err(read) => {
-                let bad: String = rest.iter().take(read + 1).map(|it| shown(*it)).collect();
+                let bad: String = rest.iter().take(read + 1).collect();
                 let text = format!("Syntax error: token recognition error at: '{bad}'");
                 issues.push(Issue::at(at, text));
                 at += read + 1;
@@ -83,15 +83,6 @@ pub(super) fn tokens(letters: &[char]) -> (Vec<Token>, Vec<Issue>) {
         at: letters.len(),
     });
     (tokens, issues)
-}
-
-fn shown(letter: char) -> String {
-    match letter {
-        '\n' => "\\n".to_owned(),
-        '\t' => "\\t".to_owned(),
-        '\r' => "\\r".to_owned(),
-        other => other.to_string(),
-    }
 }
 
 /// Returns the number of characters of white space or comments at the beginning.

@@ -129,6 +129,26 @@ proptest! {
 }
 
 #[test]
+fn what_an_expression_makes_is_limited() {
+    let doubled = format!("[[1, 2, 3]]{}[0].size()", ".map(x, x + x)".repeat(30));
+    let replaced = format!("'abcdefgh'{}.size()", ".replace('', 'abcdefgh')".repeat(20));
+    let joined = "lists.range(100000).map(x, 'a').join('".to_owned() + &"b".repeat(5_000) + "')";
+    let nested = ".map(x, [x, x])".repeat(60);
+    let compared = format!("[1]{nested} == [1]{nested}");
+    let walked = format!("[1]{nested}.isSorted()");
+    for text in [doubled, replaced, joined, compared, walked] {
+        let environment = Arc::new(Environment::kubernetes());
+        let ast = parse(&text, &environment.syntax).expect("it parses");
+        let program = Program::unchecked(&ast, &environment);
+        let outcome = program.evaluate(&[], 1_000_000_000).outcome;
+        assert!(
+            matches!(outcome, Err(Fault::Budget)),
+            "{text:.40}: {outcome:?}"
+        );
+    }
+}
+
+#[test]
 fn patterns_mean_what_they_mean_in_go() {
     let matching = [
         (r"^\d+$", "12"),

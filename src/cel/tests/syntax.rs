@@ -107,7 +107,10 @@ fn size_and_depth_are_limited() {
         "ERROR: <input>:-1:0: expression recursion limit exceeded: 250"
     );
     for chain in ["a".to_owned() + &".b".repeat(300), "1+".repeat(300) + "1"] {
-        assert!(complaint(&chain).contains("recursion limit exceeded: 250"));
+        assert_eq!(
+            complaint(&chain),
+            "ERROR: <input>:-1:0: max recursion depth exceeded"
+        );
     }
     let balanced = "a && ".repeat(1_000) + "b";
     assert!(parse(&balanced, &Syntax::kubernetes()).is_ok());

@@ -2,6 +2,7 @@
 
 use crate::environment::Environment;
 use crate::format::plain;
+use crate::limits::PARTS_MAX;
 use crate::types::Type;
 use crate::value::{Fault, List, Outcome, Value};
 
@@ -224,16 +225,31 @@ fn scientific(value: f64, precision: usize) -> String {
 }
 
 fn string(value: &Value<'_>) -> Result<String, String> {
+    let mut left = PARTS_MAX;
+    let text = string_within(value, &mut left)?;
+    if left == 0 {
+        return Err("the value has too many parts".to_owned());
+    }
+    Ok(text)
+}
+
+fn string_within(value: &Value<'_>, left: &mut u64) -> Result<String, String> {
+    *left = left.saturating_sub(1);
+    if *left == 0 {
+        return Ok(String::new());
+    }
     match value {
         Value::Double(value) if !value.is_finite() => Ok(special(*value)),
         Value::List(list) => {
-            let parts: Result<Vec<String>, String> = list.iter().map(|it| string(&it)).collect();
+            let parts = list.iter().map(|it| string_within(&it, left));
+            let parts: Result<Vec<String>, String> = parts.collect();
             Ok(format!("[{}]", parts?.join(", ")))
         }
         Value::Map(map) => {
             let mut parts = Vec::new();
             for (key, value) in map.iter() {
-                parts.push(format!("{}: {}", string(&key)?, string(&value)?));
+                let key = string_within(&key, left)?;
+                parts.push(format!("{key}: {}", string_within(&value, left)?));
             }
             parts.sort();
             Ok(format!("{{{}}}", parts.join(", ")))

@@ -3,6 +3,7 @@
 use crate::ast::{Entry, Expr, ExprId, Field};
 
 use super::super::lex::Kind;
+use super::complaints::{ARGUMENTS, FIELD, FIELDS, LIST, MAP, Place};
 use super::{ParseAborted, Parser, Part};
 
 impl Parser<'_> {
@@ -24,13 +25,16 @@ impl Parser<'_> {
         let at = self.expect("{")?;
         let id = self.builder.id(at);
         let (mut fields, mut height) = (Vec::new(), 0);
+        if !matches!(self.peek(0).kind, Kind::Name | Kind::Quoted) {
+            self.operand(FIELDS)?;
+        }
         while !self.take("}") {
             let field = self.builder.id(0);
             let optional = self.question();
             let (name, _, _) = self.entry_name()?;
             let colon = self.expect(":")?;
             self.place(field, colon);
-            let value = self.expression()?;
+            let value = self.within(Place::Value, Self::expression)?;
             height = height.max(value.height);
             fields.push(Field {
                 id: field,
@@ -38,8 +42,7 @@ impl Parser<'_> {
                 value: value.id,
                 optional,
             });
-            if !self.take(",") {
-                self.expect("}")?;
+            if !self.next_or_end("}")? {
                 break;
             }
         }
@@ -56,7 +59,7 @@ impl Parser<'_> {
         if matches!(token.kind, Kind::Name | Kind::Quoted) {
             self.field_name(token.at)
         } else {
-            Err(self.mismatch("{IDENTIFIER, ESC_IDENTIFIER}"))
+            Err(self.mismatch(FIELD))
         }
     }
 
@@ -78,36 +81,60 @@ impl Parser<'_> {
     pub(super) fn list(&mut self, at: usize) -> Result<Part, ParseAborted> {
         let id = self.builder.id(at);
         let (mut elements, mut optional, mut height) = (Vec::new(), Vec::new(), 0);
+        if self.take(",") {
+            self.expect("]")?;
+            return Ok(self.set_list(id, elements, optional, height));
+        }
+        if !self.peek(0).is("]") && !self.peek(0).is("?") {
+            self.operand(LIST)?;
+        }
         while !self.take("]") {
             if self.question() {
                 optional.push(u32::try_from(elements.len()).unwrap_or(u32::MAX));
             }
-            let element = self.expression()?;
+            let element = self.within(Place::List, Self::expression)?;
             height = height.max(element.height);
             elements.push(element.id);
-            if !self.take(",") {
-                self.expect("]")?;
+            if !self.next_or_end("]")? || self.ends("]")? {
                 break;
             }
         }
+        Ok(self.set_list(id, elements, optional, height))
+    }
+
+    fn set_list(
+        &mut self,
+        id: ExprId,
+        elements: Vec<ExprId>,
+        optional: Vec<u32>,
+        height: usize,
+    ) -> Part {
         let list = Expr::List {
             elements: elements.into(),
             optional: optional.into(),
         };
         self.builder.set(id, list);
-        Ok(Part { id, height })
+        Part { id, height }
     }
 
     pub(super) fn map(&mut self, at: usize) -> Result<Part, ParseAborted> {
         let id = self.builder.id(at);
         let (mut entries, mut height) = (Vec::new(), 0);
+        if self.take(",") {
+            self.expect("}")?;
+            self.builder.set(id, Expr::Map(entries.into()));
+            return Ok(Part { id, height });
+        }
+        if !self.peek(0).is("}") && !self.peek(0).is("?") {
+            self.operand(MAP)?;
+        }
         while !self.take("}") {
             let entry = self.builder.id(0);
             let optional = self.question();
-            let key = self.expression()?;
+            let key = self.within(Place::Key, Self::expression)?;
             let colon = self.expect(":")?;
             self.place(entry, colon);
-            let value = self.expression()?;
+            let value = self.within(Place::Value, Self::expression)?;
             height = height.max(key.height).max(value.height);
             entries.push(Entry {
                 id: entry,
@@ -115,8 +142,7 @@ impl Parser<'_> {
                 value: value.id,
                 optional,
             });
-            if !self.take(",") {
-                self.expect("}")?;
+            if !self.next_or_end("}")? || self.ends("}")? {
                 break;
             }
         }
@@ -129,15 +155,19 @@ impl Parser<'_> {
         if self.take(")") {
             return Ok((args, height));
         }
+        self.operand(ARGUMENTS)?;
+        if self.take(")") {
+            return Ok((args, height));
+        }
         loop {
-            let part = self.expression()?;
+            let part = self.within(Place::Arguments, Self::expression)?;
             args.push(part.id);
             height = height.max(part.height);
             if !self.take(",") {
                 break;
             }
         }
-        self.expect(")")?;
+        self.close(")")?;
         Ok((args, height))
     }
 }

@@ -1,0 +1,40 @@
+//! Limits of what an expression may compute in one step.
+//!
+//! Upstream's costs bound what is read, not always what is made: without these limits a short
+//! expression could take all memory. Beyond them an evaluation stops as beyond its budget.
+
+use crate::value::Fault;
+
+/// Most parts of values that one step walks through. Lists may contain one list many times, so that
+/// a short expression makes values whose parts cannot be counted in a lifetime.
+pub(crate) const PARTS_MAX: u64 = 10_000_000;
+/// Most bytes of a value inside a complaint.
+pub(crate) const SHOWN_BYTES_MAX: usize = 16 << 10;
+
+/// Most elements of a computed list. Concatenation costs little, so without a limit a short
+/// expression that doubles a list takes all memory.
+const ELEMENTS_MAX: usize = 1 << 21;
+/// Most bytes of a text that a function makes larger than its arguments.
+const TEXT_BYTES_MAX: usize = 16 << 20;
+
+/// Checks the size of a list before it is made.
+///
+/// # Errors
+/// Returns [`Fault::Budget`] beyond the limit.
+pub(crate) fn check_elements(count: usize) -> Result<(), Fault> {
+    if count > ELEMENTS_MAX {
+        return Err(Fault::Budget);
+    }
+    Ok(())
+}
+
+/// Checks the size of a text before it is made.
+///
+/// # Errors
+/// Returns [`Fault::Budget`] beyond the limit.
+pub(crate) fn check_text(bytes: usize) -> Result<(), Fault> {
+    if bytes > TEXT_BYTES_MAX {
+        return Err(Fault::Budget);
+    }
+    Ok(())
+}
