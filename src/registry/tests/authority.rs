@@ -284,3 +284,46 @@ async fn judges_that_look_at_no_object_are_asked_at_the_door_only() {
     site.answer(&request).await.expect("it was let in");
     assert_eq!(outside.0.lock().len(), 1);
 }
+
+/// An authorizer that allows everything but to create objects.
+struct Changes;
+
+impl PlaneAuthorizer for Changes {
+    fn authorize_at(&self, _: &Snapshot, attributes: &Attributes<'_>) -> Decision {
+        match attributes.verb {
+            "create" => Decision::NoOpinion("no creator".to_owned()),
+            _ => Decision::Allow,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_apply_that_creates_needs_the_right_to_create() {
+    let authorizers = vec![
+        ChainedAuthorizer::Fixed(Arc::new(Masters)),
+        ChainedAuthorizer::OfCut(Arc::new(Changes)),
+    ];
+    let site = open(authorizers, Vec::new()).await;
+    let apply = |name: &str| {
+        let body = format!(
+            r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}},"data":{{"a":"1"}}}}"#
+        );
+        let mut ask = Ask::patch(name, &body);
+        ask.content_type = Some("application/apply-patch+yaml");
+        ask.query.push(("fieldManager".to_owned(), "ci".to_owned()));
+        ask
+    };
+    let enter = async |ask: &Ask| site.enter(ask, "jane").await.expect("a change is allowed");
+    let refused = site.answer(&enter(&apply("new")).await).await;
+    let refused = refused.expect_err("it would be created");
+    assert_eq!(refused.code, 403, "{}", refused.message);
+    assert!(
+        refused.message.ends_with(": no creator"),
+        "{}",
+        refused.message
+    );
+    let changed = site.answer(&enter(&apply("x")).await).await;
+    changed.expect("it exists");
+    let created = site.send(apply("new")).await;
+    created.expect("a master may create");
+}
