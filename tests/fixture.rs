@@ -106,6 +106,17 @@ pub async fn fill(root: &Endpoint, made_by: &str) -> Result<Seen> {
     let admin = Client::open(root).await?;
     let path = format!("{CONTROL_PLANES}/{DELETED}");
     until(async || Ok(admin.get(&path).await?.status == 404)).await?;
+    Ok(Seen {
+        made_by: made_by.to_owned(),
+        ..look_again(root, resume_from).await?
+    })
+}
+
+/// Returns what clients see now in the planes of [`fill`], with a watch from this version.
+///
+/// # Errors
+/// Returns an error if the server refuses a request.
+pub async fn look_again(root: &Endpoint, resume_from: u64) -> Result<Seen> {
     let mut planes = BTreeMap::new();
     for name in PLANES {
         let resume_from = (name == "busy").then_some(resume_from);
@@ -113,7 +124,7 @@ pub async fn fill(root: &Endpoint, made_by: &str) -> Result<Seen> {
         planes.insert(name.to_owned(), seen.with_context(|| name.to_owned())?);
     }
     Ok(Seen {
-        made_by: made_by.to_owned(),
+        made_by: String::new(),
         planes,
         gone: vec![DELETED.to_owned()],
     })
@@ -228,7 +239,7 @@ async fn look(root: &Endpoint, name: &str, resume_from: Option<u64>) -> Result<P
         let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1&resourceVersion={from}");
         let events = client.watch(&path).await?.until_end().await?;
         seen.events = events.iter().filter_map(event_of).collect();
-        ensure!(seen.events.len() > 3, "a short history: {:?}", seen.events);
+        ensure!(seen.events.len() > 3, "a short history: {events:?}");
     }
     Ok(seen)
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
-use polyplane_plane::{Base, Flags, NewObject, RecordError, Version, external};
+use polyplane_plane::{Flags, NewObject, Numbering, RecordError, Version, external};
 use polyplane_ring::Pin;
 use polyplane_storage::{
     RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch, WatchEnd, prefix_end,
@@ -61,6 +61,8 @@ pub struct DirectoryEntry {
     pub pin: Pin,
     /// The version of the first put of the plane's object.
     pub born: Version,
+    /// The revision of that put in this store. In a copied store it is not that of the version.
+    created: Revision,
     /// True if the plane is being deleted.
     pub deleting: bool,
 }
@@ -70,7 +72,7 @@ impl DirectoryEntry {
     /// another revision is another plane's.
     #[must_use]
     pub fn created(&self) -> Revision {
-        self.born.revision(Base(0))
+        self.created
     }
 }
 
@@ -105,6 +107,7 @@ pub struct Directory {
     /// The store's prefix of the rows.
     prefix: Bytes,
     read: ReadRow,
+    numbering: Numbering,
     rows: RwLock<Rows>,
     /// The rows include every change up to this revision.
     reached: watch::Sender<Revision>,
@@ -119,7 +122,7 @@ pub struct Directory {
 
 impl Directory {
     /// Reads the directory, and keeps it up to date until `stop` is cancelled. `prefix` is the
-    /// store's prefix of the rows.
+    /// store's prefix of the rows, `numbering` says how the store numbers their versions.
     ///
     /// # Errors
     /// See [`DirectoryError`].
@@ -127,12 +130,14 @@ impl Directory {
         store: Arc<dyn Store>,
         prefix: Bytes,
         read: ReadRow,
+        numbering: Numbering,
         stop: CancellationToken,
     ) -> Result<Arc<Self>, DirectoryError> {
         let directory = Arc::new(Self {
             store,
             prefix,
             read,
+            numbering,
             rows: RwLock::default(),
             reached: watch::Sender::new(Revision(0)),
             changes: watch::Sender::new(0),
@@ -298,12 +303,12 @@ impl Directory {
         while let Some(page) = request {
             let reply = self.store.range(page.clone()).await?;
             for item in &reply.items {
-                let entry =
-                    self.entry(&item.key, &item.value, item.modified)
-                        .map_err(|source| DirectoryError::Record {
-                            key: String::from_utf8_lossy(&item.key).into_owned(),
-                            source,
-                        })?;
+                let entry = self
+                    .entry(&item.key, &item.value, item.modified, Some(item.created))
+                    .map_err(|source| DirectoryError::Record {
+                        key: String::from_utf8_lossy(&item.key).into_owned(),
+                        source,
+                    })?;
                 match entry {
                     Some((entry, layer)) => drop(rows.put(entry, &layer)),
                     None => self.skipped.store(true, Ordering::Release),
@@ -323,7 +328,7 @@ impl Directory {
         let Some(value) = &event.value else {
             return self.rows.write().remove(name_of(&event.key));
         };
-        match self.entry(&event.key, value, event.revision) {
+        match self.entry(&event.key, value, event.revision, None) {
             Ok(Some((entry, layer))) => {
                 let repinned = self.rows.write().put(entry, &layer);
                 if repinned {
@@ -338,15 +343,24 @@ impl Directory {
         }
     }
 
+    /// Reads an entry. `created` is the revision of the key's first put, if the caller knows it.
     fn entry(
         &self,
         key: &Bytes,
         value: &Bytes,
         modified: Revision,
+        created: Option<Revision>,
     ) -> Result<Option<(DirectoryEntry, Str)>, RecordError> {
-        let Some((object, born)) = external::read(Base(0), modified, value)? else {
+        let Some((object, born)) = external::read(self.numbering.base, modified, value)? else {
             return Ok(None);
         };
+        let created = created.or_else(|| {
+            let known = self.named(name_of(key));
+            let known = known.filter(|known| known.born == born);
+            known.map(|known| known.created)
+        });
+        // A row that was copied is known from the first read on.
+        let created = created.unwrap_or_else(|| born.revision(self.numbering.base));
         let NewObject { body, flags, .. } = object;
         Ok((self.read)(&body).map(|row| {
             let entry = DirectoryEntry {
@@ -356,6 +370,7 @@ impl Directory {
                 born_at: row.born_at,
                 pin: row.pin,
                 born,
+                created,
                 deleting: flags.has(Flags::DELETING),
             };
             (entry, row.layer)

@@ -32,11 +32,12 @@
 //! crate `plane`: 4 in `Plane::settled`; 12 in `write::follow`; 13 in `write::committer`; 14 in
 //! `history::past` (bookmarks). In the crate `server`: 20 in `peer::forward`. A replica that cannot
 //! reach the store polls its peers (`membership/peer_view`). `planes/level_floor` has the level floor: it
-//! decides which binaries may join, and which layer planes have.
+//! decides which binaries may join, and which layer planes have. `copy` fills a store from another one.
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
 mod backoff;
+mod copy;
 pub mod directory;
 mod membership;
 mod peers;
@@ -47,6 +48,8 @@ mod transactions;
 #[cfg(test)]
 mod tests;
 
+pub use copy::record::{CopyFigures, CopyRecordError};
+pub use copy::{CopyEnd, CopyError, CopyOptions, CopyState, StoreCopy};
 pub use directory::birth::{Birth, DirectoryKey};
 pub use membership::lease_terms::ChangeError;
 pub use membership::member_driver::JoinError;

@@ -19,6 +19,7 @@ pub(crate) mod release;
 mod streamed_states;
 mod take;
 
+use crate::copy::record::{CopyRecordError, read_numbering};
 use crate::directory::Directory;
 use crate::directory::birth::Birth;
 use crate::membership::ring::Ring;
@@ -32,8 +33,8 @@ use crate::records::Damaged;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Base, Committer, Derivation, Ended, Index, LayerHash, Layers, LogBounds, Memory, OpenError,
-    Plane, Version,
+    Committer, Derivation, Ended, Index, LayerHash, Layers, LogBounds, Memory, Numbering,
+    OpenError, Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -48,8 +49,8 @@ use uuid::Uuid;
 
 /// The root plane's id.
 pub const ROOT: &str = "root";
-const ROOT_KEY: &str = "root";
-const SECRET_KEY: &str = "secret";
+pub(crate) const ROOT_KEY: &str = "root";
+pub(crate) const SECRET_KEY: &str = "secret";
 const SECRET_BYTES: usize = 32;
 /// Number of planes that are handed off at once. More would make each hand-off, and so each plane's
 /// pause, longer.
@@ -84,6 +85,9 @@ pub enum StartError {
     /// A record of the store was not written by this program.
     #[error("the store's record {0:?} is damaged")]
     Damaged(&'static str),
+    /// The store is a copy that is not complete, or its copy record was not written by this program.
+    #[error("the store is no complete copy")]
+    Copy(#[source] CopyRecordError),
     /// The store's level floor was not written by this program.
     #[error("the store's level floor cannot be decoded")]
     Floor(#[from] Damaged),
@@ -171,6 +175,7 @@ pub struct Planes {
     floor: FloorSeen,
     options: PlanesOptions,
     secret: Bytes,
+    numbering: Numbering,
     root: (Version, String),
     started: Instant,
     slots: Mutex<HashMap<String, Arc<PlaneSlot>>>,
@@ -220,7 +225,9 @@ impl Planes {
         }
         let (_, secret) = ensure(&store, SECRET_KEY, secret).await?;
         let floor = FloorSeen::read(&store).await?;
-        let born = Version::new(Base(0), created, 0);
+        let (numbering, _) = read_numbering(&store).await?.map_err(StartError::Copy)?;
+        let of_store = || Version::new(numbering.planes.base, created, 0);
+        let born = numbering.root_born.unwrap_or_else(of_store);
         let planes = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             ring,
@@ -231,6 +238,7 @@ impl Planes {
             floor,
             options,
             secret,
+            numbering: numbering.planes,
             root: (born, record.born_at),
             started: Instant::now(),
             slots: Mutex::default(),
@@ -264,6 +272,11 @@ impl Planes {
         &self.options.memory
     }
 
+    /// Returns how the store numbers the history of its planes.
+    pub fn numbering(&self) -> Numbering {
+        self.numbering
+    }
+
     /// Returns the ring that this replica is in.
     pub fn ring(&self) -> &Arc<Ring> {
         &self.ring
@@ -285,7 +298,7 @@ impl Planes {
         let (born, born_at) = self.root.clone();
         Birth {
             id: ROOT.to_owned(),
-            base: 0,
+            base: self.numbering.base.0,
             layer,
             born,
             born_at,

@@ -51,6 +51,11 @@ pub(crate) fn adoption_key(replica: &ReplicaId) -> Bytes {
     [ADOPTIONS, replica.as_str().as_bytes()].concat().into()
 }
 
+/// Returns whether a key is that of an adoption.
+pub(crate) fn is_adoption(key: &[u8]) -> bool {
+    key.starts_with(ADOPTIONS)
+}
+
 /// Returns the replica whose adoption of the lease terms this key is.
 pub(crate) fn adoption_of(key: &[u8]) -> Option<ReplicaId> {
     let name = key.strip_prefix(ADOPTIONS)?;
@@ -274,7 +279,7 @@ pub(crate) fn decode_life(value: &[u8]) -> Option<Life> {
     serde_json::from_slice(value).ok()
 }
 
-fn json(record: &impl Serialize) -> Bytes {
+pub(crate) fn json(record: &impl Serialize) -> Bytes {
     let written = serde_json::to_vec(record);
     written.expect("a record is plain data").into()
 }

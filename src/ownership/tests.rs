@@ -3,6 +3,7 @@
 
 mod alone;
 mod chaos;
+mod copies;
 mod crashes;
 mod cut_off;
 mod frozen;
@@ -361,7 +362,8 @@ async fn follow_directory(town: &Town, replica: &Replica) {
     let follow = crate::directory::Directory::follow;
     // The directory is followed until the test ends.
     let stop = tokio_util::sync::CancellationToken::new();
-    let directory = follow(Arc::clone(&town.store), prefix, read_row, stop).await;
+    let numbering = replica.planes.numbering();
+    let directory = follow(Arc::clone(&town.store), prefix, read_row, numbering, stop).await;
     replica
         .planes
         .attach_directory(&directory.expect("it is read"));

@@ -34,6 +34,7 @@
 //! Invariant: this crate knows keys, bytes, versions and claims. It knows no kinds and no HTTP.
 //! What is published is durable, and nothing is sent to a client before it is published.
 
+mod copied;
 mod guard;
 mod history;
 mod key;
@@ -57,6 +58,7 @@ mod testing;
 #[cfg(test)]
 mod tests;
 
+pub use copied::{Copied, Numbering, copied_value};
 pub use guard::{
     Answerable, BarrierError, CommitGuard, Intake, NotAnswerable, NotDone, SendPermit, first_change,
 };
@@ -88,7 +90,7 @@ pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
 pub use state::index::{Index, IndexId, IndexRow};
 pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
 pub use state::{Snapshot, Start};
-pub use version::{Base, Stamp, Version};
+pub use version::{Base, Point, Stamp, Version};
 pub use write::committer::{Committer, DeleteError, delete_range};
 pub use write::external;
 pub use write::key_queue::KeyQueueGuard;

@@ -15,6 +15,7 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use crate::copied::Numbering;
 use crate::guard::{Answerable, CommitGuard, Intake, NotAnswerable};
 use crate::history::log::Log;
 use crate::key::{Key, Prefix};
@@ -67,7 +68,7 @@ pub struct PlaneStats {
 /// One control plane in its owner's memory. Opened with [`Plane::open`].
 pub struct Plane {
     id: String,
-    base: Base,
+    numbering: Numbering,
     context: Context,
     layers: Arc<Layers>,
     keys: KeySpace,
@@ -137,9 +138,10 @@ impl Plane {
             imported,
         } = loaded;
         let sequencer = Sequencer::new(root.clone());
+        let numbering = params.numbering();
         Arc::new(Self {
             id: params.record.id,
-            base: Base(params.record.base),
+            numbering,
             context,
             layers: params.layers,
             keys,
@@ -161,9 +163,7 @@ impl Plane {
             acquired: params.acquired,
             // No bookmark of an earlier owner is newer than the acquire, and everything up to the
             // acquire is loaded.
-            newest_bookmark: AtomicU64::new(
-                Version::after(Base(params.record.base), params.acquired).raw(),
-            ),
+            newest_bookmark: AtomicU64::new(Version::after(numbering.base, params.acquired).raw()),
             opened,
             history: OnceCell::new(),
             observer: OnceLock::new(),
@@ -202,7 +202,13 @@ impl Plane {
     /// Returns the number that is added to the store's revisions to make versions.
     #[must_use]
     pub fn base(&self) -> Base {
-        self.base
+        self.numbering.base
+    }
+
+    /// Returns how the store numbers the plane's history.
+    #[must_use]
+    pub fn numbering(&self) -> Numbering {
+        self.numbering
     }
 
     /// Returns the published state: everything in it is durable. Its version is not below that of

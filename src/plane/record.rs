@@ -5,17 +5,18 @@
 //! replaced; a part with a delete ends with the plane's head record, which carries the part's first
 //! index and the versions of the deleted objects. An external write, which does not go through the
 //! sequencer, is marked as such and carries no version: it has a transaction of its own, whose
-//! revision is enough.
+//! revision is enough. In a copy of a store the revisions are others, so each value that the copy
+//! wrote also has its event's point; a write after the copy needs none.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
-use polyplane_storage::prefix_end;
+use polyplane_storage::{Revision, prefix_end};
 
 use crate::key::{Key, Prefix};
 use crate::layers::chain::record::StepsRecord;
 use crate::packed::unpack;
 use crate::state::entry::{Flags, NewObject, Versions};
-use crate::version::Version;
+use crate::version::{Base, Point, Version};
 
 /// The number of the form of all values but steps with a fold.
 const FORMAT: u8 = 1;
@@ -26,6 +27,10 @@ const FOLDED: u8 = 2;
 const PACKED: u8 = 3;
 /// The newest form that this program reads.
 const NEWEST: u8 = PACKED;
+/// Added to the number of the form in a value that a copy of the store wrote: the event's point stands
+/// behind the index, because the revision in the copy is another one. A program that does not know
+/// copies takes the sum for a newer form.
+const COPIED: u8 = 0x80;
 const OBJECT: u8 = 0;
 const TOMBSTONE: u8 = 1;
 const HEAD: u8 = 2;
@@ -34,6 +39,8 @@ const MARKER: u8 = 4;
 const STEPS: u8 = 5;
 /// Bytes of the format, the kind and the index, with which every value starts.
 const START_LEN: usize = 3;
+/// Bytes of the point in a copied value.
+const POINT_LEN: usize = 8;
 /// Bytes between the start of an object's value and its storage version: flags, two versions,
 /// expiry, slot, labels.
 const OBJECT_LEN: usize = 1 + 8 + 8 + 8 + 4 + 4 + 4 + 1;
@@ -288,17 +295,85 @@ fn start(out: &mut BytesMut, kind: u8, index: u8) {
     out.put_u8(index);
 }
 
+/// A decoded value, and its event's point if the value was copied from another store.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) record: Record,
+    copied: Option<Point>,
+}
+
+impl Stored {
+    /// Returns the point of the event that put the value at a revision.
+    pub(crate) fn point(&self, base: Base, modified: Revision) -> Point {
+        self.copied.unwrap_or(Point::of(base, modified))
+    }
+}
+
+/// Returns the point that a value names if it was copied from another store, without decoding the
+/// rest.
+pub(crate) fn copied_point(value: &[u8]) -> Option<Point> {
+    let copied = value.first().is_some_and(|format| format & COPIED != 0);
+    let point = value.get(START_LEN..START_LEN + POINT_LEN)?;
+    let point = u64::from_be_bytes(point.try_into().ok()?);
+    copied.then(|| Point::from_number(point)).flatten()
+}
+
+/// Returns a value as a copy of its store has it, with the event's point: `None` for a marker, which
+/// only distinguishes the commits of an owner. The rest of the value is not looked at.
+pub(crate) fn encode_copied(
+    base: Base,
+    modified: Revision,
+    value: &Bytes,
+) -> Result<Option<Bytes>, RecordError> {
+    let [format, kind, _, ..] = value[..] else {
+        return Err(RecordError::Damaged);
+    };
+    match (format & !COPIED, kind) {
+        (0, _) => return Err(RecordError::Damaged),
+        (form, _) if form > NEWEST => return Err(RecordError::Newer(format)),
+        (_, MARKER) => return Ok(None),
+        _ => {}
+    }
+    if format & COPIED != 0 {
+        return Ok(Some(value.clone()));
+    }
+    let mut out = BytesMut::with_capacity(value.len() + POINT_LEN);
+    out.put_u8(format | COPIED);
+    out.put_slice(&value[1..START_LEN]);
+    out.put_u64(Point::of(base, modified).number());
+    out.put_slice(&value[START_LEN..]);
+    Ok(Some(out.freeze()))
+}
+
 pub(crate) fn decode(value: &Bytes) -> Result<Record, RecordError> {
+    decode_stored(value).map(|stored| stored.record)
+}
+
+pub(crate) fn decode_stored(value: &Bytes) -> Result<Stored, RecordError> {
     let mut rest = value.clone();
     if rest.len() < START_LEN {
         return Err(RecordError::Damaged);
     }
     let format = rest.get_u8();
-    if format > NEWEST {
+    if format & !COPIED > NEWEST {
         return Err(RecordError::Newer(format));
     }
-    let kind = rest.get_u8();
-    let index = rest.get_u8();
+    let start = (rest.get_u8(), rest.get_u8());
+    let mut copied = None;
+    if format & COPIED != 0 {
+        copied = Some(copied_point(value).ok_or(RecordError::Damaged)?);
+        rest.advance(POINT_LEN);
+    }
+    let record = decode_record(format & !COPIED, start, rest)?;
+    Ok(Stored { record, copied })
+}
+
+/// Decodes what stands behind the start, which has this kind and index.
+fn decode_record(
+    format: u8,
+    (kind, index): (u8, u8),
+    mut rest: Bytes,
+) -> Result<Record, RecordError> {
     match kind {
         OBJECT if format == FORMAT || format == PACKED => {
             let (header, object) = decode_object(index, rest, format == PACKED)?;
@@ -422,6 +497,23 @@ mod tests {
         for len in 0..START_LEN + OBJECT_LEN {
             assert!(decode(&value.slice(..len)).is_err(), "{len} bytes of it");
         }
+
+        let copied = encode_copied(Base(100), Revision(9), &value).expect("it decodes");
+        let copied = copied.expect("it is the plane's");
+        assert_eq!(copied.len(), value.len() + POINT_LEN);
+        let stored = decode_stored(&copied).expect("it decodes");
+        let point = stored.point(Base(7), Revision(1));
+        assert_eq!(point, Point::of(Base(100), Revision(9)));
+        assert_eq!(copied_point(&copied), Some(point));
+        let again = encode_copied(Base(5), Revision(5), &copied);
+        assert_eq!(
+            again,
+            Ok(Some(copied)),
+            "a copy of a copy has the first point"
+        );
+        assert_eq!(copied_point(&value), None);
+        let none = encode_copied(Base(0), Revision(9), &encode_marker());
+        assert_eq!(none, Ok(None));
 
         let head = encode_head(4, &[Version::from_raw(8), Version::from_raw(9)]);
         let Ok(Record::Head { index: 4, deleted }) = decode(&head) else {

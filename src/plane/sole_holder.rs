@@ -125,6 +125,7 @@ impl SoleHolder {
             log: LogBounds::default(),
             external: None,
             import: None,
+            copied: None,
         }
     }
 

@@ -13,7 +13,45 @@ use polyplane_storage::Revision;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Base(pub u64);
 
-/// A point in a plane's history: `(base + revision) << 8 | index`.
+/// The place of a transaction in a plane's history, from which the versions of its events are made:
+/// the revision in the store where it was committed, plus that store's base. A copy of the store
+/// keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point(u64);
+
+impl Point {
+    /// Returns the point of a transaction of this store.
+    #[must_use]
+    pub fn of(base: Base, revision: Revision) -> Self {
+        Self(base.0 + revision.0)
+    }
+
+    /// Returns the point with this number; `None` if it is too large for a version.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Self> {
+        (number <= u64::MAX >> 8).then_some(Self(number))
+    }
+
+    /// Returns the point as a number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+
+    /// Returns the version of one event.
+    #[must_use]
+    pub fn version(self, index: u8) -> Version {
+        Version(self.0 << 8 | u64::from(index))
+    }
+
+    /// Returns the version after all events of the transaction.
+    #[must_use]
+    pub fn end(self) -> Version {
+        self.version(Version::END)
+    }
+}
+
+/// A moment in a plane's history: `(base + revision) << 8 | index`.
 ///
 /// Indexes 0 to 254 number the events of one transaction, 255 means after all of it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,7 +66,7 @@ impl Version {
     /// Returns the version of one event.
     #[must_use]
     pub fn new(base: Base, revision: Revision, index: u8) -> Self {
-        Self((base.0 + revision.0) << 8 | u64::from(index))
+        Point::of(base, revision).version(index)
     }
 
     /// Returns the version after all events of a revision, as lists and bookmarks carry it.

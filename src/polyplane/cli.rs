@@ -3,8 +3,10 @@
 
 pub mod limits;
 pub mod memory;
+pub mod store_command;
 
 use crate::cli::limits::LimitOptions;
+use crate::cli::store_command::StoreCommand;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -28,6 +30,8 @@ pub enum Command {
     Drain(DrainOptions),
     /// Creates the keys and certificates of a ring in a folder, and prints where they are.
     Certs(CertsOptions),
+    /// Works on stores that no server uses: copies one into another.
+    Store(StoreCommand),
     /// Manages control planes of a running server, like `kubectl plane`.
     Plane(PluginCommand),
 }

@@ -4,7 +4,7 @@
 //! It is a library so that a test can build a binary of another release from it: the difference
 //! between two releases for stores and planes is a [`Release`], which [`run`] gets as an argument.
 //!
-//! `cli` has every flag; `up`, `serve` and `drain` are the commands; `plugin` is `kubectl plane`. A
+//! `cli` has every flag; `up`, `serve`, `drain` and `store copy` are the commands; `plugin` is `kubectl plane`. A
 //! command opens a `store` and assembles a `replica`: its membership of the ring, its planes, and
 //! the backend of the server.
 //!
@@ -19,6 +19,7 @@ mod serve;
 mod store;
 mod up;
 
+use crate::cli::store_command::StoreAction;
 use clap::{CommandFactory, Parser};
 use std::io::Write;
 use std::process::ExitCode;
@@ -49,6 +50,9 @@ pub fn run(release: Arc<Release>) -> ExitCode {
             cli::Command::Serve(options) => serve::run(*options, release),
             cli::Command::Drain(options) => drain::run(options),
             cli::Command::Certs(options) => serve::certs(&options),
+            cli::Command::Store(command) => match command.action {
+                StoreAction::Copy(options) => store::copy::run(*options, release),
+            },
             cli::Command::Plane(command) => plugin::run(command),
         }
     };

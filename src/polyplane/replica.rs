@@ -364,11 +364,10 @@ async fn build_directory(
     let (planes, root_layer) = started.await?;
     settled(setup, async || planes.layers().bring(layer).await).await?;
     let rows = settled(setup, async || {
-        let (prefix, store) = (
-            plane_directory::directory_prefix(),
-            Arc::clone(&setup.store),
-        );
-        Directory::follow(store, prefix, plane_directory::read_row, stop.clone()).await
+        let store = Arc::clone(&setup.store);
+        let prefix = plane_directory::directory_prefix();
+        let (read, numbering) = (plane_directory::read_row, planes.numbering());
+        Directory::follow(store, prefix, read, numbering, stop.clone()).await
     });
     let rows = rows.await?;
     planes.attach_directory(&rows);

@@ -1,6 +1,9 @@
-//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`. This
-//! module does not know what the store contains.
+//! Opens the store that the flags name: an embedded one for `up`, a shared one for `serve`, two of any
+//! kind for `store copy`. This module does not know what the store contains.
 
+pub mod copy;
+pub mod location;
+pub mod progress;
 pub mod wait;
 
 use crate::cli::{StoreKind, StoreOptions};
@@ -65,7 +68,7 @@ pub async fn shared(options: &StoreOptions, wait: &StoreWait) -> anyhow::Result<
         // Built in each attempt, because somebody may have replaced a password or a certificate.
         let etcd = EtcdOptions {
             open_timeout: this_time,
-            ..etcd_options(options)?
+            ..etcd_options(options, SERVE)?
         };
         let endpoints = etcd.endpoints.join(", ");
         let store = EtcdStore::connect(etcd).await;
@@ -80,15 +83,35 @@ pub async fn shared(options: &StoreOptions, wait: &StoreWait) -> anyhow::Result<
 /// # Errors
 /// Returns an error if the options do not fit together, or a file that they name cannot be used.
 pub fn check(options: &StoreOptions) -> anyhow::Result<()> {
-    etcd_options(options).map(drop)
+    etcd_options(options, SERVE).map(drop)
 }
 
-fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
+/// How messages name the options of a store.
+#[derive(Debug, Clone, Copy)]
+pub struct Naming {
+    /// The option with the URL.
+    pub url: &'static str,
+    /// The beginning of the names of the other options.
+    pub option: &'static str,
+}
+
+/// The options of `serve`.
+const SERVE: Naming = Naming {
+    url: "--store",
+    option: "--store-",
+};
+
+/// Returns how to connect to etcd.
+///
+/// # Errors
+/// Returns an error if the options do not fit together, or a file that they name cannot be used.
+pub fn etcd_options(options: &StoreOptions, naming: Naming) -> anyhow::Result<EtcdOptions> {
+    let Naming { url, option } = naming;
     let (secure, hosts) = match options.store.split_once("://") {
         Some(("etcd", hosts)) => (false, hosts),
         Some(("etcds", hosts)) => (true, hosts),
         _ => bail!(
-            "--store: {:?} has an unknown scheme; use etcd://HOST:PORT[,HOST:PORT], or etcds:// for TLS",
+            "{url}: {:?} has an unknown scheme; use etcd://HOST:PORT[,HOST:PORT], or etcds:// for TLS",
             options.store
         ),
     };
@@ -97,21 +120,21 @@ fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
     for host in hosts.trim_end_matches('/').split(',') {
         let port = host.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
         if !matches!(port, Some(Ok(port)) if port > 0) {
-            bail!("--store: {host:?} is not HOST:PORT; write for example etcd://etcd-0:2379");
+            bail!("{url}: {host:?} is not HOST:PORT; write for example etcd://etcd-0:2379");
         }
         endpoints.push(format!("{scheme}://{host}"));
     }
     let named = [&options.store_ca, &options.store_cert, &options.store_key];
     if !secure && named.iter().any(|file| file.is_some()) {
         bail!(
-            "--store: {:?} does not use TLS, but certificates are given; use etcds://{hosts}, or \
-             leave out --store-ca, --store-cert and --store-key",
+            "{url}: {:?} does not use TLS, but certificates are given; use etcds://{hosts}, or leave out \
+             {option}ca, {option}cert and {option}key",
             options.store
         );
     }
     if !options.store_prefix.ends_with('/') {
         bail!(
-            "--store-prefix: {0:?} does not end with a slash, so the keys of another ring could begin \
+            "{option}prefix: {0:?} does not end with a slash, so the keys of another ring could begin \
              with it; use \"{0}/\"",
             options.store_prefix
         );
@@ -127,7 +150,7 @@ fn etcd_options(options: &StoreOptions) -> anyhow::Result<EtcdOptions> {
         ..EtcdOptions::default()
     };
     etcd.check()
-        .context("--store-ca, --store-cert, --store-key, --store-password-file")?;
+        .with_context(|| format!("{option}ca, {option}cert, {option}key, {option}password-file"))?;
     Ok(etcd)
 }
 

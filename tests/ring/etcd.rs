@@ -291,6 +291,21 @@ impl Cluster {
         bail!("no member says that it leads")
     }
 
+    /// Drops the history before the newest revision.
+    ///
+    /// # Errors
+    /// Returns an error if no member does so.
+    pub async fn compact(&self) -> Result<()> {
+        let path = "/v3/maintenance/status";
+        let status = self.ask(0, Method::POST, path, &json!({})).await?;
+        let newest = &status["header"]["revision"];
+        let compact = json!({"revision": newest, "physical": true});
+        let path = "/v3/kv/compaction";
+        let answer = self.ask(0, Method::POST, path, &compact).await?;
+        ensure!(answer["header"].is_object(), "no compaction: {answer}");
+        Ok(())
+    }
+
     /// Raises or clears the alarm that there is no space.
     ///
     /// # Errors

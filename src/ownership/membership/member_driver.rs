@@ -5,6 +5,7 @@
 //! lease is renewed only if a task of that executor has run between two ticks (PROTOCOL 18).
 
 use crate::backoff::Backoff;
+use crate::copy::record::{CopyRecordError, read_numbering};
 use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
@@ -56,6 +57,12 @@ pub enum JoinError {
         /// This program's level.
         level: u32,
     },
+    /// The store is the target of a copy that is not complete.
+    #[error(
+        "the store is the target of a copy from {0} that is not complete; run `polyplane store copy` again to \
+         complete it, or use an empty store"
+    )]
+    Unfinished(String),
     /// A record of the store was not written by this program.
     #[error("a record of the store cannot be decoded")]
     Damaged(#[from] Damaged),
@@ -473,6 +480,13 @@ async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, 
         }
         Ok(_) => {}
         Err(damaged) => return Ok(Err(damaged.into())),
+    }
+    // Read after the floor, which a copy puts together with its first record: if the floor that the join
+    // compares is older than a copy, the join is refused.
+    match read_numbering(store).await? {
+        Ok(_) => {}
+        Err(CopyRecordError::Unfinished(from)) => return Ok(Err(JoinError::Unfinished(from))),
+        Err(CopyRecordError::Damaged(damaged)) => return Ok(Err(damaged.into())),
     }
     let observed = terms.map(|found| {
         let value = decode_terms(&found.value)?;

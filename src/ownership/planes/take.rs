@@ -324,6 +324,7 @@ impl Planes {
         };
         let opened = Plane::open(PlaneParams {
             record,
+            copied: self.numbering().copied,
             born: birth.born,
             born_at: birth.born_at.clone(),
             layers: Arc::clone(self.layers()),

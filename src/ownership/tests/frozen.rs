@@ -10,6 +10,7 @@ use polyplane_ring::{Pin, ReplicaId, Weight};
 use polyplane_tests::frozen::{Written, records};
 
 use super::*;
+use crate::copy::record::{COPY_KEY, CopyFigures, CopyProgress, CopyRecord, SourceId};
 use crate::directory::birth::{Birth, DirectoryKey};
 use crate::membership::member_record::{MemberRecord, decode_member, member_key};
 use crate::peers::{Figures, Life, PeerMessage, PeerReply, ViewMember};
@@ -65,6 +66,31 @@ fn adoption() -> Adoption {
     Adoption::new(Incarnation::new(41), fencing::Revision::new(57))
 }
 
+fn copy(progress: CopyProgress) -> CopyRecord {
+    let figures = |planes, bytes| CopyFigures {
+        planes,
+        objects: 30,
+        bytes,
+        revisions: 5,
+    };
+    CopyRecord {
+        source: SourceId {
+            root_created: 3,
+            copied_at: 0,
+            begins: 40,
+            ends: 45,
+        },
+        from: ".polyplane".to_owned(),
+        root_born: Version::from_raw(770),
+        begins: 40,
+        ends: 45,
+        content: figures(3, 0),
+        total: figures(2, 0),
+        done: figures(1, 999),
+        progress,
+    }
+}
+
 fn kept() -> Vec<Written> {
     let released = |successor: Option<&str>| FenceState::Released {
         head: fencing::Revision::new(7),
@@ -101,6 +127,30 @@ fn kept() -> Vec<Written> {
         Written::new("key of the floor", FLOOR_KEY),
         Written::new("floor, raised", encode_floor(&floor(None, Some("ab12")))),
         Written::new("floor, being raised", encode_floor(&floor(Some(2), None))),
+        Written::new("key of a copy's record", COPY_KEY),
+        Written::new(
+            "copy, state",
+            copy(CopyProgress::State {
+                after: "p/a/o/x".to_owned(),
+            })
+            .encode(),
+        ),
+        Written::new(
+            "copy, history begins",
+            copy(CopyProgress::History {
+                begins_at: None,
+                through: 40,
+            })
+            .encode(),
+        ),
+        Written::new(
+            "copy, complete",
+            copy(CopyProgress::Complete {
+                begins_at: 7,
+                ends_at: 12,
+            })
+            .encode(),
+        ),
         Written::new(
             "key of a complaint",
             complaint_key(&replica("polyplane-0"), &replica("polyplane-1")),
@@ -122,6 +172,7 @@ fn read_kept(name: &str, bytes: &[u8]) -> Result<String> {
         "adoption" => format!("{:?}", decode_adoption(bytes).context("no adoption")?),
         "key of an adoption" => format!("{:?}", adoption_of(bytes).context("no adoption")?),
         "floor" => format!("{:?}", decode_floor(bytes)?),
+        "copy" => format!("{:?}", CopyRecord::decode(bytes)?),
         "complaint" => format!("{:?}", decode_life(bytes).context("no life")?),
         "key of a complaint" => format!("{:?}", complaint_of(bytes).context("no complaint")?),
         _ => String::from_utf8(bytes.to_vec())?,

@@ -13,14 +13,14 @@ use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, St
 use crate::history::event::Event;
 use crate::history::expired_cause::ExpiredCause;
 use crate::history::hub::Floor;
-use crate::key::Key;
+use crate::key::{Key, Prefix};
 use crate::layers::chain::record::StepsRecord;
 use crate::layers::layer_store::LayerStoreError;
 use crate::layers::template_values::{TemplateValues, ValuesOverTime};
 use crate::plane::Plane;
-use crate::record::{Record, RecordError, decode};
+use crate::record::{Record, RecordError, Stored, copied_point, decode, decode_stored};
 use crate::state::entry::{Entry, ObjectRef, Versions};
-use crate::version::{Base, Stamp, Version};
+use crate::version::{Base, Point, Stamp, Version};
 use crate::yielding::YieldBudget;
 
 /// Bytes of the objects in the events that are rebuilt at a time. Older events are dropped, as the
@@ -43,11 +43,7 @@ impl Plane {
         // Read before the history: every layer step taken after this point shows in the history.
         let template_values = Arc::clone(&self.published().template_values);
         // The log needs no events from before the birth, so the read begins there.
-        let born = self
-            .birth()
-            .revision(self.base())
-            .min(self.opened().revision);
-        let mut after = Revision(born.0.saturating_sub(1));
+        let mut after = self.revision_before_birth();
         let past = loop {
             match self.read_past(after).await {
                 Ok(past) => break past,
@@ -75,13 +71,33 @@ impl Plane {
             Ok(Rebuilt { events, floor, .. }) => {
                 let events = Vec::from(events);
                 let defined = self.context().derive.defined(&events);
-                self.log().prepend(events, &defined, floor);
+                let later = self.floor_of_external();
+                self.log().prepend(events, &defined, floor, later);
             }
             Err(error) => {
                 tracing::warn!(plane = self.id(), %error, "the history cannot be decoded");
             }
         }
         Ok(())
+    }
+
+    /// Returns a revision that is older than the plane's birth, as far as this store has it.
+    fn revision_before_birth(&self) -> Revision {
+        let numbering = self.numbering();
+        let born = numbering.revision_before(self.birth());
+        let born = born.min(numbering.revision_before(self.opened().head));
+        match numbering.copied {
+            Some(copied) if born <= copied.begins_at => copied.begins_at,
+            Some(_) | None => Revision(born.0.saturating_sub(1)),
+        }
+    }
+
+    /// Returns where the history of the external resource begins if the store is a copy: after the copy,
+    /// because the replicas of the source, whose objects these were, are not in the copy.
+    fn floor_of_external(&self) -> Option<(Prefix, Floor)> {
+        let resource = self.follow()?.prefix().resource_prefix();
+        let ends = self.numbering().copied?.ends.end();
+        Some((resource, Floor::new(ends, ExpiredCause::BeforeBirth)))
     }
 
     async fn read_past(&self, after: Revision) -> Result<Past, ReadError> {
@@ -121,7 +137,7 @@ impl Plane {
     ) -> Result<ValuesOverTime, LayerStoreError> {
         let chain = Arc::clone(newest.chain());
         let mut values_over_time = ValuesOverTime::new(newest);
-        let begins = Version::after(self.base(), past.after);
+        let begins = self.numbering().version_after(past.after);
         if chain.fold().is_none_or(|fold| fold.newest() <= begins) {
             return Ok(values_over_time);
         }
@@ -142,11 +158,10 @@ impl Plane {
         let Some(value) = value.filter(|_| event.key == self.keys().steps()) else {
             return Ok(None);
         };
-        match decode(value)? {
-            Record::Steps { index, steps } => {
-                let version = Version::new(self.base(), event.revision, index);
-                Ok(Some((version, steps)))
-            }
+        let stored = decode_stored(value)?;
+        let point = stored.point(self.base(), event.revision);
+        match stored.record {
+            Record::Steps { index, steps } => Ok(Some((point.version(index), steps))),
             _ => Err(RecordError::Damaged),
         }
     }
@@ -159,7 +174,7 @@ impl Plane {
     ) -> Result<Rebuilt, RecordError> {
         let opened = self.opened();
         // A version from before the birth belongs to an earlier plane of the same name.
-        let oldest = Version::after(self.base(), past.after);
+        let oldest = self.numbering().version_after(past.after);
         let floor = if oldest > self.birth() {
             Floor::new(oldest, ExpiredCause::Compacted)
         } else {
@@ -178,11 +193,12 @@ impl Plane {
             let Some(key) = self.keys().key_of(&item.key)? else {
                 continue;
             };
-            let (object, versions) = match decode(&item.value)? {
+            let stored = decode_stored(&item.value)?;
+            let point = stored.point(self.base(), item.modified);
+            let (object, versions) = match stored.record {
                 Record::External(object) => (object, external_versions(self.base(), item)),
                 Record::Object { header, object } => {
-                    let version = Version::new(self.base(), item.modified, header.index);
-                    (object, header.versions(version))
+                    (object, header.versions(point.version(header.index)))
                 }
                 Record::Marker => continue,
                 Record::Tombstone { .. } | Record::Head { .. } | Record::Steps { .. } => {
@@ -192,9 +208,11 @@ impl Plane {
             let entry = self.entry_of(&key, versions, &object);
             rebuilt.newest.insert(key, Some(entry));
         }
-        let of_revision = |a: &StoreEvent, b: &StoreEvent| a.revision == b.revision;
-        for part in past.history.events.chunk_by(of_revision) {
-            if part[0].revision > opened.revision {
+        for part in past.history.events.chunk_by(is_of_one_part) {
+            let (revision, point) = (part[0].revision, self.point_of(part));
+            let numbering = self.numbering();
+            if revision > opened.revision || numbering.is_copied_after(opened.head, revision, point)
+            {
                 break;
             }
             yield_budget.spend(part.iter().map(bytes_of).sum()).await;
@@ -222,13 +240,14 @@ impl Plane {
     }
 
     fn rebuild_part(&self, part: &[StoreEvent], rebuilt: &mut Rebuilt) -> Result<(), RecordError> {
-        let revision = part[0].revision;
+        let point = self.point_of(part);
         let mut steps = Vec::with_capacity(part.len());
         let mut external = Vec::new();
         let mut first = None;
         let mut deleted = Vec::new().into_iter();
         for event in part {
-            let record = event.value.as_ref().map(decode).transpose()?;
+            let record = event.value.as_ref().map(decode_stored).transpose()?;
+            let record = record.map(|Stored { record, .. }| record);
             if matches!(record, Some(Record::Marker)) {
                 continue;
             }
@@ -254,7 +273,7 @@ impl Plane {
             steps.push((key, record, event.previous.as_ref()));
         }
         for (at, (key, record)) in external.into_iter().enumerate() {
-            let version = Version::new(self.base(), revision, index_of(at)?);
+            let version = point.version(index_of(at)?);
             rebuilt.external_step(self, version, key, record)?;
         }
         let Some(first) = first else {
@@ -266,7 +285,7 @@ impl Plane {
             let index = first
                 .checked_add(index_of(at)?)
                 .ok_or(RecordError::Damaged)?;
-            let version = Version::new(self.base(), revision, index);
+            let version = point.version(index);
             let replaced = match &record {
                 Some(Record::Object { header, .. }) => header.previous,
                 Some(Record::Tombstone { previous, .. }) => *previous,
@@ -288,6 +307,13 @@ impl Plane {
             rebuilt.step(self, version, key, before, replaced, current)?;
         }
         Ok(())
+    }
+
+    /// Returns the point of a part. Values that a copy of the store wrote name it.
+    fn point_of(&self, part: &[StoreEvent]) -> Point {
+        let values = part.iter().filter_map(|event| event.value.as_ref());
+        let copied = values.filter_map(|value| copied_point(value)).next();
+        copied.unwrap_or(Point::of(self.base(), part[0].revision))
     }
 
     /// Returns an entry as it was at these versions; the published entry itself, to share its
@@ -464,6 +490,14 @@ pub(crate) fn external_versions(base: Base, item: &KeyValue) -> Versions {
         version: Version::new(base, item.modified, 0),
         created: Version::new(base, item.created, 0),
     }
+}
+
+/// Returns whether two adjacent events belong to the same part. A copy of the store writes several
+/// parts in one transaction if all of them consist of puts; a part with deletes has one of its own.
+fn is_of_one_part(a: &StoreEvent, b: &StoreEvent) -> bool {
+    let point = |event: &StoreEvent| event.value.as_deref().and_then(copied_point);
+    let differ = point(a).zip(point(b)).is_some_and(|(a, b)| a != b);
+    a.revision == b.revision && !differ
 }
 
 /// Returns the number of bytes of the value that an event put and of the value it replaced.

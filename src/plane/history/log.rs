@@ -248,13 +248,15 @@ impl Log {
     }
 
     /// Adds events from before the plane was opened, oldest first. The log then begins after
-    /// `floor`. Does nothing for a resource that has dropped newer events in the meantime, because
-    /// its log would have a gap.
+    /// `floor`, or after `later` for the resource that it names, some of whose events are not there.
+    /// Does nothing for a resource that has dropped newer events in the meantime, because its log would
+    /// have a gap.
     pub(crate) fn prepend(
         &self,
         events: Vec<Arc<Event>>,
         defined: &[(Prefix, Version)],
         floor: Floor,
+        later: Option<(Prefix, Floor)>,
     ) {
         let now = Instant::now();
         let mut inner = self.inner.lock();
@@ -266,9 +268,13 @@ impl Log {
                 inner.push_front(event, now, hub, pins);
             }
         }
+        // Created now, so that it does not get the floor of resources that never had an event.
+        let later = later.map(|(resource, later)| (inner.hub(resource.as_bytes()), later));
         for hub in inner.hubs.values() {
             if hub.whole_since(loaded_at) {
-                hub.lower_floor(floor);
+                let is_later = |(of, _): &&(Arc<Hub>, Floor)| Arc::ptr_eq(of, hub);
+                let later = later.as_ref().filter(is_later).map(|(_, later)| *later);
+                hub.lower_floor(later.unwrap_or(floor));
             }
         }
         inner.floor = floor;

@@ -106,7 +106,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         expiries,
         // Events before the floor are read from the store's history.
         opened: Opened {
-            revision: contents.floor.revision(base),
+            revision: params.numbering().revision_through(contents.floor),
             head: contents.floor,
         },
         revision: head.revision(base),

@@ -17,11 +17,11 @@ use crate::layers::template_values::{TemplateInputs, TemplateValues};
 use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
-use crate::record::{KeySpace, Record, RecordError, StoredKey, decode};
+use crate::record::{KeySpace, Record, RecordError, Stored, StoredKey, decode_stored};
 use crate::state::entry::Entry;
 use crate::state::overlay::Derive;
 use crate::state::{Context, Root};
-use crate::version::{Base, Stamp, Version};
+use crate::version::{Stamp, Version};
 use crate::write::follow::Follow;
 use crate::yielding::YieldBudget;
 
@@ -157,16 +157,21 @@ struct Loading<'a> {
     /// The root: made of the steps, or of the layer of the birth if there are none.
     root: Option<Root>,
     expiries: BTreeSet<(u64, Key)>,
-    newest: Revision,
+    /// The end of the newest transaction that has written one of the records.
+    newest: Version,
 }
 
 impl Loading<'_> {
     async fn take(&mut self, item: KeyValue) -> Result<(), OpenError> {
         let Opening { params, context } = self.opening;
-        let base = Base(params.record.base);
-        self.newest = self.newest.max(item.modified);
+        let base = params.numbering().base;
         let record = |source| unreadable(&item.key, source);
-        let decoded = decode(&item.value).map_err(record)?;
+        let stored = decode_stored(&item.value).map_err(record)?;
+        let point = stored.point(base, item.modified);
+        self.newest = self.newest.max(point.end());
+        let Stored {
+            record: decoded, ..
+        } = stored;
         if matches!(decoded, Record::Marker) {
             return Ok(());
         }
@@ -174,7 +179,7 @@ impl Loading<'_> {
             (StoredKey::Object(key), _) => key,
             (StoredKey::Head, _) => return Ok(()),
             (StoredKey::Steps, Record::Steps { index, steps }) => {
-                let version = Version::new(base, item.modified, *index);
+                let version = point.version(*index);
                 let steps = steps.clone().landed(version);
                 self.root = Some(self.opening.root(&steps).await?);
                 return Ok(());
@@ -189,7 +194,7 @@ impl Loading<'_> {
         };
         let (versions, object) = match decoded {
             Record::Object { header, object } => {
-                let version = Version::new(base, item.modified, header.index);
+                let version = point.version(header.index);
                 (header.versions(version), object)
             }
             Record::External(object) => (external_versions(base, &item), object),
@@ -213,13 +218,13 @@ impl Loading<'_> {
 /// Reads a plane's objects from the store.
 async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
     let params = opening.params;
-    let base = Base(params.record.base);
+    let numbering = params.numbering();
     let mut loading = Loading {
         opening,
         keys,
         root: None,
         expiries: BTreeSet::new(),
-        newest: Revision(0),
+        newest: Version::ZERO,
     };
     let mut read_at = None;
     let mut yield_budget = YieldBudget::default();
@@ -248,11 +253,9 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
     if params.external.is_some() {
         // An external delete leaves no record, so the state's revision is that of the read, not the
         // newest one of its records.
-        newest = read_at;
+        newest = numbering.version_after(read_at);
     }
-    if newest > Revision(0) {
-        root.head = root.head.max(Version::after(base, newest));
-    }
+    root.head = root.head.max(newest);
     Ok(Loaded {
         opened: Opened {
             revision: read_at,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use polyplane_storage::Revision;
 
+use crate::copied::{Copied, Numbering};
 use crate::guard::CommitGuard;
 use crate::history::log::LogBounds;
 use crate::key::Prefix;
@@ -13,7 +14,7 @@ use crate::layers::layer::LayerHash;
 use crate::lifecycle::import::Import;
 use crate::state::index::Index;
 use crate::state::overlay::Derivation;
-use crate::version::Version;
+use crate::version::{Base, Version};
 use crate::write::committer::Committer;
 
 /// A plane's record in the directory, fixed at birth.
@@ -41,6 +42,8 @@ pub struct PlaneRecord {
 pub struct PlaneParams {
     /// The plane's directory record.
     pub record: PlaneRecord,
+    /// The copy that filled the store, if it is one. It is the same for all planes of a store.
+    pub copied: Option<Copied>,
     /// The version of the record's first put, in the plane's own base.
     pub born: Version,
     /// The time of the record's first put, RFC 3339.
@@ -67,4 +70,14 @@ pub struct PlaneParams {
     pub external: Option<Prefix>,
     /// The export of the former owner, if the fence was taken from a Released record.
     pub import: Option<Import>,
+}
+
+impl PlaneParams {
+    /// Returns how the store numbers the plane's history.
+    pub(crate) fn numbering(&self) -> Numbering {
+        Numbering {
+            base: Base(self.record.base),
+            copied: self.copied,
+        }
+    }
 }

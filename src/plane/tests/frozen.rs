@@ -9,8 +9,8 @@ use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRe
 use crate::layers::layer_store::frozen_layer;
 use crate::packed::pack;
 use crate::record::{
-    EventHeader, KeySpace, decode, encode_external, encode_head, encode_marker, encode_object,
-    encode_packed, encode_steps, encode_tombstone,
+    EventHeader, KeySpace, copied_point, decode, encode_copied, encode_external, encode_head,
+    encode_marker, encode_object, encode_packed, encode_steps, encode_tombstone,
 };
 
 fn steps() -> StepsRecord {
@@ -67,6 +67,12 @@ fn folded_steps() -> StepsRecord {
     }
 }
 
+/// Returns a value as a copy of the store has it.
+fn copied(name: &str, value: &Bytes) -> Written {
+    let copied = encode_copied(Base(1000), Revision(9), value).expect("it decodes");
+    Written::new(name, copied.expect("it is copied"))
+}
+
 /// Returns the values that the store holds under a plane's keys.
 fn values() -> Vec<Written> {
     let plain = object("plain", "label", "value");
@@ -105,6 +111,17 @@ fn values() -> Vec<Written> {
         Written::new("steps", encode_steps(2, &steps())),
         Written::new("steps, none", encode_steps(0, &StepsRecord::default())),
         Written::new("steps, the first folded", encode_steps(2, &folded_steps())),
+        copied("object, copied", &encode_object(later, &plain)),
+        copied(
+            "tombstone, copied",
+            &encode_tombstone(3, Version::from_raw(5 << 8)),
+        ),
+        copied("head, copied", &encode_head(4, &deleted)),
+        copied("steps, copied", &encode_steps(2, &steps())),
+        copied(
+            "steps, the first folded, copied",
+            &encode_steps(2, &folded_steps()),
+        ),
     ]
 }
 
@@ -120,7 +137,11 @@ const RENAMED: [(&str, &str); 4] = [
 #[test]
 fn frozen_values_of_a_plane() {
     let read = |_: &str, bytes: &[u8]| {
-        let printed = format!("{:?}", decode(&Bytes::copy_from_slice(bytes))?);
+        let decoded = decode(&Bytes::copy_from_slice(bytes))?;
+        let printed = match copied_point(bytes) {
+            Some(point) => format!("{point:?} {decoded:?}"),
+            None => format!("{decoded:?}"),
+        };
         let of_the_file = |text: String, (new, old): &(&str, &str)| text.replace(new, old);
         Ok(RENAMED.iter().fold(printed, of_the_file))
     };

@@ -132,6 +132,7 @@ async fn what_cannot_be_read_is_refused_by_name() {
         log: LogBounds::default(),
         external: None,
         import: None,
+        copied: None,
     };
     let error = Plane::open(params(record(&layer()))).await;
     let Err(OpenError::Record { key, source }) = error else {

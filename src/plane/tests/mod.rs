@@ -113,6 +113,7 @@ impl Site {
             log: test.log,
             external: test.external,
             import: test.import,
+            copied: None,
         }
     }
 }

@@ -61,12 +61,14 @@ pub fn read(
     modified: Revision,
     value: &Bytes,
 ) -> Result<Option<(NewObject, Version)>, RecordError> {
-    match record::decode(value)? {
+    let stored = record::decode_stored(value)?;
+    let point = stored.point(base, modified);
+    match stored.record {
         Record::Object { header, object } => {
-            let version = Version::new(base, modified, header.index);
+            let version = point.version(header.index);
             Ok(Some((object, header.versions(version).created)))
         }
-        Record::External(object) => Ok(Some((object, Version::new(base, modified, 0)))),
+        Record::External(object) => Ok(Some((object, point.version(0)))),
         Record::Tombstone { .. } => Ok(None),
         Record::Head { .. } | Record::Marker | Record::Steps { .. } => Err(RecordError::Damaged),
     }

@@ -214,7 +214,7 @@ impl PlaneDirectory {
         let key = Key::new(GROUP, RESOURCE, None, &entry.name);
         Birth {
             id: entry.id.as_str().to_owned(),
-            base: 0,
+            base: self.planes.numbering().base.0,
             layer: LayerHash(entry.layer.as_ref().to_owned()),
             born: entry.born,
             born_at: entry.born_at.as_str().to_owned(),

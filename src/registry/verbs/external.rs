@@ -185,7 +185,8 @@ async fn collect(
     let mut items = Items::default();
     let mut at = first
         .exact
-        .map(|version| version.revision(call.tenant.plane.base()));
+        .map(|version| own_revision(call, version, first.token.as_ref()))
+        .transpose()?;
     if let Some(key) = selection.single(call) {
         let (revision, found) = one(call, objects, key.name(), at, first.token.as_ref()).await?;
         items.items = found
@@ -222,6 +223,22 @@ async fn collect(
             None => return Ok((reply.revision, items)),
         }
     }
+}
+
+/// Returns the store's revision of a version. A version from before the store was copied has none here.
+fn own_revision(
+    call: &Call<'_>,
+    version: Version,
+    token: Option<&Token>,
+) -> Result<Revision, ApiError> {
+    let plane = &call.tenant.plane;
+    plane.numbering().own_revision(version).ok_or_else(|| {
+        let cause = plane.report_expired(ExpiredCause::BeforeBirth, version);
+        match token {
+            Some(token) => token.expired(call.environment.now(), cause),
+            None => list::too_old(cause),
+        }
+    })
 }
 
 /// Returns the first name behind another one in byte order.

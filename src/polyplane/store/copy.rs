@@ -1,0 +1,106 @@
+//! `polyplane store copy`: copies a store into an empty one, in the foreground, until it is complete or
+//! a signal stops it. A second signal stops it at once; either way the next run goes on.
+
+use crate::cli::store_command::StoreCopyOptions;
+use crate::process::{self, Signals};
+use crate::replica::plane_directory;
+use crate::store::location::{Location, Side};
+use crate::store::progress::{Progress, size};
+use anyhow::{Context, bail};
+use polyplane_batteries::bootstrap::Release;
+use polyplane_ownership::{CopyEnd, CopyOptions, CopyState, StoreCopy};
+use polyplane_storage::Store;
+use std::io::Write;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How long the stores may take to close. Without the limit an etcd that does not answer would keep
+/// the process alive.
+const CLOSE: Duration = Duration::from_secs(10);
+
+/// Copies a store.
+///
+/// # Errors
+/// Returns the reason why the copy is not complete, in one line with what to do.
+pub fn run(options: StoreCopyOptions, release: Arc<Release>) -> anyhow::Result<()> {
+    let level = std::env::var("POLYPLANE_LOG").unwrap_or_else(|_| "warn".to_owned());
+    process::run(&level, copy(options, release))
+}
+
+async fn copy(options: StoreCopyOptions, release: Arc<Release>) -> anyhow::Result<()> {
+    let from = Location::parse(&options, Side::From)?;
+    let to = Location::parse(&options, Side::To)?;
+    if from.is_same(&to) {
+        bail!("FROM and TO are the same store; give another, empty one as TO");
+    }
+    let mut signals = Signals::new()?;
+    let source = from.open().await?;
+    let target = to.open().await?;
+    let stop = CancellationToken::new();
+    let begun = CopyOptions {
+        from: from.text().to_owned(),
+        level: release.level(),
+        layer: Arc::clone(release.layer()),
+        rows: plane_directory::directory_prefix(),
+    };
+    let copied = tokio::select! {
+        // The signals first: a copy that has much to do must not hide them.
+        biased;
+        () = async {
+            signals.next().await;
+            stop.cancel();
+            signals.next().await;
+        } => Ok(CopyEnd::Stopped),
+        copied = run_copy(&source, &target, begun, &stop, to.text()) => copied,
+    };
+    for store in [target, source] {
+        if tokio::time::timeout(CLOSE, store.close()).await.is_err() {
+            tracing::warn!("a store did not close in time");
+        }
+    }
+    match copied.with_context(|| format!("cannot copy {} to {}", from.text(), to.text()))? {
+        CopyEnd::Complete => Ok(()),
+        CopyEnd::Stopped => {
+            bail!("the copy was stopped; run the same command again, and it goes on")
+        }
+    }
+}
+
+async fn run_copy(
+    source: &Arc<dyn Store>,
+    target: &Arc<dyn Store>,
+    options: CopyOptions,
+    stop: &CancellationToken,
+    to: &str,
+) -> anyhow::Result<CopyEnd> {
+    let mut copy = StoreCopy::open(Arc::clone(source), Arc::clone(target), options).await?;
+    let mut progress = Progress::new(copy.state());
+    if copy.is_resumed() {
+        let CopyState { done, total, .. } = copy.state();
+        let mut out = std::io::stderr();
+        let _ = writeln!(
+            out,
+            "going on with the copy: {} of {} objects and {} of {} revisions of history are there",
+            done.objects, total.objects, done.revisions, total.revisions
+        );
+    }
+    let end = copy.run(stop, |state| progress.report(state)).await;
+    progress.end();
+    let end = end?;
+    if end == CopyEnd::Complete {
+        let CopyState { done, content, .. } = copy.state();
+        let seconds = progress.elapsed().as_secs_f64();
+        let mut out = std::io::stdout();
+        let _ = writeln!(
+            out,
+            "copied {} planes with {} objects ({}) and {} revisions of history in {seconds:.1} s; {to} is \
+             complete and may be served",
+            content.planes,
+            content.objects,
+            size(done.bytes),
+            done.revisions
+        );
+    }
+    Ok(end)
+}
