@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::cost::{self, ACCESS};
-use crate::limits::PARTS_MAX;
+use crate::limits::{DEPTH_MAX, PARTS_MAX};
 use crate::plan::{At, Call, Fold, Program, Step};
 use crate::value::{Fault, Key, List, Map, Outcome, Value};
 
@@ -30,6 +30,7 @@ impl Program {
             program: self,
             variables,
             locals: Vec::new(),
+            depth: 0,
             cost: 0,
             cost_max,
         };
@@ -46,6 +47,7 @@ struct Machine<'p, 'a> {
     variables: &'p [Value<'a>],
     /// The variables of loops. An accumulator may be an error that a later element makes harmless.
     locals: Vec<Outcome<'a>>,
+    depth: usize,
     cost: u64,
     cost_max: u64,
 }
@@ -65,7 +67,16 @@ impl<'a> Machine<'_, 'a> {
     }
 
     fn eval(&mut self, at: At) -> Outcome<'a> {
-        let step = self.step(at);
+        if self.depth >= DEPTH_MAX {
+            return Err(Fault::Budget);
+        }
+        self.depth += 1;
+        let outcome = self.eval_step(self.step(at), at);
+        self.depth -= 1;
+        outcome
+    }
+
+    fn eval_step(&mut self, step: &'a Step, at: At) -> Outcome<'a> {
         match step {
             Step::Variable(_)
             | Step::Local(_)

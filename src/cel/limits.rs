@@ -8,6 +8,9 @@ use crate::value::Fault;
 /// Most parts of values that one step walks through. Lists may contain one list many times, so that
 /// a short expression makes values whose parts cannot be counted in a lifetime.
 pub(crate) const PARTS_MAX: u64 = 10_000_000;
+/// Most levels of an evaluation; a loop takes three. More could overflow the stack of a thread,
+/// which ends the process.
+pub(crate) const DEPTH_MAX: usize = 400;
 /// Most bytes of a value inside a complaint.
 pub(crate) const SHOWN_BYTES_MAX: usize = 16 << 10;
 

@@ -148,6 +148,45 @@ fn what_an_expression_makes_is_limited() {
     }
 }
 
+/// On a thread with a small stack, in a build whose frames are large.
+#[test]
+fn the_deepest_expressions_fit_the_stack() {
+    let deep = |open: &str, inner: &str, close: &str, levels: usize| {
+        format!("{}{inner}{}", open.repeat(levels), close.repeat(levels))
+    };
+    let texts = [
+        deep("[", "1", "]", 249),
+        deep("{'a': ", "1", "}", 249),
+        deep("(", "1", ")", 249),
+        deep("true ? 1 : (", "2", ")", 124),
+        deep("size([", "1", "])", 124),
+        deep("[1].map(x, ", "x", ")", 245),
+        deep("[1].all(x, ", "x == 1", ")", 245),
+        deep("optional.of(1).optMap(x, ", "x", ")", 245),
+        deep("1 + (", "1", ")", 124),
+        format!("a{}", ".b".repeat(249)),
+        format!("a{}", "[0]".repeat(249)),
+        format!("[1]{}", ".map(x, x)".repeat(240)),
+        "1".to_owned() + &"+1".repeat(249),
+        "true".to_owned() + &" && true".repeat(5_000),
+    ];
+    for text in texts {
+        let mut environment = Environment::kubernetes();
+        environment.declare("a", Type::Dyn);
+        let parsed = parse(&text, &environment.syntax);
+        let ast = parsed.unwrap_or_else(|issues| panic!("{text:.40}: {issues}"));
+        assert!(!print(&ast).is_empty());
+        let checked = check(ast, &environment);
+        let environment = Arc::new(environment);
+        let checked = checked.unwrap_or_else(|issues| panic!("{text:.40}: {issues:.200}"));
+        let bounds = estimate(&checked, &Unknown, 1);
+        assert!(bounds.min <= bounds.max, "{text:.40}");
+        let program = Program::checked(&checked, &environment);
+        let evaluated = program.evaluate(&[Value::Int(1)], 10_000_000);
+        assert!(evaluated.cost <= 10_000_000 + 1_000);
+    }
+}
+
 #[test]
 fn patterns_mean_what_they_mean_in_go() {
     let matching = [
