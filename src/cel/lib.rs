@@ -2,7 +2,9 @@
 //!
 //! [`parse`](fn@parse) makes an [`Ast`] of a text, [`check`](fn@check) finds its types in an
 //! [`Environment`], [`Program`] evaluates it on [`Value`]s that borrow the caller's trees, counts
-//! the cost as upstream does and stops beyond a budget. [`print`](fn@print) writes a tree back. The texts of
+//! the cost as upstream does and stops beyond a budget; [`estimate`](fn@estimate) bounds that cost
+//! before. An evaluation that lacks an answer of the authorizer stops with [`Fault::Need`]; the caller
+//! asks and evaluates again. [`print`](fn@print) writes a tree back. The texts of
 //! errors are those of upstream's compiler, because clients see them.
 //!
 //! Invariant: everything here is a pure function of its arguments. Nothing does I/O, reads a clock,

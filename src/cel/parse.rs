@@ -1,7 +1,7 @@
 //! Parses an expression by upstream's grammar, limits and texts.
 //!
-//! Of several syntax errors only the first is reported besides those of the lexer; upstream tries to
-//! go on behind an error and then often complains about what follows from the first one.
+//! Behind one token too many, or one that is missing, parsing goes on as upstream's does. Behind any
+//! other syntax error it stops, where upstream often complains about what follows from that error.
 
 mod grammar;
 mod lex;
