@@ -248,9 +248,13 @@ async fn a_copied_plane_keeps_its_history_when_it_is_handed_off() {
     copy(&town.store, &target, false).await;
     let town = Town::over(target);
     let first = town.join_as(member_of_level("first")).await;
+    let mut watchers = Vec::new();
     for (known, _) in &planes {
-        // Only the state is loaded, so the history is read by the next owner.
-        town.find(&birth(&town, known).await).await;
+        // Only the state is loaded, so the history is read by the next owner. A plane that nobody
+        // watches might be released asleep instead of being handed off.
+        let plane = town.find(&birth(&town, known).await).await;
+        let watcher = plane.watch(scope(), WatchFrom::Now).await;
+        watchers.push(watcher.expect("it is open"));
     }
     town.join_as(member_of_level("second")).await;
     let soon = Instant::now() + PATIENCE;
