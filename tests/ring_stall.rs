@@ -5,6 +5,7 @@
 //! `RING_ROUNDS` sets how often each of the two faults happens. The test needs root, for the
 //! machine that vanishes.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -71,12 +72,14 @@ async fn a_write_through_a_living_replica_waits_no_longer_than_the_ttl_and_half_
     let Some(mut ring) = Ring::start(&wish).await? else {
         return Ok(());
     };
-    let names = make_planes(&ring.controller.admin()?, "p", 4 * wish.replicas).await?;
+    let mut names = make_planes(&ring.controller.admin()?, "p", 4 * wish.replicas).await?;
     let (stalls, mut wrong) = (Stalls::default(), Vec::new());
     for round in 0..rounds {
         for fault in [Fault::Stopped, Fault::Vanished] {
             let victim = round % wish.replicas;
-            let planes = owned(&ring, victim, &names).await?;
+            let planes = owned(&ring, victim, &mut names)
+                .await
+                .with_context(|| ring.last_words())?;
             let run = run(&mut ring, victim, &planes, fault, round).await;
             let (began, writes) = run.with_context(|| ring.last_words())?;
             ring.controller.revive(victim).await?;
@@ -94,37 +97,51 @@ async fn a_write_through_a_living_replica_waits_no_longer_than_the_ttl_and_half_
     Ok(())
 }
 
-/// Waits until a replica owns enough awake planes, and returns them.
-async fn owned(ring: &Ring, victim: usize, names: &[String]) -> Result<Vec<String>> {
+/// Waits until a replica owns enough awake planes, and returns them. Hashing a plane's random id
+/// decides where it belongs, so planes are made until enough belong to the replica.
+async fn owned(ring: &Ring, victim: usize, names: &mut Vec<String>) -> Result<Vec<String>> {
     let pod = &ring.controller.replicas[victim].pod;
-    let at = at_address(&ring.controller.admin()?, pod.client());
+    let admin = ring.controller.admin()?;
+    let at = at_address(&admin, pod.client());
     let connection = Connection::open(&at, Caller::Admin, Protocol::Http2).await?;
+    let get = async |path: String| connection.send(ask(Method::GET, &path, &Json::Null)).await;
+    let last = Cell::new((0, 0));
     let search = async {
         loop {
-            let mut owned = Vec::new();
-            for name in names {
-                let inside = format!("/clusters/{name}/api/v1/namespaces/default/configmaps");
-                connection
-                    .send(ask(Method::GET, &inside, &Json::Null))
-                    .await?;
-                let path = format!("/polyplane/locate/{name}");
-                let found = connection
-                    .send(ask(Method::GET, &path, &Json::Null))
-                    .await?;
+            let (mut designated, mut owned) = (0, Vec::new());
+            for name in names.iter() {
+                get(format!(
+                    "/clusters/{name}/api/v1/namespaces/default/configmaps"
+                ))
+                .await?;
+                let found = get(format!("/polyplane/locate/{name}")).await?;
                 let found: Json = serde_json::from_slice(&found.body)?;
-                if found["owner"] == *pod.name && found["designated"] == *pod.name {
-                    owned.push(name.clone());
+                if found["designated"] == *pod.name {
+                    designated += 1;
+                    owned.extend((found["owner"] == *pod.name).then(|| name.clone()));
                 }
             }
+            last.set((designated, owned.len()));
             if owned.len() >= PLANES {
                 owned.truncate(PLANES);
                 return anyhow::Ok(owned);
+            }
+            if designated < PLANES {
+                let prefix = format!("after-{}-", names.len());
+                names.extend(make_planes(&admin, &prefix, PLANES).await?);
             }
             sleep(Duration::from_millis(50)).await;
         }
     };
     let found = timeout(SETTLE_LIMIT, search).await;
-    found.with_context(|| format!("{} does not get {PLANES} planes", pod.name))?
+    found.with_context(|| {
+        let (designated, owned) = last.get();
+        format!(
+            "of {} planes {designated} belong to {} and {owned} are there, not {PLANES}",
+            names.len(),
+            pod.name
+        )
+    })?
 }
 
 /// Writes to planes through every replica but their owner, which is away for a while. Returns the

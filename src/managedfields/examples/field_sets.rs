@@ -1,5 +1,5 @@
 //! Measures how long field management of one Deployment takes: `cargo run --release -p
-//! polyplane-managedfields --example speed`. Each line is the fastest of several rounds, which is the
+//! polyplane-managedfields --example field_sets`. Each line is the fastest of several rounds, which is the
 //! time on an undisturbed machine.
 
 use std::hint::black_box;
