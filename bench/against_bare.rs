@@ -9,7 +9,7 @@ use crate::arguments::EffortArguments;
 use crate::bare::Bare;
 use crate::builds::orders;
 use crate::interleave::{Plan, prepare_and_run};
-use crate::report::{Format, show};
+use crate::report::{Block, Format, show};
 use crate::results::{Kind, Measured, Results, Samples, Side, cpu_ratio};
 use crate::scenarios::Scenario;
 use crate::servers::{Build, Plane, Server};
@@ -89,6 +89,9 @@ pub async fn against_bare(arguments: &AgainstBareArguments, format: Format) -> R
     for scenario in scenarios {
         let targets: Vec<&Target> = target.into_iter().chain([&bare.0]).collect();
         let blocks = prepare_and_run(scenario, &targets, &plan, None).await?;
+        if matches!(scenario, Scenario::Get | Scenario::List) {
+            ensure_same_length(&blocks)?;
+        }
         let mut samples = vec![Samples::new("server"), Samples::new("bare")];
         for (samples, blocks) in samples.iter_mut().zip(&blocks) {
             blocks.iter().for_each(|block| samples.add(block));
@@ -122,6 +125,22 @@ pub async fn bare_alone(effort: &EffortArguments, format: Format) -> Result<()> 
             format,
             "self, ",
             &prepared.block(&target, &effort.effort()).await?,
+        );
+    }
+    Ok(())
+}
+
+/// Returns an error if an answer of one side is more than a twentieth longer than the other's, since
+/// the ratio would be that of the lengths then.
+fn ensure_same_length(blocks: &[Vec<Block>]) -> Result<()> {
+    let bytes = |side: &Vec<Block>| {
+        let block = side.last()?;
+        Some(block.megabytes_per_second * 1e6 / block.per_second)
+    };
+    if let [Some(server), Some(bare)] = blocks.iter().map(bytes).collect::<Vec<_>>()[..] {
+        ensure!(
+            (server / bare - 1.0).abs() < 0.05,
+            "the server answers {server:.0} bytes and the bare server {bare:.0}"
         );
     }
     Ok(())

@@ -9,8 +9,11 @@
 //! then sends the buffer. There is no timer, and a lone request never waits. This module does not
 //! know what a frame is.
 //!
-//! Invariant: when `poll_and_flush` returns, either the socket has accepted the whole buffer, or
-//! the socket is full and wakes the task once it has room. The buffer is bounded; an idle
+//! A write of a TLS record's length or more is encrypted at once, whole records at a time, and only
+//! the records wait for the end of the turn: a long list is not copied into the buffer first.
+//!
+//! Invariant: when `poll_and_flush` returns, either the socket has accepted the whole buffer and all
+//! records, or the socket is full and wakes the task once it has room. Both are bounded; an idle
 //! connection has none.
 
 use std::future::{Future, poll_fn};
@@ -21,6 +24,7 @@ use std::task::{Context, Poll, ready};
 
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio_rustls::server::TlsStream;
 
 use crate::request::seats::Seats;
 
@@ -29,6 +33,35 @@ use crate::request::seats::Seats;
 const BUFFERED_BYTES_MAX: usize = 64 * 1024;
 /// Bytes for which the buffer is first allocated, so that a few answers need one allocation.
 const BUFFERED_BYTES_FIRST: usize = 8 * 1024;
+
+/// Largest number of bytes that a TLS record carries.
+const RECORD_BYTES: usize = 16 * 1024;
+/// Bytes that the TLS session may hold encrypted: as many records as the buffer has, and what TLS
+/// adds to each of them. With less room than that, each flush would end in a record cut short.
+const HELD_BYTES_MAX: usize = BUFFERED_BYTES_MAX + BUFFERED_BYTES_MAX / RECORD_BYTES * 256;
+
+/// A stream that can encrypt without sending.
+pub(crate) trait Encrypt: AsyncWrite + Unpin {
+    /// Sets how many bytes may be encrypted and not sent.
+    fn limit(&mut self, bytes: usize);
+
+    /// Encrypts the beginning of `slices`, as much as the limit allows. Flushing the stream sends
+    /// it. Returns the number of bytes encrypted, which is 0 if the stream must be flushed first.
+    ///
+    /// # Errors
+    /// Returns an error if the session is broken.
+    fn encrypt(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Encrypt for TlsStream<S> {
+    fn limit(&mut self, bytes: usize) {
+        self.get_mut().1.set_buffer_limit(Some(bytes));
+    }
+
+    fn encrypt(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        io::Write::write_vectored(&mut self.get_mut().1.writer(), slices)
+    }
+}
 
 /// A stream whose writes are buffered until [`WriteFlusher::poll_and_flush`] sends them.
 pub(crate) struct CoalescedWrites<S>(Arc<Mutex<WriteBuffer<S>>>);
@@ -41,8 +74,20 @@ struct WriteBuffer<S> {
     bytes: Vec<u8>,
     /// The number of `bytes` that the stream has accepted.
     taken: usize,
-    /// True if the stream has accepted bytes since it was flushed.
-    unflushed: bool,
+    unsent: Unsent,
+}
+
+/// What the stream has accepted since it was flushed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unsent {
+    Nothing,
+    /// Bytes, which the stream has sent as far as the socket had room.
+    Written,
+    /// Records, none of which is sent.
+    Records,
+    /// A flush has begun. Until it ends nothing is encrypted: the socket opens a little room at a
+    /// time, and each little would become a record.
+    Flushing,
 }
 
 /// Schedules the task to be polled again after all ready tasks have run and ready sockets have been
@@ -54,17 +99,18 @@ pub(crate) fn yield_to_ready_tasks(context: &mut Context<'_>) {
 }
 
 /// Splits a stream into the side that is written to and the side that sends.
-pub(crate) fn coalesce<S>(stream: S) -> (CoalescedWrites<S>, WriteFlusher<S>) {
+pub(crate) fn coalesce<S: Encrypt>(mut stream: S) -> (CoalescedWrites<S>, WriteFlusher<S>) {
+    stream.limit(HELD_BYTES_MAX);
     let buffer = Arc::new(Mutex::new(WriteBuffer {
         stream,
         bytes: Vec::new(),
         taken: 0,
-        unflushed: false,
+        unsent: Unsent::Nothing,
     }));
     (CoalescedWrites(Arc::clone(&buffer)), WriteFlusher(buffer))
 }
 
-impl<S: AsyncWrite + Unpin> WriteFlusher<S> {
+impl<S: Encrypt> WriteFlusher<S> {
     /// Polls `connection`, which writes to the stream, and each time it is pending sends what it
     /// has written. While requests are `under_way`, other ready tasks run first.
     ///
@@ -100,9 +146,9 @@ impl<S: AsyncWrite + Unpin> WriteFlusher<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> WriteBuffer<S> {
+impl<S: Encrypt> WriteBuffer<S> {
     fn has_pending(&self) -> bool {
-        self.taken < self.bytes.len()
+        matches!(self.unsent, Unsent::Records | Unsent::Flushing) || self.taken < self.bytes.len()
     }
 
     /// Writes the buffer to the stream and flushes the stream.
@@ -114,27 +160,93 @@ impl<S: AsyncWrite + Unpin> WriteBuffer<S> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.taken += count;
-            self.unflushed = true;
+            if self.unsent == Unsent::Nothing {
+                self.unsent = Unsent::Written;
+            }
         }
         self.bytes = Vec::new();
         self.taken = 0;
-        if self.unflushed {
+        self.poll_flush(context)
+    }
+
+    fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.unsent != Unsent::Nothing {
+            self.unsent = Unsent::Flushing;
             ready!(Pin::new(&mut self.stream).poll_flush(context))?;
-            self.unflushed = false;
+            self.unsent = Unsent::Nothing;
         }
         Poll::Ready(Ok(()))
     }
 
-    /// Makes room for `bytes` bytes; returns false if the buffer could never hold them.
-    fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
+    /// Encrypts the buffer and the beginning of `slices`, which are `count` bytes, as whole
+    /// records. What is less than a record stays in the buffer. Returns the number of bytes taken
+    /// from `slices`.
+    fn poll_encrypt(
+        &mut self,
+        slices: &[IoSlice<'_>],
+        count: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if self.unsent == Unsent::Flushing {
+                ready!(self.poll_flush(context))?;
+            }
+            let buffered = self.bytes.len() - self.taken;
+            let mut left = (buffered + count) / RECORD_BYTES * RECORD_BYTES;
+            let own = IoSlice::new(&self.bytes[self.taken..]);
+            let whole: Vec<IoSlice<'_>> = std::iter::once(&own)
+                .chain(slices)
+                .map(|slice| {
+                    let length = slice.len().min(left);
+                    left -= length;
+                    IoSlice::new(&slice[..length])
+                })
+                .filter(|slice| !slice.is_empty())
+                .collect();
+            let offered: usize = whole.iter().map(|slice| slice.len()).sum();
+            let encrypted = self.stream.encrypt(&whole)?;
+            match (encrypted, self.unsent) {
+                (0, Unsent::Nothing) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                (0, _) => {}
+                (1.., _) => self.unsent = Unsent::Records,
+            }
+            if encrypted <= buffered {
+                self.taken += encrypted;
+                ready!(self.poll_flush(context))?;
+                continue;
+            }
+            self.bytes.clear();
+            self.taken = 0;
+            let mut taken = encrypted - buffered;
+            if encrypted == offered {
+                let mut skipped = taken;
+                for slice in slices {
+                    let skip = skipped.min(slice.len());
+                    skipped -= skip;
+                    self.bytes.extend_from_slice(&slice[skip..]);
+                }
+                taken = count;
+            }
+            return Poll::Ready(Ok(taken));
+        }
+    }
+
+    /// Makes room for `bytes` bytes, which are less than a record.
+    fn poll_room(&mut self, bytes: usize, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.bytes.len() + bytes > BUFFERED_BYTES_MAX {
             ready!(self.poll_send(context))?;
         }
-        let fits = bytes <= BUFFERED_BYTES_MAX;
-        if fits && self.bytes.capacity() == 0 {
-            self.bytes.reserve(bytes.max(BUFFERED_BYTES_FIRST));
+        let needed = self.bytes.len() + bytes;
+        if needed > self.bytes.capacity() {
+            // Growing in two steps moves less than doubling would.
+            let capacity = if needed <= BUFFERED_BYTES_FIRST {
+                BUFFERED_BYTES_FIRST
+            } else {
+                BUFFERED_BYTES_MAX
+            };
+            self.bytes.reserve_exact(capacity - self.bytes.len());
         }
-        Poll::Ready(Ok(fits))
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -148,7 +260,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for CoalescedWrites<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescedWrites<S> {
+impl<S: Encrypt> AsyncWrite for CoalescedWrites<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -164,10 +276,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for CoalescedWrites<S> {
     ) -> Poll<io::Result<usize>> {
         let mut buffer = self.0.lock();
         let count = slices.iter().map(|slice| slice.len()).sum();
-        if !ready!(buffer.poll_room(count, context))? {
-            buffer.unflushed = true;
-            return Pin::new(&mut buffer.stream).poll_write_vectored(context, slices);
+        if count >= RECORD_BYTES {
+            return buffer.poll_encrypt(slices, count, context);
         }
+        ready!(buffer.poll_room(count, context))?;
         for slice in slices {
             buffer.bytes.extend_from_slice(slice);
         }
@@ -199,6 +311,25 @@ mod tests {
     struct Counted {
         stream: DuplexStream,
         writes: usize,
+        /// What is "encrypted" and not sent, and how much that may be.
+        held: Vec<u8>,
+        held_max: usize,
+        records: Vec<usize>,
+    }
+
+    impl Encrypt for Counted {
+        fn limit(&mut self, bytes: usize) {
+            // What TLS adds to each record.
+            self.held_max = bytes - BUFFERED_BYTES_MAX / RECORD_BYTES * 256;
+        }
+
+        fn encrypt(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+            let all: Vec<u8> = slices.iter().flat_map(|slice| slice.to_vec()).collect();
+            let taken = all.len().min(self.held_max - self.held.len());
+            self.held.extend_from_slice(&all[..taken]);
+            self.records.push(taken);
+            Ok(taken)
+        }
     }
 
     impl AsyncWrite for Counted {
@@ -212,6 +343,17 @@ mod tests {
         }
 
         fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            while !self.held.is_empty() {
+                let held = std::mem::take(&mut self.held);
+                let sent = Pin::new(&mut self.stream).poll_write(context, &held);
+                let count = if let Poll::Ready(Ok(count)) = &sent {
+                    *count
+                } else {
+                    0
+                };
+                self.held = held[count..].to_vec();
+                ready!(sent)?;
+            }
             Pin::new(&mut self.stream).poll_flush(context)
         }
 
@@ -234,6 +376,9 @@ mod tests {
         let (written, flusher) = coalesce(Counted {
             stream: near,
             writes: 0,
+            held: Vec::new(),
+            held_max: 0,
+            records: Vec::new(),
         });
         (written, flusher, far)
     }
@@ -296,11 +441,19 @@ mod tests {
     #[tokio::test]
     async fn a_full_socket_holds_the_writer_back_and_loses_nothing() {
         const FRAMES: usize = 300;
+        let frame = |number: usize| {
+            // Each tenth is as long as a frame of HTTP/2 with its head.
+            let length = if number.is_multiple_of(10) {
+                RECORD_BYTES + 9
+            } else {
+                1 + number * 7
+            };
+            vec![u8::try_from(number % 251).expect("small"); length]
+        };
         let (mut written, flusher, mut far) = counted(1000);
         let connection = async move {
             for number in 0..FRAMES {
-                let frame = vec![u8::try_from(number % 251).expect("small"); 1 + number * 7];
-                written.write_all(&frame).await.expect("written");
+                written.write_all(&frame(number)).await.expect("written");
                 assert!(written.0.lock().bytes.len() <= BUFFERED_BYTES_MAX);
             }
             let large = vec![b'L'; BUFFERED_BYTES_MAX * 2];
@@ -316,10 +469,17 @@ mod tests {
         served.expect("the stream is whole");
         read.expect("read");
         let expected: Vec<u8> = (0..FRAMES)
-            .flat_map(|number| vec![u8::try_from(number % 251).expect("small"); 1 + number * 7])
+            .flat_map(frame)
             .chain(vec![b'L'; BUFFERED_BYTES_MAX * 2])
             .collect();
         assert_eq!(got, expected);
+        let records = &flusher.0.lock().stream.records;
+        let cut = |count: &&usize| !count.is_multiple_of(RECORD_BYTES);
+        assert!(records.iter().filter(|count| **count > 0).count() > FRAMES / 10);
+        assert_eq!(
+            records.iter().filter(cut).collect::<Vec<_>>(),
+            Vec::<&usize>::new()
+        );
     }
 
     #[tokio::test]
