@@ -35,6 +35,20 @@ pub enum Value {
 static NULL: Value = Value::Null;
 
 impl Value {
+    /// Returns the type of an untyped value as Go's `%T` prints it.
+    #[must_use]
+    pub const fn go_type(&self) -> &'static str {
+        match self {
+            Self::Null => "<nil>",
+            Self::Bool(_) => "bool",
+            Self::Int(_) => "int64",
+            Self::Float(_) => "float64",
+            Self::String(_) => "string",
+            Self::Array(_) => "[]interface {}",
+            Self::Object(_) => "map[string]interface {}",
+        }
+    }
+
     /// Creates a string value.
     pub fn string(text: impl Into<Str>) -> Self {
         Self::String(text.into())

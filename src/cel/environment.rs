@@ -91,7 +91,11 @@ impl Environment {
     /// Returns an environment with every library of this crate.
     #[must_use]
     pub fn full() -> Self {
-        Self::new(Syntax::full(), crate::library::ALL)
+        let mut made = Self::new(Syntax::full(), crate::library::KUBERNETES);
+        for library in crate::library::BEYOND {
+            made.add(library);
+        }
+        made
     }
 
     /// Lets the environment know time zones by their names.

@@ -67,20 +67,5 @@ pub(crate) const KUBERNETES: &[&Library] = &[
     &comparable::LIBRARY,
 ];
 
-/// Everything in this crate.
-pub(crate) const ALL: &[&Library] = &[
-    &optional::LIBRARY,
-    &strings::LIBRARY,
-    &sets::LIBRARY,
-    &lists::LIBRARY,
-    &authorization::LIBRARY,
-    &formats::LIBRARY,
-    &regexes::LIBRARY,
-    &urls::LIBRARY,
-    &quantities::LIBRARY,
-    &networks::LIBRARY,
-    &versions::LIBRARY,
-    &comparable::LIBRARY,
-    &math::LIBRARY,
-    &encoders::LIBRARY,
-];
+/// What this crate has beyond Kubernetes.
+pub(crate) const BEYOND: &[&Library] = &[&math::LIBRARY, &encoders::LIBRARY];

@@ -364,10 +364,7 @@ impl Scalar {
         let mut text = String::new();
         match self {
             Self::Number => {
-                return format!(
-                    "expected numeric (int or float), got {}",
-                    scalar::go_type(value)
-                );
+                return format!("expected numeric (int or float), got {}", value.go_type());
             }
             Self::Text => {
                 text.push_str("expected string, got &value.valueUnstructured{Value:");

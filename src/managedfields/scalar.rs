@@ -167,16 +167,3 @@ pub(crate) fn print_syntax(value: &Value, out: &mut String) {
         }
     }
 }
-
-/// Returns the type of a value as Go's `%T` prints it.
-pub(crate) fn go_type(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "<nil>",
-        Value::Bool(_) => "bool",
-        Value::Int(_) => "int64",
-        Value::Float(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => "[]interface {}",
-        Value::Object(_) => "map[string]interface {}",
-    }
-}

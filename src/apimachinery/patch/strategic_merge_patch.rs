@@ -90,12 +90,7 @@ const ANY_LIST: &str = "[]interface {}";
 fn type_of(value: &Value) -> &'static str {
     match value {
         Value::Null => "%!s(<nil>)",
-        Value::Bool(_) => "bool",
-        Value::Int(_) => "int64",
-        Value::Float(_) => "float64",
-        Value::String(_) => "string",
-        Value::Array(_) => ANY_LIST,
-        Value::Object(_) => ANY_MAP,
+        other => other.go_type(),
     }
 }
 

@@ -47,17 +47,9 @@ impl Metadata<'_> {
         unknown: &mut Vec<String>,
     ) -> Result<Value, DecodeError> {
         let Value::Object(members) = value else {
-            let found = match value {
-                Value::Null => "<nil>",
-                Value::Bool(_) => "bool",
-                Value::Int(_) => "int64",
-                Value::Float(_) => "float64",
-                Value::String(_) => "string",
-                Value::Array(_) => "[]interface {}",
-                Value::Object(_) => "map[string]interface {}",
-            };
             return Err(DecodeError(format!(
-                "invalid metadata: expected object, got {found}"
+                "invalid metadata: expected object, got {}",
+                value.go_type()
             )));
         };
         let mut fitting = Map::new();

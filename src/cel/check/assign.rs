@@ -75,19 +75,9 @@ impl Substitutions {
             (Type::Null, other) | (other, Type::Null) => is_nullable(other),
             (Type::Wrapper(one), Type::Wrapper(two)) => one == two,
             (Type::Wrapper(inner), other) | (other, Type::Wrapper(inner)) => **inner == *other,
-            (Type::List(one), Type::List(two)) => self.agree(one, two),
-            (Type::Map(one), Type::Map(two)) => {
-                self.agree(&one.0, &two.0) && self.agree(&one.1, &two.1)
-            }
             (Type::Type(_), Type::Type(_)) => true,
-            (Type::Opaque(one, ones), Type::Opaque(two, twos)) => {
-                one == two
-                    && ones.len() == twos.len()
-                    && ones
-                        .iter()
-                        .zip(twos.iter())
-                        .all(|(one, two)| self.agree(one, two))
-            }
+            (one, two) if has_parts(one) => pairs(one, two)
+                .is_some_and(|mut pairs| pairs.all(|(one, two)| self.agree(one, two))),
             (one, two) => one == two,
         }
     }
@@ -135,6 +125,23 @@ impl Substitutions {
     }
 }
 
+/// Returns whether types of this form agree if their parameters do.
+const fn has_parts(of: &Type) -> bool {
+    matches!(of, Type::List(_) | Type::Map(_) | Type::Opaque(..))
+}
+
+/// Returns the parameters of two types of one form, pair by pair.
+fn pairs<'t>(one: &'t Type, two: &'t Type) -> Option<impl Iterator<Item = (&'t Type, &'t Type)>> {
+    let is_same_form = match (one, two) {
+        (Type::List(_), Type::List(_)) | (Type::Map(_), Type::Map(_)) => true,
+        (Type::Opaque(one, ones), Type::Opaque(two, twos)) => {
+            one == two && ones.len() == twos.len()
+        }
+        _ => false,
+    };
+    is_same_form.then(|| one.parameters().into_iter().zip(two.parameters()))
+}
+
 fn is_nullable(of: &Type) -> bool {
     matches!(
         of,
@@ -165,18 +172,8 @@ fn is_less_specific(one: &Type, two: &Type) -> bool {
     }
     match (one, two) {
         (Type::Type(_), Type::Type(_)) => true,
-        (Type::List(one), Type::List(two)) => is_less_specific(one, two),
-        (Type::Map(one), Type::Map(two)) => {
-            is_less_specific(&one.0, &two.0) && is_less_specific(&one.1, &two.1)
-        }
-        (Type::Opaque(one, ones), Type::Opaque(two, twos)) => {
-            one == two
-                && ones.len() == twos.len()
-                && ones
-                    .iter()
-                    .zip(twos.iter())
-                    .all(|(one, two)| is_less_specific(one, two))
-        }
+        (one, two) if has_parts(one) => pairs(one, two)
+            .is_some_and(|mut pairs| pairs.all(|(one, two)| is_less_specific(one, two))),
         (one, two) => one == two,
     }
 }

@@ -69,6 +69,15 @@ struct Variables {
     second: Option<Arc<str>>,
 }
 
+impl Variables {
+    fn one(first: Arc<str>) -> Self {
+        Self {
+            first,
+            second: None,
+        }
+    }
+}
+
 /// Makes nodes at the position of the call.
 struct Maker<'a> {
     builder: &'a mut Builder,
@@ -284,10 +293,7 @@ impl Maker<'_> {
         test: ExprId,
     ) -> Result<ExprId, Bad> {
         let first = self.variable(variable, "argument must be a simple name")?;
-        let names = Variables {
-            first,
-            second: None,
-        };
+        let names = Variables::one(first);
         Ok(self.quantified(kind, range, names, test))
     }
 
@@ -376,10 +382,7 @@ impl Maker<'_> {
         element: ExprId,
     ) -> Result<ExprId, Bad> {
         let first = self.variable(variable, "argument is not an identifier")?;
-        let names = Variables {
-            first,
-            second: None,
-        };
+        let names = Variables::one(first);
         Ok(self.collect(range, names, test, element))
     }
 

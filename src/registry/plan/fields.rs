@@ -13,8 +13,8 @@ use super::run::Run;
 use super::stages::{Defaulted, Target};
 use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::{Str, Value};
 use polyplane_managedfields::{Answers, Entries, Step, Writer, differ_in_times_only, resets};
 use std::borrow::Cow;
 
@@ -130,7 +130,7 @@ pub(crate) fn update(
         return Ok(());
     }
     kind.find(entries.versions());
-    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    let now = run.time();
     let writer = Writer {
         name,
         subresource: &kind.subresource,
@@ -284,9 +284,4 @@ pub(super) fn after_admission(run: &Run<'_>, before: Value, tree: &mut Value) {
 /// Returns the managed fields of an object, for [`after_admission`].
 pub(super) fn before_admission(tree: &Value) -> Value {
     managed_of(tree).clone()
-}
-
-/// Returns the time of a run as objects store it.
-pub(super) fn time_of(run: &Run<'_>) -> Str {
-    Timestamp::from_seconds(run.now).to_rfc3339().into()
 }

@@ -14,7 +14,6 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
 use polyplane_apimachinery::strconv;
-use polyplane_apimachinery::time::Timestamp;
 use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapshot, Write};
 
 /// The message of a conflict, in upstream's words.
@@ -150,7 +149,7 @@ fn fill_new(run: &Run<'_>, tree: &mut Value, namespace: &str, name: &str) {
     if !namespace.is_empty() {
         tree.set(&["metadata", "namespace"], namespace);
     }
-    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    let now = run.time();
     metadata::fill_system_fields(tree, run.call.environment.uid(), &now);
 }
 

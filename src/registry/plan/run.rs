@@ -9,6 +9,7 @@ use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
 use crate::request::call::Call;
 use crate::strategy::Context;
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
 use polyplane_plane::Snapshot;
@@ -113,6 +114,11 @@ impl PlanState {
 }
 
 impl<'r> Run<'r> {
+    /// Returns the time of the run as objects store it.
+    pub fn time(&self) -> String {
+        Timestamp::from_seconds(self.now).to_rfc3339()
+    }
+
     /// Checks that all accesses that the request was granted are allowed in the state of this run.
     ///
     /// # Errors

@@ -18,7 +18,6 @@ use crate::strategy::{Allocation, Context};
 use crate::write::{PlannedWrite, Unstored};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Reason};
-use polyplane_apimachinery::time::Timestamp;
 use polyplane_plane::{Claim, ObjectRef, Operation, Write};
 
 /// The object that the client wants, in the version of the request: decoded, or merged into the
@@ -225,7 +224,7 @@ fn prepare_new(
     through: &str,
     tree: &mut Value,
 ) -> Result<Allocation, Interrupted> {
-    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    let now = run.time();
     metadata::fill_system_fields(tree, run.uid(), &now);
     if let Some(name) = run.missing_name(row, tree) {
         tree.set(&["metadata", "name"], name);

@@ -19,7 +19,6 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::schema::DefId;
 use polyplane_apimachinery::status::{ApiError, Cause, Qualified, Reason};
-use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Claim, Key, ObjectRef, Prefix, Start};
 
@@ -177,7 +176,7 @@ impl ObjectDeletion for Evict<'_> {
             ObjectFate::Stored(pod) => pod,
             ObjectFate::Unchanged => present.tree().clone(),
         };
-        let now = Timestamp::from_seconds(run.now).to_rfc3339();
+        let now = run.time();
         set_condition(&mut pod, disrupted(), &now);
         Ok(ObjectFate::Stored(pod))
     }
@@ -228,7 +227,7 @@ fn disruption(
         return Ok(None);
     }
     check_budget(&after)?;
-    let now = Timestamp::from_seconds(run.now).to_rfc3339();
+    let now = run.time();
     count(&mut after, name, &now);
     Ok(Some((budget, after)))
 }

@@ -53,7 +53,7 @@ pub(crate) fn apply(
     let mut bare = wanted.object.clone();
     drop(bare.remove(&["apiVersion"]));
     drop(bare.remove(&["kind"]));
-    let now = super::time_of(run);
+    let now = run.time();
     let mut answers = Answers::default();
     for _ in 0..ROUNDS_MAX {
         let mut entries = before.clone();
