@@ -161,6 +161,10 @@ fn crates_know_only_what_lies_below_them() {
             ],
         ),
         (
+            "src/admission",
+            &["apimachinery", "auth", "plane", "registry"],
+        ),
+        (
             "src/controllers",
             &[
                 "apimachinery",

@@ -290,6 +290,9 @@ impl Root {
                 .get(key)
                 .is_some_and(|entry| !entry.flags().has(Flags::TERMINATING)),
             Claim::Empty(Scope::Prefix(prefix)) => self.resources.weight_of(prefix).count == 0,
+            Claim::Count { prefix, count } => {
+                usize_of(self.resources.weight_of(prefix).count) == *count
+            }
             Claim::Empty(Scope::Namespace(namespace)) => self
                 .resources
                 .prefixes()

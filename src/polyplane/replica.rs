@@ -106,6 +106,7 @@ impl Replica {
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
         let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
+        let registry = registry.admitting(polyplane_admission::built_in());
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
         let registry = Arc::new(registry);
         reconcilers.attach(

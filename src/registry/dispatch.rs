@@ -10,7 +10,7 @@ use crate::environment::Environment;
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
 use crate::kinds::table::Resource;
-use crate::plan::Admission;
+use crate::plan::{Admission, AdmissionChain};
 use crate::request::call::{Call, Tenant};
 use crate::request::parameters::RESOURCE_VERSION;
 use crate::request::{ResourceRequest, Verb};
@@ -49,7 +49,7 @@ impl Registry {
                 environment,
                 authority,
                 observers,
-                admission: Vec::new(),
+                admission: AdmissionChain::default(),
                 external: Vec::new(),
             }),
         }
@@ -59,7 +59,7 @@ impl Registry {
     #[must_use]
     pub fn admitting(self, admission: Vec<Arc<dyn Admission>>) -> Self {
         let services = Services {
-            admission,
+            admission: AdmissionChain::new(admission),
             ..Services::clone(&self.services)
         };
         Self {

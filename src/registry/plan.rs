@@ -21,7 +21,7 @@ pub mod prepare;
 mod run;
 mod stages;
 
-pub use admission::{Admission, Attributes, Mutated, Operation, Options};
+pub use admission::{Admission, AdmissionChain, Attributes, Interest, Mutated, Operation, Options};
 pub use call_outs::{CallOuts, Interrupted};
 pub use fields::Ownership;
 pub use run::Run;

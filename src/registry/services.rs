@@ -3,7 +3,7 @@
 use crate::authority::Authority;
 use crate::environment::Environment;
 use crate::kinds::table::{KindTable, Resource};
-use crate::plan::Admission;
+use crate::plan::AdmissionChain;
 use crate::request::call::Tenant;
 use crate::strategy::PlaneSettings;
 use crate::verbs::external::ExternalObjects;
@@ -36,8 +36,8 @@ pub struct Services {
     pub authority: Authority,
     /// The observers of writes.
     pub observers: Vec<Arc<dyn Observer>>,
-    /// The plug-ins that may change or refuse a write, in order.
-    pub admission: Vec<Arc<dyn Admission>>,
+    /// The plug-ins that may change or refuse a write.
+    pub admission: AdmissionChain,
     /// The readers of objects that are kept elsewhere than in a plane.
     pub external: Vec<Arc<dyn ExternalObjects>>,
 }

@@ -20,6 +20,13 @@ pub enum Claim {
     Active(Key),
     /// The scope has no objects.
     Empty(Scope),
+    /// Exactly this many objects have keys under the prefix.
+    Count {
+        /// The prefix of the keys.
+        prefix: Prefix,
+        /// The number of objects.
+        count: usize,
+    },
     /// No object but `owner` holds this value.
     Free {
         /// The index that is tested.

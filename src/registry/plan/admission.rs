@@ -1,6 +1,11 @@
 //! Admission: plug-ins that may change or refuse a write, and the quota that the write uses.
 //!
-//! All planes of a process share one ordered chain of plug-ins. An empty chain costs nothing.
+//! All planes of a process share one ordered chain of plug-ins. A write that none of them acts on
+//! costs one look-up in a table.
+
+mod chain;
+
+pub use chain::{AdmissionChain, Interest};
 
 use super::call_outs::{CallOuts, Interrupted};
 use super::fields::{self, Managed};
@@ -16,12 +21,13 @@ use crate::request::call::Call;
 use crate::request::options::{DeleteOptions, Persistence, WriteOptions};
 use async_trait::async_trait;
 use bytes::Bytes;
+use polyplane_apimachinery::Str;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
-use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::Subject;
 use polyplane_plane::{Claim, Snapshot};
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 
 /// The operation of a write, as admission distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,15 +79,34 @@ pub struct Attributes<'a> {
     /// The state that the write is prepared against. It may not be durable yet: a plug-in must call
     /// webhooks through [`CallOuts`], because those calls wait until the state is durable.
     pub cut: &'a Snapshot,
+    /// Five random letters for a name that a plug-in generates. They are the same each time that
+    /// the write is prepared, so that later plug-ins see the same object again.
+    pub suffix: Str,
+    /// The time at which the write is prepared, in seconds since 1970.
+    pub now: i64,
+}
+
+impl Attributes<'_> {
+    /// Returns the 403 of a plug-in that refuses the write of `object` for this reason.
+    pub fn forbidden(&self, object: Option<&Value>, why: impl Display) -> ApiError {
+        let named = |member| object.map_or("", |object| object.str_at(&["metadata", member]));
+        let names = [self.name, named("name"), named("generateName"), "Unknown"];
+        let name = names.into_iter().find(|name| !name.is_empty());
+        let row = self.call.row;
+        let what = Qualified::new(&row.group, &row.name);
+        ApiError::forbidden(what, name.unwrap_or(""), why)
+    }
 }
 
 /// The answer to whether a plug-in has changed an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mutated {
-    /// It has changed the object.
-    Changed,
     /// It has not.
     Unchanged,
+    /// It has, and has given all members that it has added their defaults.
+    Completed,
+    /// It has, and the result needs defaults.
+    Changed,
 }
 
 /// One plug-in of the chain. The object is `None` if the write deletes it.
@@ -94,8 +119,13 @@ pub trait Admission: Debug + Send + Sync {
     /// Returns the plug-in's name for messages.
     fn name(&self) -> &'static str;
 
-    /// May change the object. The result is defaulted and validated like an object that a client
-    /// sends.
+    /// Returns the writes that the plug-in acts on. Its other methods see no others.
+    fn interest(&self) -> Interest {
+        Interest::Everything
+    }
+
+    /// May change the object. The result is validated like an object that a client sends, and
+    /// defaulted if the plug-in says so.
     ///
     /// # Errors
     /// Returns the refusal, or requests a reply that is needed first.
@@ -167,14 +197,24 @@ pub(super) fn mutate<C: ObjectChange>(
             admit_namespace(run.call, run.cut, name)?
         }
     };
-    if !run.call.services.admission.is_empty() {
+    let acting = acting_on(run.call);
+    if !acting.is_empty() {
         let managed = fields::before_admission(&tree);
-        if mutate_by_chain(run, change, &mut tree, target)? == Mutated::Changed {
-            fields::after_admission(run, managed, &mut tree);
-            tree = default_again(run, change, tree)?;
+        match mutate_by_chain(run, change, &mut tree, target)? {
+            Mutated::Unchanged => {}
+            Mutated::Completed => fields::after_admission(run, managed, &mut tree),
+            Mutated::Changed => {
+                fields::after_admission(run, managed, &mut tree);
+                tree = default_again(run, change, tree)?;
+            }
         }
     }
     Ok(Admitted { tree, claims })
+}
+
+/// Returns the positions of the plug-ins that act on writes of the request's resource.
+fn acting_on<'a>(call: &'a Call<'_>) -> &'a [usize] {
+    call.services.admission.acting_on(&call.row.qualified)
 }
 
 fn mutate_by_chain<C: ObjectChange>(
@@ -197,6 +237,8 @@ fn mutate_by_chain<C: ObjectChange>(
         old: old.as_ref(),
         options: Options::Write(&change.request().options),
         cut: run.cut,
+        suffix: run.suffix(),
+        now: run.now,
     };
     chain(run.call, &what, Some(tree), &mut run.call_outs)
 }
@@ -209,12 +251,10 @@ fn chain(
     call_outs: &mut CallOuts<'_>,
 ) -> Result<Mutated, Interrupted> {
     let mut mutated = Mutated::Unchanged;
-    for (at, plugin) in call.services.admission.iter().enumerate() {
+    for at in acting_on(call) {
         let object = object.as_deref_mut();
-        match plugin.mutate(what, object, &mut call_outs.of(at))? {
-            Mutated::Changed => mutated = Mutated::Changed,
-            Mutated::Unchanged => {}
-        }
+        let plugin = call.services.admission.plugin(*at);
+        mutated = mutated.max(plugin.mutate(what, object, &mut call_outs.of(*at))?);
     }
     Ok(mutated)
 }
@@ -227,8 +267,9 @@ fn refuse(
     call_outs: &mut CallOuts<'_>,
     claims: &mut Vec<Claim>,
 ) -> Result<(), Interrupted> {
-    for (at, plugin) in call.services.admission.iter().enumerate() {
-        claims.extend(plugin.validate(what, object, &mut call_outs.of(at))?);
+    for at in acting_on(call) {
+        let plugin = call.services.admission.plugin(*at);
+        claims.extend(plugin.validate(what, object, &mut call_outs.of(*at))?);
     }
     Ok(())
 }
@@ -271,7 +312,7 @@ pub(super) fn validate<C: ObjectChange>(
     if matches!(planned.target, Target::New) && run.call.request.verb != Verb::Create {
         check_create(run, change)?;
     }
-    if !run.call.services.admission.is_empty() {
+    if !acting_on(run.call).is_empty() {
         validate_by_chain(run, change, &mut planned)?;
     }
     Ok(Allowed(planned))
@@ -319,6 +360,8 @@ fn validate_by_chain<C: ObjectChange>(
         old: old.as_deref(),
         options: Options::Write(&change.request().options),
         cut: run.cut,
+        suffix: run.suffix(),
+        now: run.now,
     };
     refuse(
         run.call,
@@ -344,9 +387,10 @@ pub(super) fn mutate_deletion<D: ObjectDeletion>(
     deletion: &D,
     present: Present,
 ) -> Result<AdmittedDeletion, Interrupted> {
-    if !run.call.services.admission.is_empty() {
+    if !acting_on(run.call).is_empty() {
         let mut sent = deletion.subject().cloned();
-        let what = of_deletion(run.call, run.cut, deletion, &present)?;
+        let moment = (run.now, run.suffix());
+        let what = of_deletion((run.call, run.cut), moment, deletion, &present)?;
         chain(run.call, &what, sent.as_mut(), &mut run.call_outs)?;
     }
     Ok(AdmittedDeletion(present))
@@ -360,9 +404,10 @@ pub(super) fn validate_deletion<D: ObjectDeletion>(
 ) -> Result<Allowed, Interrupted> {
     let mut planned = valid.into_planned();
     if let Target::Present(present) = &planned.target
-        && !run.call.services.admission.is_empty()
+        && !acting_on(run.call).is_empty()
     {
-        let what = of_deletion(run.call, run.cut, deletion, present)?;
+        let moment = (run.now, run.suffix());
+        let what = of_deletion((run.call, run.cut), moment, deletion, present)?;
         let claims = &mut planned.claims;
         refuse(
             run.call,
@@ -376,8 +421,8 @@ pub(super) fn validate_deletion<D: ObjectDeletion>(
 }
 
 fn of_deletion<'a, D: ObjectDeletion>(
-    call: &'a Call<'a>,
-    cut: &'a Snapshot,
+    (call, cut): (&'a Call<'a>, &'a Snapshot),
+    (now, suffix): (i64, Str),
     deletion: &'a D,
     present: &'a Present,
 ) -> Result<Attributes<'a>, ApiError> {
@@ -394,5 +439,7 @@ fn of_deletion<'a, D: ObjectDeletion>(
         old: sent.is_none().then(|| present.tree()),
         options: Options::Delete(deletion.options()?),
         cut,
+        suffix,
+        now,
     })
 }

@@ -2,7 +2,6 @@
 //!
 //! Invariant: of equal calls only the first is sent.
 
-use super::admission::Admission;
 use crate::authority::{Access, Authority, AuthorizerOutcome, AuthorizerRun};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Converter;
@@ -308,7 +307,7 @@ pub(crate) async fn call_out(services: &Services, questions: Vec<CallOut>) -> Ve
     let asked = questions.into_iter().map(|question| async move {
         let answer = match &question {
             CallOut::Admission { plugin, sent } => {
-                let plugin: &dyn Admission = &*services.admission[*plugin];
+                let plugin = services.admission.plugin(*plugin);
                 plugin.call(sent).await.map(Reply::Said)
             }
             CallOut::Conversion {

@@ -64,6 +64,7 @@ struct NewObject {
     /// The prefix that the name was generated from, and the name.
     name: Option<(Str, Str)>,
     redrawn: u32,
+    suffix: Option<Str>,
 }
 
 impl PlanState {
@@ -200,6 +201,13 @@ impl<'r> Run<'r> {
             .uid
             .get_or_insert_with(|| environment.uid())
             .clone()
+    }
+
+    /// Returns the random letters for names that admission plug-ins generate.
+    pub(super) fn suffix(&mut self) -> Str {
+        let environment = self.call.environment;
+        let draw = || generate_name("", environment).into();
+        self.new.suffix.get_or_insert_with(draw).clone()
     }
 
     /// Returns the name that a new object gets, if the client has given only the prefix of one.

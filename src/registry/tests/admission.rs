@@ -1,7 +1,7 @@
 //! Admission plug-ins that change and refuse writes.
 
 use super::*;
-use crate::plan::{Attributes, CallOuts, Interrupted, Mutated, Operation};
+use crate::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
 use crate::request::options::Persistence;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
@@ -155,6 +155,57 @@ async fn every_verb_passes_all_stages_and_a_dry_run_stores_nothing() {
             "validate Create c false true",
         ]
     );
+}
+
+/// A plug-in that refuses all that it acts on.
+#[derive(Debug)]
+struct Refusing(Interest);
+
+impl Admission for Refusing {
+    fn name(&self) -> &'static str {
+        "Refusing"
+    }
+
+    fn interest(&self) -> Interest {
+        self.0
+    }
+
+    fn validate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&Value>,
+        _: &mut CallOuts<'_>,
+    ) -> Result<Vec<Claim>, Interrupted> {
+        if what.call.row.name == "namespaces" {
+            return Ok(Vec::new());
+        }
+        Err(what.forbidden(object, format!("{:?}", self.0)).into())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plug_in_acts_in_its_order_and_on_its_resources_only() {
+    const SERVICES: Interest = Interest::Resources(&["services"]);
+    let plugin = |interest| Arc::new(Refusing(interest)) as Arc<dyn Admission>;
+    let site = Site::open(vec![plugin(SERVICES)]).await;
+    let body = r#"{"metadata":{"name":"c"}}"#;
+    let made = site.send(Ask::create("configmaps", body)).await;
+    made.expect("nothing acts on it");
+    let body = r#"{"metadata":{"generateName":"s-"},"spec":{"ports":[{"port":80}]}}"#;
+    let refused = site.send(Ask::create("services", body)).await;
+    let message = refused.expect_err("it is refused").message;
+    assert!(message.starts_with("services \"s-"), "{message}");
+
+    let site = Site::open(vec![plugin(Interest::Everything), plugin(SERVICES)]).await;
+    for (resource, named) in [("configmaps", "Everything"), ("services", "Everything")] {
+        let refused = site.send(Ask::create(resource, body)).await;
+        let message = refused.expect_err("it is refused").message;
+        assert!(message.ends_with(named), "{message}");
+    }
+    let site = Site::open(vec![plugin(SERVICES), plugin(Interest::Everything)]).await;
+    let refused = site.send(Ask::create("services", body)).await;
+    let message = refused.expect_err("it is refused").message;
+    assert!(message.contains("Resources"), "{message}");
 }
 
 /// A plug-in that refuses to change an object whose data are `bad`, without any call.

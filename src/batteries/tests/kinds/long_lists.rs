@@ -105,7 +105,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
         environment: Arc::new(Still),
         authority: Authority::fixed(Masters),
         observers: Vec::new(),
-        admission: Vec::new(),
+        admission: Default::default(),
         external: Vec::new(),
     });
     let call = Call::new(&site.tenant, request, row, &services);

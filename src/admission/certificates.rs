@@ -1,0 +1,43 @@
+//! Who may approve, sign and attest for a signer, and what a client may request from it.
+
+pub(crate) mod approval;
+pub(crate) mod attest;
+pub(crate) mod signing;
+pub(crate) mod subject;
+
+use polyplane_auth::{Attributes as Access, Decision, Subject};
+use polyplane_registry::plan::{Attributes, CallOuts, Interrupted};
+
+/// The resource of certificate signing requests.
+const REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";
+
+/// Returns whether the user may act for a signer: by its name, or for all signers of its domain.
+///
+/// # Errors
+/// Requests the reply of an authorizer that is needed first.
+fn may_act_for(
+    what: &Attributes<'_>,
+    call_outs: &mut CallOuts<'_>,
+    verb: &str,
+    signer: &str,
+) -> Result<bool, Interrupted> {
+    let domain = signer.split('/').next().unwrap_or("");
+    for name in [signer, &format!("{domain}/*")] {
+        let access = Access {
+            user: &what.call.request.user,
+            verb,
+            subject: Subject::Resource {
+                group: "certificates.k8s.io",
+                version: "*",
+                resource: "signers",
+                subresource: "",
+                namespace: "",
+                name,
+            },
+        };
+        if call_outs.authorize(&access)? == Decision::Allow {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}

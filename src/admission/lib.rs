@@ -1,0 +1,50 @@
+//! The built-in admission plug-ins: those that upstream has on by default, in upstream's order.
+//!
+//! A plug-in sees one write and the state that the write is prepared against, and changes the
+//! object, refuses it, or names the facts that the write rests on. It does no I/O and keeps
+//! nothing between two writes. Webhooks and policies are not here; they join the same chain.
+//!
+//! Invariant: what a plug-in adds to an object is complete, so the chain needs no second round of
+//! defaults ([`Mutated::Completed`](polyplane_registry::plan::Mutated)).
+
+mod certificates;
+mod ingress_class;
+mod limit_ranger;
+mod node_taint;
+mod objects;
+mod pod_resize;
+mod pod_resources;
+mod pod_security;
+mod pod_tolerations;
+mod pod_topology;
+mod priority;
+mod runtime_class;
+mod service_account;
+mod storage_class;
+mod volume_claim_resize;
+
+use polyplane_registry::Admission;
+use std::sync::Arc;
+
+/// Returns the plug-ins, in the order in which they act. `NamespaceLifecycle`, the first of
+/// upstream's, is part of every plan of a write.
+pub fn built_in() -> Vec<Arc<dyn Admission>> {
+    vec![
+        Arc::new(limit_ranger::LimitRanger),
+        Arc::new(service_account::ServiceAccount),
+        Arc::new(node_taint::TaintNodesByCondition),
+        Arc::new(pod_security::PodSecurity),
+        Arc::new(priority::Priority),
+        Arc::new(pod_tolerations::DefaultTolerationSeconds),
+        Arc::new(storage_class::DefaultStorageClass),
+        Arc::new(volume_claim_resize::PersistentVolumeClaimResize),
+        Arc::new(runtime_class::RuntimeClass),
+        Arc::new(certificates::approval::CertificateApproval),
+        Arc::new(certificates::signing::CertificateSigning),
+        Arc::new(certificates::attest::ClusterTrustBundleAttest),
+        Arc::new(certificates::subject::CertificateSubjectRestriction),
+        Arc::new(ingress_class::DefaultIngressClass),
+        Arc::new(pod_topology::PodTopologyLabels),
+        Arc::new(pod_resize::PodResizeValidator),
+    ]
+}

@@ -1,0 +1,94 @@
+//! `PodResizeValidator`: a pod on a node may not grow beyond what the node has.
+
+use crate::objects;
+use crate::pod_resources::{Amount, add, of_pod, quantity, resources};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::status::{ApiError, Cause};
+use polyplane_plane::{Claim, Key};
+use polyplane_registry::Admission;
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct PodResizeValidator;
+
+impl Admission for PodResizeValidator {
+    fn name(&self) -> &'static str {
+        "PodResizeValidator"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::Resources(&["pods"])
+    }
+
+    fn validate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&Value>,
+        _: &mut CallOuts<'_>,
+    ) -> Result<Vec<Claim>, Interrupted> {
+        let (Operation::Update, "resize", Some(pod), Some(old)) =
+            (what.operation, what.call.subresource(), object, what.old)
+        else {
+            return Ok(Vec::new());
+        };
+        let generation = |pod: &Value| pod.int_at(&["metadata", "generation"]);
+        let node = pod.str_at(&["spec", "nodeName"]);
+        if node.is_empty() || generation(pod) == generation(old) {
+            return Ok(Vec::new());
+        }
+        let Some(present) = objects::get(what, &Key::new("", "nodes", None, node))? else {
+            let why = format!("node {} not found", quote(node));
+            return Err(what.forbidden(Some(pod), why).into());
+        };
+        check(what, pod, &present)?;
+        Ok(Vec::new())
+    }
+}
+
+fn check(what: &Attributes<'_>, pod: &Value, node: &Value) -> Result<(), ApiError> {
+    let refuse = |why: String, reason: &str| {
+        let cause = Cause {
+            reason: reason.into(),
+            ..Cause::default()
+        };
+        Err(what.forbidden(Some(pod), why).with_cause(cause))
+    };
+    let system = node.str_at(&["metadata", "labels", "kubernetes.io/os"]);
+    if !matches!(system, "" | "linux") {
+        let name = node.str_at(&["metadata", "name"]);
+        let why = format!(
+            "pod resize is only supported on linux nodes, node {} is {}",
+            quote(name),
+            quote(system)
+        );
+        return refuse(why, "UnsupportedPlatform");
+    }
+    let mut requests = of_pod(pod, Amount::Requests);
+    add(&mut requests, &resources(&pod["spec"]["overhead"]));
+    let allocatable = |name| quantity(&node["status"]["allocatable"][name]);
+    let mut lacking = Vec::new();
+    if let Some(cpu) = requests.get("cpu")
+        && *cpu > allocatable("cpu")
+    {
+        let (requested, room) = (cpu.milli_value(), allocatable("cpu").milli_value());
+        lacking.push(format!("cpu, requested: {requested}, allocatable: {room}"));
+    }
+    if let Some(memory) = requests.get("memory")
+        && *memory > allocatable("memory")
+    {
+        let (requested, room) = (memory.value(), allocatable("memory").value());
+        lacking.push(format!(
+            "memory, requested: {requested}, allocatable: {room}"
+        ));
+    }
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "node didn't have enough allocatable resources: {}",
+        lacking.join("; ")
+    );
+    refuse(why, "NodeCapacity")
+}

@@ -1,0 +1,262 @@
+//! `PodSecurity`: labels of a namespace say how much its pods may see of their node.
+//!
+//! A level that is enforced refuses pods; one that is for warnings adds warnings, also to objects
+//! with a template of pods. The level for audit is evaluated together with audit events, which
+//! this server does not write yet.
+
+mod checks;
+mod evaluate;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use crate::objects;
+use evaluate::{Pod, details, reasons, violations};
+use policy::{Level, LevelVersion, Policy};
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{Claim, Key, Prefix, Start};
+use polyplane_registry::Admission;
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use std::collections::{BTreeMap, HashSet};
+
+/// Pods that are checked when the enforced level of their namespace changes. More would keep a
+/// thread busy for too long.
+const PODS_CHECKED_MAX: usize = 3000;
+
+/// The subresources of a pod that change nothing about its containers.
+const HARMLESS: [&str; 8] = [
+    "exec",
+    "attach",
+    "binding",
+    "eviction",
+    "log",
+    "portforward",
+    "proxy",
+    "status",
+];
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct PodSecurity;
+
+impl Admission for PodSecurity {
+    fn name(&self) -> &'static str {
+        "PodSecurity"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::Resources(&[
+            "namespaces",
+            "pods",
+            "replicationcontrollers",
+            "podtemplates",
+            "replicasets.apps",
+            "deployments.apps",
+            "statefulsets.apps",
+            "daemonsets.apps",
+            "jobs.batch",
+            "cronjobs.batch",
+        ])
+    }
+
+    fn validate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&Value>,
+        _: &mut CallOuts<'_>,
+    ) -> Result<Vec<Claim>, Interrupted> {
+        let (Operation::Create | Operation::Update, Some(object)) = (what.operation, object) else {
+            return Ok(Vec::new());
+        };
+        let subresource = what.call.subresource();
+        match what.call.row.name.as_str() {
+            "namespaces" if subresource.is_empty() => {
+                check_namespace(what, object)?;
+                Ok(Vec::new())
+            }
+            "pods" if !HARMLESS.contains(&subresource) => Ok(check_pod(what, object)?),
+            "namespaces" | "pods" => Ok(Vec::new()),
+            _ if subresource.is_empty() => {
+                warn_of_template(what, object)?;
+                Ok(Vec::new())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Returns the policy of the write's namespace, with the claim that it stays as it is.
+fn policy_here(what: &Attributes<'_>) -> Result<(Policy, Claim), ApiError> {
+    let name = what.call.namespace();
+    let key = Key::new("", "namespaces", None, name);
+    let Some(namespace) = what.cut.get(&key) else {
+        let why = format!("failed to lookup namespace {}", quote(name));
+        return Err(ApiError::internal(why));
+    };
+    let tree = what.call.stored_tree(&namespace)?;
+    let (policy, _) = policy::of_labels(&tree["metadata"]["labels"]);
+    Ok((policy, Claim::At(key, namespace.stamp())))
+}
+
+/// Refuses a pod that violates the enforced level, and warns of one that violates the other.
+fn check_pod(what: &Attributes<'_>, pod: &Value) -> Result<Vec<Claim>, ApiError> {
+    let (policy, claim) = policy_here(what)?;
+    let is_insignificant = what.old.is_some_and(|old| !changes_containers(pod, old));
+    if policy.is_privileged() || is_insignificant {
+        return Ok(vec![claim]);
+    }
+    let seen = Pod::of(pod);
+    let found = violations(policy.enforce, &seen);
+    if !found.is_empty() {
+        let level = quote(&policy.enforce.to_string());
+        let why = format!("violates PodSecurity {level}: {}", details(&found));
+        return Err(what.forbidden(Some(pod), why));
+    }
+    warn(what, policy.warn, &seen);
+    Ok(vec![claim])
+}
+
+fn warn(what: &Attributes<'_>, level: LevelVersion, pod: &Pod<'_>) {
+    let found = violations(level, pod);
+    if !found.is_empty() {
+        let level = quote(&level.to_string());
+        let text = format!("would violate PodSecurity {level}: {}", details(&found));
+        what.call.warn(text);
+    }
+}
+
+/// Returns whether an update of a pod brings containers or images that nobody has checked.
+fn changes_containers(pod: &Value, old: &Value) -> bool {
+    let list = |pod: &'_ Value, list: &str| pod.items_at(&["spec", list]).to_vec();
+    let image = |container: &Value| Str::from(container.str_at(&["image"]));
+    let fixed = ["containers", "initContainers"].iter().any(|name| {
+        let (new, old) = (list(pod, name), list(old, name));
+        new.len() != old.len()
+            || new
+                .iter()
+                .zip(&old)
+                .any(|(new, old)| image(new) != image(old))
+    });
+    let old = list(old, "ephemeralContainers");
+    let ephemeral = || {
+        pod.items_at(&["spec", "ephemeralContainers"])
+            .iter()
+            .any(|new| {
+                let same = |old: &&Value| old.str_at(&["name"]) == new.str_at(&["name"]);
+                old.iter()
+                    .find(same)
+                    .is_none_or(|old| image(old) != image(new))
+            })
+    };
+    fixed || ephemeral()
+}
+
+/// Warns of an object whose pods would violate the level for warnings.
+fn warn_of_template(what: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
+    let path: &[&str] = match what.call.row.name.as_str() {
+        "podtemplates" => &["template"],
+        "cronjobs" => &["spec", "jobTemplate", "spec", "template"],
+        _ => &["spec", "template"],
+    };
+    let Some(template) = object.at(path) else {
+        return Ok(());
+    };
+    let (policy, _) = policy_here(what)?;
+    warn(what, policy.warn, &Pod::of(template));
+    Ok(())
+}
+
+/// Refuses a namespace with wrong labels. Warns of pods that violate a level which is enforced from
+/// now on.
+fn check_namespace(what: &Attributes<'_>, namespace: &Value) -> Result<(), ApiError> {
+    let name = namespace.str_at(&["metadata", "name"]);
+    let (policy, errors) = policy::of_labels(&namespace["metadata"]["labels"]);
+    let invalid = || {
+        Err(ApiError::invalid(
+            Qualified::new("", "Namespace"),
+            name,
+            &errors,
+        ))
+    };
+    let Some(old) = what.old else {
+        return if errors.is_empty() { Ok(()) } else { invalid() };
+    };
+    let (old_policy, old_errors) = policy::of_labels(&old["metadata"]["labels"]);
+    if !errors.is_empty() && errors != old_errors {
+        return invalid();
+    }
+    let (new, old) = (policy.enforce, old_policy.enforce);
+    let is_relaxed = new.version == old.version && new.level <= old.level;
+    if new == old || new.level == Level::Privileged || is_relaxed {
+        return Ok(());
+    }
+    for text in warnings_of_present(what, name, new)? {
+        what.call.warn(text);
+    }
+    Ok(())
+}
+
+/// Returns warnings of the pods of a namespace that violate a level.
+fn warnings_of_present(
+    what: &Attributes<'_>,
+    namespace: &str,
+    level: LevelVersion,
+) -> Result<Vec<String>, ApiError> {
+    let prefix = Prefix::namespaced("", "pods", namespace);
+    let total = what.cut.count(&prefix);
+    // The reason, with the first pod that has it and the number of all.
+    let mut by_reason: BTreeMap<String, (String, usize)> = BTreeMap::new();
+    let mut controllers = HashSet::new();
+    let (mut first, mut further) = (Vec::new(), Vec::new());
+    // One pod of each controller is checked before the others, in case that not all can be.
+    for object in what.cut.range(&prefix, Start::First).take(PODS_CHECKED_MAX) {
+        let pod = what.call.stored_tree(&object)?;
+        match controller(&pod) {
+            Some(uid) if !controllers.insert(uid.clone()) => further.push(pod),
+            _ => first.push(pod),
+        }
+    }
+    for pod in first.into_iter().chain(further) {
+        let found = violations(level, &Pod::of(&pod));
+        if found.is_empty() {
+            continue;
+        }
+        let name = pod.str_at(&["metadata", "name"]).to_owned();
+        let (named, count) = by_reason
+            .entry(reasons(&found))
+            .or_insert_with(|| (name.clone(), 0));
+        *named = std::mem::take(named).min(name);
+        *count += 1;
+    }
+    let mut warnings = Vec::new();
+    if total > PODS_CHECKED_MAX {
+        warnings.push(format!(
+            "new PodSecurity enforce level only checked against the first {PODS_CHECKED_MAX} of {total} existing pods"
+        ));
+    }
+    if !by_reason.is_empty() {
+        warnings.push(format!(
+            "existing pods in namespace {} violate the new PodSecurity enforce level {}",
+            quote(namespace),
+            quote(&level.to_string())
+        ));
+    }
+    let mut of_pods: Vec<String> = by_reason
+        .into_iter()
+        .map(|(reason, (name, count))| match count {
+            1 => format!("{name}: {reason}"),
+            2 => format!("{name} (and 1 other pod): {reason}"),
+            _ => format!("{name} (and {} other pods): {reason}", count - 1),
+        })
+        .collect();
+    of_pods.sort();
+    warnings.extend(of_pods);
+    Ok(warnings)
+}
+
+/// Returns the uid of the object that controls a pod.
+fn controller(pod: &Value) -> Option<Str> {
+    objects::controller(pod).map(|owner| owner.str_at(&["uid"]).into())
+}

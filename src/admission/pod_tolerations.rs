@@ -1,0 +1,64 @@
+//! `DefaultTolerationSeconds`: a pod stays for five minutes on a node that is not ready or cannot be
+//! reached, unless the pod says otherwise.
+
+use crate::objects;
+use polyplane_apimachinery::{Value, json};
+use polyplane_registry::Admission;
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+
+/// Upstream's default, in seconds.
+const SECONDS: i64 = 300;
+const TAINTS: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct DefaultTolerationSeconds;
+
+impl Admission for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::Resources(&["pods"])
+    }
+
+    fn mutate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&mut Value>,
+        _: &mut CallOuts<'_>,
+    ) -> Result<Mutated, Interrupted> {
+        let (Operation::Create | Operation::Update, "", Some(pod)) =
+            (what.operation, what.call.subresource(), object)
+        else {
+            return Ok(Mutated::Unchanged);
+        };
+        let given = pod.items_at(&["spec", "tolerations"]);
+        let missing = TAINTS.map(|taint| !given.iter().any(|given| tolerates(given, taint)));
+        for (taint, is_missing) in TAINTS.into_iter().zip(missing) {
+            if is_missing {
+                let toleration = json!({
+                    "key": taint,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": SECONDS
+                });
+                objects::append(pod, &["spec", "tolerations"], toleration);
+            }
+        }
+        Ok(if missing.contains(&true) {
+            Mutated::Completed
+        } else {
+            Mutated::Unchanged
+        })
+    }
+}
+
+fn tolerates(toleration: &Value, taint: &str) -> bool {
+    let (key, effect) = (toleration.str_at(&["key"]), toleration.str_at(&["effect"]));
+    (key.is_empty() || key == taint) && (effect.is_empty() || effect == "NoExecute")
+}
