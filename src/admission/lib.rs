@@ -21,6 +21,7 @@ mod priority;
 mod runtime_class;
 mod service_account;
 mod storage_class;
+mod storage_in_use;
 mod volume_claim_resize;
 
 use polyplane_registry::Admission;
@@ -37,6 +38,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(priority::Priority),
         Arc::new(pod_tolerations::DefaultTolerationSeconds),
         Arc::new(storage_class::DefaultStorageClass),
+        Arc::new(storage_in_use::StorageObjectInUseProtection),
         Arc::new(volume_claim_resize::PersistentVolumeClaimResize),
         Arc::new(runtime_class::RuntimeClass),
         Arc::new(certificates::approval::CertificateApproval),

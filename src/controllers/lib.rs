@@ -7,7 +7,8 @@
 //! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
 //! objects that every namespace and every plane must have; `control_planes` removes deleted planes
 //! with their objects; `sweep` removes expired objects; `dependents` deletes objects whose owners
-//! are gone, and makes owners wait for their dependents; `layers` steps planes of an older layer to
+//! are gone, and makes owners wait for their dependents; `protection` lets deleted storage objects go once
+//! nothing uses them; `layers` steps planes of an older layer to
 //! this program's once the store's floor allows it. `work` queues and runs them, so it names each
 //! of them, and they use its types.
 //!
@@ -20,6 +21,7 @@ mod control_planes;
 mod dependents;
 mod layers;
 mod namespaces;
+mod protection;
 mod restore;
 mod sweep;
 mod work;

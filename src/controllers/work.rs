@@ -2,7 +2,7 @@
 //! how often a reconciler runs; it does not know what a reconciler does.
 
 use crate::dependents::{self, DependentWork, Dependents};
-use crate::{control_planes, layers, namespaces, restore};
+use crate::{control_planes, layers, namespaces, protection, restore};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
@@ -46,6 +46,8 @@ pub(crate) enum WorkItem {
     Layer,
     /// Search a plane that woke for owners and dependents with pending work.
     Survey,
+    /// Let a deleted storage object go that is not in use any more.
+    Protected(Key),
     /// Delete a dependent, or finish the deletion of an owner.
     Belonging(DependentWork),
 }
@@ -147,6 +149,9 @@ impl Reconcilers {
                 self.add(tenant, WorkItem::Namespace(namespace.key().name().into()));
             }
         }
+        for key in protection::pending(tenant) {
+            self.add(tenant, WorkItem::Protected(key));
+        }
         let planes = Prefix::resource(control_planes::GROUP, control_planes::RESOURCE);
         for plane in cut.range(&planes, Start::First) {
             if plane.flags().has(Flags::DELETING) {
@@ -245,6 +250,7 @@ impl Reconcilers {
                 restore::namespace_content(context, tenant, name).await
             }
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
+            WorkItem::Protected(key) => protection::release(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::Survey => {
@@ -281,6 +287,9 @@ impl Observer for WriteObserver {
                 self.0.add(tenant, WorkItem::ControlPlane(name()));
             }
             _ => {}
+        }
+        for key in protection::freed(tenant, object, gone) {
+            self.0.add(tenant, WorkItem::Protected(key));
         }
         for work in self.0.dependents.written(tenant, object, removal) {
             self.0.add(tenant, WorkItem::Belonging(work));

@@ -1,0 +1,229 @@
+//! Takes the finalizers of storage objects away that are deleted and not in use any more: volume
+//! claims that no pod uses, volumes that are not bound, attributes classes that nothing names.
+//! Admission adds these finalizers. This module does not decide when a reconciler runs.
+
+use crate::client::{OwnRequest, tree};
+use crate::work::{Progress, ReconcilerContext};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
+use polyplane_registry::{Kinds, Tenant, Verb};
+
+/// The kinds that are protected.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protected {
+    Claim,
+    Volume,
+    AttributesClass,
+}
+
+impl Protected {
+    const ALL: [Self; 3] = [Self::Claim, Self::Volume, Self::AttributesClass];
+
+    fn group(self) -> &'static str {
+        match self {
+            Self::Claim | Self::Volume => "",
+            Self::AttributesClass => "storage.k8s.io",
+        }
+    }
+
+    fn resource(self) -> &'static str {
+        match self {
+            Self::Claim => "persistentvolumeclaims",
+            Self::Volume => "persistentvolumes",
+            Self::AttributesClass => "volumeattributesclasses",
+        }
+    }
+
+    fn finalizer(self) -> &'static str {
+        match self {
+            Self::Claim => "kubernetes.io/pvc-protection",
+            Self::Volume => "kubernetes.io/pv-protection",
+            Self::AttributesClass => "kubernetes.io/vac-protection",
+        }
+    }
+
+    fn of(key: &Key) -> Option<Self> {
+        let is_it = |kind: &Self| (key.group(), key.resource()) == (kind.group(), kind.resource());
+        Self::ALL.into_iter().find(is_it)
+    }
+
+    fn objects(self) -> Prefix {
+        Prefix::resource(self.group(), self.resource())
+    }
+}
+
+/// Returns the protected objects that a write may have freed.
+pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
+    let key = object.key();
+    if key.group().is_empty() && key.resource() == "pods" {
+        return if gone || object.flags().has(Flags::DELETING) {
+            claims_of_pod(tenant, object)
+        } else {
+            Vec::new()
+        };
+    }
+    let Some(kind) = Protected::of(key) else {
+        return Vec::new();
+    };
+    let mut freed = Vec::new();
+    if !gone && object.flags().has(Flags::DELETING) {
+        freed.push(key.clone());
+    }
+    if kind != Protected::AttributesClass {
+        let cut = tenant.plane.snapshot();
+        freed.extend(deleted(&cut, Protected::AttributesClass));
+    }
+    freed
+}
+
+/// Returns all protected objects of a plane that are deleted.
+pub(crate) fn pending(tenant: &Tenant) -> Vec<Key> {
+    let cut = tenant.plane.snapshot();
+    let kinds = Protected::ALL.into_iter();
+    kinds.flat_map(|kind| deleted(&cut, kind)).collect()
+}
+
+fn deleted(cut: &Snapshot, kind: Protected) -> Vec<Key> {
+    let prefix = kind.objects();
+    let objects = cut.range(&prefix, Start::First);
+    objects
+        .filter(|object| object.flags().has(Flags::DELETING))
+        .map(|object| object.key().clone())
+        .collect()
+}
+
+/// Returns the claims that a pod uses and that are deleted.
+fn claims_of_pod(tenant: &Tenant, pod: &ObjectRef) -> Vec<Key> {
+    let cut = tenant.plane.snapshot();
+    let Some(namespace) = pod.key().namespace() else {
+        return Vec::new();
+    };
+    let resource = Protected::Claim.resource();
+    if cut.count(&Prefix::namespaced("", resource, namespace)) == 0 {
+        return Vec::new();
+    }
+    // A pod that cannot be read uses nothing that could be found.
+    let tree = tree(&tenant.kinds(), pod).unwrap_or_default();
+    let keys = volumes(&tree).map(|volume| {
+        let name = claim_name(&tree, volume).unwrap_or_default();
+        Key::new("", resource, Some(namespace), &name)
+    });
+    let is_deleted = |key: &Key| {
+        let claim = cut.get(key);
+        claim.is_some_and(|claim| claim.flags().has(Flags::DELETING))
+    };
+    keys.filter(is_deleted).collect()
+}
+
+fn volumes(pod: &Value) -> std::slice::Iter<'_, Value> {
+    pod.items_at(&["spec", "volumes"]).iter()
+}
+
+/// Returns the name of the claim that a pod's volume uses.
+fn claim_name(pod: &Value, volume: &Value) -> Option<Str> {
+    if let Some(claim) = volume.get("persistentVolumeClaim") {
+        return Some(claim.str_at(&["claimName"]).into());
+    }
+    volume.get("ephemeral")?;
+    let (pod, volume) = (pod.str_at(&["metadata", "name"]), volume.str_at(&["name"]));
+    Some(format!("{pod}-{volume}").into())
+}
+
+/// Takes the finalizer of a deleted object away, unless the object is in use.
+pub(crate) async fn release(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let cut = tenant.plane.snapshot();
+    let (Some(kind), Some(object)) = (Protected::of(key), cut.get(key)) else {
+        return Ok(Progress::Done);
+    };
+    let kinds = tenant.kinds();
+    let tree = tree(&kinds, &object)?;
+    let finalizers = tree.items_at(&["metadata", "finalizers"]);
+    let position = finalizers
+        .iter()
+        .position(|name| name.as_str() == Some(kind.finalizer()));
+    let Some(position) = position.filter(|_| object.flags().has(Flags::DELETING)) else {
+        return Ok(Progress::Done);
+    };
+    let is_used = match kind {
+        Protected::Claim => is_used_by_pods(&kinds, &cut, key, &tree)?,
+        Protected::Volume => tree.str_at(&["status", "phase"]) == "Bound",
+        Protected::AttributesClass => is_named(&kinds, &cut, key.name())?,
+    };
+    if is_used {
+        return Ok(Progress::Waiting);
+    }
+    let Some(row) = kinds.stored(key.group(), key.resource()) else {
+        return Ok(Progress::Done);
+    };
+    let path = format!("/metadata/finalizers/{position}");
+    let patch = json!([
+        {"op": "test", "path": (path.clone()), "value": (kind.finalizer())},
+        {"op": "remove", "path": path}
+    ]);
+    let own = OwnRequest {
+        content_type: "application/json-patch+json",
+        body: &patch,
+        ..OwnRequest::new(Verb::Patch, row, key.namespace().unwrap_or(""), key.name())
+    };
+    own.send(&context.registry, tenant).await?;
+    Ok(Progress::Done)
+}
+
+/// Returns whether a pod that has a node uses a claim. Kubelets start no pod with a deleted claim.
+fn is_used_by_pods(
+    kinds: &Kinds,
+    cut: &Snapshot,
+    key: &Key,
+    claim: &Value,
+) -> Result<bool, ApiError> {
+    let namespace = key.namespace().unwrap_or("");
+    let owners = claim.items_at(&["metadata", "ownerReferences"]);
+    let is_owner = |pod: &Value| {
+        let uid = pod.str_at(&["metadata", "uid"]);
+        owners
+            .iter()
+            .any(|owner| owner.bool_at(&["controller"]) && owner.str_at(&["uid"]) == uid)
+    };
+    for pod in cut.range(&Prefix::namespaced("", "pods", namespace), Start::First) {
+        let pod = tree(kinds, &pod)?;
+        if pod.str_at(&["spec", "nodeName"]).is_empty() {
+            continue;
+        }
+        let is_shut_down = pod.int_at(&["metadata", "deletionGracePeriodSeconds"]) == Some(0);
+        let uses_it = volumes(&pod).any(|volume| {
+            let counts = volume.get("ephemeral").is_none() || (!is_shut_down && is_owner(&pod));
+            counts && claim_name(&pod, volume).as_deref() == Some(key.name())
+        });
+        if uses_it {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns whether a claim or a volume names an attributes class.
+fn is_named(kinds: &Kinds, cut: &Snapshot, class: &str) -> Result<bool, ApiError> {
+    const PATHS: [&[&str]; 3] = [
+        &["spec", "volumeAttributesClassName"],
+        &["status", "currentVolumeAttributesClassName"],
+        &[
+            "status",
+            "modifyVolumeStatus",
+            "targetVolumeAttributesClassName",
+        ],
+    ];
+    for kind in [Protected::Claim, Protected::Volume] {
+        for object in cut.range(&kind.objects(), Start::First) {
+            let tree = tree(kinds, &object)?;
+            if PATHS.iter().any(|path| tree.str_at(path) == class) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
