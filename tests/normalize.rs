@@ -196,7 +196,7 @@ impl Normalizer<'_> {
             Record::Keep(pointers) => {
                 let mut value = self.value(value);
                 drop_descriptions(&mut value);
-                picked(pointers, |pointer| value.pointer(pointer).cloned())
+                picked(pointers, |pointer| at(&value, pointer))
             }
             Record::Keys(pointers) => picked(pointers, |pointer| {
                 let names = value.pointer(pointer)?.as_object()?.keys();
@@ -412,6 +412,19 @@ impl Normalizer<'_> {
         });
         self.text(&text)
     }
+}
+
+/// Returns the value at a pointer. Behind `/*`, it is the list of what each item has there.
+fn at(value: &Value, pointer: &str) -> Option<Value> {
+    let Some((list, rest)) = pointer.split_once("/*") else {
+        return value.pointer(pointer).cloned();
+    };
+    let items = value.pointer(list)?.as_array()?.iter();
+    Some(
+        items
+            .map(|item| at(item, rest).unwrap_or_default())
+            .collect(),
+    )
 }
 
 fn picked(pointers: &[String], pick: impl Fn(&str) -> Option<Value>) -> Value {

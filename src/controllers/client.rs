@@ -35,6 +35,8 @@ pub(crate) struct OwnRequest<'a> {
     pub(crate) content_type: &'a str,
     /// The body; null for none.
     pub(crate) body: &'a Value,
+    /// The manager that owns the fields that the request changes; empty for this program.
+    pub(crate) manager: &'a str,
 }
 
 impl<'a> OwnRequest<'a> {
@@ -48,6 +50,7 @@ impl<'a> OwnRequest<'a> {
             subresource: "",
             content_type: "application/json",
             body,
+            manager: "",
         }
     }
 
@@ -62,6 +65,10 @@ impl<'a> OwnRequest<'a> {
         } else {
             Bytes::from(json::to_vec(self.body))
         };
+        let query = match self.manager {
+            "" => Vec::new(),
+            manager => vec![("fieldManager".to_owned(), manager.to_owned())],
+        };
         let request = ResourceRequest {
             verb: self.verb,
             group: self.row.group.clone(),
@@ -70,7 +77,7 @@ impl<'a> OwnRequest<'a> {
             namespace: some(self.namespace),
             name: some(self.name),
             subresource: some(self.subresource),
-            query: Vec::new(),
+            query,
             accept: "application/json".to_owned(),
             content_type: (!body.is_empty()).then(|| self.content_type.to_owned()),
             user_agent: "polyplane".to_owned(),

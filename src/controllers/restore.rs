@@ -4,8 +4,8 @@
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
-use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Flags, Key, ObjectRef};
 use polyplane_registry::{Tenant, Verb};
 
@@ -61,7 +61,7 @@ async fn ensure(
     tenant: &Tenant,
     resource: &str,
     namespace: &str,
-    object: &polyplane_apimachinery::Value,
+    object: &Value,
 ) -> Result<(), ApiError> {
     let name = object.str_at(&["metadata", "name"]);
     if tenant
@@ -120,7 +120,8 @@ pub(crate) async fn bootstrap(
     Ok(Progress::Done)
 }
 
-/// Creates a copy of a layer's object as the plane's own object.
+/// Creates a copy of a layer's object as the plane's own object. Its creator is the manager who owns
+/// the fields of the layer's object, so that it has the same owners again.
 pub(crate) async fn recreate(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -132,13 +133,30 @@ pub(crate) async fn recreate(
         return Ok(());
     };
     let mut body = tree(&kinds, object)?;
-    for given in ["uid", "resourceVersion", "creationTimestamp"] {
+    let creator = creator(&body);
+    for given in [
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+        "managedFields",
+    ] {
         drop(body.remove(&["metadata", given]));
     }
     let namespace = key.namespace().unwrap_or("");
     let own = OwnRequest {
         body: &body,
+        manager: &creator,
         ..OwnRequest::new(Verb::Create, row, namespace, "")
     };
     create(context, tenant, own).await
+}
+
+/// Returns the manager that has created a layer's object; empty if the object has no owners.
+fn creator(object: &Value) -> Str {
+    let entries = object.items_at(&["metadata", "managedFields"]).iter();
+    let mut creators = entries.filter(|entry| {
+        entry.str_at(&["operation"]) == "Update" && entry.str_at(&["subresource"]).is_empty()
+    });
+    let creator = creators.next();
+    creator.map_or_else(Str::default, |entry| entry.str_at(&["manager"]).into())
 }

@@ -19,12 +19,15 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	flowcontrolbootstrap "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiregistrationhelper "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
 	schedulingv1helpers "k8s.io/kubernetes/pkg/apis/scheduling/v1"
 	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
 	"k8s.io/kubernetes/pkg/controlplane/controller/defaultservicecidr"
@@ -63,19 +66,19 @@ var systemNamespaces = []string{metav1.NamespaceDefault, corev1.NamespaceNodeLea
 func (o *oracle) bootstrap() ([]bootstrapObject, error) {
 	b := &bootstrapper{oracle: o}
 	for _, name := range systemNamespaces {
-		b.add("now", "v1/Namespace", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}})
-		b.add("now", "v1/ServiceAccount", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}})
-		b.add("now", "v1/ConfigMap", &corev1.ConfigMap{
+		b.add(kept, "v1/Namespace", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NamespaceStatus{Phase: corev1.NamespaceActive}})
+		b.add(controllers, "v1/ServiceAccount", &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}})
+		b.add(controllers, "v1/ConfigMap", &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Name: rootcacertpublisher.RootCACertConfigMapName, Namespace: name},
 			Data:       map[string]string{"ca.crt": "marker-serving"},
 		})
 	}
 	b.rbac()
 	for _, class := range schedulingv1helpers.SystemPriorityClasses() {
-		b.add("step", "scheduling.k8s.io/v1/PriorityClass", class)
+		b.add(atStart, "scheduling.k8s.io/v1/PriorityClass", class)
 	}
 	b.flowcontrol()
-	b.add("step", "v1/ConfigMap", &corev1.ConfigMap{
+	b.add(atStart, "v1/ConfigMap", &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "extension-apiserver-authentication", Namespace: metav1.NamespaceSystem},
 		Data: map[string]string{"client-ca-file": "marker-client-ca", "requestheader-client-ca-file": "marker-front-ca", "requestheader-allowed-names": `["front-proxy-client"]`,
 			"requestheader-username-headers": `["X-Remote-User"]`, "requestheader-uid-headers": `["X-Remote-Uid"]`, "requestheader-group-headers": `["X-Remote-Group"]`, "requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`},
@@ -93,9 +96,23 @@ func (o *oracle) bootstrap() ([]bootstrapObject, error) {
 
 type bootstrapper struct {
 	oracle  *oracle
+	types   managedfields.TypeConverter
 	out     []bootstrapObject
 	failure error
 }
+
+// The programs that bring the objects. The user agent of a program is its file's name; the names of
+// field managers are constants that upstream does not export, but for the consumer's.
+var (
+	kept        = origin{"now", "kube-apiserver"}
+	atStart     = origin{"step", "kube-apiserver"}
+	controllers = origin{"now", "kube-controller-manager"}
+	flowControl = origin{"now", "api-priority-and-fairness-config-producer-v1"}
+
+	aggregatedRules = later{field: "rules", manager: names.ClusterRoleAggregationController}
+	flowStatus      = later{field: "status", manager: utilflowcontrol.ConfigConsumerAsFieldManager, subresource: "status"}
+	rangeStatus     = later{field: "status", manager: "kubernetes-service-cidr-controller", subresource: "status"}
+)
 
 func (b *bootstrapper) rbac() {
 	roles := append(bootstrappolicy.ClusterRoles(), bootstrappolicy.ControllerRoles()...)
@@ -109,22 +126,26 @@ func (b *bootstrapper) rbac() {
 		}
 	}
 	for i := range roles {
-		b.add("step", "rbac.authorization.k8s.io/v1/ClusterRole", &roles[i])
+		var parts []later
+		if roles[i].AggregationRule != nil {
+			parts = append(parts, aggregatedRules)
+		}
+		b.add(atStart, "rbac.authorization.k8s.io/v1/ClusterRole", &roles[i], parts...)
 	}
 	bindings := append(bootstrappolicy.ClusterRoleBindings(), bootstrappolicy.ControllerRoleBindings()...)
 	for i := range bindings {
-		b.add("step", "rbac.authorization.k8s.io/v1/ClusterRoleBinding", &bindings[i])
+		b.add(atStart, "rbac.authorization.k8s.io/v1/ClusterRoleBinding", &bindings[i])
 	}
 	for namespace, list := range bootstrappolicy.NamespaceRoles() {
 		for i := range list {
 			list[i].Namespace = namespace
-			b.add("step", "rbac.authorization.k8s.io/v1/Role", &list[i])
+			b.add(atStart, "rbac.authorization.k8s.io/v1/Role", &list[i])
 		}
 	}
 	for namespace, list := range bootstrappolicy.NamespaceRoleBindings() {
 		for i := range list {
 			list[i].Namespace = namespace
-			b.add("step", "rbac.authorization.k8s.io/v1/RoleBinding", &list[i])
+			b.add(atStart, "rbac.authorization.k8s.io/v1/RoleBinding", &list[i])
 		}
 	}
 }
@@ -168,16 +189,16 @@ func hasRule(list []rbacv1.PolicyRule, rule rbacv1.PolicyRule) bool {
 
 func (b *bootstrapper) flowcontrol() {
 	for _, level := range flowcontrolbootstrap.MandatoryPriorityLevelConfigurations {
-		b.add("now", "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
+		b.add(flowControl, "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
 	}
 	for _, level := range flowcontrolbootstrap.SuggestedPriorityLevelConfigurations {
-		b.add("now", "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
+		b.add(flowControl, "flowcontrol.apiserver.k8s.io/v1/PriorityLevelConfiguration", autoUpdated(level.DeepCopy()))
 	}
 	for _, flow := range flowcontrolbootstrap.MandatoryFlowSchemas {
-		b.add("now", "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())))
+		b.add(flowControl, "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())), flowStatus)
 	}
 	for _, flow := range flowcontrolbootstrap.SuggestedFlowSchemas {
-		b.add("now", "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())))
+		b.add(flowControl, "flowcontrol.apiserver.k8s.io/v1/FlowSchema", withFoundLevel(autoUpdated(flow.DeepCopy())), flowStatus)
 	}
 }
 
@@ -211,24 +232,24 @@ func (b *bootstrapper) kubernetesService() error {
 	}
 	service.Spec.ClusterIPs = []string{service.Spec.ClusterIP}
 	service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol}
-	b.add("now", "v1/Service", service)
+	b.add(kept, "v1/Service", service, later{field: "spec.clusterIPs"}, later{field: "spec.ipFamilies"})
 	endpoints, err := client.CoreV1().Endpoints("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	b.add("now", "v1/Endpoints", endpoints)
+	b.add(kept, "v1/Endpoints", endpoints)
 	slice, err := client.DiscoveryV1().EndpointSlices("default").Get(ctx, "kubernetes", metav1.GetOptions{})
 	if err != nil {
 		return err
 	}
-	b.add("now", "discovery.k8s.io/v1/EndpointSlice", slice)
-	b.add("now", "networking.k8s.io/v1/ServiceCIDR", &networkingv1.ServiceCIDR{
+	b.add(kept, "discovery.k8s.io/v1/EndpointSlice", slice)
+	b.add(kept, "networking.k8s.io/v1/ServiceCIDR", &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName},
 		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{"203.0.113.0/24"}},
 		Status: networkingv1.ServiceCIDRStatus{Conditions: []metav1.Condition{{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
 			LastTransitionTime: metav1.Now(), Message: "Kubernetes default Service CIDR is ready"}}},
-	})
-	b.add("now", "networking.k8s.io/v1/IPAddress", &networkingv1.IPAddress{
+	}, rangeStatus)
+	b.add(kept, "networking.k8s.io/v1/IPAddress", &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: "10.0.200.201", Labels: map[string]string{networkingv1.LabelIPAddressFamily: "IPv4", networkingv1.LabelManagedBy: "ipallocator.k8s.io"}},
 		Spec:       networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: "default", Name: "kubernetes"}},
 	})
@@ -246,12 +267,12 @@ func (b *bootstrapper) apiServices() {
 			Spec:       apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: priority.Group, VersionPriority: priority.Version},
 		}
 		apiregistrationhelper.SetAPIServiceCondition(service, apiregistrationhelper.NewLocalAvailableAPIServiceCondition())
-		b.add("now", "apiregistration.k8s.io/v1/APIService", service)
+		b.add(kept, "apiregistration.k8s.io/v1/APIService", service)
 	}
 }
 
-// add runs one object through its create strategy and keeps its given status.
-func (b *bootstrapper) add(restore, kind string, object runtime.Object) {
+// add runs one object through its create strategy, keeps its given status, and adds the managed fields.
+func (b *bootstrapper) add(from origin, kind string, object runtime.Object, rest ...later) {
 	if b.failure != nil {
 		return
 	}
@@ -268,7 +289,12 @@ func (b *bootstrapper) add(restore, kind string, object runtime.Object) {
 		b.failure = fmt.Errorf("bootstrap %s %s: %s", kind, given, mustJSON(reply))
 		return
 	}
-	final, err := b.withStatus(s, reply.Prepared, given)
+	owners, err := b.owners(s, from, object, rest)
+	if err != nil {
+		b.failure = fmt.Errorf("owners of %s: %w", kind, err)
+		return
+	}
+	final, err := b.withStatus(s, reply.Prepared, given, owners)
 	if err != nil {
 		b.failure = err
 		return
@@ -276,12 +302,12 @@ func (b *bootstrapper) add(restore, kind string, object runtime.Object) {
 	accessor := object.(metav1.ObjectMetaAccessor).GetObjectMeta()
 	final = withPlaceholders(final)
 	b.out = append(b.out, bootstrapObject{Group: gvk.Group, Version: gvk.Version, Resource: s.resource, Kind: gvk.Kind, Namespace: accessor.GetNamespace(),
-		Name: string(withPlaceholders([]byte(accessor.GetName()))), Object: final, Restore: restore})
+		Name: string(withPlaceholders([]byte(accessor.GetName()))), Object: final, Restore: from.restore})
 }
 
 // withStatus takes the prepared object, without what the store fills in, and
-// puts the given status back that a create would have dropped.
-func (b *bootstrapper) withStatus(s *subject, prepared, given []byte) ([]byte, error) {
+// puts the given status back that a create would have dropped, with the owners of all fields.
+func (b *bootstrapper) withStatus(s *subject, prepared, given []byte, owners []metav1.ManagedFieldsEntry) ([]byte, error) {
 	text := bytes.ReplaceAll(prepared, []byte(`"<time>"`), []byte(`"`+fixedTime+`"`))
 	versioned, err := s.decode(text)
 	if err != nil {
@@ -295,6 +321,7 @@ func (b *bootstrapper) withStatus(s *subject, prepared, given []byte) ([]byte, e
 	accessor := versioned.(metav1.ObjectMetaAccessor).GetObjectMeta()
 	accessor.SetUID("")
 	accessor.SetCreationTimestamp(metav1.Time{})
+	accessor.SetManagedFields(owners)
 	final, err := bare(versioned)
 	return blankClock(final), err
 }

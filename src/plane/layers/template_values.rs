@@ -163,6 +163,8 @@ impl TemplateValues {
     fn write(&self, key: &Key, template: &Template, version: Option<Version>) -> Bytes {
         let mut body = BytesMut::with_capacity(template.len() + 64);
         let pieces = template.pieces();
+        // Found once: a template has its time in each owner's entry.
+        let mut time = None;
         for (at, piece) in pieces.iter().enumerate() {
             match piece {
                 Piece::Text(_) if version.is_none() && template.is_around_version(at) => {}
@@ -173,7 +175,10 @@ impl TemplateValues {
                 }
                 Piece::Uid => body.put_slice(self.uid(key).as_bytes()),
                 Piece::UidOf(other) => body.put_slice(self.uid_in(other, key).as_bytes()),
-                Piece::BirthTime => body.put_slice(self.time(key).as_bytes()),
+                Piece::BirthTime => {
+                    let time = *time.get_or_insert_with(|| self.time(key));
+                    body.put_slice(time.as_bytes());
+                }
                 Piece::Param(name) => {
                     let text = self.fixed.params.get(name);
                     body.put_slice(text.expect("open checked that the record fills all names"));
