@@ -108,6 +108,18 @@ fn step_differences(recorded: &Recorded, answered: &Recorded, found: &mut Vec<Di
     value_differences(&mut path, &recorded.body, &answered.body, &mut add_body);
 }
 
+/// Returns the places at which two values differ, each as lines: the path, and the values of both
+/// sides.
+pub fn places(recorded: &Value, answered: &Value) -> Vec<String> {
+    let mut differ = Vec::new();
+    let shown = |value: Option<&Value>| value.map_or("(absent)".to_owned(), Value::to_string);
+    let mut add = |path: &str, one: Option<&Value>, other: Option<&Value>| {
+        differ.push(format!("{path}\n  - {}\n  + {}", shown(one), shown(other)));
+    };
+    value_differences(&mut String::new(), recorded, answered, &mut add);
+    differ
+}
+
 /// Adds a difference: a path, and the values of both sides.
 type AddPlace<'a> = dyn FnMut(&str, Option<&Value>, Option<&Value>) + 'a;
 

@@ -23,6 +23,7 @@ pub mod normalize;
 pub mod process;
 pub mod programs;
 pub mod python;
+pub mod recorded;
 pub mod ring;
 pub mod rows;
 pub mod run;
