@@ -18,6 +18,7 @@ mod pod_security;
 mod pod_tolerations;
 mod pod_topology;
 mod priority;
+mod role_escalation;
 mod runtime_class;
 mod service_account;
 mod storage_class;
@@ -48,5 +49,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(ingress_class::DefaultIngressClass),
         Arc::new(pod_topology::PodTopologyLabels),
         Arc::new(pod_resize::PodResizeValidator),
+        // Part of upstream's storage of roles, which admission has changed by then.
+        Arc::new(role_escalation::RoleEscalation),
     ]
 }

@@ -3,6 +3,7 @@
 
 use polyplane_apimachinery::quote::quote;
 
+use crate::rbac::policy_rule::PolicyRule;
 use crate::user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
 };
@@ -57,6 +58,17 @@ pub enum Decision {
 pub trait Authorizer: Send + Sync {
     /// Judges `attributes`.
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision>;
+}
+
+/// What a user may do, as SelfSubjectRulesReview returns it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuleLists {
+    /// The rules about resources.
+    pub resources: Vec<PolicyRule>,
+    /// The rules about paths.
+    pub paths: Vec<PolicyRule>,
+    /// Texts about rules that could not be listed.
+    pub errors: Vec<String>,
 }
 
 /// The parts of a 403 that clients read: the resource in `details`, and the text of the message.
@@ -213,6 +225,33 @@ impl Authorizer for PublicRules {
         } else {
             Decision::NoOpinion(String::new())
         })
+    }
+}
+
+/// Allows everybody to ask about a server's health.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HealthRules;
+
+impl Authorizer for HealthRules {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        let Subject::Path("/healthz" | "/livez" | "/readyz") = attributes.subject else {
+            return Verdict::now(Decision::NoOpinion(String::new()));
+        };
+        PublicRules.authorize(attributes)
+    }
+}
+
+/// Asks an authorizer about users of other planes alone, whom no role of this plane can mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForForeigners<A>(pub A);
+
+impl<A: Authorizer> Authorizer for ForForeigners<A> {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        if attributes.user.is_foreign {
+            self.0.authorize(attributes)
+        } else {
+            Verdict::now(Decision::NoOpinion(String::new()))
+        }
     }
 }
 

@@ -249,6 +249,7 @@ fn subject_attributes_become_name_groups_and_uid() {
             uid: "u-1".into(),
             groups: vec!["team-a".into(), ALL_AUTHENTICATED.into()],
             extra: Vec::new(),
+            is_foreign: false,
         }
     );
 }

@@ -24,8 +24,8 @@ pub use authenticator::{
     UnionAuthenticator,
 };
 pub use authorizer::{
-    AllowAll, Attributes, Authorizer, Decision, DenyAll, Forbidden, METRICS_PATH, Masters,
-    MetricsRules, PublicRules, Subject,
+    AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,
+    METRICS_PATH, Masters, MetricsRules, PublicRules, RuleLists, Subject,
 };
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{

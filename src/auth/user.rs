@@ -25,6 +25,9 @@ pub struct UserInfo {
     /// Further values about the user, by key, keys in byte order. Only impersonation and access
     /// reviews set them.
     pub extra: Vec<(Str, Vec<Str>)>,
+    /// True if another plane's credential proves the user. The roles of the plane that the request
+    /// is for mean others by the same names.
+    pub is_foreign: bool,
 }
 
 impl UserInfo {

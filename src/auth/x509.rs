@@ -213,6 +213,7 @@ fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), CertificateFau
         uid: Str::from(uid),
         groups,
         extra: Vec::new(),
+        is_foreign: false,
     };
     Ok((user.authenticated(), grouped))
 }

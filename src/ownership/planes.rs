@@ -34,7 +34,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
     Committer, Derivation, Ended, Index, LayerHash, Layers, LogBounds, Memory, Numbering,
-    OpenError, Plane, Version,
+    OpenError, Plane, Summarize, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -65,6 +65,8 @@ pub struct PlanesOptions {
     pub indexes: Vec<Arc<dyn Index>>,
     /// Derives what the objects of planes define beside themselves; `None` if they define nothing.
     pub derivation: Option<Arc<dyn Derivation>>,
+    /// Summarizes objects of planes by their bodies; `None` if nothing does.
+    pub summarize: Option<Arc<dyn Summarize>>,
     /// The bounds of each plane's log.
     pub log: LogBounds,
     /// The memory budget of all planes.

@@ -134,6 +134,7 @@ impl Town {
         let planes_options = PlanesOptions {
             indexes: Vec::new(),
             derivation: None,
+            summarize: None,
             log: LogBounds::default(),
             memory: Arc::default(),
             idle: Duration::from_secs(3600),

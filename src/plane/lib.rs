@@ -89,6 +89,7 @@ pub use state::claim::{Claim, Scope};
 pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
 pub use state::index::{Index, IndexId, IndexRow};
 pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
+pub use state::summary::{Summarize, Summary};
 pub use state::{Snapshot, Start};
 pub use version::{Base, Point, Stamp, Version};
 pub use write::committer::{Committer, DeleteError, delete_range};

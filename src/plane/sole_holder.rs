@@ -119,6 +119,7 @@ impl SoleHolder {
             uid_seed: [0; 32],
             indexes: Vec::new(),
             derivation: None,
+            summarize: None,
             committer,
             guard: Arc::clone(self) as Arc<dyn CommitGuard>,
             acquired: self.fence(),

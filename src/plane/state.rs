@@ -2,7 +2,8 @@
 //!
 //! A root has all objects, and shares structure with the roots before and after it. A [`Snapshot`]
 //! is a root as a reader holds it. [`entry`] is one object, [`tree`] the map, [`index`] has the
-//! facts that a claim can test besides keys, [`overlay`] the definitions that follow from objects.
+//! facts that a claim can test besides keys, [`overlay`] the definitions that follow from objects,
+//! [`summary`] what follows from the bodies of some of them.
 //! [`intern`] shares large pieces of bodies, and [`selectable`] remembers the fields that objects
 //! are selected by.
 
@@ -12,6 +13,7 @@ pub(crate) mod index;
 pub(crate) mod intern;
 pub(crate) mod overlay;
 pub(crate) mod selectable;
+pub(crate) mod summary;
 pub(crate) mod tree;
 
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use crate::state::entry::{Entry, Flags, ObjectRef};
 use crate::state::index::{Index, IndexId, IndexMap};
 use crate::state::intern::Interner;
 use crate::state::overlay::{ContentId, Derive, Overlay};
+use crate::state::summary::{Summarizer, Summary, is_same};
 use crate::state::tree::{Item, Tree, Weight};
 use crate::version::Version;
 
@@ -164,6 +167,7 @@ impl Resources {
 pub(crate) struct Context {
     pub(crate) indexes: Arc<[Arc<dyn Index>]>,
     pub(crate) derive: Derive,
+    pub(crate) summarizer: Summarizer,
     pub(crate) interner: Arc<Interner>,
 }
 
@@ -187,6 +191,8 @@ pub(crate) struct Root {
     indexes: Vec<IndexMap>,
     /// The definitions that follow from the objects in the root; `None` in most planes.
     pub(crate) overlay: Option<Arc<Overlay>>,
+    /// What is summarized of the objects in the root, if anything is.
+    pub(crate) summary: Option<Summary>,
     /// The end of the last revision that changed the root; the birth if the plane was never
     /// written.
     pub(crate) head: Version,
@@ -199,10 +205,11 @@ impl Root {
             resources: template_values.chain().resources(),
             indexes: vec![IndexMap::default(); context.indexes.len()],
             overlay: None,
+            summary: context.summarizer.empty(),
             head: template_values.birth().end_of_revision(),
             template_values,
         };
-        if context.indexes.is_empty() {
+        if context.indexes.is_empty() && context.summarizer.0.is_none() {
             return root;
         }
         let chain = Arc::clone(root.template_values.chain());
@@ -214,20 +221,26 @@ impl Root {
         }
         let layer = chain.newest();
         let shared = layer.indexed();
-        let shared = shared.start(layer.resources(), &context.indexes, &root.template_values);
+        let shared = shared.start(layer.resources(), context, &root.template_values);
         root.indexes = shared.maps;
+        root.summary = shared.summary;
+        for entry in &*shared.unsummarized {
+            root.summarize(entry.key(), Some(entry), context);
+        }
         for entry in &*shared.left {
             root.index(entry, context, IndexUpdate::Add);
         }
         root
     }
 
-    /// Computes all index rows from scratch.
+    /// Computes all index rows and the summary from scratch.
     pub(crate) fn index_all(&mut self, context: &Context) {
         self.indexes = vec![IndexMap::default(); context.indexes.len()];
+        self.summary = context.summarizer.empty();
         let shared = self.resources.clone();
         for entry in shared.entries() {
             self.index(entry, context, IndexUpdate::Add);
+            self.summarize(entry.key(), Some(entry), context);
         }
     }
 
@@ -256,6 +269,7 @@ impl Root {
         self.overlay = context
             .derive
             .next(self.overlay.as_ref(), entry.key(), Some(&entry));
+        self.summarize(entry.key(), Some(&entry), context);
         self.resources.insert(entry)
     }
 
@@ -274,6 +288,7 @@ impl Root {
         let old = self.resources.remove(key)?;
         self.index(&old, context, IndexUpdate::Subtract);
         self.overlay = context.derive.next(self.overlay.as_ref(), key, None);
+        self.summarize(key, None, context);
         Some(old)
     }
 
@@ -316,6 +331,7 @@ impl Root {
                 used.saturating_add(*add) <= *max
             }
             Claim::View { resource, view } => self.view(resource) == *view,
+            Claim::Summary(summary) => is_same(self.summary.as_ref(), Some(summary)),
         }
     }
 
@@ -323,6 +339,16 @@ impl Root {
     pub(crate) fn view(&self, resource: &Prefix) -> Option<ContentId> {
         let overlay = self.overlay.as_ref()?;
         overlay.row(resource).map(|row| row.view)
+    }
+
+    fn summarize(&mut self, key: &Key, entry: Option<&Arc<Entry>>, context: &Context) {
+        if let Some(summarize) = context.summarizer.of(key)
+            && let Some(summary) = &self.summary
+        {
+            let object = entry.map(|entry| self.object(entry));
+            let body = object.as_ref().map(ObjectRef::body);
+            self.summary = Some(summarize.next(summary, key, body.as_deref()));
+        }
     }
 
     fn index(&mut self, entry: &Arc<Entry>, context: &Context, change: IndexUpdate) {
@@ -515,6 +541,13 @@ impl Snapshot {
     #[must_use]
     pub fn overlay(&self) -> Option<&Arc<Overlay>> {
         self.root.overlay.as_ref()
+    }
+
+    /// Returns what is summarized of the objects, if anything is. A cut of the past has the summary
+    /// of the newest state.
+    #[must_use]
+    pub fn summary(&self) -> Option<&Summary> {
+        self.root.summary.as_ref()
     }
 
     fn object(&self, entry: &Arc<Entry>) -> ObjectRef {

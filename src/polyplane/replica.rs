@@ -27,7 +27,7 @@ use polyplane_ownership::{
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Authority, BirthLayer, PlaneSettings, Registry};
+use polyplane_registry::{Authority, BirthLayer, PlaneSettings, Registry, Roles};
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::Arc;
@@ -355,6 +355,7 @@ async fn build_directory(
         indexes: polyplane_batteries::indexes(),
         // Custom kinds are not served yet.
         derivation: None,
+        summarize: Some(Arc::new(Roles)),
         log: LogBounds::default(),
         idle: setup.idle,
         memory: Arc::clone(&setup.memory),

@@ -8,7 +8,8 @@
 //! - on accesses that stages of a write ([`crate::plan::CallOuts::authorize`]) and access reviews
 //!   ([`AsOf`]) need.
 //!
-//! An authority that reads no object decides only before the body: its decisions hold in all states.
+//! An authorizer that reads no object and decides before the first that does is asked only before the
+//! body: its decision holds in all states, and the request of an administrator reads no role.
 //!
 //! A replica that forwards a request has no state of the plane. It proves the caller's identity to
 //! the owner, which decides.
@@ -17,7 +18,9 @@ use crate::request::call::Tenant;
 use crate::request::wait::answerable_by;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo, Verdict};
+use polyplane_auth::{
+    Attributes, Authorizer, Decision, Forbidden, RuleLists, Subject, UserInfo, Verdict,
+};
 use polyplane_plane::Snapshot;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -25,8 +28,26 @@ use tokio::time::Instant;
 /// An authorizer that decides by the objects of a plane.
 pub trait PlaneAuthorizer: Send + Sync {
     /// Decides on `attributes` as of `cut`, without waiting. To be fast, it can read an index of
-    /// the plane (see [`polyplane_plane::Index`]), which the cut carries.
+    /// the plane (see [`polyplane_plane::Summary`]), which the cut carries.
     fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision;
+
+    /// Returns why `attributes` are allowed as of `cut`; `None` if they are not, or for no reason
+    /// that can be told.
+    fn reason_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Option<String> {
+        let _ = (cut, attributes);
+        None
+    }
+
+    /// Adds the rules that apply to a user in a namespace, as of `cut`.
+    fn list_rules_at(
+        &self,
+        cut: &Snapshot,
+        user: &UserInfo,
+        namespace: &str,
+        rules: &mut RuleLists,
+    ) {
+        let _ = (cut, user, namespace, rules);
+    }
 }
 
 /// One authorizer of an [`Authority`].
@@ -55,63 +76,35 @@ impl Authority {
         Self::new(vec![ChainedAuthorizer::Fixed(Arc::new(authorizer))])
     }
 
-    /// Starts the check of one request.
-    ///
-    /// # Errors
-    /// Returns 503 or 504 if the plane has to be read and cannot be read here.
-    pub fn access_check<'a>(
-        &'a self,
-        tenant: &'a Tenant,
-        deadline: Instant,
-    ) -> Verdict<'a, Result<AccessCheck<'a>, ApiError>> {
-        match self.fixed_access_check() {
-            Some(access_check) => Verdict::now(Ok(access_check)),
-            None => Verdict::later(async move {
-                let newest = self.newest(tenant, deadline).await?;
-                Ok(AccessCheck::new(newest))
-            }),
-        }
+    /// Starts the check of one request. The plane is read only if the authorizers before the first
+    /// that decides by its objects leave a decision open.
+    pub fn access_check<'a>(&'a self, tenant: &'a Tenant, deadline: Instant) -> AccessCheck<'a> {
+        AccessCheck::new(self, Some((tenant, deadline)))
     }
 
-    /// Returns an access check without a plane; `None` if an authorizer decides by the objects of
-    /// one.
-    pub fn fixed_access_check(&self) -> Option<AccessCheck<'_>> {
-        let as_of = AsOf {
-            authority: self,
-            cut: None,
-        };
-        self.is_fixed().then(|| AccessCheck::new(as_of))
+    /// Starts the check of one request to a plane that cannot be read here. What is not decided
+    /// without it fails with 503.
+    pub fn access_check_without_plane(&self) -> AccessCheck<'_> {
+        AccessCheck::new(self, None)
     }
 
-    /// Returns the authority as of the newest state of a plane, if an authorizer reads it.
+    /// Returns the authority as of the newest state of a plane.
     ///
     /// # Errors
-    /// See [`Self::access_check`].
+    /// Returns 503 or 504 if the plane cannot be read here.
     pub async fn newest(&self, tenant: &Tenant, deadline: Instant) -> Result<AsOf<'_>, ApiError> {
-        let mut cut = None;
-        if !self.is_fixed() {
-            // A refusal is an answer, and an answer must not be older than a write that was
-            // acknowledged.
-            answerable_by(&tenant.plane, deadline).await?;
-            cut = Some(tenant.plane.snapshot());
-        }
-        Ok(AsOf {
-            authority: self,
-            cut,
-        })
+        // A refusal is an answer, and an answer must not be older than a write that was
+        // acknowledged.
+        answerable_by(&tenant.plane, deadline).await?;
+        Ok(self.as_of(tenant.plane.snapshot()))
     }
 
     /// Returns the authority as of a state of a plane.
     pub fn as_of(&self, cut: Snapshot) -> AsOf<'_> {
         AsOf {
             authority: self,
-            cut: Some(cut),
+            cut,
         }
-    }
-
-    fn is_fixed(&self) -> bool {
-        let mut authorizers = self.authorizers.iter();
-        authorizers.all(|authorizer| matches!(authorizer, ChainedAuthorizer::Fixed(_)))
     }
 
     /// Calls the authorizer at a position, which may call a webhook.
@@ -138,14 +131,27 @@ pub(crate) struct AuthorizerRun<'a> {
     attributes: &'a Attributes<'a>,
     next: usize,
     reasons: Vec<String>,
+    /// True once an authorizer has decided by the objects of the cut.
+    has_read: bool,
 }
 
-/// The state of an [`AuthorizerRun`] that cannot continue without waiting.
+/// The end of an [`AuthorizerRun`].
+enum Settled {
+    /// The decision, and whether it rests on objects of a cut.
+    Decided(Decision, bool),
+    /// The authorizer at this position reads objects, and there is no cut. The reasons are those of
+    /// the authorizers before it.
+    NeedsCut(usize, Vec<String>),
+}
+
+/// The state of an [`AuthorizerRun`] that cannot continue by itself.
 pub(crate) enum AuthorizerOutcome<'a> {
     /// The authorizers have decided.
     Decided(Decision),
     /// The authorizer at this position has to call a webhook first.
     Waits(usize, Verdict<'a, Decision>),
+    /// The next authorizer reads objects, and there is no cut.
+    NeedsCut,
 }
 
 impl<'a> AuthorizerRun<'a> {
@@ -160,33 +166,52 @@ impl<'a> AuthorizerRun<'a> {
             attributes,
             next: 0,
             reasons: Vec::new(),
+            has_read: false,
         }
     }
 
-    /// Runs the authorizers until one decides or has to wait.
+    /// Runs the authorizers until one decides, has to wait, or lacks a cut.
     pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
         while let Some(authorizer) = self.authority.authorizers.get(self.next) {
-            self.next += 1;
-            let decision = match authorizer {
-                ChainedAuthorizer::Fixed(authorizer) => match authorizer.authorize(self.attributes)
-                {
-                    Verdict::Now(Some(decision)) => decision,
-                    verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
-                        return AuthorizerOutcome::Waits(self.next - 1, verdict);
+            let decision = match (authorizer, self.cut) {
+                (ChainedAuthorizer::Fixed(authorizer), _) => {
+                    match authorizer.authorize(self.attributes) {
+                        Verdict::Now(Some(decision)) => decision,
+                        verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
+                            self.next += 1;
+                            return AuthorizerOutcome::Waits(self.next - 1, verdict);
+                        }
                     }
-                },
-                ChainedAuthorizer::OfCut(authorizer) => {
-                    let cut = self
-                        .cut
-                        .expect("there is a cut unless all authorizers are fixed");
+                }
+                (ChainedAuthorizer::OfCut(authorizer), Some(cut)) => {
+                    self.has_read = true;
                     authorizer.authorize_at(cut, self.attributes)
                 }
+                (ChainedAuthorizer::OfCut(_), None) => return AuthorizerOutcome::NeedsCut,
             };
+            self.next += 1;
             if let Some(settled) = self.note(decision) {
                 return AuthorizerOutcome::Decided(settled);
             }
         }
         AuthorizerOutcome::Decided(Decision::NoOpinion(self.reasons.join("\n")))
+    }
+
+    /// Runs the authorizers, waiting for those that call a webhook.
+    async fn settle(mut self) -> Settled {
+        loop {
+            let decision = match self.resume() {
+                AuthorizerOutcome::Decided(decision) => Some(decision),
+                AuthorizerOutcome::Waits(_, verdict) => {
+                    let decision = verdict.await;
+                    self.note(decision)
+                }
+                AuthorizerOutcome::NeedsCut => return Settled::NeedsCut(self.next, self.reasons),
+            };
+            if let Some(decision) = decision {
+                return Settled::Decided(decision, self.has_read);
+            }
+        }
     }
 
     /// Records an authorizer's decision. Returns it if it ends the run.
@@ -206,52 +231,90 @@ impl<'a> AuthorizerRun<'a> {
 /// An authority as of one state of a plane.
 pub struct AsOf<'a> {
     authority: &'a Authority,
-    /// The state; `None` only if no authorizer reads it.
-    cut: Option<Snapshot>,
+    cut: Snapshot,
+}
+
+impl AsOf<'_> {
+    /// Returns the rules that apply to a user in a namespace, those of all authorizers that can list
+    /// them.
+    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RuleLists {
+        let mut rules = RuleLists::default();
+        for authorizer in &self.authority.authorizers {
+            if let ChainedAuthorizer::OfCut(authorizer) = authorizer {
+                authorizer.list_rules_at(&self.cut, user, namespace, &mut rules);
+            }
+        }
+        rules
+    }
+
+    /// Returns why an access is allowed; empty if the authorizer that allows it gives no reason.
+    pub fn reason(&self, attributes: &Attributes<'_>) -> String {
+        for authorizer in &self.authority.authorizers {
+            match authorizer {
+                ChainedAuthorizer::Fixed(authorizer) => {
+                    let verdict = authorizer.authorize(attributes);
+                    if matches!(verdict, Verdict::Now(Some(Decision::Allow))) {
+                        break;
+                    }
+                }
+                ChainedAuthorizer::OfCut(authorizer) => {
+                    if let Some(reason) = authorizer.reason_at(&self.cut, attributes) {
+                        return reason;
+                    }
+                }
+            }
+        }
+        String::new()
+    }
 }
 
 impl Authorizer for AsOf<'_> {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, self.cut.as_ref(), attributes);
-        let mut outcome = authorizer_run.resume();
-        if let AuthorizerOutcome::Decided(decision) = outcome {
-            return Verdict::now(decision);
-        }
-        Verdict::later(async move {
-            loop {
-                let verdict = match outcome {
-                    AuthorizerOutcome::Decided(decision) => return decision,
-                    AuthorizerOutcome::Waits(_, verdict) => verdict,
-                };
-                if let Some(settled) = authorizer_run.note(verdict.await) {
+        let mut authorizer_run = AuthorizerRun::new(self.authority, Some(&self.cut), attributes);
+        match authorizer_run.resume() {
+            AuthorizerOutcome::Decided(decision) => Verdict::now(decision),
+            AuthorizerOutcome::Waits(_, verdict) => Verdict::later(async move {
+                let decision = verdict.await;
+                if let Some(settled) = authorizer_run.note(decision) {
                     return settled;
                 }
-                outcome = authorizer_run.resume();
-            }
-        })
+                match authorizer_run.settle().await {
+                    Settled::Decided(decision, _) => decision,
+                    Settled::NeedsCut(..) => Decision::NoOpinion(String::new()),
+                }
+            }),
+            AuthorizerOutcome::NeedsCut => Verdict::now(Decision::NoOpinion(String::new())),
+        }
     }
 }
 
-/// Checks the accesses of one request before its body is read. Each access that is granted here
-/// must be allowed again in each state that the request reads or writes against, see
-/// [`GrantedAccess`].
+/// Checks the accesses of one request before its body is read. Each access that is granted here by
+/// the objects of the plane must be allowed again in each state that the request reads or writes
+/// against, see [`GrantedAccess`].
 pub struct AccessCheck<'a> {
-    as_of: AsOf<'a>,
+    authority: &'a Authority,
+    /// The plane, if it can be read here, and the deadline of the request.
+    plane: Option<(&'a Tenant, Instant)>,
+    /// The state of the plane, once an authorizer needs it.
+    cut: Option<Snapshot>,
     passed: Vec<Access>,
 }
 
 impl<'a> AccessCheck<'a> {
-    fn new(as_of: AsOf<'a>) -> Self {
+    fn new(authority: &'a Authority, plane: Option<(&'a Tenant, Instant)>) -> Self {
         Self {
-            as_of,
+            authority,
+            plane,
+            cut: None,
             passed: Vec::new(),
         }
     }
 
-    /// Checks one access of `user` and records it.
+    /// Checks one access of `user`, and records it if it was granted by the objects of the plane.
     ///
     /// # Errors
-    /// Returns 403 if the user may not do this.
+    /// Returns 403 if the user may not do this; 503 or 504 if the plane has to be read and cannot
+    /// be read here.
     pub async fn pass(
         &mut self,
         user: &Arc<UserInfo>,
@@ -263,11 +326,30 @@ impl<'a> AccessCheck<'a> {
             verb,
             subject,
         };
-        allow(&attributes, self.as_of.authorize(&attributes).await)?;
-        if self.as_of.cut.is_some() {
+        let (decision, has_read) = self.decide(&attributes).await?;
+        allow(&attributes, decision)?;
+        if has_read {
             self.passed.push(Access::new(Arc::clone(user), &attributes));
         }
         Ok(())
+    }
+
+    /// Returns the decision, and whether it rests on objects of the plane.
+    async fn decide(&mut self, attributes: &Attributes<'_>) -> Result<(Decision, bool), ApiError> {
+        let run = AuthorizerRun::new(self.authority, self.cut.as_ref(), attributes);
+        let (next, reasons) = match run.settle().await {
+            Settled::Decided(decision, has_read) => return Ok((decision, has_read)),
+            Settled::NeedsCut(next, reasons) => (next, reasons),
+        };
+        let (tenant, deadline) = self.plane.ok_or_else(unreadable)?;
+        let newest = self.authority.newest(tenant, deadline).await?;
+        let cut = self.cut.insert(newest.cut);
+        let mut run = AuthorizerRun::new(self.authority, Some(cut), attributes);
+        (run.next, run.reasons) = (next, reasons);
+        match run.settle().await {
+            Settled::Decided(decision, has_read) => Ok((decision, has_read)),
+            Settled::NeedsCut(..) => Err(unreadable()),
+        }
     }
 
     /// Returns all accesses that passed. Drops the state that they were checked in.
@@ -275,6 +357,11 @@ impl<'a> AccessCheck<'a> {
         let passed = (!self.passed.is_empty()).then(|| self.passed.into());
         GrantedAccess(passed)
     }
+}
+
+/// Returns the error of a decision that needs a plane which cannot be read.
+fn unreadable() -> ApiError {
+    ApiError::service_unavailable("the roles of the control plane cannot be read here for now")
 }
 
 /// The accesses that a request was granted.

@@ -26,7 +26,6 @@ use crate::write::{Unstored, Written, answerable};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
-use polyplane_auth::Verdict;
 use polyplane_plane::ObjectRef;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -89,14 +88,7 @@ impl Registry {
     }
 
     /// Starts the authorization of one request to a plane.
-    ///
-    /// # Errors
-    /// See [`Authority::access_check`].
-    pub fn access_check<'a>(
-        &'a self,
-        tenant: &'a Tenant,
-        deadline: Instant,
-    ) -> Verdict<'a, Result<AccessCheck<'a>, ApiError>> {
+    pub fn access_check<'a>(&'a self, tenant: &'a Tenant, deadline: Instant) -> AccessCheck<'a> {
         self.services.authority.access_check(tenant, deadline)
     }
 

@@ -64,6 +64,7 @@ fn user_of(question: &Value) -> UserInfo {
         uid: question.str_at(&["uid"]).into(),
         groups: texts(question, "groups"),
         extra: Vec::new(),
+        is_foreign: false,
     }
 }
 

@@ -331,6 +331,7 @@ impl Planes {
             uid_seed: uid_seed(self.secret(), &birth.id, birth.born),
             indexes: self.options().indexes.clone(),
             derivation: self.options().derivation.clone(),
+            summarize: self.options().summarize.clone(),
             committer: Arc::clone(self.committer()),
             guard: Arc::clone(&held.guard) as Arc<dyn CommitGuard>,
             acquired: held.acquired,

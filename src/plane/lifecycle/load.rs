@@ -20,6 +20,7 @@ use crate::plane::{Opened, Parts, Plane};
 use crate::record::{KeySpace, Record, RecordError, Stored, StoredKey, decode_stored};
 use crate::state::entry::Entry;
 use crate::state::overlay::Derive;
+use crate::state::summary::Summarizer;
 use crate::state::{Context, Root};
 use crate::version::{Stamp, Version};
 use crate::write::follow::Follow;
@@ -75,6 +76,7 @@ impl Plane {
         let mut context = Context {
             derive: Derive::default(),
             indexes: params.indexes.clone().into(),
+            summarizer: Summarizer(params.summarize.clone()),
             interner: Arc::clone(params.committer.interner()),
         };
         let keys = KeySpace::new(&params.record.id);

@@ -14,6 +14,7 @@ use crate::layers::layer::LayerHash;
 use crate::lifecycle::import::Import;
 use crate::state::index::Index;
 use crate::state::overlay::Derivation;
+use crate::state::summary::Summarize;
 use crate::version::{Base, Version};
 use crate::write::committer::Committer;
 
@@ -57,6 +58,8 @@ pub struct PlaneParams {
     pub indexes: Vec<Arc<dyn Index>>,
     /// Derives what the plane's objects define; `None` if objects define nothing.
     pub derivation: Option<Arc<dyn Derivation>>,
+    /// Summarizes objects of the plane by their bodies; `None` if nothing does.
+    pub summarize: Option<Arc<dyn Summarize>>,
     /// The committer of the plane's store.
     pub committer: Arc<Committer>,
     /// The holder of the plane's fence.

@@ -7,6 +7,7 @@ use polyplane_apimachinery::Str;
 use crate::key::{Key, Prefix};
 use crate::state::index::IndexId;
 use crate::state::overlay::ContentId;
+use crate::state::summary::Summary;
 use crate::version::Stamp;
 
 /// A fact that a write rests on.
@@ -54,6 +55,8 @@ pub enum Claim {
         /// The id of what readers of the resource see.
         view: Option<ContentId>,
     },
+    /// No summarized object has changed since this summary.
+    Summary(Summary),
 }
 
 /// The keys that [`Claim::Empty`] tests.

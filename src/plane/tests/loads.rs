@@ -126,6 +126,7 @@ async fn what_cannot_be_read_is_refused_by_name() {
         uid_seed: [0; 32],
         indexes: Vec::new(),
         derivation: None,
+        summarize: None,
         committer: Arc::clone(&site.committer),
         guard: guard.clone(),
         acquired: Revision(1),

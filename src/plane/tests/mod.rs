@@ -107,6 +107,7 @@ impl Site {
             uid_seed: [7; 32],
             indexes: vec![Arc::new(ByLabel)],
             derivation: test.derivation,
+            summarize: Some(Arc::new(Lengths)),
             committer: Arc::clone(&self.committer),
             guard,
             acquired,
@@ -116,6 +117,45 @@ impl Site {
             copied: None,
         }
     }
+}
+
+/// Summarizes config maps by the length of their labels.
+struct Lengths;
+
+type LengthsByKey = BTreeMap<Key, usize>;
+
+impl Summarize for Lengths {
+    fn covers(&self, key: &Key) -> bool {
+        key.resource() == "configmaps"
+    }
+
+    fn empty(&self) -> Summary {
+        Arc::new(LengthsByKey::new())
+    }
+
+    fn next(&self, summary: &Summary, key: &Key, body: Option<&[u8]>) -> Summary {
+        let known = summary.downcast_ref::<LengthsByKey>();
+        let mut lengths = known.expect("it is made here").clone();
+        lengths.remove(key);
+        if let Some(body) = body {
+            let object: serde_json::Value = serde_json::from_slice(body).expect("bodies are JSON");
+            let labels = object["metadata"]["labels"].to_string();
+            lengths.insert(key.clone(), labels.len());
+        }
+        Arc::new(lengths)
+    }
+}
+
+/// Checks that a cut has the summary of its objects.
+fn check_summary(cut: &Snapshot) -> Result<(), TestCaseError> {
+    let config_maps = Prefix::resource("", "configmaps");
+    let objects = cut.range(&config_maps, Start::First);
+    let anew = objects.fold(Lengths.empty(), |summary, object| {
+        Lengths.next(&summary, object.key(), Some(&object.body()))
+    });
+    let lengths = |summary: &Summary| summary.downcast_ref::<LengthsByKey>().cloned();
+    prop_assert_eq!(cut.summary().and_then(lengths), lengths(&anew));
+    Ok(())
 }
 
 struct Test {

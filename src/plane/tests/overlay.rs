@@ -87,6 +87,7 @@ fn checked(cut: &Snapshot, derivation: &Arc<dyn Derivation>) -> Result<Vec<Strin
     let id = |overlay: Option<&Arc<Overlay>>| overlay.map(|overlay| overlay.id());
     prop_assert_eq!(id(cut.overlay()), id(anew.as_ref()));
     prop_assert_eq!(rows(cut.overlay()), rows(anew.as_ref()));
+    check_summary(cut)?;
     Ok(rows(cut.overlay()))
 }
 

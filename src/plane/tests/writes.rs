@@ -172,6 +172,38 @@ async fn claims_are_checked_against_writes_under_way() {
     );
 }
 
+/// A write that rests on a summary is refused once any summarized object has changed, and no other
+/// write disturbs it.
+#[tokio::test]
+async fn a_summary_is_claimed_as_a_whole() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let seen = || Claim::Summary(plane.snapshot().summary().expect("there is one").clone());
+    let elsewhere = Operation::Put {
+        key: Key::new("apps", "deployments", Some("ns"), "d"),
+        object: object("d", "x", "1"),
+    };
+    let first = claimed(put("mine", "1"), seen());
+    let (other, mine) = tokio::join!(plane.submit(write(vec![elsewhere])), plane.submit(first));
+    assert!(other.is_ok() && mine.is_ok());
+    let stale = claimed(put("mine", "2"), seen());
+    let (other, mine) = tokio::join!(
+        plane.submit(write(vec![put("theirs", "1")])),
+        plane.submit(stale)
+    );
+    other.expect("nothing against it");
+    assert_eq!(
+        mine.expect_err("another object came"),
+        SubmitError::ClaimFailed(Broken::Claim(0))
+    );
+    let stale = claimed(put("mine", "2"), seen());
+    plane
+        .submit(write(vec![delete("theirs")]))
+        .await
+        .expect("it is there");
+    plane.submit(stale).await.expect_err("another object went");
+}
+
 #[tokio::test]
 async fn values_are_free_once_and_room_runs_out() {
     let site = Site::new();

@@ -3,11 +3,11 @@
 
 use anyhow::{Context, bail};
 use polyplane_auth::{
-    Authenticator, ClientCa, Masters, MetricsRules, MetricsToken, PublicRules, StaticToken,
-    StaticTokens, UnionAuthenticator, UserInfo,
+    Authenticator, ClientCa, ForForeigners, HealthRules, Masters, MetricsRules, MetricsToken,
+    PublicRules, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
 use polyplane_pki::Pki;
-use polyplane_registry::{Authority, ChainedAuthorizer};
+use polyplane_registry::{Authority, ChainedAuthorizer, Roles};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,13 +22,16 @@ const TOKEN_BYTES_MAX: usize = 4096;
 /// Shortest token, in bytes. A shorter one can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
 
-/// Returns the authorizers: administrators may do everything, everybody may read health and
-/// version, metrics readers may read metrics.
+/// Returns the authorizers: administrators may do everything, everybody may ask for the health,
+/// metrics readers may read metrics, and a plane's roles decide on the rest. A user whom no role can
+/// mean may discover what every authenticated user may.
 pub fn authority() -> Authority {
     Authority::new(vec![
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::Fixed(Arc::new(PublicRules)),
+        ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
         ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
+        ChainedAuthorizer::Fixed(Arc::new(ForForeigners(PublicRules))),
+        ChainedAuthorizer::OfCut(Arc::new(Roles)),
     ])
 }
 

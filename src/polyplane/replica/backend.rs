@@ -274,10 +274,7 @@ impl PlaneApi for TenantApi {
         })
     }
 
-    fn access_check(
-        &self,
-        deadline: tokio::time::Instant,
-    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>> {
+    fn access_check(&self, deadline: tokio::time::Instant) -> AccessCheck<'_> {
         self.shared.registry.access_check(&self.tenant, deadline)
     }
 

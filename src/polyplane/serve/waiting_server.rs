@@ -190,12 +190,8 @@ impl PlaneApi for WaitingRoot {
         Kinds::new(kind_tables::root_kinds(), None)
     }
 
-    fn access_check(
-        &self,
-        _: tokio::time::Instant,
-    ) -> Verdict<'_, Result<AccessCheck<'_>, ApiError>> {
-        let access_check = self.0.authority.fixed_access_check();
-        Verdict::now(access_check.ok_or_else(|| self.0.unavailable()))
+    fn access_check(&self, _: tokio::time::Instant) -> AccessCheck<'_> {
+        self.0.authority.access_check_without_plane()
     }
 
     fn handle(&self, _: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

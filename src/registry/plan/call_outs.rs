@@ -269,6 +269,9 @@ impl CallOuts<'_> {
             let authorizer = match authorizer_run.resume() {
                 AuthorizerOutcome::Decided(decision) => return Ok(decision),
                 AuthorizerOutcome::Waits(authorizer, _) => authorizer,
+                AuthorizerOutcome::NeedsCut => {
+                    return Err(ApiError::internal("a plan has a cut").into());
+                }
             };
             let user = Arc::new(attributes.user.clone());
             let access = Access::new(user, attributes);

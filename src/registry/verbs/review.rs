@@ -2,6 +2,7 @@
 //! stored.
 
 use crate::answer::negotiate;
+use crate::authority::AsOf;
 use crate::plan::fields;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -11,13 +12,14 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
+use polyplane_auth::rbac::policy_rule::PolicyRule;
+use polyplane_auth::{Attributes, Authorizer, Decision, RuleLists, Subject, UserInfo};
 
 /// Handles a review and returns the JSON of the reviewed object.
 ///
 /// # Errors
 /// Returns 400 or 422 for a bad body, 404 for a kind that is not reviewed here.
-pub async fn review(call: &Call<'_>, authorizer: &dyn Authorizer) -> Result<Vec<u8>, ApiError> {
+pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiError> {
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let syntax = negotiate::input(call.request)?;
     let mut tree = body::decode(
@@ -43,14 +45,21 @@ pub async fn review(call: &Call<'_>, authorizer: &dyn Authorizer) -> Result<Vec<
         "SelfSubjectAccessReview" => {
             check_spec(call, &tree, Subjects::Own)?;
             let user = UserInfo::clone(&call.request.user);
-            decide(&mut tree, &user, authorizer).await;
+            decide(&mut tree, &user, as_of).await;
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
             check_spec(call, &tree, Subjects::Named)?;
             let user = named_user(&tree);
-            decide(&mut tree, &user, authorizer).await;
+            decide(&mut tree, &user, as_of).await;
         }
-        "SelfSubjectRulesReview" => rules(&mut tree, &call.request.user),
+        "SelfSubjectRulesReview" => {
+            let namespace = tree.str_at(&["spec", "namespace"]);
+            if namespace.is_empty() {
+                return Err(ApiError::bad_request("no namespace on request"));
+            }
+            let rules = as_of.rules_for(&call.request.user, namespace);
+            set_rules(&mut tree, &rules);
+        }
         _ => return Err(crate::dispatch::unknown()),
     }
     let body = call.row.schemas.to_vec(call.row.definition, &tree);
@@ -148,10 +157,11 @@ fn named_user(tree: &Value) -> UserInfo {
             .flat_map(Map::iter)
             .map(|(key, values)| (key.into(), texts(values.as_array().unwrap_or(&[]))))
             .collect(),
+        is_foreign: false,
     }
 }
 
-async fn decide(tree: &mut Value, user: &UserInfo, authorizer: &dyn Authorizer) {
+async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
     let spec = tree["spec"].clone();
     let of_resource = &spec["resourceAttributes"];
     let of_path = &spec["nonResourceAttributes"];
@@ -172,16 +182,15 @@ async fn decide(tree: &mut Value, user: &UserInfo, authorizer: &dyn Authorizer) 
         };
         (of_resource.str_at(&["verb"]), subject)
     };
-    let decision = authorizer
-        .authorize(&Attributes {
-            user,
-            verb,
-            subject,
-        })
-        .await;
+    let attributes = Attributes {
+        user,
+        verb,
+        subject,
+    };
+    let decision = as_of.authorize(&attributes).await;
     let mut status = Value::object();
     let (allowed, reason) = match decision {
-        Decision::Allow => (true, String::new()),
+        Decision::Allow => (true, as_of.reason(&attributes)),
         Decision::Deny(reason) => {
             status.set(&["denied"], true);
             (false, reason)
@@ -195,22 +204,18 @@ async fn decide(tree: &mut Value, user: &UserInfo, authorizer: &dyn Authorizer) 
     tree.set(&["status"], status);
 }
 
-/// Fills in what the user may do, as far as it is known here: everything for members of
-/// `system:masters`.
-fn rules(tree: &mut Value, user: &UserInfo) {
-    let everything = || Value::Array(vec![Value::string("*")]);
-    let (mut resources, mut paths) = (Vec::new(), Vec::new());
-    if user.in_group("system:masters") {
-        let rule = [
-            ("verbs", everything()),
-            ("apiGroups", everything()),
-            ("resources", everything()),
-        ];
-        resources.push(Value::Object(rule.into_iter().collect()));
-        let rule = [("verbs", everything()), ("nonResourceURLs", everything())];
-        paths.push(Value::Object(rule.into_iter().collect()));
-    }
-    tree.set(&["status", "resourceRules"], resources);
-    tree.set(&["status", "nonResourceRules"], paths);
+/// Fills in what the user may do.
+fn set_rules(tree: &mut Value, rules: &RuleLists) {
+    // The answer does not repeat the question.
+    tree.set(&["spec"], Value::object());
+    let values = |rules: &[PolicyRule]| {
+        let values = rules.iter().map(PolicyRule::to_value).collect();
+        Value::Array(values)
+    };
+    tree.set(&["status", "resourceRules"], values(&rules.resources));
+    tree.set(&["status", "nonResourceRules"], values(&rules.paths));
     tree.set(&["status", "incomplete"], false);
+    if !rules.errors.is_empty() {
+        tree.set(&["status", "evaluationError"], rules.errors.join("\n"));
+    }
 }

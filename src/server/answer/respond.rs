@@ -70,6 +70,9 @@ impl<'a> Client<'a> {
 pub(crate) enum Refusal {
     /// A `Status` object.
     Status(Box<ApiError>),
+    /// A `Status` object that says that the user may not do this. Upstream tells browsers not to
+    /// guess its type.
+    Access(Box<ApiError>),
     /// Plain text.
     Text(StatusCode, Cow<'static, str>),
 }
@@ -78,8 +81,16 @@ impl Refusal {
     /// Returns whether nothing was done because another replica owns the plane.
     pub(crate) fn is_moved(&self) -> bool {
         match self {
-            Self::Status(error) => error.is_moved(),
+            Self::Status(error) | Self::Access(error) => error.is_moved(),
             Self::Text(..) => false,
+        }
+    }
+
+    /// Returns the refusal of a request that its user may not make.
+    pub(crate) fn of_access(error: ApiError) -> Self {
+        match error.code {
+            403 => Self::Access(Box::new(error)),
+            _ => error.into(),
         }
     }
 
@@ -153,7 +164,7 @@ pub(crate) fn typed_object(
 pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
     let error = match refusal {
         Refusal::Text(status, body) => return text(*status, body.clone().into_owned()),
-        Refusal::Status(error) => error,
+        Refusal::Status(error) | Refusal::Access(error) => error,
     };
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut compact = error.to_json();
@@ -168,6 +179,9 @@ pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
         None => raw_json(status, &compact),
     };
     let headers = reply.headers_mut();
+    if matches!(refusal, Refusal::Access(_)) {
+        headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
+    }
     for warning in warnings::headers(&error.warnings) {
         headers.append(WARNING, warning);
     }

@@ -59,7 +59,8 @@ pub(crate) async fn authorize(
             (verb, Subject::Path(path))
         }
     };
-    access_check.pass(&user, verb, subject).await?;
+    let passed = access_check.pass(&user, verb, subject).await;
+    passed.map_err(Refusal::of_access)?;
     Ok(Authorized {
         user,
         granted: access_check.granted(),

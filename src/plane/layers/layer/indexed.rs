@@ -1,4 +1,4 @@
-//! The index rows of a layer's templates, computed once for all planes.
+//! The index rows of a layer's templates and their summary, computed once for all planes.
 //!
 //! Every plane shows its layer's objects, so most of what its indexes hold is the same in all of
 //! them. A plane's root starts from the maps that are kept here, which share their structure, and
@@ -7,6 +7,8 @@
 //! - on parameters of the plane's record, such as an address: the maps are kept for each
 //!   combination of these parameters' values, which most planes have in common;
 //! - on uids or times: each plane computes the rows of these templates itself.
+//!
+//! A summary is kept of the templates without parameters; it must not depend on uids and times.
 //!
 //! Invariant: a kept map equals the map that a walk over the layer would compute in any plane with
 //! these values.
@@ -19,9 +21,10 @@ use polyplane_apimachinery::Str;
 use super::Template;
 use crate::key::Key;
 use crate::layers::template_values::TemplateValues;
-use crate::state::Resources;
 use crate::state::entry::Entry;
 use crate::state::index::{Index, IndexMap, IndexRow};
+use crate::state::summary::{Summarizer, Summary};
+use crate::state::{Context, Resources};
 
 /// Number of lists of indexes that are kept per layer. A process opens its planes with one list;
 /// without the limit, maps of lists that are no longer used would stay in memory.
@@ -54,6 +57,9 @@ pub(crate) struct Start {
     pub(crate) maps: Vec<IndexMap>,
     /// The templates whose rows are not in the shared maps.
     pub(crate) left: Arc<[Arc<Entry>]>,
+    /// The shared summary, and the templates that it lacks.
+    pub(crate) summary: Option<Summary>,
+    pub(crate) unsummarized: Arc<[Arc<Entry>]>,
 }
 
 /// The kept maps of one layer.
@@ -72,6 +78,10 @@ struct Set {
     /// Held so that no other index can get the address of one of these indexes, which identifies
     /// the list.
     indexes: Arc<[Arc<dyn Index>]>,
+    /// Held for the same reason.
+    summarizer: Summarizer,
+    summary: Option<Summary>,
+    unsummarized: Arc<[Arc<Entry>]>,
     /// The rows that are the same in every plane.
     shared: Vec<IndexMap>,
     /// The templates whose rows may depend on parameters, and the names of these parameters.
@@ -95,27 +105,38 @@ impl Indexed {
     pub(crate) fn start(
         &self,
         resources: &Resources,
-        indexes: &Arc<[Arc<dyn Index>]>,
+        context: &Context,
         template_values: &TemplateValues,
     ) -> Start {
         let mut sets = self.0.lock();
-        let place = sets.iter().position(|set| set.is_of(indexes));
+        let place = sets.iter().position(|set| set.is_of(context));
         let place = place.unwrap_or_else(|| {
             if sets.len() >= SETS_MAX {
                 sets.remove(0);
             }
-            sets.push(Set::new(resources, indexes));
+            sets.push(Set::new(resources, context));
             sets.len() - 1
         });
-        let StoredMaps { maps, left } = sets[place].with(template_values);
-        Start { maps, left }
+        let set = &mut sets[place];
+        let StoredMaps { maps, left } = set.with(template_values);
+        Start {
+            maps,
+            left,
+            summary: set.summary.clone(),
+            unsummarized: Arc::clone(&set.unsummarized),
+        }
     }
 }
 
 impl Set {
-    fn new(resources: &Resources, indexes: &Arc<[Arc<dyn Index>]>) -> Self {
+    fn new(resources: &Resources, context: &Context) -> Self {
+        let indexes = &context.indexes;
+        let (summary, unsummarized) = summarized(resources, &context.summarizer);
         let mut set = Self {
             indexes: Arc::clone(indexes),
+            summarizer: context.summarizer.clone(),
+            summary,
+            unsummarized,
             shared: vec![IndexMap::default(); indexes.len()],
             filled: Vec::new(),
             names: Vec::new(),
@@ -146,11 +167,14 @@ impl Set {
         set
     }
 
-    fn is_of(&self, indexes: &[Arc<dyn Index>]) -> bool {
+    fn is_of(&self, context: &Context) -> bool {
+        let indexes = &context.indexes;
         let same = |(one, other): (&Arc<dyn Index>, &Arc<dyn Index>)| {
             std::ptr::addr_eq(Arc::as_ptr(one), Arc::as_ptr(other))
         };
-        self.indexes.len() == indexes.len() && self.indexes.iter().zip(indexes).all(same)
+        self.indexes.len() == indexes.len()
+            && self.indexes.iter().zip(&**indexes).all(same)
+            && self.summarizer.is(&context.summarizer)
     }
 
     fn with(&mut self, template_values: &TemplateValues) -> StoredMaps {
@@ -182,6 +206,31 @@ impl Set {
         self.by_values.push((values, kept.clone()));
         kept
     }
+}
+
+/// Returns the summary of the templates that are the same in every plane but for uids and times, and
+/// the summarized templates that are not.
+fn summarized(
+    resources: &Resources,
+    summarizer: &Summarizer,
+) -> (Option<Summary>, Arc<[Arc<Entry>]>) {
+    let (mut summary, mut left) = (summarizer.empty(), Vec::new());
+    for entry in resources.entries() {
+        let Some(summarize) = summarizer.of(entry.key()) else {
+            continue;
+        };
+        let template = entry.as_template();
+        let template = template.filter(|template| template.param_names().next().is_none());
+        let sample = &SAMPLES[0];
+        let body = template.and_then(|template| template.sample(sample.uid, sample.time, &[]));
+        match (body, &summary) {
+            (Some(body), Some(known)) => {
+                summary = Some(summarize.next(known, entry.key(), Some(&body)));
+            }
+            _ => left.push(Arc::clone(entry)),
+        }
+    }
+    (summary, left.into())
 }
 
 /// Returns the rows of a template by index, if they are the same for every uid and time.

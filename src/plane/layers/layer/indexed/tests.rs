@@ -1,4 +1,4 @@
-//! Kept index maps are equal to those that each plane would compute.
+//! Kept index maps and summaries are equal to those that each plane would compute.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,6 +14,7 @@ use crate::layers::template_values::{RenderCache, TemplateInputs, uid_seed};
 use crate::state::entry::Versions;
 use crate::state::intern::Interner;
 use crate::state::overlay::Derive;
+use crate::state::summary::{Summarize, Summarizer, Summary};
 use crate::state::{Context, Root};
 use crate::version::{Stamp, Version};
 use crate::{Flags, NewObject};
@@ -38,6 +39,35 @@ impl Index for Words {
         };
         words.map(row).collect()
     }
+}
+
+/// The number of words in the data of each object.
+type Counts = BTreeMap<Key, usize>;
+
+impl Summarize for Words {
+    fn covers(&self, key: &Key) -> bool {
+        key.resource() == "configmaps"
+    }
+
+    fn empty(&self) -> Summary {
+        Arc::new(Counts::new())
+    }
+
+    fn next(&self, summary: &Summary, key: &Key, body: Option<&[u8]>) -> Summary {
+        let mut counts = counts(Some(summary));
+        counts.remove(key);
+        if let Some(body) = body {
+            let object: serde_json::Value = serde_json::from_slice(body).expect("bodies are JSON");
+            let words = object["data"].as_str().unwrap_or_default().split(' ');
+            counts.insert(key.clone(), words.count());
+        }
+        Arc::new(counts)
+    }
+}
+
+fn counts(summary: Option<&Summary>) -> Counts {
+    let counts = summary.and_then(|summary| summary.downcast_ref::<Counts>());
+    counts.expect("every root has counts").clone()
 }
 
 fn object(name: &str, data: &str) -> LayerObject {
@@ -74,6 +104,7 @@ fn context(words: &Arc<Words>) -> Context {
     Context {
         indexes: Arc::from([Arc::clone(words) as Arc<dyn Index>]),
         derive: Derive::default(),
+        summarizer: Summarizer(Some(Arc::clone(words) as _)),
         interner: Arc::new(Interner::default()),
     }
 }
@@ -96,6 +127,7 @@ fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i64)> {
 fn anew(layer: &Arc<Layer>, template_values: &Arc<TemplateValues>, context: &Context) -> Root {
     let none = Context {
         indexes: Arc::from([]),
+        summarizer: Summarizer::default(),
         ..context.clone()
     };
     let mut root = Root::of_layers(Arc::clone(template_values), &none);
@@ -128,6 +160,8 @@ proptest! {
             let mut shared = Root::of_layers(Arc::clone(&template_values), &context);
             let mut own = anew(&layer, &template_values, &context);
             prop_assert_eq!(cells(&shared), cells(&own));
+            prop_assert_eq!(counts(shared.summary.as_ref()), counts(own.summary.as_ref()));
+            prop_assert_eq!(counts(shared.summary.as_ref()).len(), layer.len());
             for (at, data) in changes {
                 let new = object(&format!("o{at:02}"), DATA.get(*data).copied().unwrap_or("gone"));
                 for root in [&mut shared, &mut own] {
@@ -142,6 +176,8 @@ proptest! {
                     }
                 }
                 prop_assert_eq!(cells(&shared), cells(&own));
+                let anew = { let mut anew = shared.clone(); anew.index_all(&context); anew };
+                prop_assert_eq!(counts(shared.summary.as_ref()), counts(anew.summary.as_ref()));
             }
         }
     }
