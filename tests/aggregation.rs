@@ -1,5 +1,5 @@
-//! Aggregation of cluster roles by the real controller manager, which applies server-side: in a plane
-//! as on the reference. `RECORD=1` records the reference.
+//! Aggregation of cluster roles: by the server itself, and with the real controller manager beside
+//! it, the plane's roles are those of the reference. `RECORD=1` records the reference.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -76,7 +76,16 @@ fn found(name: &str) -> Result<Option<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_real_controller_aggregates_cluster_roles() -> Result<()> {
+async fn cluster_roles_are_aggregated_as_on_the_reference() -> Result<()> {
+    let server = Recorded::start().await?;
+    let kubeconfig = server.kubeconfig().await?;
+    let endpoint = Endpoint::from_kubeconfig(&kubeconfig, Some(server.context))?;
+    let client = Client::open(&endpoint).await?;
+    server.compare("aggregation", &run(&client).await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_real_controller_and_the_server_agree_on_aggregated_roles() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = Recorded::start().await?;
     let Some(_controllers) = Controllers::start(&server, folder.path()).await? else {

@@ -19,6 +19,10 @@ use tokio::time::Instant;
 /// would hold reconcilers forever.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// The media type of server-side apply. What a reconciler applies is its own, so it takes the fields
+/// from other managers.
+pub(crate) const APPLY: &str = "application/apply-patch+yaml";
+
 /// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
     /// The verb.
@@ -65,10 +69,13 @@ impl<'a> OwnRequest<'a> {
         } else {
             Bytes::from(json::to_vec(self.body))
         };
-        let query = match self.manager {
-            "" => Vec::new(),
-            manager => vec![("fieldManager".to_owned(), manager.to_owned())],
-        };
+        let mut query = Vec::new();
+        if !self.manager.is_empty() {
+            query.push(("fieldManager".to_owned(), self.manager.to_owned()));
+        }
+        if self.content_type == APPLY {
+            query.push(("force".to_owned(), "true".to_owned()));
+        }
         let request = ResourceRequest {
             verb: self.verb,
             group: self.row.group.clone(),

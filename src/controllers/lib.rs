@@ -5,7 +5,7 @@
 //! One timer for all planes removes expired objects and writes the sizes of planes.
 //!
 //! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
-//! objects that every namespace and every plane must have; `control_planes` removes deleted planes
+//! objects that every namespace and every plane must have; `roles` writes the rules of aggregated roles; `control_planes` removes deleted planes
 //! with their objects; `sweep` removes expired objects; `dependents` deletes objects whose owners
 //! are gone, and makes owners wait for their dependents; `protection` lets deleted storage objects go once
 //! nothing uses them; `layers` steps planes of an older layer to
@@ -23,6 +23,7 @@ mod layers;
 mod namespaces;
 mod protection;
 mod restore;
+mod roles;
 mod sweep;
 mod work;
 

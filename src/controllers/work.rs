@@ -2,7 +2,7 @@
 //! how often a reconciler runs; it does not know what a reconciler does.
 
 use crate::dependents::{self, DependentWork, Dependents};
-use crate::{control_planes, layers, namespaces, protection, restore};
+use crate::{control_planes, layers, namespaces, protection, restore, roles};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
@@ -40,6 +40,8 @@ pub(crate) enum WorkItem {
     NamespaceContent(Str),
     /// Recreate an object of the layer.
     Bootstrap(Key),
+    /// Write the rules of aggregated roles.
+    Aggregation,
     /// Remove a deleted plane.
     ControlPlane(Str),
     /// Step the plane to this program's layer.
@@ -250,10 +252,14 @@ impl Reconcilers {
                 restore::namespace_content(context, tenant, name).await
             }
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
+            WorkItem::Aggregation => roles::aggregate(context, tenant).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::Survey => {
+                if roles::are_stale(tenant) {
+                    self.add(tenant, WorkItem::Aggregation);
+                }
                 for work in self.dependents.survey(tenant).await {
                     self.add(tenant, WorkItem::Belonging(work));
                 }
@@ -287,6 +293,9 @@ impl Observer for WriteObserver {
                 self.0.add(tenant, WorkItem::ControlPlane(name()));
             }
             _ => {}
+        }
+        if roles::is_source(&row.group, &row.name) && roles::are_stale(tenant) {
+            self.0.add(tenant, WorkItem::Aggregation);
         }
         for key in protection::freed(tenant, object, gone) {
             self.0.add(tenant, WorkItem::Protected(key));
