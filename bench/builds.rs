@@ -90,11 +90,13 @@ impl BuildsArguments {
         Ok(build)
     }
 
-    /// Returns the scenarios in the order of the enum, whose last one leaves planes behind.
+    /// Returns the scenarios in the order of the enum, whose last one leaves planes behind. Those that
+    /// an older release refuses have to be named.
     fn scenarios(&self) -> Vec<Scenario> {
         let mut chosen = self.scenarios.clone();
         if chosen.is_empty() {
             chosen = Scenario::of_one_plane();
+            chosen.retain(|scenario| !scenario.applies());
             chosen.push(Scenario::CreatePlane);
         }
         chosen.sort_unstable();

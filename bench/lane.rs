@@ -32,6 +32,8 @@ pub enum Content {
     Json(Bytes),
     /// A JSON merge patch.
     MergePatch(Bytes),
+    /// The wanted fields of a server-side apply, as JSON.
+    Apply(Bytes),
 }
 
 impl Lane {
@@ -85,6 +87,7 @@ impl Lane {
             Content::None => return Ok(request),
             Content::Json(body) => ("application/json", body),
             Content::MergePatch(body) => ("application/merge-patch+json", body),
+            Content::Apply(body) => ("application/apply-patch+yaml", body),
         };
         request
             .headers_mut()

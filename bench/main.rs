@@ -18,6 +18,7 @@ mod interleave;
 mod lane;
 mod load;
 mod memory_by_object;
+mod owned;
 mod planes;
 mod proc;
 mod program;

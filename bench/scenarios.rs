@@ -20,6 +20,7 @@ use tokio::time::Instant;
 
 use crate::lane::{Content, Lane};
 use crate::load::{Load, Maker, Outcome, Pace, Turn};
+use crate::owned;
 use crate::planes;
 use crate::report::{Block, Latencies};
 use crate::target::Target;
@@ -59,6 +60,18 @@ pub enum Scenario {
     CreateAlone,
     /// A merge patch, with one request at a time
     PatchAlone,
+    /// A server-side apply that changes one field of an object with three managers, durable
+    Apply,
+    /// The same of a Deployment
+    ApplyDeployment,
+    /// A new Deployment of 1.3 KB, durable
+    CreateDeployment,
+    /// A merge patch of one field of a Deployment with three managers, durable
+    PatchDeployment,
+    /// A whole Deployment in place of the one that is there, which has three managers, durable
+    PutDeployment,
+    /// A merge patch of forty fields of such a Deployment's status, durable
+    PatchStatus,
     /// A new plane until it is Ready, one at a time; on the root plane only
     CreatePlane,
 }
@@ -98,6 +111,12 @@ impl Scenario {
             Self::WatchSingle => "watch-single",
             Self::CreateAlone => "create-alone",
             Self::PatchAlone => "patch-alone",
+            Self::Apply => "apply",
+            Self::ApplyDeployment => "apply-deployment",
+            Self::CreateDeployment => "create-deployment",
+            Self::PatchDeployment => "patch-deployment",
+            Self::PutDeployment => "put-deployment",
+            Self::PatchStatus => "patch-status",
             Self::CreatePlane => "create-plane",
         }
     }
@@ -107,6 +126,33 @@ impl Scenario {
         let all = Self::value_variants().iter().copied();
         all.filter(|scenario| *scenario != Self::CreatePlane)
             .collect()
+    }
+
+    /// Returns true if the scenario applies server-side, which older releases refuse.
+    pub fn applies(self) -> bool {
+        matches!(self, Self::Apply | Self::ApplyDeployment)
+    }
+
+    /// Returns true if the objects of the scenario are Deployments.
+    fn is_of_deployments(self) -> bool {
+        match self {
+            Self::ApplyDeployment
+            | Self::CreateDeployment
+            | Self::PatchDeployment
+            | Self::PutDeployment
+            | Self::PatchStatus => true,
+            Self::Get
+            | Self::List
+            | Self::Create
+            | Self::Patch
+            | Self::Put
+            | Self::WatchFanout
+            | Self::WatchSingle
+            | Self::CreateAlone
+            | Self::PatchAlone
+            | Self::Apply
+            | Self::CreatePlane => false,
+        }
     }
 
     /// Returns the effort with what the scenario fixes: the streams of a lone client, the rate of
@@ -125,9 +171,18 @@ impl Scenario {
                 },
                 ..*effort
             },
-            Self::Get | Self::List | Self::Create | Self::Patch | Self::Put | Self::WatchFanout => {
-                *effort
-            }
+            Self::Get
+            | Self::List
+            | Self::Create
+            | Self::Patch
+            | Self::Put
+            | Self::WatchFanout
+            | Self::Apply
+            | Self::ApplyDeployment
+            | Self::CreateDeployment
+            | Self::PatchDeployment
+            | Self::PutDeployment
+            | Self::PatchStatus => *effort,
         }
     }
 
@@ -138,9 +193,13 @@ impl Scenario {
     pub async fn prepare(self, target: &Target, effort: &Effort) -> Result<Prepared> {
         let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % 1_000_000_000_000;
         let namespace = format!("bench-{}-{unique}", self.name());
+        let collection = match self.is_of_deployments() {
+            true => format!("/apis/apps/v1/namespaces/{namespace}/deployments"),
+            false => format!("/api/v1/namespaces/{namespace}/configmaps"),
+        };
         let prepared = Prepared {
             scenario: self,
-            collection: format!("/api/v1/namespaces/{namespace}/configmaps"),
+            collection,
             namespace,
             planes: AtomicU64::new(0),
         };
@@ -165,7 +224,18 @@ impl Prepared {
         let objects = match self.scenario {
             Scenario::Get => GET_OBJECTS,
             Scenario::List => LIST_OBJECTS,
-            Scenario::Create | Scenario::CreateAlone | Scenario::CreatePlane => 0,
+            Scenario::Create
+            | Scenario::CreateAlone
+            | Scenario::CreatePlane
+            | Scenario::CreateDeployment => 0,
+            Scenario::Apply
+            | Scenario::ApplyDeployment
+            | Scenario::PatchDeployment
+            | Scenario::PutDeployment
+            | Scenario::PatchStatus => {
+                let streams = self.scenario.effort(effort).streams;
+                return self.fill_owned(lane, streams).await;
+            }
             Scenario::Patch
             | Scenario::Put
             | Scenario::WatchFanout
@@ -176,6 +246,24 @@ impl Prepared {
             let object = object(&format!("o-{index}"));
             lane.call(Method::POST, &self.collection, Content::Json(object))
                 .await?;
+        }
+        Ok(())
+    }
+
+    /// Creates objects with as many managers as leave three of them once the load writes.
+    async fn fill_owned(&self, lane: &Lane, streams: u64) -> Result<()> {
+        for index in 0..streams {
+            let name = format!("o-{index}");
+            match self.scenario.is_of_deployments() {
+                true => {
+                    let scaled = !self.scenario.applies();
+                    owned::create_deployment(lane, &self.collection, &name, scaled).await?;
+                }
+                false => {
+                    let object = object(&name);
+                    owned::create_config_map(lane, &self.collection, &name, object).await?;
+                }
+            }
         }
         Ok(())
     }
@@ -242,7 +330,9 @@ impl Prepared {
     fn load(&self, effort: &Effort) -> Load {
         let collection = self.collection.clone();
         let expected = match self.scenario {
-            Scenario::Create | Scenario::CreateAlone => StatusCode::CREATED,
+            Scenario::Create | Scenario::CreateAlone | Scenario::CreateDeployment => {
+                StatusCode::CREATED
+            }
             _ => StatusCode::OK,
         };
         let maker: Maker = match self.scenario {
@@ -259,16 +349,21 @@ impl Prepared {
                 let path = format!("{collection}?labelSelector=bench");
                 lane.request(Method::GET, &path, Content::None)
             }),
-            Scenario::Create | Scenario::CreateAlone | Scenario::CreatePlane => {
-                let run = SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .unwrap_or_default();
-                let run = run.as_nanos() % 1_000_000_000_000;
-                Arc::new(move |lane: &Lane, turn: Turn| {
-                    let name = format!("c-{run}-{}-{}", turn.stream, turn.count);
-                    lane.request(Method::POST, &collection, Content::Json(object(&name)))
-                })
+            Scenario::Create
+            | Scenario::CreateAlone
+            | Scenario::CreatePlane
+            | Scenario::CreateDeployment => {
+                let make = match self.scenario.is_of_deployments() {
+                    true => |name: &str| owned::deployment(name, 0),
+                    false => object,
+                };
+                creates(collection, make)
             }
+            Scenario::Apply
+            | Scenario::ApplyDeployment
+            | Scenario::PatchDeployment
+            | Scenario::PutDeployment
+            | Scenario::PatchStatus => self.owned_writes(),
             Scenario::Put => Arc::new(move |lane: &Lane, turn: Turn| {
                 let name = format!("o-{}", turn.stream);
                 let content = Content::Json(changed_object(&name, turn.count));
@@ -289,6 +384,43 @@ impl Prepared {
             pace: effort.pace,
             time: effort.time,
         }
+    }
+
+    /// Returns the writes to objects with three managers.
+    fn owned_writes(&self) -> Maker {
+        let (scenario, collection) = (self.scenario, self.collection.clone());
+        Arc::new(move |lane: &Lane, turn: Turn| {
+            let name = format!("o-{}", turn.stream);
+            let mark = now_nanos();
+            let (method, manager, content) = match scenario {
+                Scenario::ApplyDeployment => {
+                    let content = Content::Apply(owned::applied_deployment(&name, mark));
+                    (Method::PATCH, owned::APPLIER, content)
+                }
+                Scenario::PutDeployment => {
+                    let content = Content::Json(owned::deployment(&name, mark));
+                    (Method::PUT, owned::SCALER, content)
+                }
+                Scenario::PatchDeployment => {
+                    let content = Content::MergePatch(owned::patch(mark));
+                    (Method::PATCH, owned::SCALER, content)
+                }
+                Scenario::PatchStatus => {
+                    let content = Content::MergePatch(owned::status(mark));
+                    (Method::PATCH, owned::REPORTER, content)
+                }
+                _ => {
+                    let content = Content::Apply(owned::applied_config_map(&name, mark));
+                    (Method::PATCH, owned::APPLIER, content)
+                }
+            };
+            let part = match scenario {
+                Scenario::PatchStatus => "/status",
+                _ => "",
+            };
+            let path = format!("{collection}/{name}{part}?fieldManager={manager}");
+            lane.request(method, &path, content)
+        })
     }
 
     /// Opens the watches, sends patches for the time of a block, and counts the events that the
@@ -344,6 +476,18 @@ impl Prepared {
         total.wall = begin.elapsed();
         target.result(self.scenario.name(), &total, &before, &target.meter()?)
     }
+}
+
+/// Returns creations of objects that have names of their own.
+fn creates(collection: String, make: fn(&str) -> Bytes) -> Maker {
+    let run = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let run = run.as_nanos() % 1_000_000_000_000;
+    Arc::new(move |lane: &Lane, turn: Turn| {
+        let name = format!("c-{run}-{}-{}", turn.stream, turn.count);
+        lane.request(Method::POST, &collection, Content::Json(make(&name)))
+    })
 }
 
 /// Reads events until their number is that of the acknowledged patches. An event's latency counts
