@@ -398,6 +398,10 @@ impl Storing<'_, '_> {
             return Ok(PlannedWrite::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {
+            if object.version().is_none() {
+                // Without a version the answer would look like that of a new object.
+                return Err(Interrupted::VersionUnsettled);
+            }
             object::set_version(&mut tree, &object);
             return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
         }

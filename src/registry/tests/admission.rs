@@ -249,3 +249,19 @@ async fn a_refusal_for_a_state_that_does_not_come_to_be_is_not_given() {
     let written = site.send(change()).await;
     assert_eq!(written.expect_err("it is refused").message, "refused");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_waits_for_the_version_of_a_commit_under_way() {
+    let site = Site::open(Vec::new()).await;
+    site.make("c", "0").await;
+    let patch = |value: &str| Ask::patch("c", &format!(r#"{{"data":{{"k":"{value}"}}}}"#));
+    let plan = site.store.plan();
+    plan.next_commit(CommitFault::Delay(UNSETTLED));
+    let written = site.spawn(patch("1"));
+    sleep(UNSETTLED / 2).await;
+    let shown = site.send(patch("2").dry()).await.expect("it is sound");
+    let written = written.await.expect("no panic").expect("it is sound");
+    let version = |object: &Value| object.str_at(&["metadata", "resourceVersion"]).to_owned();
+    assert!(!version(&shown).is_empty());
+    assert_eq!(version(&shown), version(&written));
+}
