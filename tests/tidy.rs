@@ -162,11 +162,12 @@ fn crates_know_only_what_lies_below_them() {
         ),
         (
             "src/admission",
-            &["apimachinery", "auth", "plane", "registry"],
+            &["apimachinery", "auth", "batteries", "plane", "registry"],
         ),
         (
             "src/controllers",
             &[
+                "admission",
                 "apimachinery",
                 "auth",
                 "batteries",

@@ -18,6 +18,7 @@ mod pod_security;
 mod pod_tolerations;
 mod pod_topology;
 mod priority;
+mod resource_quota;
 mod role_escalation;
 mod runtime_class;
 mod service_account;
@@ -25,8 +26,30 @@ mod storage_class;
 mod storage_in_use;
 mod volume_claim_resize;
 
+use polyplane_apimachinery::Value;
+use polyplane_plane::{Index, IndexId, Snapshot};
 use polyplane_registry::Admission;
 use std::sync::Arc;
+
+/// The position of the index of usage among those that planes are opened with: behind those of all
+/// batteries.
+fn usage() -> IndexId {
+    IndexId(polyplane_batteries::indexes().len())
+}
+
+/// Returns the indexes that planes are opened with, in the order of their [`IndexId`]: those of the
+/// batteries, and the one that quotas are counted with.
+pub fn indexes() -> Vec<Arc<dyn Index>> {
+    let mut indexes = polyplane_batteries::indexes();
+    indexes.push(Arc::new(resource_quota::UsageIndex));
+    indexes
+}
+
+/// Returns the status of a quota in a state of its plane: its limits, and what the objects of its
+/// namespace take at `now`, in seconds since 1970.
+pub fn quota_status(cut: &Snapshot, quota: &Value, now: i64) -> Value {
+    resource_quota::status(cut, usage(), quota, now)
+}
 
 /// Returns the plug-ins, in the order in which they act. `NamespaceLifecycle`, the first of
 /// upstream's, is part of every plan of a write.
@@ -51,5 +74,6 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(pod_resize::PodResizeValidator),
         // Part of upstream's storage of roles, which admission has changed by then.
         Arc::new(role_escalation::RoleEscalation),
+        Arc::new(resource_quota::ResourceQuota { index: usage() }),
     ]
 }

@@ -8,7 +8,7 @@
 //! objects that every namespace and every plane must have; `roles` writes the rules of aggregated roles; `control_planes` removes deleted planes
 //! with their objects; `sweep` removes expired objects; `dependents` deletes objects whose owners
 //! are gone, and makes owners wait for their dependents; `protection` lets deleted storage objects go once
-//! nothing uses them; `layers` steps planes of an older layer to
+//! nothing uses them; `quotas` shows in the status of quotas what a namespace takes; `layers` steps planes of an older layer to
 //! this program's once the store's floor allows it. `work` queues and runs them, so it names each
 //! of them, and they use its types.
 //!
@@ -22,6 +22,7 @@ mod dependents;
 mod layers;
 mod namespaces;
 mod protection;
+mod quotas;
 mod restore;
 mod roles;
 mod sweep;

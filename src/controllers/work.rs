@@ -2,7 +2,7 @@
 //! how often a reconciler runs; it does not know what a reconciler does.
 
 use crate::dependents::{self, DependentWork, Dependents};
-use crate::{control_planes, layers, namespaces, protection, restore, roles};
+use crate::{control_planes, layers, namespaces, protection, quotas, restore, roles};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
@@ -48,6 +48,8 @@ pub(crate) enum WorkItem {
     Layer,
     /// Search a plane that woke for owners and dependents with pending work.
     Survey,
+    /// Count what the objects of a namespace take of its quotas.
+    Quotas(Str),
     /// Let a deleted storage object go that is not in use any more.
     Protected(Key),
     /// Delete a dependent, or finish the deletion of an owner.
@@ -151,6 +153,9 @@ impl Reconcilers {
                 self.add(tenant, WorkItem::Namespace(namespace.key().name().into()));
             }
         }
+        for namespace in quotas::namespaces(tenant) {
+            self.add(tenant, WorkItem::Quotas(namespace));
+        }
         for key in protection::pending(tenant) {
             self.add(tenant, WorkItem::Protected(key));
         }
@@ -253,6 +258,7 @@ impl Reconcilers {
             }
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
+            WorkItem::Quotas(namespace) => quotas::count(context, tenant, namespace).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
@@ -296,6 +302,9 @@ impl Observer for WriteObserver {
         }
         if roles::is_source(&row.group, &row.name) && roles::are_stale(tenant) {
             self.0.add(tenant, WorkItem::Aggregation);
+        }
+        if let Some(namespace) = quotas::touched(tenant, key) {
+            self.0.add(tenant, WorkItem::Quotas(namespace.into()));
         }
         for key in protection::freed(tenant, object, gone) {
             self.0.add(tenant, WorkItem::Protected(key));

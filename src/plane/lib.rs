@@ -87,7 +87,7 @@ pub use record::RecordError;
 pub use sole_holder::SoleHolder;
 pub use state::claim::{Claim, Scope};
 pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
-pub use state::index::{Index, IndexId, IndexRow};
+pub use state::index::{Index, IndexId, IndexRow, IndexValues};
 pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
 pub use state::summary::{Summarize, Summary};
 pub use state::{Snapshot, Start};

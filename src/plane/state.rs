@@ -22,7 +22,7 @@ use crate::key::{Key, Prefix, resource_len};
 use crate::layers::template_values::TemplateValues;
 use crate::state::claim::{Claim, Scope};
 use crate::state::entry::{Entry, Flags, ObjectRef};
-use crate::state::index::{Index, IndexId, IndexMap};
+use crate::state::index::{Index, IndexId, IndexMap, IndexValues};
 use crate::state::intern::Interner;
 use crate::state::overlay::{ContentId, Derive, Overlay};
 use crate::state::summary::{Summarizer, Summary, is_same};
@@ -321,15 +321,11 @@ impl Root {
                 .is_none_or(|cell| cell.holders == 1 && cell.owner.as_ref() == Some(owner)),
             Claim::Room {
                 index,
-                value,
+                values,
                 add,
                 max,
-            } => {
-                let used = self.indexes[index.0]
-                    .get(value)
-                    .map_or(0, |cell| cell.amount);
-                used.saturating_add(*add) <= *max
-            }
+            } => self.indexes[index.0].amount(values).saturating_add(*add) <= *max,
+            Claim::Below { prefix, count } => self.resources.weight_of(prefix).count < *count,
             Claim::View { resource, view } => self.view(resource) == *view,
             Claim::Summary(summary) => is_same(self.summary.as_ref(), Some(summary)),
         }
@@ -523,14 +519,24 @@ impl Snapshot {
 
     /// Returns the amount that objects take of a value of an index.
     #[must_use]
-    pub fn index_amount(&self, index: IndexId, value: &[u8]) -> i64 {
+    pub fn index_amount(&self, index: IndexId, value: &[u8]) -> i128 {
         self.root.indexes[index.0]
             .get(value)
             .map_or(0, |cell| cell.amount)
     }
 
+    /// Returns the amount that objects take of several values of an index.
+    #[must_use]
+    pub fn index_total(&self, index: IndexId, values: &IndexValues) -> i128 {
+        self.root.indexes[index.0].amount(values)
+    }
+
     /// Returns the values of an index that objects take, with the amounts, from `value` on.
-    pub fn index_values(&self, index: IndexId, value: &[u8]) -> impl Iterator<Item = (&[u8], i64)> {
+    pub fn index_values(
+        &self,
+        index: IndexId,
+        value: &[u8],
+    ) -> impl Iterator<Item = (&[u8], i128)> {
         self.root.indexes[index.0]
             .from(value)
             .map(|(value, cell)| (value, cell.amount))

@@ -352,7 +352,7 @@ async fn build_directory(
     let ring = Ring::newcomer(Arc::clone(&setup.store), replica, peers);
     let ring = ring.await.context(CANNOT_JOIN)?;
     let options = PlanesOptions {
-        indexes: polyplane_batteries::indexes(),
+        indexes: polyplane_admission::indexes(),
         // Custom kinds are not served yet.
         derivation: None,
         summarize: Some(Arc::new(Roles)),

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::Str;
 
 use crate::key::{Key, Prefix};
-use crate::state::index::IndexId;
+use crate::state::index::{IndexId, IndexValues};
 use crate::state::overlay::ContentId;
 use crate::state::summary::Summary;
 use crate::version::Stamp;
@@ -37,16 +37,23 @@ pub enum Claim {
         /// The object that will hold the value.
         owner: Key,
     },
-    /// The amount that objects take of this value, and `add`, are together at most `max`.
+    /// The amount that objects take of these values, and `add`, are together at most `max`.
     Room {
         /// The index that is tested.
         index: IndexId,
-        /// The value whose amount is tested.
-        value: Bytes,
+        /// The values whose amounts are tested.
+        values: IndexValues,
         /// The amount that the write adds.
-        add: i64,
+        add: i128,
         /// The amount that all objects together may take.
-        max: i64,
+        max: i128,
+    },
+    /// Fewer objects than this have keys under the prefix.
+    Below {
+        /// The prefix of the keys.
+        prefix: Prefix,
+        /// The number that is not reached.
+        count: u64,
     },
     /// An object defines the resource with just this view; `None` claims that none does.
     View {

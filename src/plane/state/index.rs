@@ -37,6 +37,42 @@ pub trait Index: Send + Sync + 'static {
     fn rows(&self, key: &Key, body: &[u8]) -> Vec<IndexRow>;
 }
 
+/// Several values of an index: those with a common beginning whose rest a function selects.
+#[derive(Clone)]
+pub struct IndexValues {
+    beginning: Bytes,
+    selects: Selects,
+}
+
+/// Returns whether a value counts, from what follows its beginning.
+type Selects = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
+
+impl IndexValues {
+    /// Selects all values with this beginning.
+    pub fn beginning_with(beginning: impl Into<Bytes>) -> Self {
+        Self::selected(beginning, |_| true)
+    }
+
+    /// Selects the values with this beginning for whose rest `selects` returns true. It is called
+    /// inside the sequencer: it must be fast and must not panic.
+    pub fn selected(
+        beginning: impl Into<Bytes>,
+        selects: impl Fn(&[u8]) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            beginning: beginning.into(),
+            selects: Arc::new(selects),
+        }
+    }
+}
+
+impl std::fmt::Debug for IndexValues {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = f.debug_tuple("IndexValues");
+        shown.field(&self.beginning).finish_non_exhaustive()
+    }
+}
+
 /// All facts about one value.
 #[derive(Debug, Clone)]
 pub(crate) struct Cell {
@@ -45,7 +81,8 @@ pub(crate) struct Cell {
     /// is left.
     pub(crate) owner: Option<Key>,
     pub(crate) holders: u32,
-    pub(crate) amount: i64,
+    /// The sum over all holders, which no number of rows can overflow.
+    pub(crate) amount: i128,
 }
 
 impl Item for Arc<Cell> {
@@ -71,12 +108,21 @@ impl IndexMap {
         self.0.iter_from(value).map(|cell| (&*cell.value, &**cell))
     }
 
+    /// Returns the amount that objects take of these values together.
+    pub(crate) fn amount(&self, values: &IndexValues) -> i128 {
+        self.from(&values.beginning)
+            .map_while(|(value, cell)| Some((value.strip_prefix(&*values.beginning)?, cell)))
+            .filter(|(rest, _)| (values.selects)(rest))
+            .map(|(_, cell)| cell.amount)
+            .sum()
+    }
+
     pub(crate) fn add(&mut self, owner: &Key, rows: Vec<IndexRow>) {
         for row in rows {
             let known = self.0.modify(&row.value, |cell| {
                 let cell = Arc::make_mut(cell);
                 cell.holders += 1;
-                cell.amount += row.amount;
+                cell.amount += i128::from(row.amount);
                 cell.owner = None;
             });
             if known.is_none() {
@@ -84,7 +130,7 @@ impl IndexMap {
                     value: row.value.as_ref().into(),
                     owner: Some(owner.clone()),
                     holders: 1,
-                    amount: row.amount,
+                    amount: i128::from(row.amount),
                 }));
             }
         }
@@ -95,7 +141,7 @@ impl IndexMap {
             let left = self.0.modify(&row.value, |cell| {
                 let cell = Arc::make_mut(cell);
                 cell.holders -= 1;
-                cell.amount -= row.amount;
+                cell.amount -= i128::from(row.amount);
                 cell.holders
             });
             if left == Some(0) {

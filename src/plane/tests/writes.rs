@@ -229,7 +229,7 @@ async fn values_are_free_once_and_room_runs_out() {
     let room = |name: &str| {
         let claim = Claim::Room {
             index: LABELS,
-            value: Bytes::from("quota"),
+            values: IndexValues::beginning_with("quot"),
             add: 5,
             max: 12,
         };

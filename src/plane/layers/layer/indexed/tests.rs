@@ -110,7 +110,7 @@ fn context(words: &Arc<Words>) -> Context {
 }
 
 /// Returns the content of a root's only index: values with owner, number of holders and amount.
-fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i64)> {
+fn cells(root: &Root) -> Vec<(Vec<u8>, Option<Key>, u32, i128)> {
     let cells = root.index_cells(0);
     let cell = |(value, cell): (&[u8], &crate::state::index::Cell)| {
         (

@@ -1,0 +1,373 @@
+//! One quota: its limits, the objects that its scopes select, and what these take.
+
+use super::usage::{Kind, ONE, Signature, beginning, beginning_of_specs, spec, thousandths};
+use crate::pod_resources::quantity;
+use bytes::Bytes;
+use polyplane_apimachinery::json::{Limits, parse};
+use polyplane_apimachinery::quantity::{Format, Quantity};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{Claim, IndexId, IndexValues, Prefix, Snapshot, Start};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The resources that each container has to state if a quota limits them.
+const STATED: [&str; 6] = [
+    "cpu",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+    "limits.cpu",
+    "limits.memory",
+];
+
+/// A quota, as its spec says.
+pub(super) struct Quota {
+    pub(super) name: Str,
+    /// The bytes of the spec.
+    spec: Bytes,
+    hard: BTreeMap<Str, Quantity>,
+    scopes: Arc<[Scope]>,
+}
+
+/// Where the usage of a resource is counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Source {
+    /// In the index.
+    Index(Kind),
+    /// By the number of objects.
+    Objects,
+}
+
+/// A condition on the objects that a quota counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Scope {
+    Terminating,
+    NotTerminating,
+    BestEffort,
+    NotBestEffort,
+    CrossNamespacePodAffinity,
+    /// On the priority class of pods or the attributes classes of claims.
+    Class(Kind, ClassRule),
+    /// One that this program does not know, which no object meets.
+    Unknown,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum ClassRule {
+    In(Vec<Str>),
+    NotIn(Vec<Str>),
+    Exists,
+    DoesNotExist,
+}
+
+impl ClassRule {
+    fn of(expression: &Value) -> Option<Self> {
+        let values = expression.items_at(&["values"]).iter();
+        let values = values.filter_map(|value| Some(value.as_str()?.into()));
+        Some(match expression.str_at(&["operator"]) {
+            "In" => Self::In(values.collect()),
+            "NotIn" => Self::NotIn(values.collect()),
+            "Exists" => Self::Exists,
+            "DoesNotExist" => Self::DoesNotExist,
+            _ => return None,
+        })
+    }
+
+    fn holds(&self, class: Option<&Str>) -> bool {
+        match self {
+            Self::In(values) => class.is_some_and(|class| values.contains(class)),
+            Self::NotIn(values) => class.is_none_or(|class| !values.contains(class)),
+            Self::Exists => class.is_some(),
+            Self::DoesNotExist => class.is_none(),
+        }
+    }
+}
+
+impl Scope {
+    fn of(name: &str, rule: Option<ClassRule>) -> Self {
+        let class = |kind| rule.map_or(Self::Unknown, |rule| Self::Class(kind, rule));
+        match name {
+            "Terminating" => Self::Terminating,
+            "NotTerminating" => Self::NotTerminating,
+            "BestEffort" => Self::BestEffort,
+            "NotBestEffort" => Self::NotBestEffort,
+            "CrossNamespacePodAffinity" => Self::CrossNamespacePodAffinity,
+            "PriorityClass" => class(Kind::Pods),
+            "VolumeAttributesClass" => class(Kind::Claims),
+            _ => Self::Unknown,
+        }
+    }
+
+    fn selects(&self, kind: Kind, signature: &Signature) -> bool {
+        let is_pod = kind == Kind::Pods;
+        match self {
+            Self::Terminating => is_pod && signature.is_terminating,
+            Self::NotTerminating => is_pod && !signature.is_terminating,
+            Self::BestEffort => is_pod && signature.is_best_effort,
+            Self::NotBestEffort => is_pod && !signature.is_best_effort,
+            Self::CrossNamespacePodAffinity => is_pod && signature.crosses_namespaces,
+            Self::Class(of, rule) => {
+                let classes = &signature.classes;
+                let holds = match classes.as_slice() {
+                    [] => rule.holds(None),
+                    some => some.iter().any(|class| rule.holds(Some(class))),
+                };
+                *of == kind && holds
+            }
+            Self::Unknown => false,
+        }
+    }
+}
+
+impl Source {
+    /// Returns the source of a resource that quotas limit, and the objects it belongs to: their
+    /// plural name and group, as in `kubectl`.
+    fn of(resource: &str) -> (Self, &str) {
+        const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+        let kind = match resource {
+            "count/pods" => Kind::Pods,
+            "count/persistentvolumeclaims" | "persistentvolumeclaims" | "requests.storage" => {
+                Kind::Claims
+            }
+            "services.nodeports" | "services.loadbalancers" => Kind::Services,
+            "configmaps" | "secrets" | "replicationcontrollers" | "resourcequotas" | "services" => {
+                return (Self::Objects, resource);
+            }
+            _ if resource.contains(BY_CLASS) => Kind::Claims,
+            _ if resource.ends_with(".deviceclass.resource.k8s.io/devices") => Kind::DeviceClaims,
+            _ => match resource.strip_prefix("count/") {
+                Some(objects) => return (Self::Objects, objects),
+                None => Kind::Pods,
+            },
+        };
+        (Self::Index(kind), kind.resource())
+    }
+
+    /// Returns a quantity as the number that is compared.
+    pub(super) fn amount(self, quantity: &Quantity) -> i128 {
+        match self {
+            Self::Index(_) => i128::from(thousandths(quantity)),
+            Self::Objects => i128::from(quantity.value()),
+        }
+    }
+
+    /// Returns an amount as people read it, in the format of the limit.
+    pub(super) fn shown(self, amount: i128, hard: &Quantity) -> Quantity {
+        let clamped = |amount: i128| i64::try_from(amount).unwrap_or(i64::MAX);
+        match self {
+            Self::Objects => Quantity::new(clamped(amount), Format::DecimalSi),
+            Self::Index(_) if amount % i128::from(ONE) == 0 => {
+                Quantity::new(clamped(amount / i128::from(ONE)), hard.format())
+            }
+            Self::Index(_) => Quantity::from_milli(clamped(amount), hard.format()),
+        }
+    }
+}
+
+impl Quota {
+    /// Returns the quotas of a namespace, in the order of their names.
+    ///
+    /// # Errors
+    /// Returns 500 if one cannot be read.
+    pub(super) fn of_namespace(cut: &Snapshot, namespace: &str) -> Result<Vec<Self>, ApiError> {
+        let prefix = Prefix::namespaced("", "resourcequotas", namespace);
+        let quotas = cut.range(&prefix, Start::First).map(|object| {
+            let bytes = Bytes::copy_from_slice(spec(&object.body()));
+            let tree = parse(&bytes, &Limits::default());
+            let tree = tree.map_err(|error| ApiError::internal(error.to_string()))?;
+            Ok(Self::new(object.key().name(), &tree.value, bytes))
+        });
+        quotas.collect()
+    }
+
+    fn new(name: &str, tree: &Value, spec: Bytes) -> Self {
+        let hard = tree["hard"].as_object().into_iter();
+        let hard = hard.flat_map(|hard| hard.iter());
+        let names = tree.items_at(&["scopes"]).iter();
+        let plain = names.map(|name| {
+            let name = name.as_str().unwrap_or("");
+            Scope::of(name, Some(ClassRule::Exists))
+        });
+        let expressions = tree.items_at(&["scopeSelector", "matchExpressions"]).iter();
+        let selected = expressions.map(|expression| {
+            let name = expression.str_at(&["scopeName"]);
+            Scope::of(name, ClassRule::of(expression))
+        });
+        Self {
+            name: name.into(),
+            spec,
+            hard: hard
+                .map(|(name, value)| (name.into(), quantity(value)))
+                .collect(),
+            scopes: plain.chain(selected).collect(),
+        }
+    }
+
+    /// Claims that a namespace has no quotas but these, with just these specs.
+    pub(super) fn no_others(index: IndexId, namespace: &str, quotas: &[Self]) -> Claim {
+        let known: Vec<Bytes> = quotas.iter().map(|quota| quota.spec.clone()).collect();
+        let is_unknown = move |spec: &[u8]| !known.iter().any(|known| known == spec);
+        Claim::Room {
+            index,
+            values: IndexValues::selected(beginning_of_specs(namespace), is_unknown),
+            add: 0,
+            max: 0,
+        }
+    }
+
+    pub(super) fn has_no_scopes(&self) -> bool {
+        self.scopes.is_empty()
+    }
+
+    /// Returns whether the quota counts an object.
+    pub(super) fn matches(&self, kind: Kind, signature: &Signature) -> bool {
+        self.scopes
+            .iter()
+            .all(|scope| scope.selects(kind, signature))
+    }
+
+    /// Returns the limits that objects of a resource can reach.
+    pub(super) fn limits_on(
+        &self,
+        qualified: &str,
+    ) -> impl Iterator<Item = (&Str, Source, &Quantity)> {
+        self.hard.iter().filter_map(move |(resource, hard)| {
+            let (source, objects) = Source::of(resource);
+            (objects == qualified).then_some((resource, source, hard))
+        })
+    }
+
+    /// Returns what the containers of a pod have to state and do not.
+    pub(super) fn missing(&self, pod: &Value) -> Option<String> {
+        let of_whole_pod = &pod["spec"]["resources"];
+        let states = |list: &str| {
+            of_whole_pod[list]
+                .as_object()
+                .is_some_and(|list| !list.is_empty())
+        };
+        if states("requests") || states("limits") {
+            return None;
+        }
+        let limited = STATED.iter().filter(|name| self.hard.contains_key(**name));
+        let missing: Vec<String> = limited
+            .filter_map(|name| {
+                let (list, resource) = match name.split_once('.') {
+                    Some((list, resource)) => (list, resource),
+                    None => ("requests", *name),
+                };
+                let mut lacking: Vec<&str> = ["containers", "initContainers"]
+                    .iter()
+                    .flat_map(|containers| pod.items_at(&["spec", containers]))
+                    .filter(|container| container.at(&["resources", list, resource]).is_none())
+                    .map(|container| container.str_at(&["name"]))
+                    .collect();
+                lacking.sort_unstable();
+                lacking.dedup();
+                (!lacking.is_empty()).then(|| format!("{name} for: {}", lacking.join(",")))
+            })
+            .collect();
+        let mut missing = missing;
+        missing.sort_unstable();
+        (!missing.is_empty()).then(|| format!("must specify {}", missing.join("; ")))
+    }
+}
+
+/// The usage of a namespace at one moment.
+pub(super) struct Total<'a> {
+    pub(super) index: IndexId,
+    pub(super) cut: &'a Snapshot,
+    pub(super) namespace: &'a str,
+    /// Seconds since 1970.
+    pub(super) now: i64,
+}
+
+impl Total<'_> {
+    /// Returns the values of the index that a quota counts.
+    fn values(&self, quota: &Quota, kind: Kind, resource: &str) -> IndexValues {
+        let (scopes, now) = (Arc::clone(&quota.scopes), self.now);
+        let is_living = resource != "count/pods";
+        IndexValues::selected(
+            beginning(self.namespace, kind, resource),
+            move |signature: &[u8]| {
+                let Some(signature) = Signature::decode(signature) else {
+                    return false;
+                };
+                let has_ended = is_living && signature.ends != 0 && signature.ends < now;
+                !has_ended && scopes.iter().all(|scope| scope.selects(kind, &signature))
+            },
+        )
+    }
+
+    fn objects(&self, (group, resource): (&str, &str)) -> Prefix {
+        Prefix::namespaced(group, resource, self.namespace)
+    }
+
+    /// Returns what the objects that a quota counts take of a resource. `storage` is where objects
+    /// are stored that are counted by number.
+    pub(super) fn of(
+        &self,
+        quota: &Quota,
+        source: &Source,
+        resource: &str,
+        storage: (&str, &str),
+    ) -> i128 {
+        match source {
+            Source::Index(kind) => {
+                let values = self.values(quota, *kind, resource);
+                self.cut.index_total(self.index, &values)
+            }
+            Source::Objects if !quota.has_no_scopes() => 0,
+            Source::Objects => {
+                let count = self.cut.count(&self.objects(storage));
+                i128::try_from(count).unwrap_or(i128::MAX)
+            }
+        }
+    }
+
+    /// Claims that there is room for what a write adds.
+    pub(super) fn claim(
+        &self,
+        quota: &Quota,
+        source: &Source,
+        resource: &str,
+        (storage, add, max): ((&str, &str), i128, i128),
+    ) -> Claim {
+        match source {
+            Source::Index(kind) => Claim::Room {
+                index: self.index,
+                values: self.values(quota, *kind, resource),
+                add,
+                max,
+            },
+            Source::Objects => Claim::Below {
+                prefix: self.objects(storage),
+                count: u64::try_from(max).unwrap_or(0),
+            },
+        }
+    }
+}
+
+/// Returns the status of a quota: its limits, and what the objects of its namespace take at `now`,
+/// in seconds since 1970.
+pub(crate) fn status(cut: &Snapshot, index: IndexId, quota: &Value, now: i64) -> Value {
+    let metadata = &quota["metadata"];
+    let parsed = Quota::new(metadata.str_at(&["name"]), &quota["spec"], Bytes::new());
+    let total = Total {
+        index,
+        cut,
+        namespace: metadata.str_at(&["namespace"]),
+        now,
+    };
+    let mut used = Value::object();
+    for (resource, hard) in &parsed.hard {
+        let (source, objects) = Source::of(resource);
+        let (plural, group) = objects.split_once('.').unwrap_or((objects, ""));
+        let amount = total.of(&parsed, &source, resource, (group, plural));
+        used.set(&[resource], source.shown(amount, hard).to_string());
+    }
+    let mut status = Value::object();
+    status.set(&["hard"], quota["spec"]["hard"].clone());
+    status.set(&["used"], used);
+    status
+}

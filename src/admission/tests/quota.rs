@@ -1,0 +1,272 @@
+//! Quotas in a plane in memory: writers at once, and histories against a model.
+
+use bytes::Bytes;
+use polyplane_admission::{built_in, indexes, quota_status};
+use polyplane_apimachinery::json::{Limits, parse, to_vec};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::{Masters, UserInfo};
+use polyplane_batteries::kind_tables::tenant_kinds;
+use polyplane_plane::{Committer, Key, Plane, PlaneParams, SoleHolder};
+use polyplane_registry::environment::System;
+use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
+use polyplane_registry::{
+    AnswerBody, Authority, GrantedAccess, Registry, ResourceRequest, Tenant, Verb,
+};
+use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A registry with all plug-ins, and a plane with the namespace `ns`.
+#[derive(Clone)]
+struct Site {
+    registry: Arc<Registry>,
+    tenant: Tenant,
+}
+
+impl Site {
+    async fn open() -> Self {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+        let guard = guard.expect("memory takes the fence");
+        let plane = Plane::open(PlaneParams {
+            indexes: indexes(),
+            ..guard.empty_plane(Committer::new(store))
+        });
+        let settings = PlaneSettings {
+            service_range: ServiceRange {
+                base: std::net::Ipv4Addr::new(10, 0, 0, 0),
+                bits: 16,
+            },
+            node_ports: (30000, 32767),
+            serving_ca: Str::default(),
+            endpoint: Str::default(),
+            birth_layer: BirthLayer::fixed(""),
+        };
+        let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
+        let site = Self {
+            registry: Arc::new(registry.admitting(built_in())),
+            tenant: Tenant {
+                name: "test".into(),
+                plane: plane.await.expect("an empty plane opens"),
+                base: tenant_kinds(),
+                settings: Arc::new(settings),
+            },
+        };
+        let namespace = json!({"metadata": {"name": "ns"}});
+        let made = site.send(Verb::Create, "namespaces", ("", ""), &namespace);
+        made.await.expect("the namespace is new");
+        site
+    }
+
+    async fn send(
+        &self,
+        verb: Verb,
+        resource: &str,
+        (name, subresource): (&str, &str),
+        body: &Value,
+    ) -> Result<Value, ApiError> {
+        let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
+        let request = ResourceRequest {
+            verb,
+            group: Str::default(),
+            version: "v1".into(),
+            resource: resource.into(),
+            namespace: (resource != "namespaces").then(|| "ns".into()),
+            name: some(name),
+            subresource: some(subresource),
+            query: Vec::new(),
+            accept: "application/json".to_owned(),
+            content_type: Some(match verb {
+                Verb::Patch => "application/merge-patch+json".to_owned(),
+                _ => "application/json".to_owned(),
+            }),
+            user_agent: "test".to_owned(),
+            body: match verb {
+                Verb::Delete => Bytes::new(),
+                _ => Bytes::from(to_vec(body)),
+            },
+            user: Arc::new(UserInfo::new("admin", &["system:masters"])),
+            granted: GrantedAccess::of_every_cut(),
+            deadline: Instant::now() + Duration::from_secs(60),
+            seats: None,
+        };
+        let answer = self.registry.handle(&self.tenant, &request).await?;
+        let AnswerBody::Slices(slices) = answer.body else {
+            panic!("the answer is a stream");
+        };
+        let parsed = parse(&slices.concat(), &Limits::default());
+        Ok(parsed.expect("the answer is JSON").value)
+    }
+
+    async fn create(&self, resource: &str, body: &Value) -> Result<Value, ApiError> {
+        self.send(Verb::Create, resource, ("", ""), body).await
+    }
+
+    /// Returns what the status of a quota shows as used.
+    fn used(&self, quota: &str) -> BTreeMap<String, String> {
+        let cut = self.tenant.plane.snapshot();
+        let key = Key::new("", "resourcequotas", Some("ns"), quota);
+        let object = cut.get(&key).expect("the quota exists");
+        let tree = parse(&object.body(), &Limits::default()).expect("JSON");
+        let status = quota_status(&cut, &tree.value, 1_700_000_000);
+        let used = status["used"].as_object().expect("it is an object");
+        let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
+        used.iter()
+            .map(|(name, value)| (name.to_owned(), text(value)))
+            .collect()
+    }
+}
+
+fn pod(name: &str, milli: u64) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": (format!("{milli}m"))}}}]}
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn writers_at_once_never_overshoot() {
+    let site = Site::open().await;
+    let hard = json!({"pods": "10", "requests.cpu": "1", "count/configmaps": "10"});
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
+    site.create("resourcequotas", &quota)
+        .await
+        .expect("it is new");
+    let writers: Vec<_> = (0..64)
+        .map(|at| {
+            let site = site.clone();
+            tokio::spawn(async move {
+                let map = json!({"metadata": {"name": (format!("m{at}"))}});
+                let pod = pod(&format!("p{at}"), 125);
+                let (map, pod) =
+                    tokio::join!(site.create("configmaps", &map), site.create("pods", &pod));
+                for refused in [map.as_ref().err(), pod.as_ref().err()]
+                    .into_iter()
+                    .flatten()
+                {
+                    assert_eq!(refused.code, 403, "{}", refused.message);
+                }
+                (u32::from(map.is_ok()), u32::from(pod.is_ok()))
+            })
+        })
+        .collect();
+    let (mut maps, mut pods) = (0, 0);
+    for writer in writers {
+        let (map, pod) = writer.await.expect("no panic");
+        maps += map;
+        pods += pod;
+    }
+    // One map has the certificates of the namespace. Eight pods take one processor.
+    assert_eq!((maps, pods), (9, 8));
+    let used = site.used("q");
+    assert_eq!(used["count/configmaps"], "10");
+    assert_eq!(used["requests.cpu"], "1");
+}
+
+#[tokio::test]
+async fn a_quota_that_comes_in_between_counts() {
+    let site = Site::open().await;
+    for round in 0..20 {
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/secrets": "0"}}});
+        let secret = json!({"metadata": {"name": (format!("s{round}"))}});
+        let (made, written) = tokio::join!(
+            site.create("resourcequotas", &quota),
+            site.create("secrets", &secret)
+        );
+        let made = made.expect("it is new");
+        if let Ok(written) = written {
+            // It was sequenced before the quota.
+            let version = |object: &Value| -> u64 {
+                let text = object.str_at(&["metadata", "resourceVersion"]);
+                text.parse().expect("a version")
+            };
+            assert!(version(&written) < version(&made));
+            let name = format!("s{round}");
+            let gone = site.send(Verb::Delete, "secrets", (&name, ""), &Value::Null);
+            gone.await.expect("it is there");
+        }
+        let gone = site.send(Verb::Delete, "resourcequotas", ("q", ""), &Value::Null);
+        gone.await.expect("it is there");
+    }
+}
+
+/// A small generator with a printed seed.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+#[tokio::test]
+async fn after_any_history_the_count_is_that_of_the_living_pods() {
+    let seed = 0x5eed_1234_5678_9abc;
+    println!("seed {seed:#x}");
+    let mut random = Random(seed);
+    let site = Site::open().await;
+    let hard = json!({"pods": "12", "requests.cpu": "6", "count/pods": "15"});
+    let all = json!({"metadata": {"name": "all"}, "spec": {"hard": hard}});
+    let burstable = json!({"metadata": {"name": "burstable"}, "spec": {"hard": {"pods": "9"}, "scopes": ["NotBestEffort"]}});
+    for quota in [all, burstable] {
+        site.create("resourcequotas", &quota)
+            .await
+            .expect("it is new");
+    }
+    // Name, thousandths of a processor, and whether the pod still runs.
+    let mut model: BTreeMap<String, (u64, bool)> = BTreeMap::new();
+    for step in 0..400 {
+        let name = format!("p{}", random.below(20));
+        let running = || model.values().filter(|(_, runs)| *runs);
+        match random.below(3) {
+            0 => {
+                let milli = 100 + random.below(10) * 100;
+                let cpu: u64 = running().map(|(milli, _)| milli).sum();
+                let fits = running().count() < 9 && cpu + milli <= 6000 && model.len() < 15;
+                let made = site.create("pods", &pod(&name, milli)).await;
+                match (model.contains_key(&name), fits, made) {
+                    (false, true, Ok(_)) => drop(model.insert(name, (milli, true))),
+                    (false, false, Err(error)) if error.code == 403 => {}
+                    (true, _, Err(_)) => {}
+                    (_, _, made) => {
+                        panic!("step {step}: {:?}", made.map_err(|error| error.message))
+                    }
+                }
+            }
+            1 => {
+                let done = json!({"status": {"phase": "Succeeded"}});
+                let sent = site
+                    .send(Verb::Patch, "pods", (&name, "status"), &done)
+                    .await;
+                assert_eq!(sent.is_ok(), model.contains_key(&name), "step {step}");
+                if let Some(pod) = model.get_mut(&name) {
+                    pod.1 = false;
+                }
+            }
+            _ => {
+                let sent = site
+                    .send(Verb::Delete, "pods", (&name, ""), &Value::Null)
+                    .await;
+                assert_eq!(sent.is_ok(), model.remove(&name).is_some(), "step {step}");
+            }
+        }
+        let running = model.values().filter(|(_, runs)| *runs);
+        let cpu: u64 = running.clone().map(|(milli, _)| milli).sum();
+        let cpu = if cpu.is_multiple_of(1000) {
+            (cpu / 1000).to_string()
+        } else {
+            format!("{cpu}m")
+        };
+        let used = site.used("all");
+        let wanted = [running.count().to_string(), cpu, model.len().to_string()];
+        let shown = ["pods", "requests.cpu", "count/pods"].map(|name| used[name].clone());
+        assert_eq!(shown, wanted, "step {step}");
+        assert_eq!(site.used("burstable")["pods"], used["pods"], "step {step}");
+    }
+}
