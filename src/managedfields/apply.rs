@@ -134,7 +134,7 @@ impl<'a, 's, V: Versions<'s>> Run<'a, V> {
         };
         self.convert_first(&live, &merged, last)?;
         let pruned = match last {
-            Some(last) if !self.keeps(last) => self.prune(&merged, last)?,
+            Some(last) if !last.set.is_empty() && !self.keeps(last) => self.prune(&merged, last)?,
             _ => None,
         };
         let result = pruned.as_ref().unwrap_or(&merged);
@@ -206,9 +206,10 @@ impl<'a, 's, V: Versions<'s>> Run<'a, V> {
         let all = with_named_fields(at, &field_set(at, &whole));
         let left = with_named_fields(at, &left);
         let gone = all.difference(&left).intersection(&given_up);
-        if gone.is_empty() {
+        if gone.is_empty() && last.version == self.owned.version {
             return Ok(None);
         }
+        // A conversion there and back may change the object even if nothing is removed.
         let mut result = (*whole).clone();
         remove(at, &mut result, &gone);
         Ok(Some(Object {

@@ -173,6 +173,14 @@ pub trait Strategy: Debug + Send + Sync {
         let _ = object;
     }
 
+    /// Returns a defaulted object as it is after a conversion into the stored version and back, if
+    /// that changes it. Upstream converts every object at once, so managers own what they send in
+    /// this form.
+    fn converted_at_once(&self, object: &Value) -> Option<Value> {
+        let _ = object;
+        None
+    }
+
     /// Makes the changes to a defaulted object that upstream makes while it decodes: those of its
     /// conversions, and defaults that are the time of the request. Whoever writes owns them. Called
     /// in the version of the request. Must be idempotent.

@@ -351,8 +351,8 @@ impl<'s, S: Shape<'s>> Merger<'s, S> {
 
 /// Returns the shape of the field `key`, whose name may be written in other case.
 fn child<'s, S: Shape<'s>>(shape: S, key: &str) -> Result<S, PatchError> {
-    if shape.kind() != Kind::Object {
-        let word = word(shape.kind());
+    let word = word(shape.kind());
+    if word != "struct" {
         return Err(PatchError::Other(format!(
             "merging an object in json but data type is not struct, instead is: {word}"
         )));

@@ -10,7 +10,7 @@
 mod explain;
 
 use super::scalars::{self, BadBytes, Scalar};
-use super::{DefId, Definition, Field, Omit, Presence, Schemas, Type, Unknown, go};
+use super::{DefId, Definition, Field, ListType, Omit, Presence, Schemas, Type, Unknown, go};
 use crate::json::write_float;
 use crate::value::{Map, Str, Value};
 
@@ -59,6 +59,19 @@ pub enum Empties {
     Keep,
     /// They become `null`, as they do in a store that keeps protobuf.
     Null,
+    /// As [`Self::Keep`]. In addition everything stays that Go's decoded structs remember of a list
+    /// that is compared as a whole, until they are stored: empty lists and maps that the field does
+    /// not show, and quantities as they were written.
+    AsSent,
+}
+
+/// The result of decoding with [`Empties::AsSent`].
+#[derive(Debug, Default)]
+pub struct AsSent {
+    /// The complaints of strict decoding.
+    pub problems: Vec<Problem>,
+    /// True if the tree has something that its stored form does not have.
+    pub differs: bool,
 }
 
 impl Schemas {
@@ -72,6 +85,24 @@ impl Schemas {
         value: &mut Value,
         empties: Empties,
     ) -> Result<Vec<Problem>, DecodeError> {
+        self.decode_with(id, value, empties)
+            .map(|decoded| decoded.problems)
+    }
+
+    /// Decodes a tree with [`Empties::AsSent`].
+    ///
+    /// # Errors
+    /// See [`Self::decode`].
+    pub fn decode_as_sent(&self, id: DefId, value: &mut Value) -> Result<AsSent, DecodeError> {
+        self.decode_with(id, value, Empties::AsSent)
+    }
+
+    fn decode_with(
+        &self,
+        id: DefId,
+        value: &mut Value,
+        empties: Empties,
+    ) -> Result<AsSent, DecodeError> {
         let mut decoder = Decoder::new(self, empties);
         if let (true, Value::Object(members)) = (self.get(id).type_meta, &mut *value) {
             members.remove("kind");
@@ -79,12 +110,15 @@ impl Schemas {
         }
         if value.is_null() {
             *value = self.get(id).zero().clone();
-            return Ok(Vec::new());
+            return Ok(AsSent::default());
         }
         decoder.value(value, &Type::Ref(id), &Trail::ROOT)?;
         match decoder.type_error {
             Some(error) => Err(error),
-            None => Ok(decoder.problems),
+            None => Ok(AsSent {
+                problems: decoder.problems,
+                differs: decoder.differs,
+            }),
         }
     }
 
@@ -198,6 +232,10 @@ struct Decoder<'s> {
     /// The depth of nested types that decode themselves and report nothing; zero outside of them.
     quiet: usize,
     depth: usize,
+    /// The number of lists around the value that are compared as a whole.
+    whole: usize,
+    /// True if something was kept that the stored form does not have.
+    differs: bool,
     /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
     /// an error shows a number as the client wrote it.
     literal: Option<&'s str>,
@@ -214,6 +252,8 @@ impl<'s> Decoder<'s> {
             type_error: None,
             quiet: 0,
             depth: 0,
+            whole: 0,
+            differs: false,
             literal: None,
         }
     }
@@ -338,6 +378,8 @@ impl<'s> Decoder<'s> {
         field: &Field,
         trail: &Trail<'_>,
     ) -> Result<bool, DecodeError> {
+        let is_whole = matches!(field.ty, Type::List(_)) && field.list == ListType::Atomic;
+        self.whole += usize::from(is_whole);
         if !value.is_null() {
             self.value(
                 value,
@@ -351,16 +393,22 @@ impl<'s> Decoder<'s> {
                 &trail.then(PathSegment::Field(definition, field)),
             )?;
         }
+        self.whole -= usize::from(is_whole);
         if field.presence == Presence::Pointer {
             return Ok(!value.is_null() || field.omit == Omit::Never);
         }
         if value.is_null() {
             *value = self.schemas.zero(&field.ty);
-        } else if self.empties == Empties::Null
-            && matches!(field.ty, Type::List(_) | Type::Map(_))
-            && is_empty(&field.ty, value)
-        {
-            *value = Value::Null;
+        } else if matches!(field.ty, Type::List(_) | Type::Map(_)) && is_empty(&field.ty, value) {
+            match self.empties {
+                Empties::Keep => {}
+                Empties::Null => *value = Value::Null,
+                Empties::AsSent if field.omit == Omit::Never || self.whole > 0 => {
+                    self.differs = true;
+                    return Ok(true);
+                }
+                Empties::AsSent => {}
+            }
         }
         Ok(match field.omit {
             Omit::Never => true,
@@ -434,14 +482,30 @@ impl<'s> Decoder<'s> {
     }
 
     fn scalar(&mut self, value: &mut Value, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        let written = match (ty, &*value) {
+            (Type::Quantity, Value::String(text)) if self.keeps_text() => text.clone(),
+            _ => Str::default(),
+        };
         match scalars::canonical(ty, value) {
-            Ok(()) => Ok(()),
+            Ok(()) => {
+                let text = written.trim();
+                if !text.is_empty() && value.as_str() != Some(text) {
+                    self.differs = true;
+                    *value = Value::string(text);
+                }
+                Ok(())
+            }
             Err(Scalar::Text(text)) => Err(DecodeError(text)),
             Err(Scalar::Type(expected)) => {
                 let text = self.type_text(value, expected == "int32", trail, expected);
                 Err(DecodeError(text))
             }
         }
+    }
+
+    /// Returns true if a quantity is kept as it was written.
+    fn keeps_text(&self) -> bool {
+        self.empties == Empties::AsSent && self.whole > 0
     }
 
     fn save(&mut self, error: DecodeError) {

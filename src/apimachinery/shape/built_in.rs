@@ -100,7 +100,17 @@ impl<'s> Shape<'s> for BuiltIn<'s> {
     fn name(self) -> Cow<'s, str> {
         match self.definition() {
             Some(definition) => go::struct_name(definition).into(),
-            None => Cow::Borrowed(""),
+            None => Cow::Borrowed(match self.node {
+                Node::Type(Type::Raw) => "RawExtension",
+                Node::Type(Type::Json) => "JSON",
+                Node::Type(Type::FieldsV1) => "FieldsV1",
+                Node::Type(Type::Time) => "Time",
+                Node::Type(Type::MicroTime) => "MicroTime",
+                Node::Type(Type::Duration) => "Duration",
+                Node::Type(Type::Quantity) => "Quantity",
+                Node::Type(Type::IntOrString) => "IntOrString",
+                Node::Definition(_) | Node::Type(_) | Node::Byte => "",
+            }),
         }
     }
 

@@ -69,6 +69,10 @@ impl Strategy for StatefulSet {
         defaults::default_template_at(object, &workload::TEMPLATE);
     }
 
+    fn normalize(&self, object: &mut Value, _: i64) {
+        name_claims(object);
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         workload::drop_old(object);
         name_claims(object);

@@ -26,6 +26,19 @@ impl Strategy for Autoscaler {
         }
     }
 
+    /// What v1 has no fields for is in annotations, which v2 does not have.
+    fn converted_at_once(&self, object: &Value) -> Option<Value> {
+        match self {
+            Self::Converted => Some(conversion::to_v1(conversion::from_v1(object.clone()))),
+            Self::Stored if conversion::has_annotations(object) => {
+                let mut shown = object.clone();
+                conversion::drop_annotations(&mut shown);
+                Some(shown)
+            }
+            Self::Stored => None,
+        }
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         conversion::drop_annotations(object);
     }

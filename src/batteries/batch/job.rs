@@ -61,6 +61,7 @@ impl Strategy for Job {
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         object.set(&["spec"], old["spec"].clone());
+        take_good_labels(object);
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {

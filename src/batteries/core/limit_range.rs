@@ -33,6 +33,12 @@ impl Strategy for LimitRange {
                 fill(limit, "max", "default");
                 fill(limit, "default", "defaultRequest");
                 fill(limit, "min", "defaultRequest");
+                // Upstream gives every container limit these two, so an empty one says nothing.
+                for name in ["default", "defaultRequest"] {
+                    if limit[name].as_object().is_some_and(|list| list.is_empty()) {
+                        drop(limit.remove(&[name]));
+                    }
+                }
             }
             for list in [
                 "max",

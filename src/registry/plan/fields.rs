@@ -11,6 +11,7 @@ use super::ObjectChange;
 use super::call_outs::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
+use crate::request::body;
 use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
 use polyplane_apimachinery::Value;
@@ -50,23 +51,42 @@ pub(super) fn manage<C: ObjectChange>(
     defaulted: Defaulted,
     target: &Target,
 ) -> Result<Managed, Interrupted> {
+    let differs = defaulted.differs();
     let mut tree = defaulted.into_tree();
     normalize(run, change, &mut tree);
-    if change.ownership() == Ownership::OfVerb {
-        return Ok(Managed(tree));
+    if change.ownership() == Ownership::OfChanges {
+        if run.drops_owners() {
+            drop(take_managed(&mut tree));
+        } else {
+            own_changes(run, change, target, &mut tree)?;
+        }
     }
-    if run.drops_owners() {
-        drop(take_managed(&mut tree));
-        return Ok(Managed(tree));
+    if differs {
+        body::to_stored_form(change.subject(), &mut tree)?;
     }
+    Ok(Managed(tree))
+}
+
+fn own_changes<C: ObjectChange>(
+    run: &mut Run<'_>,
+    change: &C,
+    target: &Target,
+    tree: &mut Value,
+) -> Result<(), Interrupted> {
     let mut kind = ManagedKind::of_row(run.call);
     let name = manager_name(run.call, &change.request().options.field_manager);
     let live = match target {
         Target::New => None,
         Target::Present(present) => Some(run.call.as_served(present.tree())),
     };
-    update(run, &mut kind, &name, live.as_deref(), &mut tree)?;
-    Ok(Managed(tree))
+    match run.call.row.strategy.converted_at_once(tree) {
+        None => update(run, &mut kind, &name, live.as_deref(), tree),
+        Some(mut shown) => {
+            update(run, &mut kind, &name, live.as_deref(), &mut shown)?;
+            put_managed(tree, take_managed(&mut shown).unwrap_or_default());
+            Ok(())
+        }
+    }
 }
 
 /// Makes the changes of the kind's [`normalize`](crate::strategy::Strategy::normalize), unless the
@@ -221,8 +241,20 @@ fn put_managed(object: &mut Value, list: Value) {
     }
 }
 
+/// Returns an object with the version and the managed fields of another one.
+pub(crate) fn with_owners_of(object: &Value, other: &Value) -> Value {
+    let mut object = object.clone();
+    for name in ["managedFields", "resourceVersion"] {
+        match other.at(&["metadata", name]) {
+            Some(value) => object.set(&["metadata", name], value.clone()),
+            None => drop(object.remove(&["metadata", name])),
+        }
+    }
+    object
+}
+
 /// Returns true if two objects are equal but for their versions and managed fields.
-fn same_content(left: &Value, right: &Value) -> bool {
+pub(crate) fn same_content(left: &Value, right: &Value) -> bool {
     let members = |object: &'_ Value| -> usize { object.as_object().map_or(0, |all| all.len()) };
     let relevant = |name: &&str| !matches!(*name, "managedFields" | "resourceVersion");
     let (Some(one), Some(other)) = (left.as_object(), right.as_object()) else {

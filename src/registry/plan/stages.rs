@@ -22,42 +22,71 @@ use polyplane_plane::{Claim, ObjectRef, Operation, Write};
 
 /// The object that the client wants, in the version of the request: decoded, or merged into the
 /// present object.
-pub struct Decoded(Value);
+pub struct Decoded {
+    tree: Value,
+    /// True if the tree has something that its stored form does not have.
+    differs: bool,
+}
 
 impl Decoded {
     /// Creates it from a tree that has been decoded by the schema of its kind.
     pub fn new(tree: Value) -> Self {
-        Self(tree)
+        Self {
+            tree,
+            differs: false,
+        }
+    }
+
+    /// Creates it from a tree that has been decoded with
+    /// [`Empties::AsSent`](polyplane_apimachinery::schema::decode::Empties::AsSent).
+    pub fn as_sent(tree: Value, differs: bool) -> Self {
+        Self { tree, differs }
+    }
+
+    /// Returns the tree.
+    pub fn into_tree(self) -> Value {
+        self.tree
     }
 
     /// Passes the object on without applying defaults, for verbs whose subject has none.
     pub fn without_defaults(self) -> Defaulted {
-        Defaulted(self.0)
+        Defaulted {
+            tree: self.tree,
+            differs: self.differs,
+        }
     }
 
     /// Returns the tree.
     pub fn tree_mut(&mut self) -> &mut Value {
-        &mut self.0
+        &mut self.tree
     }
 }
 
 /// An object with defaults, whose name and namespace are those of the path.
-pub struct Defaulted(Value);
+pub struct Defaulted {
+    tree: Value,
+    differs: bool,
+}
 
 impl Defaulted {
     /// Returns the tree.
     pub fn tree(&self) -> &Value {
-        &self.0
+        &self.tree
+    }
+
+    /// Returns true if the tree has something that its stored form does not have.
+    pub(super) fn differs(&self) -> bool {
+        self.differs
     }
 
     pub(super) fn into_tree(self) -> Value {
-        self.0
+        self.tree
     }
 
     /// Makes this a new object: removes the members that only a stored object has.
     pub fn as_new(mut self) -> Self {
-        metadata::wipe_system_fields(&mut self.0);
-        drop(self.0.remove(&["metadata", "resourceVersion"]));
+        metadata::wipe_system_fields(&mut self.tree);
+        drop(self.tree.remove(&["metadata", "resourceVersion"]));
         self
     }
 }
@@ -80,7 +109,7 @@ pub fn default(
     decoded: Decoded,
     path_name: PathName<'_>,
 ) -> Result<Defaulted, ApiError> {
-    let Decoded(mut tree) = decoded;
+    let Decoded { mut tree, differs } = decoded;
     prepare::default(call.row, call.row.definition, &mut tree);
     body::match_path(call, &mut tree)?;
     match path_name {
@@ -101,7 +130,7 @@ pub fn default(
             duplicates.join(", ")
         ));
     }
-    Ok(Defaulted(tree))
+    Ok(Defaulted { tree, differs })
 }
 
 /// The object that a write changes.

@@ -108,6 +108,37 @@ pub fn decode(
     expected: Expected<'_>,
     validation: FieldValidation,
 ) -> Result<Value, ApiError> {
+    let (mut tree, differs) = decode_as_sent(call, syntax, expected, validation)?;
+    if differs {
+        to_stored_form(expected, &mut tree)?;
+    }
+    Ok(tree)
+}
+
+/// Brings a tree that was decoded as it was sent into the form that is stored.
+///
+/// # Errors
+/// Returns 400 if something has changed the tree so that the schema does not allow it.
+pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<(), ApiError> {
+    let decoded = expected
+        .schemas
+        .decode(expected.definition, tree, Empties::Null);
+    decoded
+        .map(drop)
+        .map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+/// Reads the request's body as [`decode`] does, but keeps what matters for the owners of fields:
+/// see [`Empties::AsSent`]. Returns true if there is something of it.
+///
+/// # Errors
+/// See [`decode`].
+pub fn decode_as_sent(
+    call: &Call<'_>,
+    syntax: BodySyntax,
+    expected: Expected<'_>,
+    validation: FieldValidation,
+) -> Result<(Value, bool), ApiError> {
     let (tree, complaints) = read(&call.request.body, syntax, expected)?;
     match validation {
         FieldValidation::Ignore => {}
@@ -118,7 +149,7 @@ pub fn decode(
             return Err(cannot_be_handled(&complaints.named, expected, &text));
         }
     }
-    Ok(tree)
+    Ok((tree, complaints.differs))
 }
 
 /// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
@@ -134,6 +165,8 @@ pub struct Complaints {
     named: Named,
     /// The texts of the complaints.
     pub texts: Vec<String>,
+    /// True if the tree has something that its stored form does not have.
+    pub differs: bool,
 }
 
 /// Reads bytes that should be of the `expected` kind.
@@ -165,7 +198,9 @@ pub fn read(
     let named = named.map_err(unrecognized)?.or(expected);
     check_kind(&named, expected)?;
     fields::keep_reset(&mut tree);
-    let mut outcome = schemas.decode(expected.definition, &mut tree, Empties::Null);
+    let decoded = schemas.decode_as_sent(expected.definition, &mut tree);
+    let differs = decoded.as_ref().is_ok_and(|decoded| decoded.differs);
+    let mut outcome = decoded.map(|decoded| decoded.problems);
     if syntax == BodySyntax::Json
         && (repeats || !matches!(&outcome, Ok(problems) if problems.is_empty()))
     {
@@ -182,7 +217,12 @@ pub fn read(
         .into_iter()
         .chain(problems.iter().map(Problem::to_string))
         .collect();
-    Ok((tree, Complaints { named, texts }))
+    let complaints = Complaints {
+        named,
+        texts,
+        differs,
+    };
+    Ok((tree, complaints))
 }
 
 /// A body that was parsed.

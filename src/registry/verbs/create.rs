@@ -106,7 +106,8 @@ impl Sent {
             return Ok(object);
         }
         let expected = Expected::of(call.row);
-        let tree = body::decode(call, self.syntax, expected, options.field_validation)?;
-        plan::default(call, Decoded::new(tree), path_name)
+        let (tree, differs) =
+            body::decode_as_sent(call, self.syntax, expected, options.field_validation)?;
+        plan::default(call, Decoded::as_sent(tree, differs), path_name)
     }
 }

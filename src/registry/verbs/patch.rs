@@ -23,7 +23,7 @@ use polyplane_apimachinery::patch::json_patch;
 use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
 use polyplane_apimachinery::patch::merge_patch::MergePatch;
 use polyplane_apimachinery::patch::strategic_merge_patch;
-use polyplane_apimachinery::schema::decode::{Empties, Problem};
+use polyplane_apimachinery::schema::decode::Problem;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
@@ -117,8 +117,7 @@ impl From<ApiError> for Failed {
 }
 
 impl ReadPatch {
-    /// Applies the patch to a tree that has its kind and version in it, and brings the result into
-    /// canonical form. `tree` is called again if a refusal shows the original.
+    /// Applies the patch to a tree that has its kind and version in it, and decodes the result. `tree` is called again if a refusal shows the original.
     ///
     /// # Errors
     /// Returns upstream's errors, which depend on the kind of patch.
@@ -128,7 +127,7 @@ impl ReadPatch {
         expected: Expected<'_>,
         tree: impl Fn() -> Value,
         validation: FieldValidation,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Decoded, ApiError> {
         let schemas = expected.schemas;
         let definition = expected.definition;
         match self.apply_once(call, expected, tree(), validation) {
@@ -180,7 +179,7 @@ impl ReadPatch {
         expected: Expected<'_>,
         tree: Value,
         validation: FieldValidation,
-    ) -> Result<Value, Failed> {
+    ) -> Result<Decoded, Failed> {
         let schemas = expected.schemas;
         let definition = expected.definition;
         let mut patched = self.changed(schemas, definition, tree)?;
@@ -198,10 +197,10 @@ impl ReadPatch {
                 patched = Value::object();
             }
         }
-        let problems = schemas
-            .decode(definition, &mut patched, Empties::Null)
+        let decoded = schemas
+            .decode_as_sent(definition, &mut patched)
             .map_err(|error| Failed::Refused(error.to_string()))?;
-        complaints.extend(problems.iter().map(Problem::to_string));
+        complaints.extend(decoded.problems.iter().map(Problem::to_string));
         match validation {
             FieldValidation::Ignore => {}
             FieldValidation::Warn => complaints.into_iter().for_each(|text| call.warn(text)),
@@ -211,7 +210,7 @@ impl ReadPatch {
                 return Err(Failed::Refused(text));
             }
         }
-        Ok(patched)
+        Ok(Decoded::as_sent(patched, decoded.differs))
     }
 
     /// Reports that the result of the patch, `shown` as JSON, is not an object of the kind.
@@ -392,12 +391,29 @@ impl ObjectChange for PatchObject<'_> {
         };
         let validation = self.request.options.field_validation;
         let merged = patch.apply(call, self.subject(), served, validation)?;
-        let merged = self.default(call, Decoded::new(merged))?;
+        let merged = self.default(call, merged)?;
         Ok((merged, Target::Present(present)))
     }
 
     fn default(&self, call: &Call<'_>, decoded: Decoded) -> Result<Defaulted, ApiError> {
         plan::default(call, decoded, PathName::Given(&self.request.name))
+    }
+
+    /// An apply that changes nothing keeps the stored object, which a conversion there and back
+    /// could change.
+    fn apply(
+        &mut self,
+        run: &mut Run<'_>,
+        subject: Value,
+        target: &Target,
+    ) -> Result<Value, Interrupted> {
+        if let (Source::Apply(_), Target::Present(present)) = (&self.source, target)
+            && run.call.row.converts()
+            && fields::same_content(&subject, &run.call.as_served(present.tree()))
+        {
+            return Ok(fields::with_owners_of(present.tree(), &subject));
+        }
+        Ok(run.call.to_prepared(subject))
     }
 }
 
@@ -414,6 +430,9 @@ impl PatchObject<'_> {
         let kind = ManagedKind::of_row(run.call);
         let options = &self.request.options;
         let Some(existing) = existing else {
+            if call.request.subresource.is_some() {
+                return Err(call.not_found(name).into());
+            }
             let applied = configuration.apply(run, kind, None, options)?;
             let uid = applied.str_at(&["metadata", "uid"]);
             if !uid.is_empty() {
@@ -423,9 +442,6 @@ impl PatchObject<'_> {
                 return Err(call.conflict(name, &why).into());
             }
             let applied = self.default(call, Decoded::new(applied))?;
-            if call.request.subresource.is_some() {
-                return Err(call.not_found(name).into());
-            }
             return Ok((applied.as_new(), Target::New));
         };
         let present = Present::read(run, call.row, existing)?;

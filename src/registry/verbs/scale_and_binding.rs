@@ -178,12 +178,7 @@ impl ObjectChange for Scale<'_> {
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
         let call = self.request.call;
         let Some(existing) = run.cut.get(&self.key()) else {
-            if !matches!(self.source, ScaleSource::Patch(_)) {
-                return Err(call.not_found(&self.request.name).into());
-            }
-            let (group, resource) = call.qualified();
-            let what = Qualified::new(&group, &resource);
-            return Err(ApiError::not_found(what, &self.request.name).into());
+            return Err(call.not_found(&self.request.name).into());
         };
         let present = Present::read(run, call.row, existing)?;
         let live = fields::live_scale(run, scale_of(present.tree()), present.tree());
@@ -198,7 +193,9 @@ impl ObjectChange for Scale<'_> {
                     scale.set(&["apiVersion"], "autoscaling/v1");
                     scale
                 };
-                patch.apply(call, self.subject(), scale, options.field_validation)?
+                patch
+                    .apply(call, self.subject(), scale, options.field_validation)?
+                    .into_tree()
             }
             ScaleSource::Apply(configuration) => {
                 let applied = configuration.apply(run, kind, Some(&live), options)?;

@@ -21,6 +21,14 @@ const ANNOTATIONS: [&str; 6] = [
 /// Percentage of CPU utilization that is the target if an object names no metric.
 const UTILIZATION: i64 = 80;
 
+/// Returns whether an object has annotations with data for which v1 has no fields.
+pub fn has_annotations(object: &Value) -> bool {
+    let annotations = &object["metadata"]["annotations"];
+    ANNOTATIONS
+        .iter()
+        .any(|name| annotations.get(name).is_some())
+}
+
 /// Removes the annotations with the data for which v1 has no fields.
 pub fn drop_annotations(object: &mut Value) {
     let Some(annotations) = object

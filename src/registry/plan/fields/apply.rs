@@ -129,8 +129,12 @@ fn place(object: &Value, named: &Named<'_>) -> String {
 }
 
 fn malformed(why: &str, object: &Value, named: &Named<'_>) -> ApiError {
+    let decoder = match why.starts_with("illegal base64") {
+        true => "error decoding from json: ",
+        false => "",
+    };
     let text = format!(
-        "failed to convert new typed object ({}) to object: unable to convert unstructured object to {}: {why}",
+        "failed to convert new object ({}) to proper version: unable to convert unstructured object to {}: {decoder}{why}",
         place(object, named),
         named.text()
     );

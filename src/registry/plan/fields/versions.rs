@@ -74,6 +74,10 @@ impl ManagedKind {
                 continue;
             }
             let (group, name) = version.split_once('/').unwrap_or(("", version));
+            // Upstream converts no object into a version of another group.
+            if group != row.group {
+                continue;
+            }
             self.others
                 .extend(self.kinds.resolve(group, name, &row.name).cloned());
         }
@@ -139,7 +143,7 @@ impl ManagedKind {
         };
         let forms = (KindVersion::served(from), KindVersion::served(to));
         let mut object = run.convert(from, need.object.clone(), forms)?;
-        let decoded = to.schemas.decode(to.definition, &mut object, Empties::Null);
+        let decoded = to.schemas.decode_as_sent(to.definition, &mut object);
         Ok(decoded.is_ok().then_some(object))
     }
 }
@@ -173,7 +177,7 @@ impl<'s> Versions<'s> for &'s ManagedKind {
             return Conversion::Ask;
         }
         match conversion::in_place(&self.kinds, from, object.clone(), forms) {
-            Ok(mut object) => match to.schemas.decode(to.definition, &mut object, Empties::Null) {
+            Ok(mut object) => match to.schemas.decode_as_sent(to.definition, &mut object) {
                 Ok(_) => Conversion::Done(object),
                 Err(_) => Conversion::Missing,
             },
