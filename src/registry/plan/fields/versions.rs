@@ -143,7 +143,7 @@ impl ManagedKind {
         };
         let forms = (KindVersion::served(from), KindVersion::served(to));
         let mut object = run.convert(from, need.object.clone(), forms)?;
-        let decoded = to.schemas.decode_as_sent(to.definition, &mut object);
+        let decoded = to.schemas.decode(to.definition, &mut object, Empties::Keep);
         Ok(decoded.is_ok().then_some(object))
     }
 }
@@ -176,8 +176,16 @@ impl<'s> Versions<'s> for &'s ManagedKind {
         if from.strategy.converter().is_some() {
             return Conversion::Ask;
         }
-        match conversion::in_place(&self.kinds, from, object.clone(), forms) {
-            Ok(mut object) => match to.schemas.decode_as_sent(to.definition, &mut object) {
+        // What a conversion writes into annotations is canonical.
+        let mut object = object.clone();
+        let decoded = from
+            .schemas
+            .decode(from.definition, &mut object, Empties::Keep);
+        if decoded.is_err() {
+            return Conversion::Missing;
+        }
+        match conversion::in_place(&self.kinds, from, object, forms) {
+            Ok(mut object) => match to.schemas.decode(to.definition, &mut object, Empties::Keep) {
                 Ok(_) => Conversion::Done(object),
                 Err(_) => Conversion::Missing,
             },
