@@ -28,5 +28,6 @@ pub mod ring;
 pub mod rows;
 pub mod run;
 pub mod scenario;
+pub mod sequences;
 pub mod session;
 pub mod symbols;

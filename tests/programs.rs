@@ -66,10 +66,23 @@ impl Server {
     /// # Errors
     /// Returns an error if a program is missing or the reference does not become ready.
     pub async fn start_reference() -> Result<Self> {
+        Self::start_reference_with(&[]).await
+    }
+
+    /// Starts the reference without controllers, which would write to objects beside a test.
+    ///
+    /// # Errors
+    /// See [`Self::start_reference`].
+    pub async fn start_reference_alone() -> Result<Self> {
+        Self::start_reference_with(&["--no-controllers"]).await
+    }
+
+    async fn start_reference_with(flags: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut child = Command::new(self::folder().join("reference-up"))
             .arg("--dir")
             .arg(folder.path())
+            .args(flags)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -152,6 +165,18 @@ pub fn polyplane() -> Result<PathBuf> {
         .map(|folder| folder.join("polyplane"))
         .find(|path| path.is_file())
         .context("no polyplane program: build it with `cargo build -p polyplane`")
+}
+
+/// Returns whether the reference is built already.
+pub fn has_reference() -> bool {
+    const NAME: &str = "kube-apiserver";
+    let cache = match std::env::var_os("POLYPLANE_PROGRAMS") {
+        Some(folder) => PathBuf::from(folder),
+        None => folder().join("../target/programs"),
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = std::env::split_paths(&path).chain([cache]);
+    folders.any(|folder| folder.join(NAME).is_file())
 }
 
 /// Returns the program of a future release, which cargo builds as an example of this crate.

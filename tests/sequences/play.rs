@@ -1,0 +1,303 @@
+//! Sends a sequence to two servers and compares their answers.
+
+use anyhow::{Context, Result};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::features::Features;
+use super::sequence::{Body, Sequence, Step};
+use super::vary;
+use crate::client::{Client, Reply};
+use crate::compare::{Difference, differences};
+use crate::golden::{Golden, Recorded};
+use crate::kubeconfig::Endpoint;
+use crate::normalize::Normalizer;
+use crate::symbols::Symbols;
+
+/// The two servers that are compared.
+pub struct Pair {
+    reference: Client,
+    plane: Client,
+    plane_path: String,
+    namespace: String,
+}
+
+/// What happened to a sequence.
+#[derive(Default)]
+pub struct Outcome {
+    /// Where the answers to the last step differ; empty if all answers are equal.
+    pub differences: Vec<Difference>,
+    /// The number of steps that were sent.
+    pub sent: usize,
+    /// The number of steps that were refused, by both.
+    pub refused: usize,
+    /// What the sequence contains.
+    pub features: Features,
+    /// Whether the sequence ended early because the reference broke off an answer: some writes make
+    /// it panic.
+    pub broken_off: bool,
+}
+
+/// Differences that are accepted, as kind, place and reason.
+pub const ACCEPTED: [(&str, &str, &str); 6] = [
+    (
+        "PersistentVolumeClaim",
+        "/body/metadata/resourceVersion",
+        "the reference stores a new claim without the phase that it shows, so the first write without a change is one",
+    ),
+    (
+        "Job",
+        "/body/metadata/resourceVersion",
+        "the reference stores a Job without the labels that it shows, so the first write without a change is one",
+    ),
+    (
+        "MutatingWebhookConfiguration",
+        "/body/metadata/generation",
+        EMPTY_COUNTS,
+    ),
+    (
+        "MutatingWebhookConfiguration",
+        "/body/metadata/resourceVersion",
+        EMPTY_COUNTS,
+    ),
+    (
+        "ValidatingWebhookConfiguration",
+        "/body/metadata/generation",
+        EMPTY_COUNTS,
+    ),
+    (
+        "ValidatingWebhookConfiguration",
+        "/body/metadata/resourceVersion",
+        EMPTY_COUNTS,
+    ),
+];
+
+const EMPTY_COUNTS: &str = "the reference counts an empty list in place of an absent one as a change, though it stores neither";
+
+fn is_accepted(kind: &str, difference: &Difference) -> bool {
+    let mut accepted = ACCEPTED.iter().filter(|(of, ..)| *of == kind);
+    accepted.any(|(_, path, _)| difference.path == *path || difference.step == "(all)")
+}
+
+/// One server while a sequence is played.
+struct Side<'a> {
+    client: &'a Client,
+    base_path: &'a str,
+    symbols: Symbols,
+    /// All bodies so far.
+    sent: String,
+    /// The object as the server has last shown it.
+    live: Value,
+    /// The last answer.
+    answer: Value,
+}
+
+impl Pair {
+    /// Connects to both servers and creates what sequences rely on.
+    ///
+    /// # Errors
+    /// Returns an error if a server cannot be reached.
+    pub async fn open(reference: &Endpoint, plane: &Endpoint, namespace: &str) -> Result<Self> {
+        let pair = Self {
+            reference: Client::open(reference).await?,
+            plane: Client::open(plane).await?,
+            plane_path: plane.base_path.clone(),
+            namespace: namespace.to_owned(),
+        };
+        for client in [&pair.reference, &pair.plane] {
+            let all = [namespace.to_owned(), limits_of(namespace)];
+            for name in all {
+                let body = json!({"metadata": {"name": name}});
+                client.post("/api/v1/namespaces", &body).await?;
+                let path = format!("/api/v1/namespaces/{name}/serviceaccounts");
+                for account in ["default", "builder"] {
+                    let body = json!({"metadata": {"name": account}});
+                    client.post(&path, &body).await?;
+                }
+            }
+        }
+        Ok(pair)
+    }
+
+    /// Plays a sequence until a step differs.
+    ///
+    /// # Errors
+    /// Returns an error if a server cannot be reached.
+    pub async fn play(&self, sequence: &Sequence) -> Result<Outcome> {
+        let filled = self.filled(sequence);
+        let mut reference = Side::new(&self.reference, "");
+        let mut plane = Side::new(&self.plane, &self.plane_path);
+        reference.clean(&filled.path).await?;
+        plane.clean(&filled.path).await?;
+        let mut outcome = Outcome::default();
+        for (at, step) in filled.steps.iter().enumerate() {
+            let before = reference.live.clone();
+            let Ok(expected) = reference.send(at, step).await else {
+                outcome.broken_off = true;
+                break;
+            };
+            let answered = plane.send(at, step).await?;
+            outcome.sent += 1;
+            let status = expected.steps[0].status.unwrap_or_default();
+            outcome.refused += usize::from(status >= 400);
+            outcome
+                .features
+                .add(step, &before, status, &reference.answer);
+            outcome.differences = differences(&expected, &answered);
+            outcome
+                .differences
+                .retain(|difference| !is_accepted(&sequence.kind, difference));
+            if !outcome.differences.is_empty() {
+                break;
+            }
+        }
+        reference.clean(&filled.path).await?;
+        plane.clean(&filled.path).await?;
+        Ok(outcome)
+    }
+
+    /// Returns a sequence with the names filled in.
+    fn filled(&self, sequence: &Sequence) -> Sequence {
+        // Limits would act on the objects of other sequences.
+        let limits = ["ResourceQuota", "LimitRange"].contains(&sequence.kind.as_str());
+        let namespace = match limits {
+            true => limits_of(&self.namespace),
+            false => self.namespace.clone(),
+        };
+        let name = format!("s{}", sequence.seed);
+        let fill = |text: &str| text.replace("{ns}", &namespace).replace("{name}", &name);
+        let fill_tree = |tree: &Value| {
+            let text = fill(&tree.to_string());
+            serde_json::from_str(&text).unwrap_or_default()
+        };
+        let mut filled = sequence.clone();
+        filled.path = fill(&sequence.path);
+        for step in &mut filled.steps {
+            step.path = fill(&step.path);
+            step.body = match &step.body {
+                Body::Sent(tree) => Body::Sent(fill_tree(tree)),
+                Body::WithVersion(tree) => Body::WithVersion(fill_tree(tree)),
+                other => other.clone(),
+            };
+        }
+        filled
+    }
+}
+
+fn limits_of(namespace: &str) -> String {
+    format!("{namespace}-limits")
+}
+
+impl<'a> Side<'a> {
+    fn new(client: &'a Client, base_path: &'a str) -> Self {
+        Self {
+            client,
+            base_path,
+            symbols: Symbols::default(),
+            sent: String::new(),
+            live: Value::Null,
+            answer: Value::Null,
+        }
+    }
+
+    /// Sends a step and returns the normalised answer.
+    async fn send(&mut self, at: usize, step: &Step) -> Result<Golden> {
+        let reply = self.ask(step).await?;
+        let status = reply.status.as_u16();
+        if status < 300 && step.answers_object() {
+            self.live = reply.body.clone();
+        }
+        self.answer = reply.body.clone();
+        let name = format!("step {at}");
+        let mut body = Normalizer {
+            symbols: &mut self.symbols,
+            step: &name,
+            sent: &self.sent,
+            base_path: self.base_path,
+        }
+        .value(reply.body);
+        cut(status, &mut body);
+        let recorded = Recorded {
+            step: name,
+            request: format!("{} {}", step.method, step.path),
+            status: Some(status),
+            headers: Default::default(),
+            body,
+        };
+        Ok(Golden {
+            steps: vec![recorded],
+            order: self.symbols.order(),
+        })
+    }
+
+    async fn ask(&mut self, step: &Step) -> Result<Reply> {
+        let body = match &step.body {
+            Body::Nothing => return self.client.get(&step.path).await,
+            Body::Sent(tree) => tree.clone(),
+            Body::WithVersion(tree) => {
+                let mut tree = tree.clone();
+                let version = self.live["metadata"]["resourceVersion"].clone();
+                tree["metadata"]["resourceVersion"] = version;
+                tree
+            }
+            Body::Edited(seed) => {
+                let mut tree = vary::edit(*seed, &self.live);
+                // The live object may have been shown in another version.
+                if let Some(members) = tree.as_object_mut() {
+                    members.remove("apiVersion");
+                    members.remove("kind");
+                }
+                tree
+            }
+        };
+        let text = body.to_string();
+        if !matches!(step.body, Body::Edited(_)) {
+            self.sent.push_str(&text);
+        }
+        let method = Method::from_bytes(step.method.as_bytes()).context("a bad method")?;
+        self.client
+            .typed(method, &step.path, step.content_type, text)
+            .await
+    }
+
+    /// Deletes the object.
+    async fn clean(&self, path: &str) -> Result<()> {
+        let free = json!({"metadata": {"finalizers": null}}).to_string();
+        let kind = "application/merge-patch+json";
+        let freed = self.client.typed(Method::PATCH, path, kind, free).await?;
+        if freed.status != 404 {
+            let path = format!("{path}?gracePeriodSeconds=0");
+            self.client.delete(&path).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes from an answer what is not compared: the words about invalid objects, which other tests
+/// compare, and the user of a certificate request, which has another name on each server.
+fn cut(status: u16, body: &mut Value) {
+    if status == 422 {
+        *body = Value::Null;
+    }
+    // The reference finds conflicts and faults in the random order of Go's maps.
+    if let Some(causes) = body
+        .pointer_mut("/details/causes")
+        .and_then(Value::as_array_mut)
+    {
+        causes.sort_by_key(Value::to_string);
+    }
+    if let Some(Value::String(message)) = body.get_mut("message")
+        && let Some((head, faults)) = message.split_once("errors:\n")
+    {
+        let mut faults: Vec<&str> = faults.split('\n').collect();
+        faults.sort_unstable();
+        *message = format!("{head}errors:\n{}", faults.join("\n"));
+    }
+    if body["kind"] == "CertificateSigningRequest"
+        && let Some(spec) = body["spec"].as_object_mut()
+    {
+        for name in ["username", "uid", "groups", "extra"] {
+            spec.remove(name);
+        }
+    }
+}
