@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 fn change(object: &mut BootstrapObject) {
     let tree = &mut object.tree;
     match (object.key.resource(), object.key.name()) {
-        ("clusterroles", "view" | "edit") => {
+        ("clusterroles", "system:kube-aggregator" | "system:node-problem-detector") => {
             let mut rules = tree.items_at(&["rules"]).to_vec();
             rules.push(rule("things"));
             tree.set(&["rules"], rules);

@@ -260,11 +260,17 @@ impl Scene {
     async fn own_objects(&mut self) -> Result<()> {
         let role = |name: &str| of("watched-0", &format!("{ROLES}/{name}"));
         let label = json!({"metadata": {"labels": {"mine": "1"}}});
-        self.done(Method::PATCH, &role("view"), &label).await?;
+        self.done(Method::PATCH, &role("system:kube-aggregator"), &label)
+            .await?;
         let opt_out = json!({"metadata": {"annotations": {
             "rbac.authorization.kubernetes.io/autoupdate": "false",
         }}});
-        self.done(Method::PATCH, &role("edit"), &opt_out).await?;
+        self.done(
+            Method::PATCH,
+            &role("system:node-problem-detector"),
+            &opt_out,
+        )
+        .await?;
         self.deleted = self
             .done(Method::GET, &role("system:discovery"), &Json::Null)
             .await?;
@@ -376,12 +382,12 @@ impl Scene {
             let mut rules = role["rules"].as_array().into_iter().flatten();
             rules.any(|rule| rule["apiGroups"][0] == group)
         };
-        let view = role("view").await?;
+        let labelled = role("system:kube-aggregator").await?;
         ensure!(
-            view["metadata"]["labels"]["mine"] == "1" && has(&view, "next.example"),
-            "{view}"
+            labelled["metadata"]["labels"]["mine"] == "1" && has(&labelled, "next.example"),
+            "{labelled}"
         );
-        let edit = role("edit").await?;
+        let opted_out = role("system:node-problem-detector").await?;
         ensure!(!has(&edit, "next.example"), "who opted out gained a rule");
         let back = role("system:discovery").await?;
         ensure!(back["rules"] == self.deleted["rules"], "{back}");
@@ -413,8 +419,8 @@ fn plain_changes(plane: &str, told: &[Told]) -> Result<()> {
         anyhow::bail!("three collections");
     };
     let gone = "system:kube-dns";
-    only(plane, roles, "view", &["MODIFIED"])?;
-    only(plane, roles, "edit", &["MODIFIED"])?;
+    only(plane, roles, "system:kube-aggregator", &["MODIFIED"])?;
+    only(plane, roles, "system:node-problem-detector", &["MODIFIED"])?;
     only(plane, roles, gone, &["DELETED"])?;
     let added = roles.events.iter().filter(|event| event.kind == "ADDED");
     let (added, all) = (added.count(), roles.events.len());
@@ -448,8 +454,13 @@ fn own_changes(told: &[Told]) -> Result<()> {
         anyhow::bail!("three collections");
     };
     let plane = "watched-0";
-    only(plane, roles, "view", &["MODIFIED", "MODIFIED"])?;
-    only(plane, roles, "edit", &["MODIFIED"])?;
+    only(
+        plane,
+        roles,
+        "system:kube-aggregator",
+        &["MODIFIED", "MODIFIED"],
+    )?;
+    only(plane, roles, "system:node-problem-detector", &["MODIFIED"])?;
     only(plane, roles, "system:discovery", &["DELETED", "ADDED"])?;
     only(plane, roles, "next:reader", &["ADDED", "MODIFIED"])?;
     only(plane, flows, "probes", &["MODIFIED"])
