@@ -388,7 +388,10 @@ impl Scene {
             "{labelled}"
         );
         let opted_out = role("system:node-problem-detector").await?;
-        ensure!(!has(&edit, "next.example"), "who opted out gained a rule");
+        ensure!(
+            !has(&opted_out, "next.example"),
+            "who opted out gained a rule"
+        );
         let back = role("system:discovery").await?;
         ensure!(back["rules"] == self.deleted["rules"], "{back}");
         ensure!(

@@ -12,6 +12,7 @@ mod fence_sweep;
 pub(crate) mod inspect;
 pub(crate) mod level_floor;
 pub(crate) mod metrics;
+pub(crate) mod options;
 mod peer_handler;
 pub(crate) mod plane_slot;
 mod rebalance;
@@ -27,14 +28,14 @@ use crate::peers::PeerError;
 use crate::planes::fence_driver::FenceDriver;
 use crate::planes::level_floor::FloorSeen;
 use crate::planes::metrics::{PlaneMetrics, PlanesStats};
+use crate::planes::options::PlanesOptions;
 use crate::planes::plane_slot::{PlaneSlot, WakeResult, WakeStep};
 use crate::planes::streamed_states::StreamedStates;
 use crate::records::Damaged;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Committer, Derivation, Ended, Index, LayerHash, Layers, LogBounds, Memory, Numbering,
-    OpenError, Plane, Summarize, Version,
+    Committer, Ended, LayerHash, Layers, Memory, Numbering, OpenError, Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -57,23 +58,6 @@ const SECRET_BYTES: usize = 32;
 const HAND_OFFS_MAX: usize = 16;
 /// The longest time that a wake waits until this replica has a member key.
 const LIFE_PATIENCE: Duration = Duration::from_secs(5);
-
-/// The options for serving planes.
-#[derive(Clone)]
-pub struct PlanesOptions {
-    /// The indexes that planes are opened with.
-    pub indexes: Vec<Arc<dyn Index>>,
-    /// Derives what the objects of planes define beside themselves; `None` if they define nothing.
-    pub derivation: Option<Arc<dyn Derivation>>,
-    /// Summarizes objects of planes by their bodies; `None` if nothing does.
-    pub summarize: Option<Arc<dyn Summarize>>,
-    /// The bounds of each plane's log.
-    pub log: LogBounds,
-    /// The memory budget of all planes.
-    pub memory: Arc<Memory>,
-    /// The time for which a plane stays awake without being used.
-    pub idle: Duration,
-}
 
 /// The reason why no plane of a store can be served.
 #[derive(Debug, thiserror::Error)]
