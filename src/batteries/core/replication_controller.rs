@@ -16,21 +16,25 @@ const NON_CONVERTIBLE: &str = "non-convertible.kubernetes.io";
 #[derive(Debug)]
 pub struct ReplicationController;
 
+const TEMPLATE: [&str; 2] = ["spec", "template"];
+
+/// Gives an object without a selector or labels those of its template.
+fn default_labels(object: &mut Value) {
+    let Some(labels) = object.at(&TEMPLATE).and_then(defaults::template_labels) else {
+        return;
+    };
+    for path in [["spec", "selector"], ["metadata", "labels"]] {
+        let present = object.at(&path).and_then(Value::as_object);
+        if present.is_none_or(|labels| labels.is_empty()) {
+            object.set(&path, labels.clone());
+        }
+    }
+}
+
 impl Strategy for ReplicationController {
     fn default(&self, object: &mut Value) {
-        let template = ["spec", "template"];
-        if let Some(labels) = object.at(&template).and_then(defaults::template_labels) {
-            for path in [["spec", "selector"], ["metadata", "labels"]] {
-                if object
-                    .at(&path)
-                    .and_then(Value::as_object)
-                    .is_none_or(|labels| labels.is_empty())
-                {
-                    object.set(&path, labels.clone());
-                }
-            }
-        }
-        defaults::default_template_at(object, &template);
+        default_labels(object);
+        defaults::default_template_at(object, &TEMPLATE);
     }
 
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
@@ -43,6 +47,8 @@ impl Strategy for ReplicationController {
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         object.set(&["spec"], old["spec"].clone());
+        // Upstream's defaults are also those of a stored object that is read.
+        default_labels(object);
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
