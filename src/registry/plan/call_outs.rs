@@ -200,7 +200,7 @@ impl CallOuts<'_> {
         }
     }
 
-    /// Returns the reply of [`Admission::call`] to these bytes.
+    /// Returns the reply of [`Admission::call`](super::Admission::call) to these bytes.
     ///
     /// # Errors
     /// Returns [`Interrupted::NeedsReplies`] if the call has not been made yet. The caller must
