@@ -3,7 +3,6 @@
 
 use polyplane_apimachinery::quote::quote;
 
-use crate::rbac::policy_rule::PolicyRule;
 use crate::user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
 };
@@ -58,17 +57,6 @@ pub enum Decision {
 pub trait Authorizer: Send + Sync {
     /// Judges `attributes`.
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision>;
-}
-
-/// What a user may do, as SelfSubjectRulesReview returns it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct RuleLists {
-    /// The rules about resources.
-    pub resources: Vec<PolicyRule>,
-    /// The rules about paths.
-    pub paths: Vec<PolicyRule>,
-    /// Texts about rules that could not be listed.
-    pub errors: Vec<String>,
 }
 
 /// The parts of a 403 that clients read: the resource in `details`, and the text of the message.

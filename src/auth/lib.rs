@@ -25,7 +25,7 @@ pub use authenticator::{
 };
 pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,
-    METRICS_PATH, Masters, MetricsRules, PublicRules, RuleLists, Subject,
+    METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
 };
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{

@@ -18,9 +18,8 @@ use crate::request::call::Tenant;
 use crate::request::wait::answerable_by;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{
-    Attributes, Authorizer, Decision, Forbidden, RuleLists, Subject, UserInfo, Verdict,
-};
+use polyplane_auth::rbac::policy_rule::PolicyRule;
+use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo, Verdict};
 use polyplane_plane::Snapshot;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -48,6 +47,17 @@ pub trait PlaneAuthorizer: Send + Sync {
     ) {
         let _ = (cut, user, namespace, rules);
     }
+}
+
+/// What a user may do, as SelfSubjectRulesReview returns it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RuleLists {
+    /// The rules about resources.
+    pub resources: Vec<PolicyRule>,
+    /// The rules about paths.
+    pub paths: Vec<PolicyRule>,
+    /// Texts about rules that could not be listed.
+    pub errors: Vec<String>,
 }
 
 /// One authorizer of an [`Authority`].
@@ -107,6 +117,14 @@ impl Authority {
         }
     }
 
+    /// Returns the authorizers before the first that decides by objects of a plane, and the rest.
+    fn split(&self) -> (&[ChainedAuthorizer], &[ChainedAuthorizer]) {
+        let mut authorizers = self.authorizers.iter();
+        let first = authorizers.position(|one| matches!(one, ChainedAuthorizer::OfCut(_)));
+        self.authorizers
+            .split_at(first.unwrap_or(self.authorizers.len()))
+    }
+
     /// Calls the authorizer at a position, which may call a webhook.
     pub(crate) async fn ask(
         &self,
@@ -126,70 +144,65 @@ impl Authority {
 
 /// The decision on one access while it is being made, one authorizer after the other.
 pub(crate) struct AuthorizerRun<'a> {
-    authority: &'a Authority,
+    authorizers: &'a [ChainedAuthorizer],
+    /// The state; `None` only if none of the authorizers reads it.
     cut: Option<&'a Snapshot>,
     attributes: &'a Attributes<'a>,
     next: usize,
     reasons: Vec<String>,
-    /// True once an authorizer has decided by the objects of the cut.
-    has_read: bool,
 }
 
-/// The end of an [`AuthorizerRun`].
-enum Settled {
-    /// The decision, and whether it rests on objects of a cut.
-    Decided(Decision, bool),
-    /// The authorizer at this position reads objects, and there is no cut. The reasons are those of
-    /// the authorizers before it.
-    NeedsCut(usize, Vec<String>),
-}
-
-/// The state of an [`AuthorizerRun`] that cannot continue by itself.
+/// The state of an [`AuthorizerRun`] that cannot continue without waiting.
 pub(crate) enum AuthorizerOutcome<'a> {
     /// The authorizers have decided.
     Decided(Decision),
     /// The authorizer at this position has to call a webhook first.
     Waits(usize, Verdict<'a, Decision>),
-    /// The next authorizer reads objects, and there is no cut.
-    NeedsCut,
 }
 
 impl<'a> AuthorizerRun<'a> {
+    /// Begins a run of all authorizers.
     pub(crate) fn new(
         authority: &'a Authority,
+        cut: &'a Snapshot,
+        attributes: &'a Attributes<'a>,
+    ) -> Self {
+        Self::of(&authority.authorizers, Some(cut), attributes)
+    }
+
+    fn of(
+        authorizers: &'a [ChainedAuthorizer],
         cut: Option<&'a Snapshot>,
         attributes: &'a Attributes<'a>,
     ) -> Self {
         Self {
-            authority,
+            authorizers,
             cut,
             attributes,
             next: 0,
             reasons: Vec::new(),
-            has_read: false,
         }
     }
 
-    /// Runs the authorizers until one decides, has to wait, or lacks a cut.
+    /// Runs the authorizers until one decides or has to wait.
     pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
-        while let Some(authorizer) = self.authority.authorizers.get(self.next) {
-            let decision = match (authorizer, self.cut) {
-                (ChainedAuthorizer::Fixed(authorizer), _) => {
-                    match authorizer.authorize(self.attributes) {
-                        Verdict::Now(Some(decision)) => decision,
-                        verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
-                            self.next += 1;
-                            return AuthorizerOutcome::Waits(self.next - 1, verdict);
-                        }
+        while let Some(authorizer) = self.authorizers.get(self.next) {
+            self.next += 1;
+            let decision = match authorizer {
+                ChainedAuthorizer::Fixed(authorizer) => match authorizer.authorize(self.attributes)
+                {
+                    Verdict::Now(Some(decision)) => decision,
+                    verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
+                        return AuthorizerOutcome::Waits(self.next - 1, verdict);
                     }
-                }
-                (ChainedAuthorizer::OfCut(authorizer), Some(cut)) => {
-                    self.has_read = true;
+                },
+                ChainedAuthorizer::OfCut(authorizer) => {
+                    let cut = self
+                        .cut
+                        .expect("there is a cut unless all authorizers are fixed");
                     authorizer.authorize_at(cut, self.attributes)
                 }
-                (ChainedAuthorizer::OfCut(_), None) => return AuthorizerOutcome::NeedsCut,
             };
-            self.next += 1;
             if let Some(settled) = self.note(decision) {
                 return AuthorizerOutcome::Decided(settled);
             }
@@ -197,19 +210,16 @@ impl<'a> AuthorizerRun<'a> {
         AuthorizerOutcome::Decided(Decision::NoOpinion(self.reasons.join("\n")))
     }
 
-    /// Runs the authorizers, waiting for those that call a webhook.
-    async fn settle(mut self) -> Settled {
+    /// Runs the authorizers to the end, waiting for those that call a webhook.
+    async fn settle(mut self) -> Decision {
         loop {
-            let decision = match self.resume() {
-                AuthorizerOutcome::Decided(decision) => Some(decision),
+            match self.resume() {
+                AuthorizerOutcome::Decided(decision) => return decision,
                 AuthorizerOutcome::Waits(_, verdict) => {
-                    let decision = verdict.await;
-                    self.note(decision)
+                    if let Some(settled) = self.note(verdict.await) {
+                        return settled;
+                    }
                 }
-                AuthorizerOutcome::NeedsCut => return Settled::NeedsCut(self.next, self.reasons),
-            };
-            if let Some(decision) = decision {
-                return Settled::Decided(decision, self.has_read);
             }
         }
     }
@@ -270,20 +280,15 @@ impl AsOf<'_> {
 
 impl Authorizer for AsOf<'_> {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, Some(&self.cut), attributes);
+        let mut authorizer_run = AuthorizerRun::new(self.authority, &self.cut, attributes);
         match authorizer_run.resume() {
             AuthorizerOutcome::Decided(decision) => Verdict::now(decision),
             AuthorizerOutcome::Waits(_, verdict) => Verdict::later(async move {
-                let decision = verdict.await;
-                if let Some(settled) = authorizer_run.note(decision) {
-                    return settled;
-                }
-                match authorizer_run.settle().await {
-                    Settled::Decided(decision, _) => decision,
-                    Settled::NeedsCut(..) => Decision::NoOpinion(String::new()),
+                match authorizer_run.note(verdict.await) {
+                    Some(settled) => settled,
+                    None => authorizer_run.settle().await,
                 }
             }),
-            AuthorizerOutcome::NeedsCut => Verdict::now(Decision::NoOpinion(String::new())),
         }
     }
 }
@@ -336,20 +341,28 @@ impl<'a> AccessCheck<'a> {
 
     /// Returns the decision, and whether it rests on objects of the plane.
     async fn decide(&mut self, attributes: &Attributes<'_>) -> Result<(Decision, bool), ApiError> {
-        let run = AuthorizerRun::new(self.authority, self.cut.as_ref(), attributes);
-        let (next, reasons) = match run.settle().await {
-            Settled::Decided(decision, has_read) => return Ok((decision, has_read)),
-            Settled::NeedsCut(next, reasons) => (next, reasons),
+        let (fixed, of_cut) = self.authority.split();
+        let decision = AuthorizerRun::of(fixed, None, attributes).settle().await;
+        let mut run = match decision {
+            Decision::NoOpinion(_) if !of_cut.is_empty() => {
+                AuthorizerRun::of(of_cut, Some(self.cut().await?), attributes)
+            }
+            decided => return Ok((decided, false)),
         };
-        let (tenant, deadline) = self.plane.ok_or_else(unreadable)?;
-        let newest = self.authority.newest(tenant, deadline).await?;
-        let cut = self.cut.insert(newest.cut);
-        let mut run = AuthorizerRun::new(self.authority, Some(cut), attributes);
-        (run.next, run.reasons) = (next, reasons);
-        match run.settle().await {
-            Settled::Decided(decision, has_read) => Ok((decision, has_read)),
-            Settled::NeedsCut(..) => Err(unreadable()),
-        }
+        run.note(decision);
+        Ok((run.settle().await, true))
+    }
+
+    /// Returns the state of the plane in which the request is checked.
+    async fn cut(&mut self) -> Result<&Snapshot, ApiError> {
+        let cut = match self.cut.take() {
+            Some(cut) => cut,
+            None => {
+                let (tenant, deadline) = self.plane.ok_or_else(unreadable)?;
+                self.authority.newest(tenant, deadline).await?.cut
+            }
+        };
+        Ok(self.cut.insert(cut))
     }
 
     /// Returns all accesses that passed. Drops the state that they were checked in.

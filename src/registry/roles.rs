@@ -5,11 +5,11 @@
 //! planes of one layer share the index of its roles, so a plane that has none of its own takes no
 //! memory for it.
 
-use crate::authority::PlaneAuthorizer;
+use crate::authority::{PlaneAuthorizer, RuleLists};
 use polyplane_apimachinery::json;
 use polyplane_auth::rbac::binding::ObjectName;
 use polyplane_auth::rbac::index::{Index, RbacResource};
-use polyplane_auth::{Attributes, Decision, RuleLists, UserInfo};
+use polyplane_auth::{Attributes, Decision, UserInfo};
 use polyplane_plane::{Key, Snapshot, Summarize, Summary};
 use std::sync::Arc;
 

@@ -43,18 +43,6 @@ pub enum RoleKind {
     Unsupported(Str),
 }
 
-impl RoleKind {
-    /// Returns the resource of roles of this kind; `None` if there are none.
-    #[must_use]
-    pub const fn resource(&self) -> Option<&'static str> {
-        match self {
-            Self::Role => Some("roles"),
-            Self::ClusterRole => Some("clusterroles"),
-            Self::Unsupported(_) => None,
-        }
-    }
-}
-
 /// A user or group to whom a binding gives a role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BindingSubject {

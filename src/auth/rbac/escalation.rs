@@ -9,9 +9,10 @@ mod covering;
 
 use std::collections::{BTreeSet, HashMap};
 
+use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 
-use super::binding::{ObjectName, RoleRef};
+use super::binding::{ObjectName, RoleKind, RoleRef};
 use super::decision::Naming;
 use super::index::{GROUP, Index};
 use super::policy_rule::PolicyRule;
@@ -90,7 +91,11 @@ pub fn bind<'a>(
         namespace,
         name: &reference.name,
     };
-    let resource = reference.kind.resource()?;
+    let resource = match reference.kind {
+        RoleKind::Role => "roles",
+        RoleKind::ClusterRole => "clusterroles",
+        RoleKind::Unsupported(_) => return None,
+    };
     Some(role_access(user, "bind", resource, name))
 }
 
@@ -154,8 +159,7 @@ impl Index {
         if !role.selects_roles() && !old.is_some_and(Role::selects_roles) {
             return Ok(());
         }
-        let everything =
-            self.confirm_no_escalation(user, name.namespace, &PolicyRule::everything());
+        let everything = self.confirm_no_escalation(user, name.namespace, &full_authority());
         everything.map_err(|_| Escalation::Aggregation)
     }
 
@@ -175,6 +179,22 @@ impl Index {
         let role = role.ok_or_else(|| Escalation::NoRole(reference.clone()))?;
         self.confirm_no_escalation(user, namespace, role.rules())
     }
+}
+
+/// Returns the rules of somebody with all rights.
+fn full_authority() -> [PolicyRule; 2] {
+    let all = || Value::Array(vec!["*".into()]);
+    let rule = |lists: &[&str]| {
+        let mut rule = Value::object();
+        for list in lists {
+            rule.set(&[list], all());
+        }
+        PolicyRule::from_value(&rule)
+    };
+    [
+        rule(&["verbs", "apiGroups", "resources"]),
+        rule(&["verbs", "nonResourceURLs"]),
+    ]
 }
 
 impl Permission<'_> {

@@ -83,23 +83,6 @@ impl PolicyRule {
         }
     }
 
-    /// Returns the rules of somebody with all rights: one about resources and one about paths.
-    #[must_use]
-    pub fn everything() -> [Self; 2] {
-        let all = || Value::Array(vec!["*".into()]);
-        let rule = |lists: &[&str]| {
-            let mut rule = Value::object();
-            for list in lists {
-                rule.set(&[list], all());
-            }
-            Self::from_value(&rule)
-        };
-        [
-            rule(&["verbs", "apiGroups", "resources"]),
-            rule(&["verbs", "nonResourceURLs"]),
-        ]
-    }
-
     /// Returns the rule as a Role has it. Empty lists are left out, except `verbs`.
     #[must_use]
     pub fn to_value(&self) -> Value {

@@ -264,14 +264,11 @@ impl CallOuts<'_> {
     /// Returns what [`Self::ask`] returns, if an authorizer has to call a webhook; 500 if that call
     /// failed.
     pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, Some(self.cut), attributes);
+        let mut authorizer_run = AuthorizerRun::new(self.authority, self.cut, attributes);
         loop {
             let authorizer = match authorizer_run.resume() {
                 AuthorizerOutcome::Decided(decision) => return Ok(decision),
                 AuthorizerOutcome::Waits(authorizer, _) => authorizer,
-                AuthorizerOutcome::NeedsCut => {
-                    return Err(ApiError::internal("a plan has a cut").into());
-                }
             };
             let user = Arc::new(attributes.user.clone());
             let access = Access::new(user, attributes);

@@ -117,7 +117,8 @@ impl From<ApiError> for Failed {
 }
 
 impl ReadPatch {
-    /// Applies the patch to a tree that has its kind and version in it, and decodes the result. `tree` is called again if a refusal shows the original.
+    /// Applies the patch to a tree that has its kind and version in it, and decodes the result.
+    /// `tree` is called again if a refusal shows the original.
     ///
     /// # Errors
     /// Returns upstream's errors, which depend on the kind of patch.

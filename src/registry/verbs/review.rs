@@ -2,7 +2,7 @@
 //! stored.
 
 use crate::answer::negotiate;
-use crate::authority::AsOf;
+use crate::authority::{AsOf, RuleLists};
 use crate::plan::fields;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -13,7 +13,7 @@ use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
-use polyplane_auth::{Attributes, Authorizer, Decision, RuleLists, Subject, UserInfo};
+use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
 
 /// Handles a review and returns the JSON of the reviewed object.
 ///
