@@ -1,9 +1,9 @@
 //! `DefaultIngressClass`: an Ingress that names no class gets the default one.
 
-use crate::objects;
+use crate::objects::{self, DefaultClass};
 use polyplane_apimachinery::Value;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated};
 
 /// The annotation that marks the default class.
 const MARK: &str = "ingressclass.kubernetes.io/is-default-class";
@@ -29,22 +29,12 @@ impl Admission for DefaultIngressClass {
         object: Option<&mut Value>,
         _: &mut CallOuts<'_>,
     ) -> Result<Mutated, Interrupted> {
-        let (Operation::Create, "", Some(ingress)) =
-            (what.operation, what.call.subresource(), object)
-        else {
-            return Ok(Mutated::Unchanged);
+        let kind = DefaultClass {
+            resource: ("networking.k8s.io", "ingressclasses"),
+            marks: &[MARK],
+            member: "ingressClassName",
+            annotation: CLASS_ANNOTATION,
         };
-        let has_class = ingress.at(&["spec", "ingressClassName"]).is_some()
-            || objects::has_annotation(ingress, CLASS_ANNOTATION);
-        if has_class {
-            return Ok(Mutated::Unchanged);
-        }
-        let kind = ("networking.k8s.io", "ingressclasses");
-        let Some(class) = objects::default_class(what, kind, &[MARK])? else {
-            return Ok(Mutated::Unchanged);
-        };
-        let name = class.str_at(&["metadata", "name"]);
-        ingress.set(&["spec", "ingressClassName"], name);
-        Ok(Mutated::Completed)
+        Ok(objects::take_default_class(what, object, &kind)?)
     }
 }

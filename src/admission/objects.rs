@@ -3,7 +3,7 @@
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Claim, Key, Prefix, Snapshot, Start};
-use polyplane_registry::plan::Attributes;
+use polyplane_registry::plan::{Attributes, Mutated, Operation};
 use std::cmp::Reverse;
 
 /// Returns an object, if it exists.
@@ -44,7 +44,7 @@ pub(crate) fn unchanged(cut: &Snapshot, prefix: &Prefix) -> Vec<Claim> {
 ///
 /// # Errors
 /// Returns 500 if a class cannot be read.
-pub(crate) fn default_class(
+fn default_class(
     what: &Attributes<'_>,
     (group, resource): (&str, &str),
     marks: &[&str],
@@ -62,6 +62,51 @@ pub(crate) fn default_class(
         let name = class.str_at(&["metadata", "name"]).to_owned();
         (Reverse(created), name)
     }))
+}
+
+/// Gives a new object that names no class the default one, if there is one.
+///
+/// # Errors
+/// Returns 500 if a class cannot be read.
+pub(crate) fn take_default_class(
+    what: &Attributes<'_>,
+    object: Option<&mut Value>,
+    kind: &DefaultClass<'_>,
+) -> Result<Mutated, ApiError> {
+    let (Operation::Create, "", Some(object)) = (what.operation, what.call.subresource(), object)
+    else {
+        return Ok(Mutated::Unchanged);
+    };
+    let path = ["spec", kind.member];
+    if object.at(&path).is_some() || has_annotation(object, kind.annotation) {
+        return Ok(Mutated::Unchanged);
+    }
+    let Some(class) = default_class(what, kind.resource, kind.marks)? else {
+        return Ok(Mutated::Unchanged);
+    };
+    object.set(&path, class.str_at(&["metadata", "name"]));
+    Ok(Mutated::Completed)
+}
+
+/// Classes of which one can be the default.
+pub(crate) struct DefaultClass<'a> {
+    /// Group and resource of the classes.
+    pub(crate) resource: (&'a str, &'a str),
+    /// The annotations that mark the default class.
+    pub(crate) marks: &'a [&'a str],
+    /// The member of an object's `spec` that names its class.
+    pub(crate) member: &'a str,
+    /// The annotation that named an object's class before there was the member.
+    pub(crate) annotation: &'a str,
+}
+
+/// Returns an object without the members that change when its owners and finalizers do.
+pub(crate) fn without_owners(object: &Value) -> Value {
+    let mut rest = object.clone();
+    for member in ["ownerReferences", "finalizers", "managedFields"] {
+        drop(rest.remove(&["metadata", member]));
+    }
+    rest
 }
 
 /// Returns true if an object has this annotation, whatever its value.

@@ -5,6 +5,7 @@
 //! may `escalate` or `bind` the role is not compared with it. The decision rests on all roles and
 //! bindings of the plane: none of them may change until the write is sequenced.
 
+use crate::objects;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::rbac::binding::{ObjectName, RoleRef};
@@ -69,13 +70,7 @@ fn is_checked(what: &Attributes<'_>) -> bool {
 
 /// Returns whether a write changes more than what lets the garbage collector remove the object.
 fn changes_more_than_owners(what: &Attributes<'_>, object: &Value) -> bool {
-    let rest = |object: &Value| {
-        let mut rest = object.clone();
-        for member in ["ownerReferences", "finalizers", "managedFields"] {
-            drop(rest.remove(&["metadata", member]));
-        }
-        rest
-    };
+    let rest = objects::without_owners;
     what.old.is_none_or(|old| rest(old) != rest(object))
 }
 

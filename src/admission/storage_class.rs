@@ -1,9 +1,9 @@
 //! `DefaultStorageClass`: a volume claim that names no class gets the default one.
 
-use crate::objects;
+use crate::objects::{self, DefaultClass};
 use polyplane_apimachinery::Value;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated};
 
 /// The annotations, today's and an older one, that mark the default class.
 const MARKS: [&str; 2] = [
@@ -32,22 +32,12 @@ impl Admission for DefaultStorageClass {
         object: Option<&mut Value>,
         _: &mut CallOuts<'_>,
     ) -> Result<Mutated, Interrupted> {
-        let (Operation::Create, "", Some(claim)) =
-            (what.operation, what.call.subresource(), object)
-        else {
-            return Ok(Mutated::Unchanged);
+        let kind = DefaultClass {
+            resource: ("storage.k8s.io", "storageclasses"),
+            marks: &MARKS,
+            member: "storageClassName",
+            annotation: CLASS_ANNOTATION,
         };
-        let has_class = claim.at(&["spec", "storageClassName"]).is_some()
-            || objects::has_annotation(claim, CLASS_ANNOTATION);
-        if has_class {
-            return Ok(Mutated::Unchanged);
-        }
-        let kind = ("storage.k8s.io", "storageclasses");
-        let Some(class) = objects::default_class(what, kind, &MARKS)? else {
-            return Ok(Mutated::Unchanged);
-        };
-        let name = class.str_at(&["metadata", "name"]);
-        claim.set(&["spec", "storageClassName"], name);
-        Ok(Mutated::Completed)
+        Ok(objects::take_default_class(what, object, &kind)?)
     }
 }

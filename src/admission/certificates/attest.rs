@@ -1,6 +1,7 @@
 //! `ClusterTrustBundleAttest`: who writes a trust bundle of a signer may attest for it.
 
 use super::may_act_for;
+use crate::objects;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 use polyplane_plane::Claim;
@@ -50,16 +51,9 @@ impl Admission for ClusterTrustBundleAttest {
     }
 }
 
-/// Returns a bundle without the members that garbage collection and storage change.
+/// Returns what a bundle says, apart from what garbage collection and storage change.
 fn without_owners(bundle: &Value) -> Value {
-    let mut rest = bundle.clone();
-    for field in [
-        "ownerReferences",
-        "finalizers",
-        "managedFields",
-        "resourceVersion",
-    ] {
-        drop(rest.remove(&["metadata", field]));
-    }
+    let mut rest = objects::without_owners(bundle);
+    drop(rest.remove(&["metadata", "resourceVersion"]));
     rest
 }
