@@ -23,6 +23,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// from other managers.
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
+/// The media type of a JSON patch.
+pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
+
 /// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
     /// The verb.

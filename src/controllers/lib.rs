@@ -5,12 +5,13 @@
 //! One timer for all planes removes expired objects and writes the sizes of planes.
 //!
 //! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
-//! objects that every namespace and every plane must have; `roles` writes the rules of aggregated roles; `control_planes` removes deleted planes
-//! with their objects; `sweep` removes expired objects; `dependents` deletes objects whose owners
-//! are gone, and makes owners wait for their dependents; `protection` lets deleted storage objects go once
-//! nothing uses them; `quotas` shows in the status of quotas what a namespace takes; `layers` steps planes of an older layer to
-//! this program's once the store's floor allows it. `work` queues and runs them, so it names each
-//! of them, and they use its types.
+//! objects that every namespace and every plane must have; `roles` writes the rules of aggregated
+//! roles; `control_planes` removes deleted planes with their objects; `sweep` removes expired
+//! objects; `dependents` deletes objects whose owners are gone, and makes owners wait for their
+//! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
+//! in the status of quotas what a namespace takes; `layers` steps planes of an older layer to this
+//! program's once the store's floor allows it. `work` queues and runs them, so it names each of
+//! them, and they use its types.
 //!
 //! Invariant: reconcilers change objects through the registry, like any client. Two exceptions
 //! commit to the plane itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here

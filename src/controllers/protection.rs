@@ -2,7 +2,7 @@
 //! claims that no pod uses, volumes that are not bound, attributes classes that nothing names.
 //! Admission adds these finalizers. This module does not decide when a reconciler runs.
 
-use crate::client::{OwnRequest, tree};
+use crate::client::{JSON_PATCH, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
@@ -166,7 +166,7 @@ pub(crate) async fn release(
         {"op": "remove", "path": path}
     ]);
     let own = OwnRequest {
-        content_type: "application/json-patch+json",
+        content_type: JSON_PATCH,
         body: &patch,
         ..OwnRequest::new(Verb::Patch, row, key.namespace().unwrap_or(""), key.name())
     };

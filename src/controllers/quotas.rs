@@ -1,15 +1,16 @@
 //! Writes what the objects of a namespace take into the status of its quotas. Admission enforces
 //! the quotas without it. This module does not decide when a reconciler runs.
 
-use crate::client::{OwnRequest, tree};
+use crate::client::{JSON_PATCH, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_admission::quota_status;
 use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_plane::{Key, Prefix, Start};
 use polyplane_registry::{Tenant, Verb};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 const RESOURCE: &str = "resourcequotas";
 
@@ -37,9 +38,7 @@ pub(crate) async fn count(
     tenant: &Tenant,
     namespace: &str,
 ) -> Result<Progress, ApiError> {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = since_1970.map_or(0, |since| since.as_secs());
-    let now = i64::try_from(now).unwrap_or(i64::MAX);
+    let now = Timestamp::from(SystemTime::now()).seconds;
     let cut = tenant.plane.snapshot();
     let kinds = tenant.kinds();
     let row = tenant.base.stored("", RESOURCE);
@@ -53,7 +52,7 @@ pub(crate) async fn count(
         let patch = json!([{"op": "add", "path": "/status", "value": status}]);
         let own = OwnRequest {
             subresource: "status",
-            content_type: "application/json-patch+json",
+            content_type: JSON_PATCH,
             body: &patch,
             // As upstream's controller is called, so that it goes on with its own fields if it runs.
             manager: "kube-controller-manager",

@@ -2,7 +2,7 @@
 //! config map `kube-root-ca.crt`, the default service account, objects of the layer. This module
 //! does not decide when a reconciler runs.
 
-use crate::client::{OwnRequest, tree};
+use crate::client::{JSON_PATCH, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
@@ -47,7 +47,7 @@ pub(crate) async fn namespace_content(
         let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
         let patch = json!([{"op": "add", "path": "/data", "value": (wanted["data"].clone())}]);
         let own = OwnRequest {
-            content_type: "application/json-patch+json",
+            content_type: JSON_PATCH,
             body: &patch,
             ..OwnRequest::new(Verb::Patch, row, namespace, ROOT_CA)
         };

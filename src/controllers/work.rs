@@ -46,7 +46,7 @@ pub(crate) enum WorkItem {
     ControlPlane(Str),
     /// Step the plane to this program's layer.
     Layer,
-    /// Search a plane that woke for owners and dependents with pending work.
+    /// Search a plane that woke for pending work of all objects that can have any.
     Survey,
     /// Count what the objects of a namespace take of its quotas.
     Quotas(Str),
@@ -152,12 +152,6 @@ impl Reconcilers {
             if namespace.flags().has(Flags::TERMINATING) {
                 self.add(tenant, WorkItem::Namespace(namespace.key().name().into()));
             }
-        }
-        for namespace in quotas::namespaces(tenant) {
-            self.add(tenant, WorkItem::Quotas(namespace));
-        }
-        for key in protection::pending(tenant) {
-            self.add(tenant, WorkItem::Protected(key));
         }
         let planes = Prefix::resource(control_planes::GROUP, control_planes::RESOURCE);
         for plane in cut.range(&planes, Start::First) {
@@ -265,6 +259,12 @@ impl Reconcilers {
             WorkItem::Survey => {
                 if roles::are_stale(tenant) {
                     self.add(tenant, WorkItem::Aggregation);
+                }
+                for namespace in quotas::namespaces(tenant) {
+                    self.add(tenant, WorkItem::Quotas(namespace));
+                }
+                for key in protection::pending(tenant) {
+                    self.add(tenant, WorkItem::Protected(key));
                 }
                 for work in self.dependents.survey(tenant).await {
                     self.add(tenant, WorkItem::Belonging(work));
