@@ -13,6 +13,7 @@ pub mod compare;
 pub mod connection;
 pub mod cut;
 pub mod deployment;
+pub mod dice;
 pub mod fixture;
 pub mod frozen;
 pub mod golden;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use futures_util::future::try_join_all;
 use http::Method;
 use http_body_util::{BodyExt as _, Full};
+use polyplane_tests::dice::Dice;
 use polyplane_tests::ring::client::pool::Pool;
 use polyplane_tests::ring::judged::{number, wished};
 use polyplane_tests::ring::load::make_planes;
@@ -69,13 +70,10 @@ async fn no_answer_is_older_than_the_last_acknowledged_change_of_a_role() -> Res
         let ended = Arc::clone(&ended);
         asking.spawn(async move { asker.run(&ended).await });
     }
-    let mut choice: usize = number("RING_SEED", 1)?;
-    for round in 0..rounds {
+    let mut dice = Dice::new(number("RING_SEED", 1)?);
+    for _ in 0..rounds {
         sleep(AROUND).await;
-        choice = choice
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(round + 1);
-        let victim = (choice >> 33) % wish.replicas;
+        let victim = dice.below(wish.replicas);
         ring.controller.kill(victim).await?;
         sleep(AROUND).await;
         ring.controller.restart(victim).await?;

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use polyplane_tests::dice::Dice;
 use polyplane_tests::ring::judged::{Demand, judge, loaded, number, wished};
 use polyplane_tests::ring::setup::{Ring, Wish};
 use tokio::time::sleep;
@@ -17,13 +18,10 @@ async fn killed_replicas_lose_nothing_and_answer_nothing_stale() -> Result<()> {
     let mut ring = Ring::start(&wish).await?.context("no ring")?;
     let load = loaded(&ring).await?;
     let mut gaps = Vec::new();
-    let mut choice: usize = number("RING_SEED", 1)?;
+    let mut dice = Dice::new(number("RING_SEED", 1)?);
     for round in 0..rounds {
         sleep(Duration::from_secs(2)).await;
-        choice = choice
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(round + 1);
-        let victim = (choice >> 33) % wish.replicas;
+        let victim = dice.below(wish.replicas);
         let fault = load.now();
         ring.controller.kill(victim).await?;
         let found = load.gaps(fault).await;

@@ -6,7 +6,6 @@
 //! at the first difference, [`reduce`] makes a sequence that differs as short as possible, and
 //! [`features`] counts what sequences contain, so that a run that tests nothing does not pass.
 
-pub mod dice;
 pub mod features;
 pub mod kinds;
 pub mod play;

@@ -14,6 +14,7 @@ use anyhow::{Context, Result, ensure};
 use http::Method;
 use places::{PATIENCE, Place, begin, copied, copy, copy_folder, copy_refused};
 use polyplane_tests::client::{Client, version};
+use polyplane_tests::dice::Dice;
 use polyplane_tests::fixture::{Seen, fill, look_again};
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::{Up, refused};
@@ -36,26 +37,13 @@ const CHANGES: usize = 600;
 /// Runs of one copy that are killed. More would not find more, but take longer.
 const KILLS: usize = 6;
 
-/// Numbers that look random and follow from a seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, sides: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.0 >> 33) % sides
-    }
-}
-
 /// Copies, with kill -9 at random moments, until the copy is complete. Returns how many of the runs went
 /// on with what another one had left.
 async fn copied_with_kills(from: &str, to: &str, dice: &mut Dice) -> Result<usize> {
     let mut resumed = 0;
     for _ in 0..KILLS {
         let mut child = begin(from, to)?;
-        let delay = Duration::from_millis(100 + dice.below(900));
+        let delay = Duration::from_millis(100 + dice.below(900) as u64);
         match timeout(delay, child.wait()).await {
             Ok(status) => {
                 let output = child.wait_with_output().await?;
@@ -254,7 +242,7 @@ async fn everything_moves_from_fjall_over_etcd_and_sled_back_to_fjall() -> Resul
     };
     let seed = 20_261;
     println!("seed {seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Dice::new(seed);
     let stops: [Place; STOPS] = [
         Place::Etcd(&cluster),
         place("sled", "sled"),

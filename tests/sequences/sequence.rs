@@ -4,9 +4,9 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::dice::Dice;
 use super::kinds::{Kind, Version};
 use super::vary::{self, Boldness};
+use crate::dice::Dice;
 
 /// The most writes of a sequence. More would find the same with more requests.
 const STEPS_MAX: usize = 10;

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::dice::Dice;
+use crate::dice::Dice;
 
 /// Members that stay, because without them an object is refused.
 const KEPT: [&str; 8] = [
