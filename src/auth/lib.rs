@@ -10,6 +10,7 @@
 
 pub mod authenticator;
 pub mod authorizer;
+pub mod keys;
 pub mod rbac;
 pub mod token;
 pub mod user;
@@ -26,6 +27,9 @@ pub use authenticator::{
 pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,
     METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
+};
+pub use keys::{
+    CheckValue, DerivedKey, KeyGeneration, P256Key, Purpose, RootSecret, SECRET_BYTES, SecretEpoch,
 };
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{
