@@ -10,8 +10,10 @@
 
 pub mod authenticator;
 pub mod authorizer;
+pub mod jws;
 pub mod keys;
 pub mod rbac;
+pub mod service_account;
 pub mod token;
 pub mod user;
 mod verdict;
