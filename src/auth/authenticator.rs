@@ -33,6 +33,12 @@ pub enum Denied {
     /// The certificate does not chain to the plane's client CA or is not valid now.
     #[error("client certificate refused: {0}")]
     Certificate(CertificateFault),
+    /// The credentials prove a user of the root plane, who may not enter this plane.
+    #[error("the user of the root may not enter this control plane")]
+    NotGranted,
+    /// The user's credentials of that time were revoked.
+    #[error("the credential was revoked")]
+    Revoked,
 }
 
 /// The problem with a client certificate.
@@ -44,6 +50,9 @@ pub enum CertificateFault {
     /// The certificate is not X.509.
     #[error("the leaf cannot be read")]
     Unreadable,
+    /// The certificate does not say that it is for clients.
+    #[error("the certificate lacks the extended key usage of clients")]
+    NotForClients,
     /// The certificate names no user.
     #[error("the subject has no common name")]
     NoCommonName,

@@ -17,13 +17,13 @@ fn day() -> Duration {
     Duration::from_secs(86_400)
 }
 
-struct Ca {
+pub(crate) struct Ca {
     issuer: Issuer<'static, KeyPair>,
     root: CertificateDer<'static>,
 }
 
 impl Ca {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names to reject");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name = DistinguishedName::new();
@@ -36,7 +36,11 @@ impl Ca {
         }
     }
 
-    fn issue(&self, change: impl FnOnce(&mut CertificateParams)) -> ClientChain {
+    pub(crate) fn root(&self) -> &CertificateDer<'static> {
+        &self.root
+    }
+
+    pub(crate) fn issue(&self, change: impl FnOnce(&mut CertificateParams)) -> ClientChain {
         let mut params = CertificateParams::new(Vec::new()).expect("no names to reject");
         params.distinguished_name = DistinguishedName::new();
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];

@@ -12,6 +12,7 @@ pub mod authenticator;
 pub mod authorizer;
 pub mod jws;
 pub mod keys;
+pub mod plane_access;
 pub mod rbac;
 pub mod service_account;
 pub mod token;
@@ -33,9 +34,13 @@ pub use authorizer::{
 pub use keys::{
     CheckValue, DerivedKey, KeyGeneration, P256Key, Purpose, RootSecret, SECRET_BYTES, SecretEpoch,
 };
+pub use plane_access::{
+    AccessRecord, Entry, Grant, Grantee, OwnAuthenticators, PlaneAccess, ROOT_USER_PREFIX,
+    Revocation, RootAuthenticators,
+};
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
 };
 pub use verdict::Verdict;
-pub use x509::{ChainIdentity, ClientCa, ClientChain, X509Error};
+pub use x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain, X509Error};

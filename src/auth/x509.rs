@@ -66,7 +66,7 @@ impl ClientChain {
 
     /// Returns the next date at which one of the certificates becomes valid or expires. Until then
     /// the same CA judges the chain in the same way.
-    fn next_date(&self, now: SystemTime) -> Option<SystemTime> {
+    pub(crate) fn next_date(&self, now: SystemTime) -> Option<SystemTime> {
         let dates = self.certificates.iter().filter_map(dates_of).flatten();
         dates.filter(|date| *date > now).min()
     }
@@ -83,7 +83,19 @@ pub enum X509Error {
     Verifier(#[source] rustls::server::VerifierBuilderError),
 }
 
-/// The CA that signs a plane's client certificates.
+/// Judges the chains of clients for one plane.
+pub trait ChainJudge: Send + Sync {
+    /// Returns a digest of what the judge is made of. Judges with equal fingerprints judge equally,
+    /// so caches use it as key.
+    fn fingerprint(&self) -> &[u8; 32];
+
+    /// Returns the user whom a chain proves at `now`, or the reason why it proves none, and until
+    /// when that holds. The call may take some milliseconds, so callers cache the result and hold
+    /// no lock.
+    fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity;
+}
+
+/// The CA that signs the client certificates of the root plane's users.
 pub struct ClientCa {
     verifier: Arc<dyn ClientCertVerifier>,
     fingerprint: [u8; 32],
@@ -115,23 +127,18 @@ impl ClientCa {
         })
     }
 
-    /// Returns a digest of the roots. CAs with equal fingerprints accept equal chains, so caches
-    /// use it as key.
-    pub fn fingerprint(&self) -> &[u8; 32] {
-        &self.fingerprint
-    }
-
-    /// Returns the user whom a chain proves at `now`, or the reason why it proves none, and until
-    /// when that holds. The call may take some milliseconds, so callers cache the result and hold
-    /// no lock.
-    pub fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
-        ChainIdentity {
-            user: self.verify(chain, now),
-            until: chain.next_date(now),
-        }
-    }
-
     fn verify(&self, chain: &ClientChain, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
+        let leaf = self.verified_leaf(chain, now)?;
+        let (user, _) = user_of(leaf).map_err(Denied::Certificate)?;
+        Ok(Arc::new(user))
+    }
+
+    /// Returns the leaf of a chain that ends in one of the roots.
+    fn verified_leaf<'a>(
+        &self,
+        chain: &'a ClientChain,
+        now: SystemTime,
+    ) -> Result<&'a CertificateDer<'static>, Denied> {
         let (leaf, intermediates) = chain
             .certificates
             .split_first()
@@ -142,8 +149,79 @@ impl ClientCa {
         self.verifier
             .verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch))
             .map_err(|error| Denied::Certificate(CertificateFault::Chain(error)))?;
+        Ok(leaf)
+    }
+}
+
+impl ChainJudge for ClientCa {
+    fn fingerprint(&self) -> &[u8; 32] {
+        &self.fingerprint
+    }
+
+    fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
+        ChainIdentity {
+            user: self.verify(chain, now),
+            until: chain.next_date(now),
+        }
+    }
+}
+
+/// A CA of one plane's own client certificates, and how long it is accepted.
+///
+/// A trust anchor has no dates of its own for the TLS library, so the end of a CA that was rotated
+/// away is checked here.
+pub struct Anchor {
+    ca: ClientCa,
+    accepted_until: Option<SystemTime>,
+}
+
+impl Anchor {
+    /// Creates an anchor. Without `accepted_until` it is accepted for ever.
+    ///
+    /// # Errors
+    /// Returns an error if `root` is not a certificate that can be a root.
+    pub fn new(
+        root: &CertificateDer<'_>,
+        accepted_until: Option<SystemTime>,
+    ) -> Result<Self, X509Error> {
+        Ok(Self {
+            ca: ClientCa::new(std::slice::from_ref(root))?,
+            accepted_until,
+        })
+    }
+
+    /// Returns the time at which the CA is not accepted any more; `None` for never.
+    pub fn accepted_until(&self) -> Option<SystemTime> {
+        self.accepted_until
+    }
+
+    /// Returns whether the CA is accepted at `now`.
+    pub fn is_accepted(&self, now: SystemTime) -> bool {
+        self.accepted_until.is_none_or(|until| now < until)
+    }
+
+    /// Returns a digest of the CA's certificate.
+    pub fn fingerprint(&self) -> &[u8; 32] {
+        &self.ca.fingerprint
+    }
+
+    /// Returns the user whom a chain proves, and the second since 1970 at which the leaf begins to
+    /// be valid. The leaf must name the usage of a client: the TLS library accepts one without any
+    /// usage.
+    pub(crate) fn verify(
+        &self,
+        chain: &ClientChain,
+        now: SystemTime,
+    ) -> Result<(Arc<UserInfo>, i64), Denied> {
+        let leaf = self.ca.verified_leaf(chain, now)?;
         let (user, _) = user_of(leaf).map_err(Denied::Certificate)?;
-        Ok(Arc::new(user))
+        let unreadable = |_| Denied::Certificate(CertificateFault::Unreadable);
+        let (_, parsed) = X509Certificate::from_der(leaf).map_err(unreadable)?;
+        let usage = parsed.extended_key_usage().ok().flatten();
+        if !usage.is_some_and(|usage| usage.value.client_auth) {
+            return Err(Denied::Certificate(CertificateFault::NotForClients));
+        }
+        Ok((Arc::new(user), parsed.validity().not_before.timestamp()))
     }
 }
 

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `ca.crt`, `ca.key` | the CA of serving and administrator certificates | both made; one alone is an error |
 //! | `admin.token` | the administrator's bearer token | made |
+//! | `root.secret` | the secret from which the keys of control planes derive | made together with the CA, or by [`make_root_secret`] |
 //! | `serving.crt`, `serving.key` | a given serving certificate, chain first to last | issued in memory |
 //! | `peer-ca.crt`, `peer-ca.key` | the CA of replicas among each other | made when the replica has peers |
 //! | `peer.crt`, `peer.key` | a given peer certificate; only `peer-ca.crt` is needed beside it | issued in memory |
@@ -27,6 +28,7 @@ pub mod kubeconfig;
 mod pair;
 mod peer;
 mod role;
+mod root_secret;
 mod serving;
 
 use std::fs;
@@ -34,10 +36,12 @@ use std::io;
 use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use polyplane_auth::RootSecret;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
@@ -52,6 +56,7 @@ pub use chain::check_short;
 pub use files::write_private;
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
 pub use role::{RoleError, Unmarked};
+pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};
 pub use serving::{RenewingCertificate, TlsError};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -145,10 +150,11 @@ pub struct Identity {
     pub key_pem: String,
 }
 
-/// The CA with its key, and the administrator's token.
+/// The CA with its key, the administrator's token, and the root secret.
 pub struct Pki {
     ca: Authority,
     admin_token: String,
+    root_secret: Option<Arc<RootSecret>>,
     serving: Option<PairFiles>,
 }
 
@@ -161,10 +167,16 @@ impl Pki {
     pub fn load_or_create(folder: &Path) -> Result<Self, PkiError> {
         make_folder(folder)?;
         let _alone = lock(folder);
+        // A folder of an earlier release gets none here: the replicas of a ring that have a folder
+        // each would all make another.
+        if !folder.join("ca.crt").exists() && !folder.join("ca.key").exists() {
+            root_secret::make_in(folder)?;
+        }
         let ca = Authority::load_or_create(folder, "ca", "polyplane-ca")?;
         Ok(Self {
             ca,
             admin_token: load_or_create_token(&folder.join("admin.token"))?,
+            root_secret: read_root_secret(&folder.join(ROOT_SECRET_FILE))?.map(Arc::new),
             serving: PairFiles::find(folder, "serving")?,
         })
     }
@@ -182,6 +194,11 @@ impl Pki {
     /// Returns the token that proves the administrator.
     pub fn admin_token(&self) -> &str {
         &self.admin_token
+    }
+
+    /// Returns the secret from which the keys of control planes derive, if the folder has one.
+    pub fn root_secret(&self) -> Option<&Arc<RootSecret>> {
+        self.root_secret.as_ref()
     }
 
     /// Returns the serving certificate that the operator put into the folder, if there is one.
@@ -399,12 +416,13 @@ mod tests {
                 let path = path.clone();
                 std::thread::spawn(move || {
                     let pki = Pki::load_or_create(&path).expect("made or found");
-                    (pki.root().clone(), pki.admin_token().to_owned())
+                    let secret = pki.root_secret().expect("made").check_value();
+                    (pki.root().clone(), pki.admin_token().to_owned(), secret)
                 })
             });
             let started = starting.map(|one| one.join().expect("no panic"));
             assert!(started.iter().all(|one| *one == started[0]));
-            assert_eq!(fs::read_dir(&path).expect("made").count(), 3);
+            assert_eq!(fs::read_dir(&path).expect("made").count(), 4);
         }
     }
 

@@ -141,6 +141,10 @@ pub struct ServeOptions {
     /// administrators may read them. The server reads a replaced file again.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_METRICS_TOKEN_FILE")]
     pub metrics_token_file: Option<PathBuf>,
+    /// File with the root secret, from which the keys of all control planes derive; without it,
+    /// `root.secret` in the folder of --certs. Every replica needs the same one.
+    #[arg(long, value_name = "FILE", env = "POLYPLANE_ROOT_SECRET_FILE")]
+    pub root_secret_file: Option<PathBuf>,
     /// Accept peers whose certificates lack the DNS name peer.polyplane. Only needed while
     /// certificates made by hand for the first release are being replaced.
     #[arg(long, env = "POLYPLANE_ACCEPT_UNMARKED_PEERS")]

@@ -17,6 +17,7 @@ use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
+use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::{self, Release};
 use polyplane_batteries::kind_tables;
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
@@ -71,6 +72,8 @@ pub struct ReplicaParts {
     pub idle: Duration,
     /// The file with the token for metrics, if they have a token of their own.
     pub metrics: Option<MetricsFile>,
+    /// The secret from which the keys of planes derive. Without it planes have no users of their own.
+    pub root_secret: Option<Arc<RootSecret>>,
     /// Records why the replica waits for a shared store. Without it, the first call that the store
     /// does not answer ends the start with its error.
     pub wait: Option<Arc<StoreWait>>,
@@ -115,7 +118,7 @@ impl Replica {
             Arc::new(DirectoryInfo(Arc::clone(&directory))),
             Arc::clone(&setup.release),
         );
-        let access = Access::new(&pki, setup.metrics.as_ref())?;
+        let access = Access::new(&pki, setup.metrics.as_ref(), setup.root_secret.clone())?;
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
         }

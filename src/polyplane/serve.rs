@@ -22,10 +22,11 @@ use crate::serve::waiting_server::WaitingServer;
 use crate::store;
 use crate::store::wait::StoreWait;
 use anyhow::{Context, anyhow};
+use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
-use polyplane_pki::{PeerTls, Pki, Unmarked};
+use polyplane_pki::{PeerTls, Pki, Unmarked, make_root_secret, read_root_secret};
 use polyplane_plane::Memory;
 use polyplane_server::{Config, Options, PeerLimits, PeerTransport, StopPolicy};
 use polyplane_storage::Store;
@@ -101,6 +102,7 @@ struct Prepared {
     peer_listener: TcpListener,
     endpoint: String,
     metrics: Option<MetricsFile>,
+    root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
 }
 
@@ -149,6 +151,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
+    let root_secret = root_secret(options, &config.pki)?;
     let local = listeners.first().and_then(|l| l.local_addr().ok());
     let endpoint = match (&options.endpoint, local) {
         (Some(endpoint), _) => endpoint.clone(),
@@ -173,6 +176,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         peer_listener,
         endpoint,
         metrics: metrics.transpose()?,
+        root_secret,
         memory,
     })
 }
@@ -186,7 +190,7 @@ async fn start_with_health(
     prepared: Prepared,
 ) -> anyhow::Result<Started> {
     let wait = Arc::new(StoreWait::default());
-    let access = Access::new(&prepared.config.pki, prepared.metrics.as_ref())?;
+    let access = Access::new(&prepared.config.pki, prepared.metrics.as_ref(), None)?;
     let health = WaitingServer::prepare(
         &prepared.config,
         &prepared.listeners,
@@ -230,6 +234,7 @@ async fn start(
         authority: authority(),
         idle: Duration::from_secs(options.sleep_after),
         metrics: prepared.metrics,
+        root_secret: prepared.root_secret,
         wait: Some(wait),
         memory: prepared.memory,
     };
@@ -304,6 +309,24 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
     ending.abort();
 }
 
+/// Returns the secret from which the keys of planes derive: that of --root-secret-file, or that of
+/// the certificate folder, which has none if an earlier release made it.
+fn root_secret(options: &ServeOptions, pki: &Pki) -> anyhow::Result<Option<Arc<RootSecret>>> {
+    let Some(file) = &options.root_secret_file else {
+        if pki.root_secret().is_none() {
+            tracing::warn!(
+                "there is no root secret, so control planes have no users of their own: \
+                 `polyplane certs` makes one in the folder of --certs; every replica needs the same"
+            );
+        }
+        return Ok(pki.root_secret().cloned());
+    };
+    let secret = read_root_secret(file).context("--root-secret-file")?;
+    let secret = secret
+        .with_context(|| format!("--root-secret-file: there is no file {}", file.display()))?;
+    Ok(Some(Arc::new(secret)))
+}
+
 fn replica_options(options: &ServeOptions) -> anyhow::Result<ReplicaOptions> {
     let id = options.replica_id.parse().context("--replica-id")?;
     let address = options.advertise.parse().context("--advertise")?;
@@ -331,6 +354,7 @@ fn host_names(given: &[String], endpoint: Option<&str>) -> Vec<String> {
 /// # Errors
 /// Returns an error if the folder cannot be used.
 pub fn certs(options: &CertsOptions) -> anyhow::Result<()> {
+    make_root_secret(&options.certs)?;
     let pki = Pki::load_or_create(&options.certs)?;
     PeerTls::load_or_create(&options.certs, "certs")?;
     let endpoint = options.endpoint.as_deref().unwrap_or("127.0.0.1:6443");

@@ -14,7 +14,7 @@ use crate::up::contexts::Contexts;
 use anyhow::{Context, anyhow, bail};
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
-use polyplane_pki::{PeerTls, Pki};
+use polyplane_pki::{PeerTls, Pki, make_root_secret};
 use polyplane_server::{CompletedOptions, Options, PeerLimits, PeerTransport, StopPolicy};
 use polyplane_storage::Store;
 use std::io::Write;
@@ -71,6 +71,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let mut pki = None;
     for (number, (completed, listeners)) in spread.into_iter().enumerate() {
         let folder = completed.certs_folder.clone();
+        make_root_secret(&folder)?;
         let config = completed.configure()?;
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
         let name = format!("polyplane-{number}");
@@ -79,6 +80,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             release: Arc::clone(&release),
             replica: ReplicaOptions::alone(name.parse()?, endpoint.parse()?),
             peering: None,
+            root_secret: config.pki.root_secret().cloned(),
             config,
             listeners,
             endpoint: endpoint.clone(),

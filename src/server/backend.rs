@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{Authenticator, ClientCa, Verdict};
+use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_plane::Memory;
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
@@ -127,10 +127,11 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns which replica answers for the plane. Reads memory only.
     fn location(&self) -> Location;
 
-    /// Returns the CA of the plane's client certificates.
-    fn client_ca(&self) -> &ClientCa;
+    /// Returns the judge of clients' certificates.
+    fn clients(&self) -> &dyn ChainJudge;
 
-    /// Returns the authenticator of bearer tokens that needs no object of the plane.
+    /// Returns the authenticator of bearer tokens. It needs no object of the plane: whether what a
+    /// token rests on still exists is decided in the state that the request reads.
     fn bearer(&self) -> &dyn Authenticator;
 
     /// Returns the plane itself, and loads it if it is asleep. The server calls this only for

@@ -17,7 +17,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use parking_lot::Mutex;
-use polyplane_auth::{ClientCa, ClientChain, Denied, UserInfo};
+use polyplane_auth::{ChainJudge, ClientChain, Denied, UserInfo};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -102,14 +102,14 @@ impl Connection {
         }
     }
 
-    /// Returns the user that the chain proves under `ca`.
+    /// Returns the user that the chain proves to a plane.
     pub(crate) fn user_of_chain(
         &self,
-        ca: &ClientCa,
+        by: &dyn ChainJudge,
         now: SystemTime,
     ) -> Result<Arc<UserInfo>, Denied> {
         let interned = self.interned.as_ref().ok_or(Denied::Nothing)?;
-        interned.user(ca, now)
+        interned.user(by, now)
     }
 }
 

@@ -50,7 +50,7 @@ use crate::request::audit_id;
 use crate::request::authorize::{Authorized, authorize};
 use crate::request::body::{RequestBody, discard_unread};
 use crate::request::deadline::within;
-use crate::request::impersonate::{effective_user, entering};
+use crate::request::impersonate::effective_user;
 use crate::request::inbound::Inbound;
 use crate::request::prove::{Located, Proven, unreachable_plane};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
@@ -332,8 +332,7 @@ impl Pipeline<'_> {
         let awake = self.wake(located, proven).await?;
         // After waking, because only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline);
-        let entering = entering(proven.user(), plane);
-        let user = effective_user(&entering, &self.parts.headers, &mut access_check).await?;
+        let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
         let authorized = authorize(
             access_check,
             user,

@@ -1,10 +1,11 @@
-//! Authentication and authorization of callers, until planes have users and roles of their own.
-//! This module decides which credentials the server accepts; it does not know requests.
+//! Authentication and authorization of callers: which credentials the server accepts at which plane.
+//! This module does not know requests.
 
 use anyhow::{Context, bail};
 use polyplane_auth::{
-    Authenticator, ClientCa, ForForeigners, HealthRules, Masters, MetricsRules, MetricsToken,
-    PublicRules, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
+    AccessRecord, Authenticator, ClientCa, Entry, ForForeigners, HealthRules, Masters,
+    MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, RootAuthenticators,
+    RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
 use polyplane_pki::Pki;
 use polyplane_registry::{Authority, ChainedAuthorizer, Roles};
@@ -37,26 +38,29 @@ pub fn authority() -> Authority {
 
 /// The authenticators of callers.
 pub struct Access {
-    /// The CA of client certificates.
-    pub client_ca: ClientCa,
+    /// Those of the root plane's users. A plane's record says which of these users may enter it.
+    root: Arc<RootAuthenticators>,
     /// Checks bearer tokens at the root plane.
-    pub root_bearer: Arc<dyn Authenticator>,
-    /// Checks bearer tokens at every other plane.
-    pub plane_bearer: Arc<dyn Authenticator>,
+    root_bearer: Arc<dyn Authenticator>,
+    /// The secret from which the keys of planes derive, if this installation has one.
+    secret: Option<Arc<RootSecret>>,
 }
 
 impl Access {
     /// Returns the authenticators for the keys of a server. With `metrics` the root plane also
-    /// accepts the metrics token.
+    /// accepts the metrics token. Without `secret` planes have no users of their own.
     ///
     /// # Errors
     /// Returns an error if the CA certificate cannot be used.
-    pub fn new(pki: &Pki, metrics: Option<&MetricsFile>) -> anyhow::Result<Self> {
+    pub fn new(
+        pki: &Pki,
+        metrics: Option<&MetricsFile>,
+        secret: Option<Arc<RootSecret>>,
+    ) -> anyhow::Result<Self> {
         let admin = UserInfo::new("admin", &["system:masters"]);
         let admin = StaticToken::new(pki.admin_token(), admin);
         let admin: Arc<dyn Authenticator> = Arc::new(StaticTokens::new(vec![admin]));
         Ok(Self {
-            client_ca: ClientCa::new(std::slice::from_ref(pki.root()))?,
             root_bearer: match metrics {
                 Some(metrics) => Arc::new(UnionAuthenticator::new(vec![
                     Arc::clone(&metrics.token) as _,
@@ -64,9 +68,40 @@ impl Access {
                 ])),
                 None => Arc::clone(&admin),
             },
-            plane_bearer: admin,
+            root: Arc::new(RootAuthenticators {
+                clients: ClientCa::new(std::slice::from_ref(pki.root()))?,
+                bearer: admin,
+            }),
+            secret,
         })
     }
+
+    /// Returns the authenticators of the root plane's users.
+    pub fn root(&self) -> &RootAuthenticators {
+        &self.root
+    }
+
+    /// Returns the authenticator of bearer tokens at the root plane.
+    pub fn root_bearer(&self) -> &dyn Authenticator {
+        &*self.root_bearer
+    }
+
+    /// Returns the authenticators of the plane with this id. The keys of its own users derive from
+    /// the root secret.
+    pub fn of_plane(&self, id: &str) -> PlaneAccess {
+        let record = AccessRecord {
+            entry: Entry::Unspecified,
+            revoked: Vec::new(),
+        };
+        let own = self.secret.as_deref().map(|secret| own_of(secret, id));
+        PlaneAccess::new(id, record, &self.root, own.unwrap_or_default())
+    }
+}
+
+/// Returns the authenticators of a plane's own users, which accept nobody yet. The verifier of the
+/// plane's tokens belongs into `tokens`.
+fn own_of(_secret: &RootSecret, _plane: &str) -> OwnAuthenticators {
+    OwnAuthenticators::default()
 }
 
 /// A file with the token that may read metrics.

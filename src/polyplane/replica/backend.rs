@@ -6,7 +6,7 @@ use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{Authenticator, ClientCa, Verdict};
+use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::Memory;
@@ -191,15 +191,17 @@ impl PlaneRecord for BackendRecord {
         &self.located.name
     }
 
-    fn client_ca(&self) -> &ClientCa {
-        &self.shared.access.client_ca
+    fn clients(&self) -> &dyn ChainJudge {
+        match self.id() {
+            ownership::ROOT => &self.shared.access.root().clients,
+            _ => self.located.access(&self.shared.access),
+        }
     }
 
     fn bearer(&self) -> &dyn Authenticator {
-        let access = &self.shared.access;
         match self.id() {
-            ownership::ROOT => &*access.root_bearer,
-            _ => &*access.plane_bearer,
+            ownership::ROOT => self.shared.access.root_bearer(),
+            _ => self.located.access(&self.shared.access),
         }
     }
 

@@ -6,9 +6,11 @@
 //! This module and the backend use each other, because the `TenantApi` of an awake plane, a type of
 //! the backend, is kept with the plane.
 
+use crate::replica::access::Access;
 use crate::replica::backend::TenantApi;
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
+use polyplane_auth::PlaneAccess;
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
@@ -48,6 +50,8 @@ pub struct LocatedPlane {
     /// Everything that is needed to wake the plane.
     pub birth: Birth,
     kinds: Arc<KindTable>,
+    /// The plane's authenticators, made when the first caller has to be proven.
+    access: OnceLock<PlaneAccess>,
     api: Mutex<Option<Arc<TenantApi>>>,
 }
 
@@ -124,6 +128,7 @@ impl PlaneDirectory {
             name: polyplane_ownership::ROOT.into(),
             birth,
             kinds,
+            access: OnceLock::new(),
             api: Mutex::new(None),
         };
         drop(self.root.set(Arc::new(root)));
@@ -201,6 +206,7 @@ impl PlaneDirectory {
             name: entry.name.clone(),
             birth: self.birth(entry),
             kinds: Arc::clone(&self.kinds),
+            access: OnceLock::new(),
             api: Mutex::new(api),
         });
         self.located
@@ -268,6 +274,11 @@ impl PlaneDirectory {
 }
 
 impl LocatedPlane {
+    /// Returns the authenticators of the plane.
+    pub fn access(&self, access: &Access) -> &PlaneAccess {
+        self.access.get_or_init(|| access.of_plane(&self.birth.id))
+    }
+
     /// Returns the interface of the plane, if it is awake.
     pub fn awake(&self, directory: &PlaneDirectory) -> Option<Arc<TenantApi>> {
         let plane = directory.planes.awake(&self.birth.id)?;

@@ -59,6 +59,7 @@ async fn started(
         authority,
         idle: Duration::from_secs(300),
         metrics: None,
+        root_secret: None,
         wait: None,
         memory: Arc::default(),
     };

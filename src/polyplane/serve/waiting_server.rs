@@ -5,7 +5,7 @@
 use crate::replica::access::{Access, authority};
 use crate::store::wait::StoreWait;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{Authenticator, ClientCa, Verdict};
+use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_batteries::kind_tables;
 use polyplane_ownership::ROOT;
 use polyplane_registry::{AccessCheck, Answer, Authority, Kinds, ResourceRequest};
@@ -172,12 +172,12 @@ impl PlaneRecord for WaitingRoot {
         Location::Here
     }
 
-    fn client_ca(&self) -> &ClientCa {
-        &self.0.access.client_ca
+    fn clients(&self) -> &dyn ChainJudge {
+        &self.0.access.root().clients
     }
 
     fn bearer(&self) -> &dyn Authenticator {
-        &*self.0.access.root_bearer
+        self.0.access.root_bearer()
     }
 
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {

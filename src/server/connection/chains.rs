@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use aws_lc_rs::digest::{Context, SHA256};
 use http::HeaderValue;
 use parking_lot::Mutex;
-use polyplane_auth::{ClientCa, ClientChain, Denied, UserInfo};
+use polyplane_auth::{ChainJudge, ClientChain, Denied, UserInfo};
 
 use crate::connection::verdicts::Verdicts;
 use crate::peer::headers::encode_chain;
@@ -24,7 +24,7 @@ const DIGEST_BYTES: usize = 32;
 /// caches would be swept for nearly every new chain.
 const SWEPT_MIN: usize = 64;
 
-/// A chain that clients have shown, with the verdicts of CAs on it.
+/// A chain that clients have shown, with the planes' verdicts on it.
 #[derive(Debug)]
 pub(crate) struct InternedChain {
     chain: ClientChain,
@@ -52,11 +52,15 @@ impl InternedChain {
         self.value.get_or_init(|| encode_chain(&self.chain)).clone()
     }
 
-    /// Returns the user that the chain proves under `ca`. Verdicts are cached for as long as they
+    /// Returns the user that the chain proves to a plane. Verdicts are cached for as long as they
     /// hold.
-    pub(crate) fn user(&self, ca: &ClientCa, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {
-        let identify = || ca.identify(&self.chain, now);
-        self.verdicts.of(ca.fingerprint(), now, identify).user
+    pub(crate) fn user(
+        &self,
+        by: &dyn ChainJudge,
+        now: SystemTime,
+    ) -> Result<Arc<UserInfo>, Denied> {
+        let identify = || by.identify(&self.chain, now);
+        self.verdicts.of(by.fingerprint(), now, identify).user
     }
 }
 

@@ -5,13 +5,10 @@ use std::sync::Arc;
 use http::HeaderMap;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::{
-    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, SYSTEM_MASTERS, Subject, UserInfo,
-};
+use polyplane_auth::{ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, Subject, UserInfo};
 use polyplane_registry::AccessCheck;
 
 use crate::answer::respond::Refusal;
-use crate::request::route::PlaneReference;
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -40,18 +37,6 @@ pub(crate) async fn effective_user(
         passed.map_err(Refusal::of_access)?;
     }
     Ok(Arc::new(impersonation.user()))
-}
-
-/// Returns a proven user as the roles of `plane` see it. Until planes have users of their own, all
-/// credentials are the root's: in every other plane they prove nobody but the administrators.
-pub(crate) fn entering(proven: &Arc<UserInfo>, plane: PlaneReference<'_>) -> Arc<UserInfo> {
-    if plane == PlaneReference::Root || proven.in_group(SYSTEM_MASTERS) {
-        return Arc::clone(proven);
-    }
-    Arc::new(UserInfo {
-        is_foreign: true,
-        ..UserInfo::clone(proven)
-    })
 }
 
 #[derive(Debug, Default)]

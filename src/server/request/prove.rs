@@ -135,11 +135,7 @@ impl Pipeline<'_> {
         let now = SystemTime::now();
         let mut denied = None;
         if self.caller.connection.chain().is_some() {
-            match self
-                .caller
-                .connection
-                .user_of_chain(record.client_ca(), now)
-            {
+            match self.caller.connection.user_of_chain(record.clients(), now) {
                 Ok(user) => return Ok(Proven { user }),
                 Err(why) => denied = Some(why),
             }

@@ -9,8 +9,8 @@ use futures_util::{StreamExt as _, stream};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{
-    Authenticator, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken, StaticTokens,
-    UserInfo, Verdict,
+    Authenticator, ChainJudge, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken,
+    StaticTokens, UserInfo, Verdict,
 };
 use polyplane_pki::{Identity, Pki};
 use polyplane_registry::strategy::Strategy;
@@ -116,7 +116,7 @@ impl PlaneRecord for Handle {
         Location::Here
     }
 
-    fn client_ca(&self) -> &ClientCa {
+    fn clients(&self) -> &dyn ChainJudge {
         &self.0.ca
     }
 

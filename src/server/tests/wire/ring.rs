@@ -14,7 +14,8 @@ use futures_util::stream;
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
-    Authenticator, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo, Verdict,
+    Authenticator, ChainJudge, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo,
+    Verdict,
 };
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_pki::{Identity, PeerTls, Pki};
@@ -138,7 +139,7 @@ impl PlaneRecord for Handle {
         }
     }
 
-    fn client_ca(&self) -> &ClientCa {
+    fn clients(&self) -> &dyn ChainJudge {
         &self.0.ca
     }
 

@@ -1,0 +1,290 @@
+//! Who may use one control plane, as its directory record says.
+//!
+//! A plane has users of its own, whom its own CA or its own tokens prove. A user of the root plane
+//! is nobody there unless the record grants otherwise. This module owns that decision; it must not
+//! know where records are stored.
+//!
+//! Invariant: a user of one plane is nobody in any other. What proves a user of a plane is computed
+//! from that plane's id, and no credential of the root is a credential of a plane by itself.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use aws_lc_rs::digest;
+use parking_lot::Mutex;
+use polyplane_apimachinery::Str;
+
+use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
+use crate::user::{SYSTEM_MASTERS, UserInfo};
+use crate::verdict::Verdict;
+use crate::x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain};
+
+/// The beginning of the name that a user of the root has in another plane.
+pub const ROOT_USER_PREFIX: &str = "root:";
+
+/// The users of the root plane whom a grant means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Grantee {
+    /// The user of this name.
+    User(Str),
+    /// All members of this group.
+    Group(Str),
+}
+
+/// Lets users of the root plane enter a plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The users.
+    pub to: Grantee,
+    /// The groups in which they are in the plane.
+    pub groups: Vec<Str>,
+}
+
+impl Grant {
+    fn means(&self, user: &UserInfo) -> bool {
+        match &self.to {
+            Grantee::User(name) => user.name == *name,
+            Grantee::Group(group) => user.in_group(group),
+        }
+    }
+}
+
+/// Ends the credentials that a user of the plane got before a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revocation {
+    /// The user's name.
+    pub user: Str,
+    /// The first second of which credentials are accepted, since 1970.
+    pub before: i64,
+}
+
+/// Which users of the root may enter a plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// The record does not say: the plane was made by a release without grants. Masters of the root
+    /// are masters of the plane, and other users of the root may discover what is public.
+    Unspecified,
+    /// Those whom one of these means.
+    Granted(Vec<Grant>),
+}
+
+/// What a plane's record says about who may use the plane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessRecord {
+    /// The users of the root who may enter.
+    pub entry: Entry,
+    /// The credentials that ended early.
+    pub revoked: Vec<Revocation>,
+}
+
+impl AccessRecord {
+    /// Returns the first second of which the credentials of a user of the plane are accepted, since
+    /// 1970; `None` if none of them ended early.
+    pub fn revoked_before(&self, user: &str) -> Option<i64> {
+        let of_user = self.revoked.iter().filter(|one| one.user == user);
+        of_user.map(|one| one.before).max()
+    }
+
+    /// Returns a user of the root as the plane knows him; `None` if he may not enter.
+    fn enter(&self, user: &Arc<UserInfo>) -> Option<Arc<UserInfo>> {
+        let grants = match &self.entry {
+            Entry::Unspecified if user.in_group(SYSTEM_MASTERS) => return Some(Arc::clone(user)),
+            Entry::Unspecified => {
+                return Some(Arc::new(UserInfo {
+                    is_foreign: true,
+                    ..UserInfo::clone(user)
+                }));
+            }
+            Entry::Granted(grants) => grants,
+        };
+        let mut granted = grants.iter().filter(|grant| grant.means(user)).peekable();
+        granted.peek()?;
+        let mut groups: Vec<Str> = Vec::new();
+        for group in granted.flat_map(|grant| &grant.groups) {
+            if !groups.contains(group) {
+                groups.push(group.clone());
+            }
+        }
+        let entered = UserInfo {
+            name: Str::from(format!("{ROOT_USER_PREFIX}{}", user.name)),
+            groups,
+            ..UserInfo::default()
+        };
+        Some(Arc::new(entered.authenticated()))
+    }
+}
+
+/// The authenticators of the root plane's users, which all planes share.
+pub struct RootAuthenticators {
+    /// Verifies their certificates.
+    pub clients: ClientCa,
+    /// Verifies their bearer tokens.
+    pub bearer: Arc<dyn Authenticator>,
+}
+
+/// The authenticators of one plane's own users.
+#[derive(Default)]
+pub struct OwnAuthenticators {
+    /// The CAs whose client certificates are accepted.
+    pub clients: Vec<Anchor>,
+    /// Verifies the plane's own tokens; `None` if the plane has none.
+    pub tokens: Option<Arc<dyn Authenticator>>,
+}
+
+/// A user of the root plane, and who he is in another plane; `None` if he may not enter it.
+type Entered = (Arc<UserInfo>, Option<Arc<UserInfo>>);
+
+/// The authenticators of one plane. A changed record makes another value of this type, with another
+/// fingerprint, so no cached verdict outlives a change.
+pub struct PlaneAccess {
+    record: AccessRecord,
+    root: Arc<RootAuthenticators>,
+    own: OwnAuthenticators,
+    fingerprint: [u8; 32],
+    /// The last user of the root who came with a token, and who he is here. Requests of one client
+    /// would otherwise each build the same user.
+    entered: Mutex<Option<Entered>>,
+}
+
+impl PlaneAccess {
+    /// Creates the authenticators of the plane with this id.
+    pub fn new(
+        plane: &str,
+        record: AccessRecord,
+        root: &Arc<RootAuthenticators>,
+        own: OwnAuthenticators,
+    ) -> Self {
+        Self {
+            fingerprint: fingerprint(plane, &record, root, &own),
+            record,
+            root: Arc::clone(root),
+            own,
+            entered: Mutex::default(),
+        }
+    }
+
+    /// Returns what the plane's record says.
+    pub fn record(&self) -> &AccessRecord {
+        &self.record
+    }
+
+    fn enter(&self, user: &Arc<UserInfo>) -> Authentication {
+        let mut entered = self.entered.lock();
+        let known = entered
+            .as_ref()
+            .filter(|(known, _)| Arc::ptr_eq(known, user));
+        let found = match known {
+            Some((_, found)) => found.clone(),
+            None => {
+                let found = self.record.enter(user);
+                *entered = Some((Arc::clone(user), found.clone()));
+                found
+            }
+        };
+        found.map_or(Authentication::Denied(Denied::NotGranted), |user| {
+            Authentication::User(user)
+        })
+    }
+
+    /// Judges a result of the root's authenticator: its users have to enter, and what it refuses may
+    /// be a token of the plane.
+    async fn judge<'a>(
+        &'a self,
+        credentials: &'a Credentials<'a>,
+        by_root: Authentication,
+    ) -> Authentication {
+        match (by_root, &self.own.tokens) {
+            (Authentication::User(user), _) => self.enter(&user),
+            (denied, None) => denied,
+            (denied, Some(tokens)) => match tokens.authenticate(credentials).await {
+                Authentication::NoOpinion => denied,
+                judged => judged,
+            },
+        }
+    }
+}
+
+impl ChainJudge for PlaneAccess {
+    fn fingerprint(&self) -> &[u8; 32] {
+        &self.fingerprint
+    }
+
+    fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
+        let mut until = chain.next_date(now);
+        for anchor in &self.own.clients {
+            if !anchor.is_accepted(now) {
+                continue;
+            }
+            until = earlier(until, anchor.accepted_until());
+            let Ok((user, begins)) = anchor.verify(chain, now) else {
+                continue;
+            };
+            let revoked = self.record.revoked_before(&user.name);
+            let user = match revoked.is_some_and(|before| begins < before) {
+                true => Err(Denied::Revoked),
+                false => Ok(user),
+            };
+            return ChainIdentity { user, until };
+        }
+        let by_root = self.root.clients.identify(chain, now);
+        let user = by_root
+            .user
+            .and_then(|user| self.record.enter(&user).ok_or(Denied::NotGranted));
+        ChainIdentity { user, until }
+    }
+}
+
+impl Authenticator for PlaneAccess {
+    /// Judges bearer tokens: first those of the root's users, which cost a comparison, then the
+    /// plane's own.
+    fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        match (self.root.bearer.authenticate(credentials), &self.own.tokens) {
+            (Verdict::Now(Some(Authentication::User(user))), _) => Verdict::now(self.enter(&user)),
+            (Verdict::Now(denied), None) => Verdict::Now(denied),
+            (Verdict::Now(denied), Some(tokens)) => match tokens.authenticate(credentials) {
+                Verdict::Now(Some(Authentication::NoOpinion)) => Verdict::Now(denied),
+                judged => judged,
+            },
+            (later, _) => Verdict::later(async move {
+                let by_root = later.await;
+                self.judge(credentials, by_root).await
+            }),
+        }
+    }
+}
+
+fn earlier(one: Option<SystemTime>, other: Option<SystemTime>) -> Option<SystemTime> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// Returns a digest of everything that [`PlaneAccess::identify`] depends on but the chain and the
+/// time.
+fn fingerprint(
+    plane: &str,
+    record: &AccessRecord,
+    root: &RootAuthenticators,
+    own: &OwnAuthenticators,
+) -> [u8; 32] {
+    let mut hash = digest::Context::new(&digest::SHA256);
+    let mut add = |field: &[u8]| {
+        hash.update(&(field.len() as u64).to_be_bytes());
+        hash.update(field);
+    };
+    add(plane.as_bytes());
+    add(root.clients.fingerprint());
+    // The form for debugging names each field, and quotes texts.
+    add(format!("{record:?}").as_bytes());
+    for anchor in &own.clients {
+        add(anchor.fingerprint());
+        add(format!("{:?}", anchor.accepted_until()).as_bytes());
+    }
+    let mut digest = [0; 32];
+    digest.copy_from_slice(hash.finish().as_ref());
+    digest
+}
+
+#[cfg(test)]
+mod tests;
