@@ -22,8 +22,7 @@ use http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
     LOCATION, VARY,
 };
-use http::{HeaderName, HeaderValue, StatusCode};
-use polyplane_apimachinery::status::ApiError;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_registry::kinds::table::{Group, GroupVersion};
 use polyplane_registry::{DocumentId, KindTable};
@@ -205,21 +204,31 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result
     let path = request.path.strip_prefix("/openapi").unwrap_or("");
     match path {
         "/v2" => {
-            let form = negotiated(request, &[Form::Json, Form::Protobuf])?;
-            Ok(document(request, &whole(table, documents, form)))
+            // Upstream serves this document to each method.
+            Ok(match negotiated(request, &[Form::Json, Form::Protobuf]) {
+                Some(form) => document(request, &whole(table, documents, form)),
+                None => unacceptable(),
+            })
         }
         "/v3" | "/v3/" => {
-            negotiated(request, &[Form::Json])?;
-            Ok(document(request, &index(table, documents)))
+            require_read(request)?;
+            Ok(match negotiated(request, &[Form::Json]) {
+                Some(_) => document(request, &index(table, documents)),
+                None => unacceptable(),
+            })
         }
         _ => {
             let name = path
                 .strip_prefix("/v3/")
                 .ok_or_else(Refusal::no_such_path)?;
-            let found = Part::all(table).find(|part| part.name() == name);
-            let found = found.ok_or_else(Refusal::no_such_path)?;
-            negotiated(request, &[Form::Json])?;
-            Ok(part(request, &found.document(table, documents)))
+            let Some(found) = Part::all(table).find(|part| part.name() == name) else {
+                return Ok(bare(StatusCode::NOT_FOUND, ResponseBody::empty()));
+            };
+            require_read(request)?;
+            Ok(match negotiated(request, &[Form::Json]) {
+                Some(_) => part(request, &found.document(table, documents)),
+                None => unacceptable(),
+            })
         }
     }
 }
@@ -241,19 +250,34 @@ impl Form {
     }
 }
 
-/// Returns the form that the client prefers.
-fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Result<Form, Refusal> {
-    if *request.method != http::Method::HEAD {
-        require_get(request)?;
+fn require_read(request: &PathRequest<'_>) -> Result<(), Refusal> {
+    match *request.method {
+        http::Method::HEAD => Ok(()),
+        _ => require_get(request),
     }
+}
+
+/// Returns the form that the client prefers; `None` if it accepts none of them.
+fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Option<Form> {
     let ranges = negotiate::ranges(request.client.accept);
     let wanted = ranges.iter().find_map(|range| {
         let takes = |form: &&Form| form.media_types().iter().any(|name| range.takes(name));
         forms.iter().find(takes)
     });
-    let names: Vec<&str> = forms.iter().map(|form| form.media_types()[0]).collect();
-    let refused = || ApiError::not_acceptable(&names).into();
-    wanted.copied().ok_or_else(refused)
+    wanted.copied()
+}
+
+/// Returns the reply to a client that accepts no form of a document. As upstream's, it has no body.
+fn unacceptable() -> Reply {
+    let mut reply = bare(StatusCode::NOT_ACCEPTABLE, ResponseBody::empty());
+    vary(reply.headers_mut());
+    reply
+}
+
+/// Says which headers of a request decide on the form of a document.
+fn vary(headers: &mut HeaderMap) {
+    headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    headers.append(VARY, HeaderValue::from_static("Accept"));
 }
 
 /// Returns the reply with a document, whether the client requested it by name alone or by name and
@@ -278,6 +302,10 @@ fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
             if let Ok(url) = HeaderValue::try_from(url) {
                 reply.headers_mut().insert(LOCATION, url);
             }
+            let headers = reply.headers_mut();
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static(found.media_type));
+            headers.insert(ETAG, found.etag());
+            vary(headers);
             reply
         }
     }
@@ -300,8 +328,8 @@ fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     let mut put = |name: HeaderName, value| headers.insert(name, value);
     put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
     put(ETAG, etag);
-    put(VARY, HeaderValue::from_static("Accept-Encoding, Accept"));
     put(LAST_MODIFIED, http_date(document.made));
+    vary(headers);
     reply
 }
 

@@ -11,6 +11,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{Attributes, Subject, UserInfo};
+use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
 use polyplane_registry::authority::forbidden;
 use polyplane_registry::{KindTable, Kinds};
 use serde::Serialize;
@@ -233,7 +234,12 @@ fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Resul
         let document = discovery.aggregated(prefix, version);
         return Ok(tagged(request, form, version, document));
     }
-    Ok(refuse(client, &ApiError::not_acceptable(FORMS).into()))
+    // Upstream's router comes first and compares the types as text.
+    let error = match produced_among(client.accept, &PRODUCED) {
+        true => ApiError::not_acceptable(FORMS),
+        false => ApiError::not_produced(&PRODUCED),
+    };
+    Ok(refuse(client, &error.into()))
 }
 
 fn tagged(
