@@ -9,7 +9,8 @@
 //! roles; `control_planes` removes deleted planes with their objects; `sweep` removes expired
 //! objects; `dependents` deletes objects whose owners are gone, and makes owners wait for their
 //! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
-//! in the status of quotas what a namespace takes; `layers` steps planes of an older layer to this
+//! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
+//! whether their priority level exists; `layers` steps planes of an older layer to this
 //! program's once the store's floor allows it. `work` queues and runs them, so it names each of
 //! them, and they use its types.
 //!
@@ -20,6 +21,7 @@
 mod client;
 mod control_planes;
 mod dependents;
+mod flow_schemas;
 mod layers;
 mod namespaces;
 mod protection;

@@ -2,7 +2,7 @@
 //! how often a reconciler runs; it does not know what a reconciler does.
 
 use crate::dependents::{self, DependentWork, Dependents};
-use crate::{control_planes, layers, namespaces, protection, quotas, restore, roles};
+use crate::{control_planes, flow_schemas, layers, namespaces, protection, quotas, restore, roles};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
@@ -50,6 +50,8 @@ pub(crate) enum WorkItem {
     Survey,
     /// Count what the objects of a namespace take of its quotas.
     Quotas(Str),
+    /// Write whether the priority levels of flow schemas exist.
+    FlowSchemas,
     /// Let a deleted storage object go that is not in use any more.
     Protected(Key),
     /// Delete a dependent, or finish the deletion of an owner.
@@ -253,12 +255,16 @@ impl Reconcilers {
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
             WorkItem::Quotas(namespace) => quotas::count(context, tenant, namespace).await,
+            WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::Survey => {
                 if roles::are_stale(tenant) {
                     self.add(tenant, WorkItem::Aggregation);
+                }
+                if flow_schemas::are_own(tenant) {
+                    self.add(tenant, WorkItem::FlowSchemas);
                 }
                 for namespace in quotas::namespaces(tenant) {
                     self.add(tenant, WorkItem::Quotas(namespace));
@@ -302,6 +308,9 @@ impl Observer for WriteObserver {
         }
         if roles::is_source(&row.group, &row.name) && roles::are_stale(tenant) {
             self.0.add(tenant, WorkItem::Aggregation);
+        }
+        if flow_schemas::is_source(&row.group, &row.name) {
+            self.0.add(tenant, WorkItem::FlowSchemas);
         }
         if let Some(namespace) = quotas::touched(tenant, key) {
             self.0.add(tenant, WorkItem::Quotas(namespace.into()));
