@@ -139,8 +139,11 @@ async fn bring_object_up_to_date(
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(false);
     };
+    // Whoever has created the layer's object also owns what a newer layer changes.
+    let creator = restore::creator(new.as_ref().unwrap_or(&own));
     let request = OwnRequest {
         body: &body,
+        manager: &creator,
         ..OwnRequest::new(verb, row, key.namespace().unwrap_or(""), key.name())
     };
     request.send(&context.registry, tenant).await?;

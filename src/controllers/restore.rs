@@ -6,6 +6,7 @@ use crate::client::{JSON_PATCH, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
+use polyplane_batteries::{CONTENT_MANAGER, root_ca};
 use polyplane_plane::{Flags, Key, ObjectRef};
 use polyplane_registry::{Tenant, Verb};
 
@@ -35,7 +36,8 @@ pub(crate) async fn namespace_content(
     let account = json!({"metadata": {"name": "default"}});
     ensure(context, tenant, "serviceaccounts", namespace, &account).await?;
     let certificates = tenant.settings.serving_ca.clone();
-    let wanted = json!({"metadata": {"name": ROOT_CA}, "data": {"ca.crt": certificates}});
+    let mut wanted = root_ca(&certificates);
+    wanted.set(&["metadata", "name"], ROOT_CA);
     ensure(context, tenant, "configmaps", namespace, &wanted).await?;
     let map = tenant
         .plane
@@ -49,6 +51,7 @@ pub(crate) async fn namespace_content(
         let own = OwnRequest {
             content_type: JSON_PATCH,
             body: &patch,
+            manager: CONTENT_MANAGER,
             ..OwnRequest::new(Verb::Patch, row, namespace, ROOT_CA)
         };
         own.send(&context.registry, tenant).await?;
@@ -79,6 +82,7 @@ async fn ensure(
         tenant,
         OwnRequest {
             body: object,
+            manager: CONTENT_MANAGER,
             ..OwnRequest::new(Verb::Create, row, namespace, "")
         },
     )
@@ -152,7 +156,7 @@ pub(crate) async fn recreate(
 }
 
 /// Returns the manager that has created a layer's object; empty if the object has no owners.
-fn creator(object: &Value) -> Str {
+pub(crate) fn creator(object: &Value) -> Str {
     let entries = object.items_at(&["metadata", "managedFields"]).iter();
     let mut creators = entries.filter(|entry| {
         entry.str_at(&["operation"]) == "Update" && entry.str_at(&["subresource"]).is_empty()

@@ -122,6 +122,9 @@ pub struct Companion {
     pub namespace: Option<Str>,
     /// Name.
     pub name: Str,
+    /// The manager of the fields that the server sets: that of upstream's program which writes such
+    /// objects, so that this program goes on with its own fields where it runs.
+    pub manager: &'static str,
     /// The change of the companion.
     pub change: CompanionChange,
 }

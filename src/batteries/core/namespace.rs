@@ -4,7 +4,7 @@ use crate::shared::object_metadata;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_apimachinery::{Value, json};
+use polyplane_apimachinery::{Str, Value, json};
 use polyplane_registry::strategy::{Companion, CompanionChange, Context, Strategy, age};
 use polyplane_registry::{Scope, metadata};
 
@@ -16,6 +16,9 @@ const CONTENT: &str = "kubernetes";
 const IMMORTAL: [&str; 3] = ["default", "kube-public", "kube-system"];
 /// The description in the ConfigMap with the root CA that every namespace has.
 const ROOT_CA_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
+
+/// The manager of what every namespace has: that of upstream's controllers which create it.
+pub const CONTENT_MANAGER: &str = "kube-controller-manager";
 
 /// Behaviour of Namespaces.
 #[derive(Debug)]
@@ -131,12 +134,10 @@ impl Strategy for Namespace {
             resource: resource.into(),
             namespace: Some(name.into()),
             name: companion_name.into(),
+            manager: CONTENT_MANAGER,
             change: CompanionChange::Ensure(tree),
         };
-        let root_ca = json!({
-            "metadata": {"annotations": {"kubernetes.io/description": ROOT_CA_TEXT}},
-            "data": {"ca.crt": (context.settings.serving_ca.clone())}
-        });
+        let root_ca = root_ca(&context.settings.serving_ca);
         vec![
             companion("serviceaccounts", "default", json!({"metadata": {}})),
             companion("configmaps", "kube-root-ca.crt", root_ca),
@@ -164,6 +165,14 @@ impl Strategy for Namespace {
             "this namespace may not be deleted",
         ))
     }
+}
+
+/// Returns the ConfigMap with the root CA that every namespace has, without its name.
+pub fn root_ca(certificates: &Str) -> Value {
+    json!({
+        "metadata": {"annotations": {"kubernetes.io/description": ROOT_CA_TEXT}},
+        "data": {"ca.crt": (certificates.clone())}
+    })
 }
 
 /// Sets the label with the name. A name that cannot be a label value is refused elsewhere.

@@ -94,9 +94,6 @@ pub fn exists(call: &Call<'_>, tree: &Value, present: &ObjectRef) -> ApiError {
     error
 }
 
-/// The manager of the fields that the server itself sets in other objects than the requested one.
-const OWN_MANAGER: &str = "polyplane";
-
 /// Adds the objects that are created and removed together with another one.
 ///
 /// # Errors
@@ -125,7 +122,7 @@ pub fn add_companions(
                     let live = run.call.stored_tree(&live)?;
                     // Companions are replaced to count something in their status.
                     let mut kind = ManagedKind::of(run.call, row, "status");
-                    fields::update(run, &mut kind, OWN_MANAGER, Some(&live), &mut tree)?;
+                    fields::update(run, &mut kind, companion.manager, Some(&live), &mut tree)?;
                 }
                 let put = put(run, row, key, &tree)?;
                 write.operations.push(put);
@@ -134,7 +131,7 @@ pub fn add_companions(
             CompanionChange::Ensure(mut tree) | CompanionChange::Create(mut tree) => {
                 fill_new(run, &mut tree, namespace, &companion.name);
                 let mut kind = ManagedKind::of(run.call, row, "");
-                fields::update(run, &mut kind, OWN_MANAGER, None, &mut tree)?;
+                fields::update(run, &mut kind, companion.manager, None, &mut tree)?;
                 write.claims.push(Claim::Absent(key.clone()));
                 let put = put(run, row, key, &tree)?;
                 write.operations.push(put);

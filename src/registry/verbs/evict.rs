@@ -192,6 +192,7 @@ impl ObjectDeletion for Evict<'_> {
                 resource: key.resource().into(),
                 namespace: key.namespace().map(Str::from),
                 name: key.name().into(),
+                manager: "kube-apiserver",
                 change: CompanionChange::Replace(tree),
             });
         }

@@ -307,6 +307,7 @@ fn companion(address: &str, change: CompanionChange) -> Companion {
         resource: "ipaddresses".into(),
         namespace: None,
         name: address.into(),
+        manager: "kube-apiserver",
         change,
     }
 }
