@@ -79,6 +79,7 @@ pattern!(NODE_PORT, r":3\d{4}/");
 pattern!(API_ACCESS, r"\bkube-api-access-[a-z0-9]{5}\b");
 pattern!(PREFIX_SENT, r#""generateName":\s*"([^"]+)""#);
 pattern!(QUOTED_VERSION, r#"(\\"resourceVersion\\":\\")(\d+)"#);
+pattern!(SCHEME, r#"(in scheme \\*")pkg/[\w/.-]+\.go:\d+"#);
 pattern!(AGE, r"^(\d+(ms|[smhdy]))+$");
 pattern!(RAW_VERSION, r#"("?resourceVersion"?:\s*")(\d+)(")"#);
 pattern!(RAW_ADDRESS, r#"("serverAddress":\s*")[^"]*""#);
@@ -120,7 +121,7 @@ impl Normalizer<'_> {
             step: step.name.clone(),
             request: step.title(),
             status: Some(status.as_u16()),
-            headers: self.headers(headers),
+            headers: self.headers(headers, &step.without_headers),
             body: Value::Null,
         }
     }
@@ -140,9 +141,10 @@ impl Normalizer<'_> {
         }
     }
 
-    fn headers(&mut self, headers: &HeaderMap) -> BTreeMap<String, String> {
+    fn headers(&mut self, headers: &HeaderMap, without: &[String]) -> BTreeMap<String, String> {
         let mut kept = BTreeMap::new();
-        for name in HEADERS_BY_VALUE {
+        let is_kept = |name: &&str| !without.iter().any(|other| other == name);
+        for name in HEADERS_BY_VALUE.into_iter().filter(is_kept) {
             let values: Vec<String> = headers
                 .get_all(name)
                 .iter()
@@ -156,7 +158,7 @@ impl Normalizer<'_> {
                 kept.insert(name.to_owned(), text);
             }
         }
-        for name in HEADERS_BY_PRESENCE {
+        for name in HEADERS_BY_PRESENCE.into_iter().filter(is_kept) {
             if let Some(value) = headers.get(name) {
                 let value = String::from_utf8_lossy(value.as_bytes());
                 let echoed = self.sent.contains(value.as_ref());
@@ -344,6 +346,7 @@ impl Normalizer<'_> {
             let symbol = symbol.unwrap_or(if sent { &found[2] } else { "<rv>" });
             format!("{}{symbol}", &found[1])
         });
+        let text = SCHEME.replace_all(&text, "$1<place>");
         let text = PEM.replace_all(&text, "<pem>");
         let text = HASH.replace_all(&text, "hash=<hash>");
         let text = TOKEN.replace_all(&text, "<token>");

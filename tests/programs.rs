@@ -69,6 +69,16 @@ impl Server {
         Self::start_reference_with(&[]).await
     }
 
+    /// Starts the reference with further flags of its API server.
+    ///
+    /// # Errors
+    /// See [`Self::start_reference`].
+    pub async fn start_reference_flagged(flags: &[String]) -> Result<Self> {
+        let mut all = vec!["--"];
+        all.extend(flags.iter().map(String::as_str));
+        Self::start_reference_with(&all).await
+    }
+
     /// Starts the reference without controllers, which would write to objects beside a test.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! `cargo run -p polyplane-tests --bin record` starts a reference of its own; `--kubeconfig` uses a
 //! running server; `--check` writes nothing and compares with the recordings.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -34,15 +35,7 @@ struct Arguments {
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    let (_server, kubeconfig) = match &arguments.kubeconfig {
-        Some(path) => (None, path.clone()),
-        None => {
-            let server = Server::start_reference().await?;
-            let kubeconfig = server.kubeconfig.clone();
-            (Some(server), kubeconfig)
-        }
-    };
-    let endpoint = Endpoint::from_kubeconfig(&kubeconfig, arguments.context.as_deref())?;
+    let mut references = References::default();
     let (mut scenarios, mut steps, mut different) = (0, 0, 0);
     for (name, path) in scenario_files()? {
         if !arguments.scenarios.is_empty() && !arguments.scenarios.contains(&name) {
@@ -50,6 +43,11 @@ async fn main() -> Result<()> {
         }
         let text = std::fs::read_to_string(&path)?;
         let scenario = Scenario::parse(&name, &text).with_context(|| format!("scenario {name}"))?;
+        let kubeconfig = match &arguments.kubeconfig {
+            Some(path) => path.clone(),
+            None => references.with_flags(&scenario.reference_flags).await?,
+        };
+        let endpoint = Endpoint::from_kubeconfig(&kubeconfig, arguments.context.as_deref())?;
         let answered = run(&scenario, &endpoint).await?;
         scenarios += 1;
         steps += answered.steps.len();
@@ -71,4 +69,22 @@ async fn main() -> Result<()> {
         bail!("{different} differences");
     }
     Ok(())
+}
+
+/// The references that run, by the flags that scenarios need.
+#[derive(Default)]
+struct References(BTreeMap<Vec<String>, Server>);
+
+impl References {
+    /// Returns the kubeconfig of the reference with these flags, and starts it first if it does not
+    /// run.
+    async fn with_flags(&mut self, flags: &[String]) -> Result<PathBuf> {
+        if let Some(server) = self.0.get(flags) {
+            return Ok(server.kubeconfig.clone());
+        }
+        let server = Server::start_reference_flagged(flags).await?;
+        let kubeconfig = server.kubeconfig.clone();
+        self.0.insert(flags.to_vec(), server);
+        Ok(kubeconfig)
+    }
 }

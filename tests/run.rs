@@ -19,7 +19,7 @@ use crate::connection::{Answer, Ask, Connection};
 use crate::golden::{Golden, Recorded};
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 use crate::normalize::Normalizer;
-use crate::scenario::{Action, Condition, Namespace, Record, Scenario, Step};
+use crate::scenario::{Action, Condition, Namespace, Record, Removals, Scenario, Step};
 use crate::scenario::{Template, Variables, Watch, WatchEnd};
 use crate::symbols::Symbols;
 
@@ -91,7 +91,7 @@ impl Run<'_> {
             Action::Send(template) => self.send(template).await?,
             Action::Until(template, condition) => self.until(template, condition).await?,
             Action::Watch(template, watch) => return self.watch(step, template, watch).await,
-            Action::Join(name) => return self.join(step, name).await,
+            Action::Join(name, removals) => return self.join(step, name, *removals).await,
         };
         self.capture(step, &answer);
         if !matches!(step.record, Record::Nothing | Record::Cleanup) {
@@ -201,7 +201,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn join(&mut self, step: &Step, name: &str) -> Result<()> {
+    async fn join(&mut self, step: &Step, name: &str, removals: Removals) -> Result<()> {
         // A watch that was refused has been recorded as an answer, and has no events.
         let Some(mut watch) = self.watches.remove(name) else {
             return Ok(());
@@ -213,7 +213,7 @@ impl Run<'_> {
                 break "complete";
             }
             match timeout_at(deadline, watch.events.recv()).await {
-                Ok(Some(event)) => events.push(event),
+                Ok(Some(event)) => events.extend(shown(event, removals)),
                 Ok(None) => break "closed by the server",
                 Err(_) => break "no further event in time",
             }
@@ -321,6 +321,28 @@ async fn read_events(mut body: Incoming, events: mpsc::Sender<Value>) {
         let last = json!({"unterminated": String::from_utf8_lossy(&rest)});
         drop(events.send(last).await);
     }
+}
+
+/// Returns an event as it is recorded; `None` for one that is left out.
+fn shown(mut event: Value, removals: Removals) -> Option<Value> {
+    let mark = "/object/metadata/deletionGracePeriodSeconds";
+    let is_marked = event.pointer(mark).and_then(Value::as_i64) == Some(0);
+    if removals == Removals::AsSent || !is_marked {
+        return Some(event);
+    }
+    if event["type"] != "DELETED" {
+        return None;
+    }
+    if let Some(Value::Object(metadata)) = event.pointer_mut("/object/metadata") {
+        metadata.remove("deletionGracePeriodSeconds");
+        metadata.remove("deletionTimestamp");
+        // The mark counts as a change.
+        let generation = metadata.get("generation").and_then(Value::as_i64);
+        if let Some(generation) = generation {
+            metadata.insert("generation".to_owned(), json!(generation - 1));
+        }
+    }
+    Some(event)
 }
 
 fn event(line: &[u8]) -> Value {

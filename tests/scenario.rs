@@ -31,6 +31,8 @@ pub struct Scenario {
     pub name: String,
     /// Whether the runner creates a namespace for the scenario.
     pub namespace: Namespace,
+    /// The flags of the reference's API server that the scenario needs beyond the usual ones.
+    pub reference_flags: Vec<String>,
     /// `@let` definitions in order.
     pub lets: Vec<(String, String)>,
     /// The steps in order; cleanup steps are last.
@@ -57,6 +59,8 @@ pub struct Step {
     pub captures: Vec<(String, String)>,
     /// The recorded part of the answer.
     pub record: Record,
+    /// Names of headers that are not recorded.
+    pub without_headers: Vec<String>,
 }
 
 /// The action of a step.
@@ -69,7 +73,7 @@ pub enum Action {
     /// Opens a watch that runs beside the following steps.
     Watch(Template, Watch),
     /// Collects the events of a watch that an earlier step opened.
-    Join(String),
+    Join(String, Removals),
 }
 
 /// A request in which `{{…}}` is not yet filled.
@@ -103,6 +107,16 @@ pub enum WatchEnd {
     Events(usize),
     /// When the server ends the stream.
     Closed,
+}
+
+/// How the events of a watch record the removal of an object that waits for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removals {
+    /// As the events that came.
+    AsSent,
+    /// As one event: the event before it, which marks the object as deleted without a grace period,
+    /// is left out, and so is the mark in the last event.
+    OneEvent,
 }
 
 /// The condition of an `@until`.
@@ -145,6 +159,7 @@ impl Scenario {
         let mut scenario = Self {
             name: name.to_owned(),
             namespace: Namespace::Own,
+            reference_flags: Vec::new(),
             lets: Vec::new(),
             steps: Vec::new(),
         };
@@ -180,6 +195,10 @@ impl Scenario {
                         .push((name.trim().to_owned(), value.trim().to_owned()));
                 }
                 Some(("@namespace", "none")) => self.namespace = Namespace::None,
+                Some(("@reference", flags)) => {
+                    let flags = flags.split_whitespace().map(str::to_owned);
+                    self.reference_flags.extend(flags);
+                }
                 _ => bail!("cannot understand {line:?}"),
             }
         }
@@ -192,7 +211,7 @@ impl Scenario {
             .steps
             .iter()
             .filter_map(|step| match &step.action {
-                Action::Join(name) => Some(name.clone()),
+                Action::Join(name, _) => Some(name.clone()),
                 _ => None,
             })
             .collect();
@@ -207,9 +226,10 @@ impl Scenario {
             .collect();
         self.steps.extend(open.into_iter().map(|name| Step {
             name: format!("events of {name}"),
-            action: Action::Join(name),
+            action: Action::Join(name, Removals::AsSent),
             captures: Vec::new(),
             record: Record::Full,
+            without_headers: Vec::new(),
         }));
     }
 }
@@ -221,7 +241,7 @@ impl Step {
             Action::Send(ask) | Action::Until(ask, _) | Action::Watch(ask, _) => {
                 format!("{} {}", ask.method, ask.path)
             }
-            Action::Join(name) => format!("join {name}"),
+            Action::Join(name, _) => format!("join {name}"),
         }
     }
 }
@@ -268,7 +288,9 @@ fn step(name: &str, part: &str) -> Result<Step> {
         caller,
     };
     let action = match (draft.join, draft.watch, draft.until) {
-        (Some(name), None, None) if template.method.is_empty() => Action::Join(name),
+        (Some(name), None, None) if template.method.is_empty() => {
+            Action::Join(name, draft.removals)
+        }
         (None, watch, until) if !template.method.is_empty() => match (watch, until) {
             (Some(watch), None) => Action::Watch(template, watch),
             (None, Some(condition)) => Action::Until(template, condition),
@@ -282,6 +304,7 @@ fn step(name: &str, part: &str) -> Result<Step> {
         action,
         captures: draft.captures,
         record: draft.record,
+        without_headers: draft.without_headers,
     })
 }
 
@@ -292,8 +315,10 @@ struct Draft {
     captures: Vec<(String, String)>,
     watch: Option<Watch>,
     join: Option<String>,
+    removals: Removals,
     until: Option<Condition>,
     record: Record,
+    without_headers: Vec<String>,
     caller: crate::kubeconfig::Caller,
 }
 
@@ -305,8 +330,10 @@ impl Default for Draft {
             captures: Vec::new(),
             watch: None,
             join: None,
+            removals: Removals::AsSent,
             until: None,
             record: Record::Full,
+            without_headers: Vec::new(),
             caller: crate::kubeconfig::Caller::Admin,
         }
     }
@@ -355,6 +382,8 @@ impl Draft {
                 });
             }
             "join" => self.join = Some(rest.to_owned()),
+            "one-removal" => self.removals = Removals::OneEvent,
+            "without" => self.without_headers = pointers(),
             "until" => self.until = Some(condition(rest)?),
             "anonymous" => self.caller = crate::kubeconfig::Caller::Anonymous,
             "raw" => self.record = Record::Raw,
