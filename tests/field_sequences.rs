@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use polyplane_tests::kubeconfig::Endpoint;
-use polyplane_tests::programs::{Server, create_plane, has_reference};
+use polyplane_tests::programs::{Server, create_plane_without_controllers, has_reference};
 use polyplane_tests::sequences::features::Tally;
 use polyplane_tests::sequences::kinds::{self, Kind, LEFT_OUT};
 use polyplane_tests::sequences::play::{ACCEPTED, Pair};
@@ -69,7 +69,7 @@ async fn servers() -> Result<(Vec<Server>, Endpoint, Endpoint)> {
         }
     };
     let name = format!("sequences-{}", std::process::id());
-    let plane = create_plane(&root, &name).await?;
+    let plane = create_plane_without_controllers(&root, &name).await?;
     Ok((started, reference, plane))
 }
 

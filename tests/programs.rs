@@ -257,9 +257,24 @@ pub fn ask(method: Method, path: &str, body: &Value) -> Ask {
 /// # Errors
 /// Returns an error if the root plane refuses the plane, or the plane does not become Ready.
 pub async fn create_plane(root: &Endpoint, name: &str) -> Result<Endpoint> {
+    create_plane_of(root, name, &json!({})).await
+}
+
+/// Creates a plane where no controller changes what a test writes, as in a kube-apiserver without a
+/// controller manager.
+///
+/// # Errors
+/// Returns the errors of [`create_plane`].
+pub async fn create_plane_without_controllers(root: &Endpoint, name: &str) -> Result<Endpoint> {
+    let spec = json!({"controllers": ["-garbage-collector-controller"]});
+    create_plane_of(root, name, &spec).await
+}
+
+async fn create_plane_of(root: &Endpoint, name: &str, spec: &Value) -> Result<Endpoint> {
     let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
     let body = json!({
         "apiVersion": "polyplane.dev/v1alpha1", "kind": "ControlPlane", "metadata": {"name": name},
+        "spec": spec,
     });
     let made = connection
         .send(ask(Method::POST, CONTROL_PLANES, &body))

@@ -36,7 +36,7 @@ mod shared;
 mod storage;
 mod storagemigration;
 
-pub use crate::core::namespace::{CONTENT_MANAGER, root_ca};
+pub use crate::core::namespace::root_ca;
 use battery::Battery;
 use polyplane_plane::Index;
 use polyplane_registry::Strategy;

@@ -4,6 +4,7 @@
 //! of the generated ones.
 
 pub mod control_plane;
+pub mod controllers;
 pub mod fence;
 
 use crate::battery::{Battery, Kind};

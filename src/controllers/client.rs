@@ -1,10 +1,12 @@
-//! Requests of the reconcilers to the registry, as the user `system:apiserver`. This module does
-//! not know the purpose of a request.
+//! Requests of the reconcilers to the registry. A reconciler that does what one of upstream's
+//! controllers does acts as that controller's service account, and the plane's roles decide whether
+//! it may; the others act as `system:apiserver`. This module does not know the purpose of a request.
 
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_auth::UserInfo;
+use polyplane_auth::{Subject, UserInfo};
+use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::ObjectRef;
 use polyplane_registry::kinds::conversion;
 use polyplane_registry::request::call::tree_of;
@@ -23,9 +25,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// from other managers.
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
 
-/// The media type of a JSON patch.
-pub(crate) const JSON_PATCH: &str = "application/json-patch+json";
-
 /// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
     /// The verb.
@@ -42,8 +41,10 @@ pub(crate) struct OwnRequest<'a> {
     pub(crate) content_type: &'a str,
     /// The body; null for none.
     pub(crate) body: &'a Value,
-    /// The manager that owns the fields that the request changes; empty for this program.
+    /// The manager that owns the fields that the request changes; empty for that of the actor.
     pub(crate) manager: &'a str,
+    /// The controller that acts; `None` for the server itself.
+    pub(crate) actor: Option<Controller>,
 }
 
 impl<'a> OwnRequest<'a> {
@@ -58,7 +59,51 @@ impl<'a> OwnRequest<'a> {
             content_type: "application/json",
             body,
             manager: "",
+            actor: None,
         }
+    }
+
+    /// Returns a request of a controller.
+    pub(crate) fn of(
+        actor: Controller,
+        verb: Verb,
+        row: &'a Resource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Self {
+        Self {
+            manager: actor.manager(),
+            actor: Some(actor),
+            ..Self::new(verb, row, namespace, name)
+        }
+    }
+
+    /// Returns the user that acts, and what the plane grants.
+    ///
+    /// # Errors
+    /// Returns 403 if the plane's roles do not allow this to the controller.
+    async fn authorize(
+        &self,
+        registry: &Registry,
+        tenant: &Tenant,
+        deadline: Instant,
+    ) -> Result<(Arc<UserInfo>, GrantedAccess), ApiError> {
+        let Some(actor) = self.actor else {
+            let server = UserInfo::new("system:apiserver", &["system:masters"]);
+            return Ok((Arc::new(server), GrantedAccess::of_every_cut()));
+        };
+        let user = Arc::new(user_of(actor));
+        let subject = Subject::Resource {
+            group: &self.row.group,
+            version: &self.row.version,
+            resource: &self.row.name,
+            subresource: self.subresource,
+            namespace: self.namespace,
+            name: self.name,
+        };
+        let mut check = registry.access_check(tenant, deadline);
+        check.pass(&user, self.verb.name(), subject).await?;
+        Ok((user, check.granted()))
     }
 
     pub(crate) async fn send(
@@ -79,6 +124,8 @@ impl<'a> OwnRequest<'a> {
         if self.content_type == APPLY {
             query.push(("force".to_owned(), "true".to_owned()));
         }
+        let deadline = Instant::now() + PATIENCE;
+        let (user, granted) = self.authorize(registry, tenant, deadline).await?;
         let request = ResourceRequest {
             verb: self.verb,
             group: self.row.group.clone(),
@@ -92,13 +139,23 @@ impl<'a> OwnRequest<'a> {
             content_type: (!body.is_empty()).then(|| self.content_type.to_owned()),
             user_agent: "polyplane".to_owned(),
             body,
-            user: Arc::new(UserInfo::new("system:apiserver", &["system:masters"])),
-            granted: GrantedAccess::of_every_cut(),
-            deadline: Instant::now() + PATIENCE,
+            user,
+            granted,
+            deadline,
             seats: None,
         };
         registry.handle(tenant, &request).await
     }
+}
+
+/// Returns the service account that a controller acts as.
+fn user_of(actor: Controller) -> UserInfo {
+    let name = format!("system:serviceaccount:kube-system:{}", actor.account());
+    let groups = [
+        "system:serviceaccounts",
+        "system:serviceaccounts:kube-system",
+    ];
+    UserInfo::new(name, &groups).authenticated()
 }
 
 /// Returns the tree of a stored object, in the version that its kind is stored in today.

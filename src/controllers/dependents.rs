@@ -11,12 +11,14 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
+use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start, YieldBudget};
 use polyplane_registry::services::Removal;
 use polyplane_registry::{Kinds, Scope, Tenant, Verb};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
+const ACTOR: Controller = Controller::GarbageCollector;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 /// Owners of owners that are followed to find a circle, at most. Without the limit a long chain of
@@ -350,7 +352,7 @@ async fn send(
     let own = OwnRequest {
         content_type,
         body,
-        ..OwnRequest::new(verb, row, key.namespace().unwrap_or(""), key.name())
+        ..OwnRequest::of(ACTOR, verb, row, key.namespace().unwrap_or(""), key.name())
     };
     match own.send(&context.registry, tenant).await {
         Ok(_) => Ok(()),

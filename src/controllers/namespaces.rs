@@ -6,11 +6,14 @@ use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
+use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::{Kinds, Resource, Scope, Tenant, Verb};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::SystemTime;
+
+const ACTOR: Controller = Controller::Namespace;
 
 /// Deletes the content of the namespace, then the namespace.
 pub(crate) async fn empty(
@@ -85,7 +88,7 @@ async fn delete_content(
         }
         let all = OwnRequest {
             body: &options,
-            ..OwnRequest::new(Verb::DeleteCollection, row, namespace, "")
+            ..OwnRequest::of(ACTOR, Verb::DeleteCollection, row, namespace, "")
         };
         drop(all.send(&context.registry, tenant).await?);
         left += tenant.plane.snapshot().count(&prefix);
@@ -116,7 +119,7 @@ async fn report(
     left: &BTreeMap<String, Vec<ObjectRef>>,
 ) -> Result<(), ApiError> {
     let conditions = conditions_of(left)?;
-    let known = tree(&tenant.kinds(), namespace)?;
+    let mut known = tree(&tenant.kinds(), namespace)?;
     let same = |old: &[Value]| {
         old.len() == conditions.len()
             && old.iter().zip(&conditions).all(|(old, new)| {
@@ -128,14 +131,12 @@ async fn report(
     if same(known.items_at(&["status", "conditions"])) {
         return Ok(());
     }
-    let mut patch = Value::object();
-    patch.set(&["status", "conditions"], conditions);
+    known.set(&["status", "conditions"], conditions);
     let row = row(tenant)?;
     let own = OwnRequest {
         subresource: "status",
-        content_type: "application/merge-patch+json",
-        body: &patch,
-        ..OwnRequest::new(Verb::Patch, row, "", namespace.key().name())
+        body: &known,
+        ..OwnRequest::of(ACTOR, Verb::Update, row, "", namespace.key().name())
     };
     own.send(&context.registry, tenant).await.map(drop)
 }
@@ -233,7 +234,7 @@ async fn finalize(
     let own = OwnRequest {
         subresource: "finalize",
         body: &object,
-        ..OwnRequest::new(Verb::Update, row(tenant)?, "", name)
+        ..OwnRequest::of(ACTOR, Verb::Update, row(tenant)?, "", name)
     };
     own.send(&context.registry, tenant).await?;
     Ok(Progress::Done)

@@ -2,10 +2,11 @@
 //! claims that no pod uses, volumes that are not bound, attributes classes that nothing names.
 //! Admission adds these finalizers. This module does not decide when a reconciler runs.
 
-use crate::client::{JSON_PATCH, OwnRequest, tree};
+use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value, json};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
 use polyplane_registry::{Kinds, Tenant, Verb};
 
@@ -43,6 +44,14 @@ impl Protected {
         }
     }
 
+    fn controller(self) -> Controller {
+        match self {
+            Self::Claim => Controller::PersistentVolumeClaimProtection,
+            Self::Volume => Controller::PersistentVolumeProtection,
+            Self::AttributesClass => Controller::VolumeAttributesClassProtection,
+        }
+    }
+
     fn of(key: &Key) -> Option<Self> {
         let is_it = |kind: &Self| (key.group(), key.resource()) == (kind.group(), kind.resource());
         Self::ALL.into_iter().find(is_it)
@@ -51,6 +60,11 @@ impl Protected {
     fn objects(self) -> Prefix {
         Prefix::resource(self.group(), self.resource())
     }
+}
+
+/// Returns the controller that lets an object go.
+pub(crate) fn controller(key: &Key) -> Option<Controller> {
+    Protected::of(key).map(Protected::controller)
 }
 
 /// Returns the protected objects that a write may have freed.
@@ -141,14 +155,13 @@ pub(crate) async fn release(
         return Ok(Progress::Done);
     };
     let kinds = tenant.kinds();
-    let tree = tree(&kinds, &object)?;
-    let finalizers = tree.items_at(&["metadata", "finalizers"]);
-    let position = finalizers
-        .iter()
-        .position(|name| name.as_str() == Some(kind.finalizer()));
-    let Some(position) = position.filter(|_| object.flags().has(Flags::DELETING)) else {
+    let mut tree = tree(&kinds, &object)?;
+    let mut finalizers = tree.items_at(&["metadata", "finalizers"]).to_vec();
+    let before = finalizers.len();
+    finalizers.retain(|name| name.as_str() != Some(kind.finalizer()));
+    if finalizers.len() == before || !object.flags().has(Flags::DELETING) {
         return Ok(Progress::Done);
-    };
+    }
     let is_used = match kind {
         Protected::Claim => is_used_by_pods(&kinds, &cut, key, &tree)?,
         Protected::Volume => tree.str_at(&["status", "phase"]) == "Bound",
@@ -160,15 +173,11 @@ pub(crate) async fn release(
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(Progress::Done);
     };
-    let path = format!("/metadata/finalizers/{position}");
-    let patch = json!([
-        {"op": "test", "path": (path.clone()), "value": (kind.finalizer())},
-        {"op": "remove", "path": path}
-    ]);
+    tree.set(&["metadata", "finalizers"], finalizers);
+    let namespace = key.namespace().unwrap_or("");
     let own = OwnRequest {
-        content_type: JSON_PATCH,
-        body: &patch,
-        ..OwnRequest::new(Verb::Patch, row, key.namespace().unwrap_or(""), key.name())
+        body: &tree,
+        ..OwnRequest::of(kind.controller(), Verb::Update, row, namespace, key.name())
     };
     own.send(&context.registry, tenant).await?;
     Ok(Progress::Done)

@@ -1,17 +1,19 @@
 //! Writes what the objects of a namespace take into the status of its quotas. Admission enforces
 //! the quotas without it. This module does not decide when a reconciler runs.
 
-use crate::client::{JSON_PATCH, OwnRequest, tree};
+use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_admission::quota_status;
 use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::{Str, Value, json};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::{Key, Prefix, Start};
 use polyplane_registry::{Tenant, Verb};
 use std::time::SystemTime;
 
+const ACTOR: Controller = Controller::ResourceQuota;
 const RESOURCE: &str = "resourcequotas";
 
 /// Returns the namespace whose quotas a write may have changed.
@@ -44,19 +46,16 @@ pub(crate) async fn count(
     let row = tenant.base.stored("", RESOURCE);
     let row = row.ok_or_else(|| ApiError::internal("quotas are not served"))?;
     for quota in cut.range(&Prefix::namespaced("", RESOURCE, namespace), Start::First) {
-        let present = tree(&kinds, &quota)?;
+        let mut present = tree(&kinds, &quota)?;
         let status = quota_status(&cut, &present, now);
         if is_same(&present["status"], &status) {
             continue;
         }
-        let patch = json!([{"op": "add", "path": "/status", "value": status}]);
+        present.set(&["status"], status);
         let own = OwnRequest {
             subresource: "status",
-            content_type: JSON_PATCH,
-            body: &patch,
-            // As upstream's controller is called, so that it goes on with its own fields if it runs.
-            manager: "kube-controller-manager",
-            ..OwnRequest::new(Verb::Patch, row, namespace, quota.key().name())
+            body: &present,
+            ..OwnRequest::of(ACTOR, Verb::Update, row, namespace, quota.key().name())
         };
         match own.send(&context.registry, tenant).await {
             // Somebody deletes the quota.

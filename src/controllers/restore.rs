@@ -2,21 +2,23 @@
 //! config map `kube-root-ca.crt`, the default service account, objects of the layer. This module
 //! does not decide when a reconciler runs.
 
-use crate::client::{JSON_PATCH, OwnRequest, tree};
+use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_batteries::{CONTENT_MANAGER, root_ca};
-use polyplane_plane::{Flags, Key, ObjectRef};
+use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
+use polyplane_batteries::root_ca;
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::{Tenant, Verb};
 
 const ROOT_CA: &str = "kube-root-ca.crt";
+const ACCOUNT: &str = "default";
 
 /// Returns true for the objects that every namespace has.
 pub(crate) fn is_namespace_content(key: &Key) -> bool {
     matches!(
         (key.resource(), key.name()),
-        ("configmaps", ROOT_CA) | ("serviceaccounts", "default")
+        ("configmaps", ROOT_CA) | ("serviceaccounts", ACCOUNT)
     )
 }
 
@@ -25,43 +27,82 @@ pub(crate) async fn namespace_content(
     context: &ReconcilerContext,
     tenant: &Tenant,
     namespace: &str,
+    controllers: Controllers,
 ) -> Result<Progress, ApiError> {
+    if !takes_content(tenant, namespace) {
+        return Ok(Progress::Done);
+    }
+    if controllers.has(Controller::ServiceAccount) {
+        let account = json!({"metadata": {"name": (ACCOUNT)}});
+        let (actor, resource) = (Controller::ServiceAccount, "serviceaccounts");
+        ensure(context, tenant, actor, resource, namespace, &account).await?;
+    }
+    if controllers.has(Controller::RootCaCertificatePublisher) {
+        publish(context, tenant, namespace).await?;
+    }
+    Ok(Progress::Done)
+}
+
+/// Returns the namespaces that lack an object which every namespace has.
+pub(crate) fn incomplete(tenant: &Tenant) -> Vec<Str> {
+    let cut = tenant.plane.snapshot();
+    let lacks = |namespace: &ObjectRef| {
+        let name = namespace.key().name();
+        let content = [("configmaps", ROOT_CA), ("serviceaccounts", ACCOUNT)];
+        let lacks_one = content.iter().any(|(resource, object)| {
+            cut.get(&Key::new("", resource, Some(name), object))
+                .is_none()
+        });
+        lacks_one && !namespace.flags().has(Flags::TERMINATING)
+    };
+    cut.range(&Prefix::resource("", "namespaces"), Start::First)
+        .filter(lacks)
+        .map(|namespace| namespace.key().name().into())
+        .collect()
+}
+
+/// Returns whether objects can be created in a namespace.
+fn takes_content(tenant: &Tenant, namespace: &str) -> bool {
     let holder = tenant
         .plane
         .snapshot()
         .get(&Key::new("", "namespaces", None, namespace));
-    if holder.is_none_or(|holder| holder.flags().has(Flags::TERMINATING)) {
-        return Ok(Progress::Done);
-    }
-    let account = json!({"metadata": {"name": "default"}});
-    ensure(context, tenant, "serviceaccounts", namespace, &account).await?;
+    holder.is_some_and(|holder| !holder.flags().has(Flags::TERMINATING))
+}
+
+/// Creates or corrects the config map with the server's certificates.
+async fn publish(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    namespace: &str,
+) -> Result<(), ApiError> {
+    let actor = Controller::RootCaCertificatePublisher;
     let certificates = tenant.settings.serving_ca.clone();
     let mut wanted = root_ca(&certificates);
     wanted.set(&["metadata", "name"], ROOT_CA);
-    ensure(context, tenant, "configmaps", namespace, &wanted).await?;
+    ensure(context, tenant, actor, "configmaps", namespace, &wanted).await?;
     let map = tenant
         .plane
         .snapshot()
         .get(&Key::new("", "configmaps", Some(namespace), ROOT_CA));
     let known = map.map(|map| tree(&tenant.kinds(), &map)).transpose()?;
-    if known.is_some_and(|known| known["data"] != wanted["data"]) {
+    if let Some(mut known) = known.filter(|known| known["data"] != wanted["data"]) {
+        known.set(&["data"], wanted["data"].clone());
         let row = tenant.base.stored("", "configmaps");
         let row = row.ok_or_else(|| ApiError::internal("configmaps are not served"))?;
-        let patch = json!([{"op": "add", "path": "/data", "value": (wanted["data"].clone())}]);
         let own = OwnRequest {
-            content_type: JSON_PATCH,
-            body: &patch,
-            manager: CONTENT_MANAGER,
-            ..OwnRequest::new(Verb::Patch, row, namespace, ROOT_CA)
+            body: &known,
+            ..OwnRequest::of(actor, Verb::Update, row, namespace, ROOT_CA)
         };
         own.send(&context.registry, tenant).await?;
     }
-    Ok(Progress::Done)
+    Ok(())
 }
 
 async fn ensure(
     context: &ReconcilerContext,
     tenant: &Tenant,
+    actor: Controller,
     resource: &str,
     namespace: &str,
     object: &Value,
@@ -82,27 +123,24 @@ async fn ensure(
         tenant,
         OwnRequest {
             body: object,
-            manager: CONTENT_MANAGER,
-            ..OwnRequest::new(Verb::Create, row, namespace, "")
+            ..OwnRequest::of(actor, Verb::Create, row, namespace, "")
         },
     )
     .await
 }
 
-/// Creates an object. Succeeds also if the object exists already or its namespace does not.
+/// Creates an object. Succeeds also if the object exists already or its namespace does not, or is
+/// being deleted.
 async fn create(
     context: &ReconcilerContext,
     tenant: &Tenant,
     own: OwnRequest<'_>,
 ) -> Result<(), ApiError> {
+    let namespace = own.namespace;
     match own.send(&context.registry, tenant).await {
         Ok(_) => Ok(()),
-        Err(error)
-            if matches!(
-                error.reason,
-                Reason::AlreadyExists | Reason::NotFound | Reason::Forbidden
-            ) =>
-        {
+        Err(error) if matches!(error.reason, Reason::AlreadyExists | Reason::NotFound) => Ok(()),
+        Err(error) if error.reason == Reason::Forbidden && !takes_content(tenant, namespace) => {
             Ok(())
         }
         Err(error) => Err(error),

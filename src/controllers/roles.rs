@@ -9,10 +9,10 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::rbac::index::GROUP;
 use polyplane_auth::rbac::policy_rule::PolicyRule;
+use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_registry::{Tenant, Verb, roles};
 
-/// The manager of the rules.
-const MANAGER: &str = "clusterrole-aggregation-controller";
+const ACTOR: Controller = Controller::ClusterRoleAggregation;
 /// The resource of aggregated roles.
 const RESOURCE: &str = "clusterroles";
 
@@ -44,8 +44,7 @@ pub(crate) async fn aggregate(
         let apply = OwnRequest {
             content_type: APPLY,
             body: &body,
-            manager: MANAGER,
-            ..OwnRequest::new(Verb::Patch, row, "", &name)
+            ..OwnRequest::of(ACTOR, Verb::Patch, row, "", &name)
         };
         apply.send(&context.registry, tenant).await?;
     }

@@ -5,8 +5,9 @@ use crate::dependents::{self, DependentWork, Dependents};
 use crate::{control_planes, flow_schemas, layers, namespaces, protection, quotas, restore, roles};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
-use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_batteries::bootstrap::{Release, Restore};
+use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::services::Removal;
@@ -58,10 +59,32 @@ pub(crate) enum WorkItem {
     Belonging(DependentWork),
 }
 
+impl WorkItem {
+    /// Returns the controller whose work it is; `None` if it is the server's own, or of several.
+    fn controller(&self) -> Option<Controller> {
+        match self {
+            Self::Namespace(_) => Some(Controller::Namespace),
+            Self::Aggregation => Some(Controller::ClusterRoleAggregation),
+            Self::Quotas(_) => Some(Controller::ResourceQuota),
+            Self::Protected(key) => protection::controller(key),
+            Self::Belonging(_) => Some(Controller::GarbageCollector),
+            Self::NamespaceContent(_)
+            | Self::Bootstrap(_)
+            | Self::FlowSchemas
+            | Self::ControlPlane(_)
+            | Self::Layer
+            | Self::Survey => None,
+        }
+    }
+}
+
 /// Facts about a plane that reconcilers need and that are not in the plane itself.
 pub trait PlaneInfo: Send + Sync {
     /// Returns what is needed to delete the plane of this name; `None` once the plane is gone.
     fn birth(&self, name: &str) -> Option<Birth>;
+
+    /// Returns the controllers that the owner of the plane with this id runs.
+    fn controllers(&self, id: &str) -> Controllers;
 }
 
 /// Everything that reconcilers use.
@@ -138,10 +161,22 @@ impl Reconcilers {
         }
     }
 
-    /// Returns true for objects of the layer that are recreated at once.
+    /// Returns true for objects of the layer that are recreated at once, but not for those that
+    /// every namespace has.
     fn is_restored(&self, key: &Key) -> bool {
+        if restore::is_namespace_content(key) {
+            return false;
+        }
         let release = self.context.get().map(|context| &context.release);
         release.is_some_and(|release| release.restore(key) == Some(Restore::Now))
+    }
+
+    /// Searches a plane for the work of controllers that may have been switched on.
+    pub fn controllers_changed(self: &Arc<Self>, tenant: &Tenant) {
+        self.plane_woke(tenant);
+        for namespace in restore::incomplete(tenant) {
+            self.add(tenant, WorkItem::NamespaceContent(namespace));
+        }
     }
 
     /// Searches a plane that was just loaded for pending work.
@@ -212,6 +247,8 @@ impl Reconcilers {
                 Ok(Progress::Done | Progress::Waiting) => None,
                 // The plane has another owner now, which searches the plane for this work.
                 Err(error) if error.is_moved() => None,
+                // Somebody else has changed the object meanwhile.
+                Err(error) if error.reason == Reason::Conflict => Some(PAUSE_FIRST),
                 Err(error) => {
                     tracing::warn!(plane = tenant.plane.id(), ?item, %error, "a reconciler failed");
                     Some(pause)
@@ -247,10 +284,15 @@ impl Reconcilers {
         let Some(context) = self.context.get() else {
             return Ok(Progress::Done);
         };
+        let controllers = context.info.controllers(tenant.plane.id());
+        if item.controller().is_some_and(|one| !controllers.has(one)) {
+            // Once it is switched on, the plane is searched for this work.
+            return Ok(Progress::Done);
+        }
         match item {
             WorkItem::Namespace(name) => namespaces::empty(context, tenant, name).await,
             WorkItem::NamespaceContent(name) => {
-                restore::namespace_content(context, tenant, name).await
+                restore::namespace_content(context, tenant, name, controllers).await
             }
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,

@@ -21,13 +21,16 @@ use polyplane_ring::Pin;
 use polyplane_storage::{
     RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch, WatchEnd, prefix_end,
 };
-use tokio::sync::watch;
+use tokio::sync::{broadcast, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Pause between two attempts to follow a store that does not answer. A shorter one would load that
 /// store.
 const RETRY: Duration = Duration::from_millis(100);
+
+/// Changes of switches that wait for a slow receiver. One that lags further looks at all planes.
+const SWITCHES_MAX: usize = 256;
 
 /// The data of a plane, as an object of the directory's resource has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +43,8 @@ pub struct DirectoryRow {
     pub born_at: Str,
     /// The replica or zone where the plane's user wants it.
     pub pin: Pin,
+    /// Bits of the embedder, which the directory only tells apart.
+    pub switches: u32,
 }
 
 /// Reads a row out of an object's canonical bytes; returns `None` if the object is no plane's.
@@ -59,6 +64,8 @@ pub struct DirectoryEntry {
     pub born_at: Str,
     /// The replica or zone where the plane's user wants it.
     pub pin: Pin,
+    /// Bits of the embedder, which the directory only tells apart.
+    pub switches: u32,
     /// The version of the first put of the plane's object.
     pub born: Version,
     /// The revision of that put in this store. In a copied store it is not that of the version.
@@ -115,6 +122,8 @@ pub struct Directory {
     changes: watch::Sender<u64>,
     /// Increased whenever the pin of a known plane changes.
     pins: watch::Sender<u64>,
+    /// The ids of known planes whose switches change.
+    switches: broadcast::Sender<Str>,
     failure: Mutex<Option<String>>,
     /// True if some row was skipped because it could not be decoded.
     skipped: AtomicBool,
@@ -142,6 +151,7 @@ impl Directory {
             reached: watch::Sender::new(Revision(0)),
             changes: watch::Sender::new(0),
             pins: watch::Sender::new(0),
+            switches: broadcast::Sender::new(SWITCHES_MAX),
             failure: Mutex::new(None),
             skipped: AtomicBool::new(false),
         });
@@ -207,6 +217,13 @@ impl Directory {
     #[must_use]
     pub fn pin_changes(&self) -> watch::Receiver<u64> {
         self.pins.subscribe()
+    }
+
+    /// Returns a receiver of the ids of planes whose switches change. A receiver that lags has to
+    /// look at all planes.
+    #[must_use]
+    pub fn switch_changes(&self) -> broadcast::Receiver<Str> {
+        self.switches.subscribe()
     }
 
     /// Returns the reason why the directory does not follow the store at the moment, if it does
@@ -317,10 +334,16 @@ impl Directory {
             at = reply.revision;
             request = page.next_page(&reply);
         }
-        *self.rows.write() = rows;
+        let earlier = std::mem::replace(&mut *self.rows.write(), rows);
         self.advance(at);
         self.notify();
         self.notify_pins();
+        for earlier in earlier.by_id.values() {
+            let now = self.by_id(&earlier.id);
+            if now.is_some_and(|now| now.switches != earlier.switches) {
+                drop(self.switches.send(earlier.id.clone()));
+            }
+        }
         Ok(at)
     }
 
@@ -330,9 +353,14 @@ impl Directory {
         };
         match self.entry(&event.key, value, event.revision, None) {
             Ok(Some((entry, layer))) => {
-                let repinned = self.rows.write().put(entry, &layer);
-                if repinned {
+                let id = entry.id.clone();
+                let changed = self.rows.write().put(entry, &layer);
+                if changed.pin {
                     self.notify_pins();
+                }
+                if changed.switches {
+                    // Without a receiver nobody has to know.
+                    drop(self.switches.send(id));
                 }
             }
             Ok(None) => self.skipped.store(true, Ordering::Release),
@@ -369,6 +397,7 @@ impl Directory {
                 layer: Arc::default(),
                 born_at: row.born_at,
                 pin: row.pin,
+                switches: row.switches,
                 born,
                 created,
                 deleting: flags.has(Flags::DELETING),
@@ -378,9 +407,15 @@ impl Directory {
     }
 }
 
+/// What a put has changed of a known plane.
+struct Changed {
+    pin: bool,
+    switches: bool,
+}
+
 impl Rows {
-    /// Returns whether the pin of a known plane has changed.
-    fn put(&mut self, mut entry: DirectoryEntry, layer: &str) -> bool {
+    /// Adds or replaces a row.
+    fn put(&mut self, mut entry: DirectoryEntry, layer: &str) -> Changed {
         let known = self.layers.iter().find(|known| ***known == *layer);
         entry.layer = known.cloned().unwrap_or_else(|| {
             let fresh: Arc<str> = layer.into();
@@ -388,12 +423,15 @@ impl Rows {
             fresh
         });
         let known = self.by_id.get(&entry.id);
-        let repinned = known.is_some_and(|known| known.pin != entry.pin);
+        let changed = Changed {
+            pin: known.is_some_and(|known| known.pin != entry.pin),
+            switches: known.is_some_and(|known| known.switches != entry.switches),
+        };
         self.remove(&entry.name);
         let entry = Arc::new(entry);
         self.by_id.insert(entry.id.clone(), Arc::clone(&entry));
         self.by_name.insert(entry.name.clone(), entry);
-        repinned
+        changed
     }
 
     fn remove(&mut self, name: &str) {

@@ -349,6 +349,7 @@ fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
     let wish = body["data"]["k"].as_str()?;
     Some(crate::directory::DirectoryRow {
+        switches: 0,
         id: body["metadata"]["name"].as_str()?.into(),
         layer: "l".into(),
         born_at: "2026-01-01T00:00:00Z".into(),

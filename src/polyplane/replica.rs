@@ -20,6 +20,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::{self, Release};
 use polyplane_batteries::kind_tables;
+use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
@@ -34,6 +35,7 @@ use polyplane_storage::Store;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -186,6 +188,10 @@ impl Replica {
             self.stop.clone(),
         ));
         tasks.spawn(follow_floor(Arc::clone(&self.shared), self.stop.clone()));
+        tasks.spawn(follow_controllers(
+            Arc::clone(&self.shared),
+            self.stop.clone(),
+        ));
         self.server.run().await;
         self.stop.cancel();
         tasks.close();
@@ -336,6 +342,30 @@ async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
     }
 }
 
+/// Lets a plane that is awake be searched for work once its ControlPlane switches other controllers
+/// on. A plane that wakes later is searched when it wakes.
+async fn follow_controllers(shared: Arc<BackendState>, stop: CancellationToken) {
+    let mut changes = shared.directory.rows.switch_changes();
+    loop {
+        let changed = tokio::select! {
+            // First: a stopping replica starts no work.
+            biased;
+            () = stop.cancelled() => return,
+            changed = changes.recv() => changed,
+        };
+        let changed = match changed {
+            Ok(id) => Some(id),
+            Err(RecvError::Lagged(_)) => None,
+            Err(RecvError::Closed) => return,
+        };
+        for tenant in shared.directory.tenants_awake() {
+            if changed.as_ref().is_none_or(|id| id == tenant.plane.id()) {
+                shared.reconcilers.controllers_changed(&tenant);
+            }
+        }
+    }
+}
+
 async fn build_directory(
     setup: &ReplicaParts,
     ca: &str,
@@ -430,6 +460,10 @@ impl PlaneInfo for DirectoryInfo {
     fn birth(&self, name: &str) -> Option<Birth> {
         let entry = self.0.rows.named(name)?;
         Some(self.0.birth(&entry))
+    }
+
+    fn controllers(&self, id: &str) -> Controllers {
+        self.0.controllers(id)
     }
 }
 

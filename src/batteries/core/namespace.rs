@@ -18,7 +18,7 @@ const IMMORTAL: [&str; 3] = ["default", "kube-public", "kube-system"];
 const ROOT_CA_TEXT: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.";
 
 /// The manager of what every namespace has: that of upstream's controllers which create it.
-pub const CONTENT_MANAGER: &str = "kube-controller-manager";
+const CONTENT_MANAGER: &str = "kube-controller-manager";
 
 /// Behaviour of Namespaces.
 #[derive(Debug)]

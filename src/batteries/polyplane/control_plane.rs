@@ -4,6 +4,7 @@
 //! commit, `Ready` included. The id in its status is drawn once and never used again; the name may
 //! be. A finalizer keeps the object until the plane's owner has removed the plane's whole range.
 
+use crate::polyplane::controllers::{self, Controllers};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -130,12 +131,12 @@ impl Strategy for ControlPlane {
         if matches!(name, "root" | "clusters") {
             errors.push(FieldError::invalid(&path, name, "the name is reserved"));
         }
-        errors.extend(placement_errors(object));
+        errors.extend(spec_errors(object));
         errors
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        placement_errors(object)
+        spec_errors(object)
     }
 
     fn admit_delete(&self, _context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
@@ -173,6 +174,12 @@ impl Strategy for ControlPlane {
             Value::Bool(object.bool_at(&["spec", "deletionProtection"])),
         ]
     }
+}
+
+fn spec_errors(object: &Value) -> Vec<FieldError> {
+    let mut errors = placement_errors(object);
+    errors.extend(controllers::errors(object));
+    errors
 }
 
 /// Complains about the placement: it may name a replica or a zone, but not both. Whether it can be
@@ -214,6 +221,8 @@ pub struct DirectoryRecord {
     pub replica: Option<String>,
     /// The requested zone.
     pub zone: Option<String>,
+    /// The controllers that the plane's owner runs.
+    pub controllers: Controllers,
 }
 
 impl DirectoryRecord {
@@ -229,6 +238,7 @@ impl DirectoryRecord {
             born_at: text(&["metadata", "creationTimestamp"]).unwrap_or_default(),
             replica: wish("replica"),
             zone: wish("zone"),
+            controllers: Controllers::read(body),
         })
     }
 }

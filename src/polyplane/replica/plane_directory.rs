@@ -13,9 +13,10 @@ use polyplane_apimachinery::Str;
 use polyplane_auth::PlaneAccess;
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
+use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
 use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, WakeError};
-use polyplane_plane::{Key, LayerHash, Prefix, external};
+use polyplane_plane::{Key, LayerHash, Plane, Prefix, external};
 use polyplane_registry::{KindTable, PlaneSettings, Tenant};
 use polyplane_storage::Revision;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -99,6 +100,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
         layer: record.layer.into(),
         born_at: record.born_at.into(),
         pin,
+        switches: record.controllers.switched_off(),
     })
 }
 
@@ -233,6 +235,14 @@ impl PlaneDirectory {
         }
     }
 
+    /// Returns the controllers that the owner of a plane runs. The root has all.
+    pub fn controllers(&self, id: &str) -> Controllers {
+        let entry = self.rows.by_id(id);
+        entry.map_or(Controllers::EVERY, |entry| {
+            Controllers::without(entry.switches)
+        })
+    }
+
     /// Drops entries of planes that are neither awake here nor named by a request in flight. One
     /// timer calls this for all planes together.
     pub fn sweep(&self) {
@@ -257,6 +267,7 @@ impl PlaneDirectory {
     /// them awake.
     pub fn tenants_awake(&self) -> Vec<Tenant> {
         let planes = self.planes.all_awake();
+        let planes: HashSet<*const Plane> = planes.iter().map(Arc::as_ptr).collect();
         let located: Vec<Arc<LocatedPlane>> = {
             let known = self.located.read();
             known.values().chain(self.root.get()).cloned().collect()
@@ -264,11 +275,7 @@ impl PlaneDirectory {
         let apis = located
             .iter()
             .filter_map(|located| located.api.lock().clone());
-        let awake = |api: &Arc<TenantApi>| {
-            planes
-                .iter()
-                .any(|plane| Arc::ptr_eq(plane, &api.tenant.plane))
-        };
+        let awake = |api: &Arc<TenantApi>| planes.contains(&Arc::as_ptr(&api.tenant.plane));
         apis.filter(awake).map(|api| api.tenant.clone()).collect()
     }
 }
