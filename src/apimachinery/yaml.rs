@@ -3,6 +3,7 @@
 //! Owns the YAML 1.1 meaning of plain scalars, merge keys, aliases within a budget, and the printed
 //! form. The result of parsing is the tree of the equivalent JSON.
 
+mod complaint;
 mod read;
 mod resolve;
 mod scalar;

@@ -2,8 +2,9 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use granit_parser::{Event, Options, Parser, ScalarStyle, ScanError, Span, Tag};
+use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
 
+use super::complaint::complaint;
 use super::float_text;
 use super::resolve::{Resolved, looks_like_timestamp, resolve};
 use crate::json::Limits;
@@ -24,11 +25,11 @@ pub struct YamlParsed {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum YamlError {
     /// The text is not YAML.
-    #[error("yaml: line {line}: {message}")]
+    #[error("yaml: {}{message}", line_text(*line))]
     Syntax {
-        /// The line at which the parser found the error, from 1.
-        line: usize,
-        /// The parser's text about the error.
+        /// The line that upstream names, if it names one.
+        line: Option<usize>,
+        /// The text about the error.
         message: String,
     },
     /// The text is YAML without an equivalent in JSON, or exceeds a limit.
@@ -72,6 +73,7 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<YamlParsed, YamlError> {
     }
     let options = options(limits);
     let mut reader = Reader {
+        text,
         parser: Parser::new_from_str_with_options(text, options),
         limits,
         frames: Vec::new(),
@@ -150,6 +152,7 @@ enum Content {
 }
 
 struct Reader<'a> {
+    text: &'a str,
     parser: Parser<'a, granit_parser::StrInput<'a>>,
     limits: &'a Limits,
     frames: Vec<Frame>,
@@ -164,7 +167,7 @@ impl Reader<'_> {
     fn document(&mut self) -> Result<Value, YamlError> {
         let mut root = Value::Null;
         while let Some(event) = self.parser.next_event() {
-            let (event, span) = event.map_err(|error| syntax(&error))?;
+            let (event, span) = event.map_err(|error| complaint(self.text, &error))?;
             if matches!(event, Event::DocumentEnd | Event::StreamEnd) {
                 break;
             }
@@ -329,11 +332,8 @@ fn allowed_alias_ratio(nodes: usize) -> f64 {
     }
 }
 
-fn syntax(error: &ScanError) -> YamlError {
-    YamlError::Syntax {
-        line: error.marker().line(),
-        message: error.info().to_string(),
-    }
+fn line_text(line: Option<usize>) -> String {
+    line.map_or_else(String::new, |line| format!("line {line}: "))
 }
 
 /// Returns the members of a mapping, or of several mappings; later members win.
