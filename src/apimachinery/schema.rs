@@ -15,6 +15,7 @@ pub mod encode;
 pub(crate) mod go;
 mod internal;
 mod internal_text;
+mod keys;
 mod load;
 mod names;
 pub mod openapi;
@@ -326,6 +327,7 @@ pub struct Definition {
     always: u16,
     pub(crate) defaulted: bool,
     pub(crate) checked: bool,
+    keyless: bool,
 }
 
 impl Definition {
@@ -429,12 +431,6 @@ impl Schemas {
         self.definitions.is_empty()
     }
 
-    fn make_room(&mut self, definitions: usize) {
-        self.definitions.reserve(definitions);
-        self.by_name.reserve(definitions);
-        self.by_kind.reserve(definitions);
-    }
-
     /// Reserves a position for a definition, so that others may refer to it before it is known.
     pub fn reserve(&mut self, name: impl Into<Box<str>>) -> DefId {
         let name = name.into();
@@ -493,6 +489,7 @@ impl Schemas {
             |definition| !definition.tags.is_empty(),
             |definition| &mut definition.checked,
         );
+        self.seal_keys(first);
     }
 
     fn seal_zero(&mut self, at: usize, depth: usize) {

@@ -47,6 +47,9 @@ pub enum ApplyError {
     /// The applied object does not fit its schema.
     #[error("{0}")]
     Object(Faults),
+    /// The live object does not fit its schema.
+    #[error("{0}")]
+    Live(Faults),
     /// The applied object cannot be merged into the live one.
     #[error("failed to merge config: {0}")]
     Merge(Faults),
@@ -75,6 +78,9 @@ pub fn apply<'s, V: Versions<'s>>(
     let position = write.versions.position(write.version);
     let position = position.ok_or_else(|| ApplyError::Version(write.version.into()))?;
     validate(position, wanted, Duplicates::Refused).map_err(ApplyError::Object)?;
+    if write.versions.may_not_fit(write.version, write.live) {
+        validate(position, write.live, Duplicates::Allowed).map_err(ApplyError::Live)?;
+    }
     let mut managers = write.managers.clone();
     adapt(write.versions, &mut managers);
     let merged = merge(position, write.live, wanted).map_err(ApplyError::Merge)?;

@@ -21,6 +21,13 @@ pub trait Versions<'s> {
     /// Returns the filter of the fields that this write may own in a version.
     fn filter(&self, version: &str) -> Option<&Filter>;
 
+    /// Returns whether an object of a version has to be checked against its schema. Whoever knows
+    /// that it fits saves the walk.
+    fn may_not_fit(&self, version: &str, object: &Value) -> bool {
+        let _ = (version, object);
+        true
+    }
+
     /// Converts an object, if that needs no call.
     fn convert(&self, object: &Value, from: &str, to: &str) -> Conversion;
 }

@@ -259,6 +259,28 @@ pub fn differ_in_times_only(left: &Value, right: &Value) -> bool {
         && pairs().all(same_but_times)
 }
 
+/// Returns true if two entries of a value of `metadata.managedFields` have one identity. The next
+/// write keeps the last of them.
+pub fn repeats(list: &Value) -> bool {
+    let entries = list.as_array().unwrap_or_default();
+    let is_same = |one: &Value, other: &Value| {
+        let is_equal = |name| one.str_at(&[name]) == other.str_at(&[name]);
+        let applies = one.str_at(&["operation"]) == Operation::Apply.name();
+        is_equal("manager")
+            && is_equal("operation")
+            && is_equal("subresource")
+            && (applies || is_equal("apiVersion"))
+    };
+    let mut rest = entries;
+    while let [first, others @ ..] = rest {
+        if others.iter().any(|other| is_same(first, other)) {
+            return true;
+        }
+        rest = others;
+    }
+    false
+}
+
 /// Returns true if a client asks with this value of `metadata.managedFields` to forget all managers.
 pub fn resets(list: &Value) -> bool {
     match list {

@@ -12,6 +12,7 @@ use crate::managers::{Conflict, Managers, VersionedSet};
 use crate::set::FieldSet;
 use crate::walk::compare::compare;
 use crate::walk::reconcile::reconcile;
+use crate::walk::validate::{Duplicates, validate};
 
 /// A write to an object.
 pub struct Write<'a, V> {
@@ -61,6 +62,12 @@ pub fn update<'s, V: Versions<'s>>(
     if write.live == new {
         managers.retain(|_, owned| write.versions.position(&owned.version).is_some());
         return Ok(Step::Done(managers));
+    }
+    for object in [new, write.live] {
+        let position = write.versions.position(write.version);
+        let position = position.filter(|_| write.versions.may_not_fit(write.version, object));
+        let checked = position.map(|at| validate(at, object, Duplicates::Allowed));
+        checked.transpose().map_err(UpdateError::Compare)?;
     }
     adapt(write.versions, &mut managers);
     let mut converter = Converter::new(write.versions, answers);

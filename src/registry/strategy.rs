@@ -352,6 +352,18 @@ pub trait Strategy: Debug + Send + Sync {
         Ok(())
     }
 
+    /// Returns the annotation that upstream keeps in another field in memory, so that it does not show
+    /// where only metadata is shown.
+    fn hidden_annotation(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns whether an apply to the status of an absent object creates the object. Upstream
+    /// refuses that for most kinds.
+    fn status_creates(&self) -> bool {
+        false
+    }
+
     /// Returns the objects that are created together with a new one, in the same commit.
     fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
         let _ = (context, object);

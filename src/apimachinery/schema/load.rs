@@ -155,7 +155,10 @@ pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError
     let text = std::str::from_utf8(json).map_err(serde_json::Error::custom)?;
     let file: RawFile<'_> = serde_json::from_str(text)?;
     let first = schemas.len();
-    schemas.make_room(file.definitions.len());
+    let more = file.definitions.len();
+    schemas.definitions.reserve(more);
+    schemas.by_name.reserve(more);
+    schemas.by_kind.reserve(more);
     for name in file.definitions.keys() {
         schemas.reserve(name.as_ref());
     }

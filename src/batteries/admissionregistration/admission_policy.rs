@@ -57,6 +57,10 @@ pub enum AdmissionPolicy {
 }
 
 impl Strategy for AdmissionPolicy {
+    fn status_creates(&self) -> bool {
+        *self == Self::Validating
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = Errors::new();
         self.validate(&mut errors, object, None);

@@ -159,6 +159,10 @@ impl Strategy for Event {
                     drop(object.remove(&[field]));
                 }
             }
+            // And it writes a count that the core group leaves out.
+            if object["series"].as_object().is_some() && object["series"].get("count").is_none() {
+                object.set(&["series", "count"], 0i64);
+            }
         }
         object
     }

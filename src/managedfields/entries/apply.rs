@@ -81,9 +81,9 @@ impl Entries {
         };
         let objects = (request.empty, request.live);
         match self.update(request.versions, request.version, writer, objects, answers) {
-            // An object without managers is converted to no other version.
-            Ok(Step::Done(()) | Step::Need(_)) => Ok(()),
-            Err(UpdateError::Compare(faults)) => Err(ApplyError::Compare(faults)),
+            // An object without managers is converted to no other version, and the fields of one
+            // that does not fit belong to nobody.
+            Ok(Step::Done(()) | Step::Need(_)) | Err(UpdateError::Compare(_)) => Ok(()),
             Err(UpdateError::Version(version)) => Err(ApplyError::Version(version)),
         }
     }

@@ -16,7 +16,9 @@ use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_managedfields::{Answers, Entries, Step, Writer, differ_in_times_only, resets};
+use polyplane_managedfields::{
+    Answers, Entries, Step, Writer, differ_in_times_only, repeats, resets,
+};
 use std::borrow::Cow;
 
 pub(crate) use apply::{Wanted, apply};
@@ -140,6 +142,7 @@ pub(crate) fn update(
         && wished.as_ref().is_none_or(|wished| wished == present)
         && same_content(tree, live)
         && knows_all(kind, present)
+        && !repeats(present)
     {
         put_managed(tree, present.clone());
         return Ok(());

@@ -260,7 +260,11 @@ fn prepare_new(
     }
     let context = run.context(row, through);
     prepare::create(row, &context, tree);
-    let allocation = row.strategy.allocate(&context, run.cut, tree, None)?;
+    let allocation = match through {
+        // As upstream: the next write of the object itself allocates what it needs.
+        "status" => Allocation::default(),
+        _ => row.strategy.allocate(&context, run.cut, tree, None)?,
+    };
     prepare::canonical(row, tree)?;
     Ok(allocation)
 }

@@ -431,7 +431,12 @@ impl PatchObject<'_> {
         let kind = ManagedKind::of_row(run.call);
         let options = &self.request.options;
         let Some(existing) = existing else {
-            if call.request.subresource.is_some() {
+            let creates = match call.subresource() {
+                "" => true,
+                "status" => call.row.rules.create_on_update || call.row.strategy.status_creates(),
+                _ => false,
+            };
+            if !creates {
                 return Err(call.not_found(name).into());
             }
             let applied = configuration.apply(run, kind, None, options)?;

@@ -94,8 +94,8 @@ impl ObjectChange for Update<'_> {
 impl Update<'_> {
     /// Returns whether a PUT to an absent name creates an object.
     fn may_create(&self) -> bool {
-        self.request.call.row.rules.create_on_update
-            && self.request.call.request.subresource.is_none()
+        let call = self.request.call;
+        call.row.rules.create_on_update && matches!(call.subresource(), "" | "status")
     }
 }
 

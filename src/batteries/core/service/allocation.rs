@@ -8,7 +8,7 @@
 use super::ip_families as families;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
-use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Claim, Flags, Index, IndexId, IndexRow, Key, Prefix, Snapshot, Start};
 use polyplane_registry::PlaneSettings;
@@ -520,9 +520,8 @@ impl<'a> Ports<'a> {
             }
             let protocol = port.str_at(&["protocol"]).to_owned();
             if known.contains(&(protocol.clone(), node)) {
-                return Err(ApiError::internal(format!(
-                    "duplicate nodePort: {{{protocol} {node}}}"
-                )));
+                let why = format!("duplicate nodePort: {{{protocol} {node}}}");
+                return Err(ApiError::new(Reason::Unknown, why));
             }
             known.push((protocol, node));
             set_node_port(object, at, node);

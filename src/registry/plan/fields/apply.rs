@@ -71,7 +71,8 @@ pub(crate) fn apply(
             force: wanted.force,
         };
         let step = entries.apply(request, &answers);
-        match step.map_err(|error| refusal(&error, wanted.object, &named))? {
+        let objects = (request.live, wanted.object);
+        match step.map_err(|error| refusal(&error, objects, &named))? {
             Step::Need(needs) => kind.answer(run, needs, &mut answers)?,
             Step::Done(merged) => {
                 let mut tree = merged.unwrap_or_else(|| request.live.clone());
@@ -141,14 +142,16 @@ fn malformed(why: &str, object: &Value, named: &Named<'_>) -> ApiError {
     ApiError::new(Reason::Unknown, text)
 }
 
-fn refusal(error: &ApplyError, object: &Value, named: &Named<'_>) -> ApiError {
+fn refusal(error: &ApplyError, (live, wanted): (&Value, &Value), named: &Named<'_>) -> ApiError {
+    let untyped = |what, object, faults| {
+        let place = place(object, named);
+        let text = format!("failed to create typed {what} object ({place}): {faults}");
+        ApiError::new(Reason::Unknown, text)
+    };
     match error {
         ApplyError::Conflicts(conflicts) => conflict(conflicts),
-        ApplyError::Object(faults) => {
-            let place = place(object, named);
-            let text = format!("failed to create typed patch object ({place}): {faults}");
-            ApiError::new(Reason::Unknown, text)
-        }
+        ApplyError::Object(faults) => untyped("patch", wanted, faults),
+        ApplyError::Live(faults) => untyped("live", live, faults),
         ApplyError::Merge(_) | ApplyError::Compare(_) | ApplyError::Version(_) => {
             ApiError::new(Reason::Unknown, error.to_string())
         }

@@ -165,6 +165,15 @@ impl<'s> Versions<'s> for &'s ManagedKind {
         self.filters()?.filter(&self.subresource, version)
     }
 
+    fn may_not_fit(&self, version: &str, object: &Value) -> bool {
+        // Decoded objects have values of the right types.
+        let row = self.row_of(version);
+        match row {
+            Some(row) => row.schemas.lacks_keys(row.definition, object),
+            None => self.schemas.lacks_keys(self.definition, object),
+        }
+    }
+
     fn convert(&self, object: &Value, from: &str, to: &str) -> Conversion {
         let (Some(from), Some(to)) = (self.row_of(from), self.row_of(to)) else {
             return Conversion::Missing;
