@@ -33,6 +33,10 @@ impl Strategy for DaemonSet {
         set_template_generation(object, template_generation(object));
     }
 
+    fn hidden_annotation(&self) -> Option<&'static str> {
+        Some(TEMPLATE_GENERATION)
+    }
+
     fn default(&self, object: &mut Value) {
         let strategy = &mut object["spec"]["updateStrategy"];
         rolling_update::default(

@@ -131,7 +131,7 @@ pub fn object(
 ) -> Result<AnswerBody, ApiError> {
     let slices = match wish.shape {
         Shape::Whole => whole(call.row, shown.body(call)?),
-        Shape::Metadata(version, Number::One) => partial(version, &shown.body(call)?),
+        Shape::Metadata(version, Number::One) => partial(call.row, version, &shown.body(call)?),
         Shape::Metadata(_, Number::Many) => {
             let kind = go_type(call.row, &call.row.kind);
             let message = format!(
@@ -173,7 +173,7 @@ pub fn whole(row: &Resource, body: Bytes) -> Vec<Bytes> {
 }
 
 /// Returns only the metadata, as an object of its own.
-pub fn partial(version: MetaVersion, body: &Bytes) -> Vec<Bytes> {
+pub fn partial(row: &Resource, version: MetaVersion, body: &Bytes) -> Vec<Bytes> {
     let head: &'static [u8] = match version {
         MetaVersion::V1 => {
             b"{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":"
@@ -184,7 +184,37 @@ pub fn partial(version: MetaVersion, body: &Bytes) -> Vec<Bytes> {
     };
     let metadata = scan::find(body, &["metadata"])
         .map_or(Bytes::from_static(b"{}"), |range| body.slice(range));
+    let metadata = match row.strategy.hidden_annotation() {
+        None => metadata,
+        Some(hidden) => without_annotation(&metadata, hidden),
+    };
     vec![Bytes::from_static(head), metadata, Bytes::from_static(b"}")]
+}
+
+/// Returns metadata without an annotation.
+fn without_annotation(metadata: &Bytes, name: &str) -> Bytes {
+    let without = without_member(metadata, &["annotations", name]);
+    match scan::find(&without, &["annotations"]) {
+        Some(range) if &without[range.clone()] == b"{}" => {
+            without_member(&without, &["annotations"])
+        }
+        _ => without,
+    }
+}
+
+/// Returns compact JSON without a member and one of the commas beside it. The rest keeps its order.
+fn without_member(object: &Bytes, path: &[&str]) -> Bytes {
+    let (Some(value), Some(name)) = (scan::find(object, path), path.last()) else {
+        return object.clone();
+    };
+    // The name in quotes and a colon stand before the value.
+    let (mut from, mut to) = (value.start.saturating_sub(name.len() + 3), value.end);
+    if object.get(to) == Some(&b',') {
+        to += 1;
+    } else if from > 0 && object[from - 1] == b',' {
+        from -= 1;
+    }
+    [&object[..from], &object[to..]].concat().into()
 }
 
 /// Turns compact JSON into the requested encoding, with the line end that upstream writes.
@@ -300,7 +330,7 @@ impl<'a> TableWriter<'a> {
         self.out.extend_from_slice(b",\"object\":");
         match self.include {
             RowObject::None => self.out.extend_from_slice(b"null"),
-            RowObject::Metadata => partial(self.version, body)
+            RowObject::Metadata => partial(self.call.row, self.version, body)
                 .iter()
                 .for_each(|part| self.out.extend_from_slice(part)),
             RowObject::Whole => whole(self.call.row, body.clone())
@@ -382,4 +412,34 @@ pub fn append_served_body(
     out: &mut Vec<u8>,
 ) -> Result<(), ApiError> {
     shown.append_body(call, out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_annotation_goes_and_the_rest_keeps_its_order() {
+        let cases = [
+            (r#"{"name":"a"}"#, r#"{"name":"a"}"#),
+            (
+                r#"{"name":"a","annotations":{"h":"1"},"b":1}"#,
+                r#"{"name":"a","b":1}"#,
+            ),
+            (r#"{"annotations":{"h":"1"}}"#, "{}"),
+            (r#"{"name":"a","annotations":{"h":"1"}}"#, r#"{"name":"a"}"#),
+            (
+                r#"{"annotations":{"z":"1","h":"1"}}"#,
+                r#"{"annotations":{"z":"1"}}"#,
+            ),
+            (
+                r#"{"annotations":{"h":"1","z":"1"}}"#,
+                r#"{"annotations":{"z":"1"}}"#,
+            ),
+        ];
+        for (metadata, expected) in cases {
+            let without = without_annotation(&Bytes::from_static(metadata.as_bytes()), "h");
+            assert_eq!(without, expected.as_bytes(), "{metadata}");
+        }
+    }
 }

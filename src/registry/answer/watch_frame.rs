@@ -134,7 +134,7 @@ pub(crate) fn frame(
     let body = representation::served_body(call, shown)?;
     let slices = match form.shape {
         Shape::Whole => representation::whole(call.row, body),
-        Shape::Metadata(version, _) => representation::partial(version, &body),
+        Shape::Metadata(version, _) => representation::partial(call.row, version, &body),
         Shape::Table(version) => {
             let version_text = polyplane_apimachinery::json::scan::string_at(
                 &body,

@@ -95,7 +95,7 @@ impl<'a> ListWriter<'a> {
         let slices = match partial {
             Some(version) => {
                 let body = representation::served_body(self.call, &shown)?;
-                representation::partial(version, &body)
+                representation::partial(self.call.row, version, &body)
             }
             None if self.call.row.items_name_kind() => {
                 let body = representation::served_body(self.call, &shown)?;
