@@ -75,7 +75,7 @@ pattern!(
     PEM,
     r"(?s)-----BEGIN [A-Z ]+-----.*-----END [A-Z ]+-----\n?"
 );
-pattern!(NODE_PORT, r":3\d{4}/");
+pattern!(NODE_PORT, r":3\d{4}/|\b(TCP|UDP|SCTP) 3\d{4}\b");
 pattern!(API_ACCESS, r"\bkube-api-access-[a-z0-9]{5}\b");
 pattern!(PREFIX_SENT, r#""generateName":\s*"([^"]+)""#);
 pattern!(QUOTED_VERSION, r#"(\\"resourceVersion\\":\\")(\d+)"#);
@@ -128,7 +128,11 @@ impl Normalizer<'_> {
 
     /// Returns the recording of a watch's events.
     pub fn events(&mut self, step: &Step, events: Vec<Value>, end: &str) -> Recorded {
-        let events = events.into_iter().map(|event| self.value(event)).collect();
+        let events = events.into_iter().map(|mut event| {
+            mark_rows_of_bookmark(&mut event);
+            self.value(event)
+        });
+        let events = events.collect();
         let mut body = Map::new();
         body.insert("end".to_owned(), Value::String(end.to_owned()));
         body.insert("events".to_owned(), Value::Array(events));
@@ -366,7 +370,11 @@ impl Normalizer<'_> {
         });
         NODE_PORT
             .replace_all(&text, |found: &Captures<'_>| {
-                self.unless_sent(&found[0], ":<port>/")
+                let mark = match found.get(1) {
+                    Some(protocol) => format!("{} <port>", protocol.as_str()),
+                    None => ":<port>/".to_owned(),
+                };
+                self.unless_sent(&found[0], &mark)
             })
             .into_owned()
     }
@@ -462,6 +470,23 @@ fn bookmark(map: &Map<String, Value>) -> VersionOf {
     match map.get("type").and_then(Value::as_str) {
         Some("BOOKMARK") => VersionOf::List,
         _ => VersionOf::Object,
+    }
+}
+
+/// Replaces the version in the row of a bookmark by a mark, if it is that of the table. It belongs to
+/// no object.
+fn mark_rows_of_bookmark(event: &mut Value) {
+    if event["type"] != "BOOKMARK" {
+        return;
+    }
+    let version = event["object"]["metadata"]["resourceVersion"].clone();
+    let rows = event["object"]["rows"].as_array_mut();
+    for row in rows.into_iter().flatten() {
+        if let Some(own) = row.pointer_mut("/object/metadata/resourceVersion")
+            && *own == version
+        {
+            *own = Value::String("<the table's>".to_owned());
+        }
     }
 }
 
