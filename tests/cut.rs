@@ -1,83 +1,111 @@
-//! Removes `managedFields` from texts that are compared as text.
+//! Sorts `managedFields` in texts that are compared as text. Two writes may be in one second or in
+//! two, and that second decides the order in which a server shows them.
 
-/// Removes `managedFields` from JSON (compact or indented) or YAML text.
-pub fn without_managed_fields(text: &str) -> String {
-    if let Some(at) = text.find("\"managedFields\":") {
-        let Some(open) = text[at..].find('[').map(|open| at + open) else {
-            return text.to_owned();
-        };
-        let end = open + closing_bracket(&text[open..]);
-        let before = text[..at].trim_end();
-        return match before.strip_suffix(',') {
-            Some(before) => without_managed_fields(&format!("{before}{}", &text[end..])),
-            None => {
-                let rest = text[end..].trim_start().trim_start_matches(',');
-                without_managed_fields(&format!("{before}{rest}"))
-            }
-        };
-    }
-    let mut kept = String::with_capacity(text.len());
-    let mut depth = None;
-    for line in text.split_inclusive('\n') {
-        let indent = line.len() - line.trim_start().len();
-        if let Some(owner) = depth {
-            let item = indent == owner && line.trim_start().starts_with('-');
-            if indent > owner || item {
-                continue;
-            }
-            depth = None;
-        }
-        match line.trim_start().starts_with("managedFields:") {
-            true => depth = Some(indent),
-            false => kept.push_str(line),
-        }
-    }
-    kept
-}
+use std::sync::LazyLock;
 
-/// Removes `managedFields` from an object that a message quotes with backslashes.
-pub fn without_quoted_managed_fields(text: &str) -> String {
-    const NAME: &str = r#"\"managedFields\":["#;
-    let Some(at) = text.find(NAME) else {
-        return text.to_owned();
-    };
-    let open = at + NAME.len() - 1;
-    let mut depth = 0_usize;
-    let end = text[open..].find(|letter| {
-        match letter {
-            '[' | '{' => depth += 1,
-            ']' | '}' => depth -= 1,
-            _ => {}
-        }
-        depth == 0
-    });
-    let end = end.map_or(text.len(), |end| open + end + 1);
-    let (before, rest) = (&text[..at], &text[end..]);
-    match before.strip_suffix(',') {
-        Some(before) => format!("{before}{rest}"),
-        None => format!("{before}{}", rest.strip_prefix(',').unwrap_or(rest)),
+use regex::Regex;
+
+/// The time of an entry, in JSON, in YAML, or quoted in a message.
+static TIME: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"time\\*"?: ?\\*"?[-0-9T:]+Z"#).expect("the pattern is a constant")
+});
+
+/// Sorts the entries of all `managedFields` in JSON (compact or indented) or YAML text by all but
+/// their times.
+pub fn with_sorted_managers(text: &str) -> String {
+    match text.contains("\"managedFields\":") {
+        true => sorted_in_json(text, "\"managedFields\":"),
+        false => sorted_in_yaml(text),
     }
 }
 
-/// Returns the length of the bracketed JSON text at the start of `text`.
-fn closing_bracket(text: &str) -> usize {
-    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+/// Sorts the entries of `managedFields` in an object that a message quotes with backslashes.
+pub fn with_sorted_quoted_managers(text: &str) -> String {
+    sorted_in_json(text, r#"\"managedFields\":"#)
+}
+
+fn sorted_in_json(text: &str, name: &str) -> String {
+    let mut sorted = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(name) {
+        let (before, list) = rest.split_at(at + name.len());
+        let items = items(list);
+        sorted.push_str(before);
+        rest = put_sorted(list, &items, &mut sorted);
+    }
+    sorted.push_str(rest);
+    sorted
+}
+
+/// Writes the list up to the end of its last item, with its items in order. Returns what follows.
+fn put_sorted<'t>(list: &'t str, items: &[std::ops::Range<usize>], out: &mut String) -> &'t str {
+    let mut texts: Vec<&str> = items.iter().map(|range| &list[range.clone()]).collect();
+    texts.sort_by_cached_key(|text| TIME.replace(text, "").into_owned());
+    let mut from = 0;
+    for (range, text) in items.iter().zip(texts) {
+        out.push_str(&list[from..range.start]);
+        out.push_str(text);
+        from = range.end;
+    }
+    &list[from..]
+}
+
+/// Returns the places of the objects in the list that begins in `text`. Brackets inside of keys such
+/// as `k:{…}` come in pairs.
+fn items(text: &str) -> Vec<std::ops::Range<usize>> {
+    let (mut items, mut depth, mut start) = (Vec::new(), 0_usize, 0);
     for (at, byte) in text.bytes().enumerate() {
         match byte {
-            _ if escaped => escaped = false,
-            b'\\' if quoted => escaped = true,
-            b'"' => quoted = !quoted,
-            b'[' | b'{' if !quoted => depth += 1,
-            b']' | b'}' if !quoted => {
-                depth -= 1;
-                if depth == 0 {
-                    return at + 1;
+            b'[' | b'{' => {
+                if depth == 1 {
+                    start = at;
+                }
+                depth += 1;
+            }
+            b']' | b'}' => {
+                depth = depth.saturating_sub(1);
+                match depth {
+                    0 => return items,
+                    1 => items.push(start..at + 1),
+                    _ => {}
                 }
             }
             _ => {}
         }
     }
-    text.len()
+    items
+}
+
+fn sorted_in_yaml(text: &str) -> String {
+    let mut sorted = String::with_capacity(text.len());
+    let mut lines = text.split_inclusive('\n').peekable();
+    while let Some(line) = lines.next() {
+        sorted.push_str(line);
+        if !line.trim_start().starts_with("managedFields:") {
+            continue;
+        }
+        let owner = indent(line);
+        let mut items: Vec<String> = Vec::new();
+        while let Some(line) =
+            lines.next_if(|line| indent(line) > owner || begins_item(line, owner))
+        {
+            match items.last_mut() {
+                Some(item) if !begins_item(line, owner) => item.push_str(line),
+                _ => items.push(line.to_owned()),
+            }
+        }
+        items.sort_by_cached_key(|item| TIME.replace(item, "").into_owned());
+        items.iter().for_each(|item| sorted.push_str(item));
+    }
+    sorted
+}
+
+fn begins_item(line: &str, owner: usize) -> bool {
+    indent(line) == owner && line.trim_start().starts_with('-')
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
 }
 
 #[cfg(test)]
@@ -85,18 +113,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn managed_fields_are_cut_out_of_text_in_every_form() {
-        let compact = r#"{"metadata":{"name":"a","managedFields":[{"f":"]"}]},"data":{}}"#;
+    fn entries_are_sorted_by_all_but_their_times_in_every_form() {
+        let early = r#"{"a":{"k:{\"x\":1}":{}},"time":"2026-01-01T00:00:01Z"}"#;
+        let late = r#"{"b":"2","time":"2026-01-01T00:00:02Z"}"#;
+        let object = |one: &str, other: &str| {
+            format!(r#"{{"metadata":{{"managedFields":[{one},{other}],"name":"n"}}}}"#)
+        };
+        let expected = object(early, late);
+        assert_eq!(with_sorted_managers(&object(early, late)), expected);
+        assert_eq!(with_sorted_managers(&object(late, early)), expected);
+        // The time decides nothing.
+        let (same, other) = (late.replace(":02Z", ":00Z"), early.replace(":01Z", ":09Z"));
+        let shown = with_sorted_managers(&object(&same, &other));
+        assert_eq!(shown, object(&other, &same));
+        let quoted = |text: &str| format!("value: {}", text.replace('"', "\\\""));
         assert_eq!(
-            without_managed_fields(compact),
-            r#"{"metadata":{"name":"a"},"data":{}}"#
+            with_sorted_quoted_managers(&quoted(&object(late, r#"{"a":{}}"#))),
+            quoted(&object(r#"{"a":{}}"#, late))
         );
-        let first = r#"{"managedFields":[{}],"name":"a"}"#;
-        assert_eq!(without_managed_fields(first), r#"{"name":"a"}"#);
-        let quoted = r#"value: "{\"name\":\"a\",\"managedFields\":[{\"f\":{}}]}""#;
-        let expected = r#"value: "{\"name\":\"a\"}""#;
-        assert_eq!(without_quoted_managed_fields(quoted), expected);
-        let yaml = "metadata:\n  managedFields:\n  - a: b\n    c: d\n  name: x\n";
-        assert_eq!(without_managed_fields(yaml), "metadata:\n  name: x\n");
+        let yaml = "metadata:\n  managedFields:\n  - b: c\n    d: e\n  - a: b\n  name: x\n";
+        let expected = "metadata:\n  managedFields:\n  - a: b\n  - b: c\n    d: e\n  name: x\n";
+        assert_eq!(with_sorted_managers(yaml), expected);
     }
 }

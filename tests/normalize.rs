@@ -2,8 +2,8 @@
 //!
 //! Versions, uids and generated names become symbols; times, addresses, node ports, tokens and
 //! certificates become marks. A value that a request of the scenario itself contained stays as it
-//! is. `description` fields of tables and schemas are removed (upstream's prose must not be stored
-//! here), and so are `managedFields` in bodies that are compared as text.
+//! is. `description` fields of tables and schemas are removed: upstream's prose must not be stored
+//! here.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -13,7 +13,7 @@ use regex::{Captures, Regex};
 use serde_json::{Map, Value};
 
 use crate::connection::Answer;
-use crate::cut::{without_managed_fields, without_quoted_managed_fields};
+use crate::cut::{with_sorted_managers, with_sorted_quoted_managers};
 use crate::golden::Recorded;
 use crate::scenario::{Record, Step};
 use crate::symbols::Symbols;
@@ -329,7 +329,7 @@ impl Normalizer<'_> {
     pub fn text(&mut self, text: &str) -> String {
         let text = self
             .symbols
-            .replace_generated(&without_quoted_managed_fields(text));
+            .replace_generated(&with_sorted_quoted_managers(text));
         let text = self.without_suffixes(text);
         let text = QUOTED_VERSION.replace_all(&text, |found: &Captures<'_>| {
             format!(
@@ -412,7 +412,7 @@ impl Normalizer<'_> {
 
     /// Normalises a body that is compared as text.
     fn raw(&mut self, text: &str) -> String {
-        let text = without_managed_fields(text);
+        let text = with_sorted_managers(text);
         let text = RAW_ADDRESS.replace_all(&text, "$1<address>\"");
         let versions = RAW_VERSION.captures_iter(&text);
         let versions = versions.filter_map(|found| found[2].parse().ok()).collect();
