@@ -122,12 +122,15 @@ async fn replay_all(words: &[String]) -> Result<bool> {
         let (scenario, step, path) = (&entry.scenario, &entry.step, &entry.path);
         println!("differences.toml: {scenario} / {step} / {path} accepted nothing; remove it");
     }
+    let share = tally.accepted * 10_000 / tally.steps.max(1);
     println!(
-        "harness: {} scenarios, {} steps recorded, {} equal, {} different in accepted ways, {} open, {} different",
+        "harness: {} scenarios, {} steps recorded, {} equal, {} different in accepted ways ({}.{:02} %), {} open, {} different",
         tally.replayed.len(),
         tally.steps,
         tally.equal,
         tally.accepted,
+        share / 100,
+        share % 100,
         tally.open,
         tally.different
     );

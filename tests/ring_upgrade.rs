@@ -387,6 +387,20 @@ impl Scene {
             labelled["metadata"]["labels"]["mine"] == "1" && has(&labelled, "next.example"),
             "{labelled}"
         );
+        // What a newer layer merges belongs to the creator of the layer's object.
+        let owners = |role: &Json| -> Vec<String> {
+            let entries = role["metadata"]["managedFields"].as_array();
+            let entries = entries.into_iter().flatten();
+            let owns_rules = entries.filter(|entry| !entry["fieldsV1"]["f:rules"].is_null());
+            owns_rules
+                .map(|entry| entry["manager"].to_string())
+                .collect()
+        };
+        ensure!(
+            owners(&labelled) == ["\"kube-apiserver\""],
+            "{:?}: {labelled}",
+            owners(&labelled)
+        );
         let opted_out = role("system:node-problem-detector").await?;
         ensure!(
             !has(&opted_out, "next.example"),
