@@ -34,26 +34,6 @@ pub const LEFT_OUT: [(&str, &str); 6] = [
     ("ServiceCIDR", "a controller writes status and finalizers"),
 ];
 
-/// Fields of examples that are left out, because a reconciler of the plane writes beside whoever uses
-/// them. The reference runs without its controllers.
-pub const FIELDS_LEFT_OUT: [(&str, &str, &str); 3] = [
-    (
-        "ClusterRole",
-        "aggregationRule",
-        "the rules of the role are applied",
-    ),
-    (
-        "ResourceQuota",
-        "spec",
-        "what is used of a quota is written into its status",
-    ),
-    (
-        "ResourceQuota",
-        "status",
-        "it is replaced by what is used of the quota",
-    ),
-];
-
 /// One kind in all its served versions.
 #[derive(Clone, Debug)]
 pub struct Kind {
@@ -223,11 +203,6 @@ fn tame(object: &mut Value, marks: &[(&'static str, String)]) {
     }
     if let Some(members) = object.as_object_mut() {
         members.remove("globalDefault");
-        for (kind, field, _) in FIELDS_LEFT_OUT {
-            if members["kind"] == kind {
-                members.remove(field);
-            }
-        }
     }
     // An address and a port can belong to one Service only.
     if object["kind"] == "Service" && object["spec"]["clusterIP"] != "None" {
