@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::service_account::{TokenFault, VerifiedToken};
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
 use crate::x509::ClientChain;
@@ -30,6 +31,9 @@ pub enum Denied {
     /// The bearer token is unknown.
     #[error("invalid bearer token")]
     Token,
+    /// The token of a service account proves nobody.
+    #[error("service account token refused: {0}")]
+    Account(TokenFault),
     /// The certificate does not chain to the plane's client CA or is not valid now.
     #[error("client certificate refused: {0}")]
     Certificate(CertificateFault),
@@ -69,6 +73,9 @@ pub enum CertificateFault {
 pub enum Authentication {
     /// The credentials prove this user.
     User(Arc<UserInfo>),
+    /// A token of the plane proves the token's user, if what the token rests on exists in the state of
+    /// the plane that the request reads.
+    Token(Arc<VerifiedToken>),
     /// The authenticator does not judge these credentials, often because they are of another kind.
     NoOpinion,
     /// The credentials are of the authenticator's kind, and wrong.
@@ -101,13 +108,13 @@ impl UnionAuthenticator {
         mut denied: Option<Denied>,
     ) -> Authentication {
         match first.await {
-            Authentication::User(user) => return Authentication::User(user),
+            proven @ (Authentication::User(_) | Authentication::Token(_)) => return proven,
             Authentication::Denied(why) => denied = denied.or(Some(why)),
             Authentication::NoOpinion => {}
         }
         for member in &self.members[next..] {
             match member.authenticate(credentials).await {
-                Authentication::User(user) => return Authentication::User(user),
+                proven @ (Authentication::User(_) | Authentication::Token(_)) => return proven,
                 Authentication::Denied(why) => denied = denied.or(Some(why)),
                 Authentication::NoOpinion => {}
             }
@@ -121,9 +128,9 @@ impl Authenticator for UnionAuthenticator {
         let mut denied = None;
         for (place, member) in self.members.iter().enumerate() {
             match member.authenticate(credentials) {
-                Verdict::Now(Some(Authentication::User(user))) => {
-                    return Verdict::now(Authentication::User(user));
-                }
+                Verdict::Now(Some(
+                    proven @ (Authentication::User(_) | Authentication::Token(_)),
+                )) => return Verdict::now(proven),
                 Verdict::Now(Some(Authentication::Denied(why))) => denied = denied.or(Some(why)),
                 Verdict::Now(_) => {}
                 later @ Verdict::Later(_) => {

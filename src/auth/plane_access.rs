@@ -195,11 +195,25 @@ impl PlaneAccess {
     ) -> Authentication {
         match (by_root, &self.own.tokens) {
             (Authentication::User(user), _) => self.enter(&user),
+            (Authentication::Token(_), _) => Authentication::Denied(Denied::NotGranted),
             (denied, None) => denied,
             (denied, Some(tokens)) => match tokens.authenticate(credentials).await {
                 Authentication::NoOpinion => denied,
-                judged => judged,
+                judged => self.unless_revoked(judged),
             },
+        }
+    }
+
+    /// Refuses a token of the plane that was issued before its user's credentials were revoked. A
+    /// token without that time ends with any revocation.
+    fn unless_revoked(&self, judged: Authentication) -> Authentication {
+        let Authentication::Token(token) = &judged else {
+            return judged;
+        };
+        let issued = token.claims.issued_at.unwrap_or(i64::MIN);
+        match self.record.revoked_before(&token.user.name) {
+            Some(before) if issued < before => Authentication::Denied(Denied::Revoked),
+            Some(_) | None => judged,
         }
     }
 }
@@ -240,10 +254,14 @@ impl Authenticator for PlaneAccess {
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
         match (self.root.bearer.authenticate(credentials), &self.own.tokens) {
             (Verdict::Now(Some(Authentication::User(user))), _) => Verdict::now(self.enter(&user)),
+            (Verdict::Now(Some(Authentication::Token(_))), _) => {
+                Verdict::now(Authentication::Denied(Denied::NotGranted))
+            }
             (Verdict::Now(denied), None) => Verdict::Now(denied),
             (Verdict::Now(denied), Some(tokens)) => match tokens.authenticate(credentials) {
                 Verdict::Now(Some(Authentication::NoOpinion)) => Verdict::Now(denied),
-                judged => judged,
+                Verdict::Now(Some(judged)) => Verdict::now(self.unless_revoked(judged)),
+                later => Verdict::later(async move { self.unless_revoked(later.await) }),
             },
             (later, _) => Verdict::later(async move {
                 let by_root = later.await;

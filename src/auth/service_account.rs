@@ -5,6 +5,7 @@
 //! hold. It must not know objects: whether the account, pod, secret or node that a token names still
 //! lives is decided where objects are read, from [`Claims::binding`].
 
+pub mod authenticator;
 pub mod claims;
 pub mod issuer;
 pub mod verdicts;

@@ -148,8 +148,11 @@ impl<'a> OwnRequest<'a> {
     }
 }
 
-/// Returns the service account that a controller acts as.
+/// Returns the user that a controller acts as.
 fn user_of(actor: Controller) -> UserInfo {
+    if actor.is_manager() {
+        return UserInfo::new(actor.account(), &[]).authenticated();
+    }
     let name = format!("system:serviceaccount:kube-system:{}", actor.account());
     let groups = [
         "system:serviceaccounts",

@@ -7,7 +7,7 @@
 //! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
 //! objects that every namespace and every plane must have; `roles` writes the rules of aggregated
 //! roles; `control_planes` removes deleted planes with their objects; `sweep` removes expired
-//! objects; `dependents` deletes objects whose owners are gone, and makes owners wait for their
+//! objects; `token_secrets` fills the Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
 //! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
 //! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
 //! whether their priority level exists; `layers` steps planes of an older layer to this
@@ -29,6 +29,7 @@ mod quotas;
 mod restore;
 mod roles;
 mod sweep;
+mod token_secrets;
 mod work;
 
 pub use sweep::{RootHere, Sweeper};

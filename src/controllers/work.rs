@@ -2,7 +2,10 @@
 //! how often a reconciler runs; it does not know what a reconciler does.
 
 use crate::dependents::{self, DependentWork, Dependents};
-use crate::{control_planes, flow_schemas, layers, namespaces, protection, quotas, restore, roles};
+use crate::{
+    control_planes, flow_schemas, layers, namespaces, protection, quotas, restore, roles,
+    token_secrets,
+};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -55,6 +58,8 @@ pub(crate) enum WorkItem {
     FlowSchemas,
     /// Let a deleted storage object go that is not in use any more.
     Protected(Key),
+    /// Fill a Secret for a token, or delete it.
+    TokenSecret(Key),
     /// Delete a dependent, or finish the deletion of an owner.
     Belonging(DependentWork),
 }
@@ -67,6 +72,7 @@ impl WorkItem {
             Self::Aggregation => Some(Controller::ClusterRoleAggregation),
             Self::Quotas(_) => Some(Controller::ResourceQuota),
             Self::Protected(key) => protection::controller(key),
+            Self::TokenSecret(_) => Some(Controller::ServiceAccountToken),
             Self::Belonging(_) => Some(Controller::GarbageCollector),
             Self::NamespaceContent(_)
             | Self::Bootstrap(_)
@@ -299,6 +305,7 @@ impl Reconcilers {
             WorkItem::Quotas(namespace) => quotas::count(context, tenant, namespace).await,
             WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
+            WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::Survey => {
@@ -313,6 +320,9 @@ impl Reconcilers {
                 }
                 for key in protection::pending(tenant) {
                     self.add(tenant, WorkItem::Protected(key));
+                }
+                for key in token_secrets::pending(tenant) {
+                    self.add(tenant, WorkItem::TokenSecret(key));
                 }
                 for work in self.dependents.survey(tenant).await {
                     self.add(tenant, WorkItem::Belonging(work));
@@ -359,6 +369,9 @@ impl Observer for WriteObserver {
         }
         for key in protection::freed(tenant, object, gone) {
             self.0.add(tenant, WorkItem::Protected(key));
+        }
+        for key in token_secrets::touched(tenant, object, gone) {
+            self.0.add(tenant, WorkItem::TokenSecret(key));
         }
         for work in self.0.dependents.written(tenant, object, removal) {
             self.0.add(tenant, WorkItem::Belonging(work));

@@ -7,12 +7,14 @@ pub mod backend;
 pub mod fences;
 pub mod metrics;
 pub mod plane_directory;
+pub mod plane_tokens;
 pub mod ring_report;
 
 use crate::replica::access::{Access, MetricsFile};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::fences::Fences;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
+use crate::replica::plane_tokens::PlaneTokens;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
@@ -113,6 +115,14 @@ impl Replica {
         let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
         let registry = registry.admitting(polyplane_admission::built_in());
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
+        let tokens = setup.root_secret.clone().map(|secret| {
+            let base = format!("https://{}", setup.endpoint).into();
+            Arc::new(PlaneTokens::new(secret, vec![base], &directory.planes))
+        });
+        let registry = match &tokens {
+            Some(tokens) => registry.with_tokens(Arc::clone(tokens) as _),
+            None => registry,
+        };
         let registry = Arc::new(registry);
         reconcilers.attach(
             Arc::clone(&registry),
@@ -121,6 +131,10 @@ impl Replica {
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref(), setup.root_secret.clone())?;
+        let access = match tokens {
+            Some(tokens) => access.with_tokens(tokens),
+            None => access,
+        };
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
         }

@@ -16,12 +16,15 @@
 
 use crate::request::call::Tenant;
 use crate::request::wait::answerable_by;
+use crate::tokens;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
+use polyplane_auth::service_account::VerifiedToken;
 use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo, Verdict};
 use polyplane_plane::Snapshot;
 use std::sync::Arc;
+use std::time::SystemTime;
 use tokio::time::Instant;
 
 /// An authorizer that decides by the objects of a plane.
@@ -245,6 +248,11 @@ pub struct AsOf<'a> {
 }
 
 impl AsOf<'_> {
+    /// Returns the state.
+    pub(crate) fn cut(&self) -> &Snapshot {
+        &self.cut
+    }
+
     /// Returns the rules that apply to a user in a namespace, those of all authorizers that can list
     /// them.
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RuleLists {
@@ -303,6 +311,8 @@ pub struct AccessCheck<'a> {
     /// The state of the plane, once an authorizer needs it.
     cut: Option<Snapshot>,
     passed: Vec<Access>,
+    /// The token by which the caller was proven, if what it rests on has to be looked up.
+    token: Option<ProvenBy>,
 }
 
 impl<'a> AccessCheck<'a> {
@@ -312,7 +322,24 @@ impl<'a> AccessCheck<'a> {
             plane,
             cut: None,
             passed: Vec::new(),
+            token: None,
         }
+    }
+
+    /// Checks that what the caller's token rests on exists, and requires it of each state that the
+    /// request reads or writes against.
+    ///
+    /// # Errors
+    /// Returns 401 if it does not; 503 or 504 if the plane cannot be read here.
+    pub async fn prove(
+        &mut self,
+        token: Arc<VerifiedToken>,
+        now: SystemTime,
+    ) -> Result<(), ApiError> {
+        let token = ProvenBy { token, now };
+        token.check(self.cut().await?)?;
+        self.token = Some(token);
+        Ok(())
     }
 
     /// Checks one access of `user`, and records it if it was granted by the objects of the plane.
@@ -367,8 +394,13 @@ impl<'a> AccessCheck<'a> {
 
     /// Returns all accesses that passed. Drops the state that they were checked in.
     pub fn granted(self) -> GrantedAccess {
-        let passed = (!self.passed.is_empty()).then(|| self.passed.into());
-        GrantedAccess(passed)
+        if self.passed.is_empty() && self.token.is_none() {
+            return GrantedAccess(None);
+        }
+        GrantedAccess(Some(Arc::new(Granted {
+            accesses: self.passed,
+            token: self.token,
+        })))
     }
 }
 
@@ -379,7 +411,29 @@ fn unreadable() -> ApiError {
 
 /// The accesses that a request was granted.
 #[derive(Clone, Debug, Default)]
-pub struct GrantedAccess(Option<Arc<[Access]>>);
+pub struct GrantedAccess(Option<Arc<Granted>>);
+
+#[derive(Debug)]
+struct Granted {
+    accesses: Vec<Access>,
+    token: Option<ProvenBy>,
+}
+
+/// The token by which a caller was proven, and when.
+#[derive(Debug)]
+struct ProvenBy {
+    token: Arc<VerifiedToken>,
+    now: SystemTime,
+}
+
+impl ProvenBy {
+    fn check(&self, cut: &Snapshot) -> Result<(), ApiError> {
+        tokens::check_live(cut, &self.token, self.now).map_err(|why| {
+            tracing::debug!(%why, "unauthorized");
+            ApiError::unauthorized("Unauthorized")
+        })
+    }
+}
 
 impl GrantedAccess {
     /// Returns the grant of a request that is allowed whatever a plane holds: either no authorizer
@@ -388,17 +442,34 @@ impl GrantedAccess {
         Self(None)
     }
 
+    /// Returns whether the grant holds in all states.
+    pub(crate) fn holds_in_every_cut(&self) -> bool {
+        self.0.is_none()
+    }
+
     /// Returns the accesses that must be allowed in each state; none if one decision holds in all
     /// states.
     pub(crate) fn accesses(&self) -> &[Access] {
-        self.0.as_deref().unwrap_or_default()
+        self.0.as_ref().map_or(&[], |granted| &granted.accesses)
     }
 
-    /// Checks that all accesses are allowed as of a state.
+    /// Checks that what the caller's token rests on exists in a state.
     ///
     /// # Errors
-    /// Returns 403 if one of them is not.
+    /// Returns 401 if it does not.
+    pub(crate) fn check_caller(&self, cut: &Snapshot) -> Result<(), ApiError> {
+        match self.0.as_ref().and_then(|granted| granted.token.as_ref()) {
+            Some(token) => token.check(cut),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the caller is still proven and all accesses are allowed as of a state.
+    ///
+    /// # Errors
+    /// Returns 401 if he is not, 403 if one of them is not.
     pub(crate) async fn check(&self, as_of: &AsOf<'_>) -> Result<(), ApiError> {
+        self.check_caller(&as_of.cut)?;
         for access in self.accesses() {
             let attributes = access.attributes();
             allow(&attributes, as_of.authorize(&attributes).await)?;

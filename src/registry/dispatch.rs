@@ -17,15 +17,19 @@ use crate::request::{ResourceRequest, Verb};
 use crate::select;
 use crate::services::Removal;
 use crate::services::{Observer, PlaneObserver, Services};
+use crate::tokens::TokenIssuers;
 use crate::verbs::delete;
 use crate::verbs::external;
 use crate::verbs::external::ExternalObjects;
 use crate::verbs::list::{number_of_version, reached};
-use crate::verbs::{connect, create, evict, list, patch, review, scale_and_binding, update, watch};
+use crate::verbs::{
+    connect, create, evict, list, patch, review, scale_and_binding, token_request, update, watch,
+};
 use crate::write::{Unstored, Written, answerable};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Qualified, Success};
+use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_plane::ObjectRef;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -50,6 +54,7 @@ impl Registry {
                 observers,
                 admission: AdmissionChain::default(),
                 external: Vec::new(),
+                tokens: None,
             }),
         }
     }
@@ -64,6 +69,23 @@ impl Registry {
         Self {
             services: Arc::new(services),
         }
+    }
+
+    /// Sets the issuers of tokens.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<dyn TokenIssuers>) -> Self {
+        let services = Services {
+            tokens: Some(tokens),
+            ..Services::clone(&self.services)
+        };
+        Self {
+            services: Arc::new(services),
+        }
+    }
+
+    /// Returns the issuer of a plane's tokens, if it has one.
+    pub fn token_issuer(&self, tenant: &Tenant) -> Option<Arc<TokenIssuer>> {
+        self.services.tokens.as_ref()?.issuer(tenant.plane.id())
     }
 
     /// Adds objects that are kept elsewhere than in a plane.
@@ -171,7 +193,11 @@ impl Registry {
     }
 
     async fn subresource(&self, call: &Call<'_>, sub: &str) -> Result<Answer, ApiError> {
-        let wish = negotiate::output(call.request, Conversions::Offered)?;
+        let conversions = match sub {
+            "token" => Conversions::None,
+            _ => Conversions::Offered,
+        };
+        let wish = negotiate::output(call.request, conversions)?;
         match (sub, call.request.verb) {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
@@ -186,6 +212,10 @@ impl Registry {
             ("binding", Verb::Create) => {
                 drop(scale_and_binding::bind(call).await?);
                 Ok(success(call, wish))
+            }
+            ("token", Verb::Create) => {
+                let json = token_request::request(call).await?;
+                Ok(of_json(call, wish, Outcome::Created, json))
             }
             ("eviction", Verb::Create) => {
                 evict::evict(call).await?;

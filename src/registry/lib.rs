@@ -24,6 +24,7 @@ pub mod roles;
 pub mod select;
 pub mod services;
 pub mod strategy;
+pub mod tokens;
 pub mod verbs;
 pub mod write;
 
@@ -45,4 +46,5 @@ pub use request::{ResourceRequest, Seats, Verb};
 pub use roles::Roles;
 pub use services::{Observer, Services};
 pub use strategy::{BirthLayer, PlaneSettings, Strategy};
+pub use tokens::TokenIssuers;
 pub use verbs::external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};

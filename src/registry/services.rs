@@ -6,6 +6,7 @@ use crate::kinds::table::{KindTable, Resource};
 use crate::plan::AdmissionChain;
 use crate::request::call::Tenant;
 use crate::strategy::PlaneSettings;
+use crate::tokens::TokenIssuers;
 use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Event, ObjectRef, Plane};
@@ -40,6 +41,8 @@ pub struct Services {
     pub admission: AdmissionChain,
     /// The readers of objects that are kept elsewhere than in a plane.
     pub external: Vec<Arc<dyn ExternalObjects>>,
+    /// The issuers of tokens; `None` if no plane has one.
+    pub tokens: Option<Arc<dyn TokenIssuers>>,
 }
 
 impl Services {

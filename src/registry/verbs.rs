@@ -10,5 +10,6 @@ pub mod list;
 pub mod patch;
 pub mod review;
 pub mod scale_and_binding;
+pub mod token_request;
 pub mod update;
 pub mod watch;

@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_plane::Memory;
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
@@ -133,6 +134,11 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns the authenticator of bearer tokens. It needs no object of the plane: whether what a
     /// token rests on still exists is decided in the state that the request reads.
     fn bearer(&self) -> &dyn Authenticator;
+
+    /// Returns the issuer of the plane's tokens; `None` if it issues none. Reads memory only.
+    fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
+        None
+    }
 
     /// Returns the plane itself, and loads it if it is asleep. The server calls this only for
     /// proven callers.

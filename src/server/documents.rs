@@ -6,6 +6,7 @@
 
 pub(crate) mod discovery;
 pub(crate) mod openapi;
+pub(crate) mod openid;
 pub(crate) mod paths;
 pub(crate) mod version;
 

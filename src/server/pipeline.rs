@@ -26,7 +26,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -262,6 +262,9 @@ impl Pipeline<'_> {
                 return Ok(reply);
             }
         };
+        if let Some(published) = self.published(plane) {
+            return published;
+        }
         // Before any lookup, so that a stranger costs nothing and learns no names of planes.
         if self.has_no_credential() {
             return self.answer_without_credential(plane).await;
@@ -332,6 +335,10 @@ impl Pipeline<'_> {
         let awake = self.wake(located, proven).await?;
         // After waking, because only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline);
+        if let Some(token) = proven.token() {
+            let live = access_check.prove(Arc::clone(token), SystemTime::now());
+            live.await?;
+        }
         let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
         let authorized = authorize(
             access_check,
@@ -350,7 +357,10 @@ impl Pipeline<'_> {
             {
                 self.report(&authorized.into_user()).await
             }
-            RequestInfo::Path(_) => paths::serve(&self.path_request(plane), &awake.kinds()),
+            RequestInfo::Path(_) => {
+                let issuer = located.record().token_issuer();
+                paths::serve(&self.path_request(plane), &awake.kinds(), issuer.as_deref())
+            }
             RequestInfo::Resource(info) => {
                 // After authorization, so that only authorized callers learn which kinds exist.
                 let verb = self.resolve(&*awake, info, deadline).await?;

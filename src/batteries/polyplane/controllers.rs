@@ -31,13 +31,15 @@ pub enum Controller {
     RootCaCertificatePublisher,
     /// Creates the default service account of each namespace.
     ServiceAccount,
+    /// Fills the Secrets that hold tokens of service accounts.
+    ServiceAccountToken,
     /// Lets deleted attributes classes go that nothing names.
     VolumeAttributesClassProtection,
 }
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::ClusterRoleAggregation,
         Self::GarbageCollector,
         Self::Namespace,
@@ -46,6 +48,7 @@ impl Controller {
         Self::ResourceQuota,
         Self::RootCaCertificatePublisher,
         Self::ServiceAccount,
+        Self::ServiceAccountToken,
         Self::VolumeAttributesClassProtection,
     ];
 
@@ -61,12 +64,13 @@ impl Controller {
             Self::ResourceQuota => "resourcequota-controller",
             Self::RootCaCertificatePublisher => "root-ca-certificate-publisher-controller",
             Self::ServiceAccount => "serviceaccount-controller",
+            Self::ServiceAccountToken => "serviceaccount-token-controller",
             Self::VolumeAttributesClassProtection => "volumeattributesclass-protection-controller",
         }
     }
 
-    /// Returns the name of the service account in `kube-system` that it acts as. The bootstrap roles
-    /// bind it.
+    /// Returns the name of the service account in `kube-system` that it acts as, or of the user if it
+    /// acts as the manager itself. The bootstrap roles bind it.
     #[must_use]
     pub const fn account(self) -> &'static str {
         match self {
@@ -75,11 +79,19 @@ impl Controller {
             Self::PersistentVolumeClaimProtection => "pvc-protection-controller",
             Self::RootCaCertificatePublisher => "root-ca-cert-publisher",
             Self::ServiceAccount => "service-account-controller",
+            Self::ServiceAccountToken => "system:kube-controller-manager",
             Self::ClusterRoleAggregation
             | Self::Namespace
             | Self::ResourceQuota
             | Self::VolumeAttributesClassProtection => self.name(),
         }
+    }
+
+    /// Returns whether it acts as the controller manager's own user, as upstream's does: without
+    /// tokens the manager has no other.
+    #[must_use]
+    pub const fn is_manager(self) -> bool {
+        matches!(self, Self::ServiceAccountToken)
     }
 
     /// Returns the manager of the fields that it writes: the controller manager's, so that it goes

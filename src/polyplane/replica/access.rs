@@ -1,14 +1,17 @@
 //! Authentication and authorization of callers: which credentials the server accepts at which plane.
 //! This module does not know requests.
 
+use crate::replica::plane_tokens::PlaneTokens;
 use anyhow::{Context, bail};
+use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
     AccessRecord, Authenticator, ClientCa, Entry, ForForeigners, HealthRules, Masters,
     MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, RootAuthenticators,
     RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
+use polyplane_ownership::ROOT;
 use polyplane_pki::Pki;
-use polyplane_registry::{Authority, ChainedAuthorizer, Roles};
+use polyplane_registry::{Authority, ChainedAuthorizer, Roles, TokenIssuers as _};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -44,6 +47,8 @@ pub struct Access {
     root_bearer: Arc<dyn Authenticator>,
     /// The secret from which the keys of planes derive, if this installation has one.
     secret: Option<Arc<RootSecret>>,
+    /// The issuers of the planes' tokens, if this installation has any.
+    tokens: Option<Arc<PlaneTokens>>,
 }
 
 impl Access {
@@ -73,7 +78,24 @@ impl Access {
                 bearer: admin,
             }),
             secret,
+            tokens: None,
         })
+    }
+
+    /// Makes each plane accept the tokens that it issues.
+    #[must_use]
+    pub fn with_tokens(self, tokens: Arc<PlaneTokens>) -> Self {
+        let of_root = Arc::new(tokens.authenticator(ROOT));
+        Self {
+            root_bearer: Arc::new(UnionAuthenticator::new(vec![of_root, self.root_bearer])),
+            tokens: Some(tokens),
+            ..self
+        }
+    }
+
+    /// Returns the issuer of a plane's tokens, if it issues any.
+    pub fn token_issuer(&self, plane: &str) -> Option<Arc<TokenIssuer>> {
+        self.tokens.as_ref()?.issuer(plane)
     }
 
     /// Returns the authenticators of the root plane's users.
@@ -94,12 +116,16 @@ impl Access {
             revoked: Vec::new(),
         };
         let own = self.secret.as_deref().map(|secret| own_of(secret, id));
-        PlaneAccess::new(id, record, &self.root, own.unwrap_or_default())
+        let mut own = own.unwrap_or_default();
+        own.tokens = self
+            .tokens
+            .as_ref()
+            .map(|tokens| Arc::new(tokens.authenticator(id)) as Arc<dyn Authenticator>);
+        PlaneAccess::new(id, record, &self.root, own)
     }
 }
 
-/// Returns the authenticators of a plane's own users, which accept nobody yet. The verifier of the
-/// plane's tokens belongs into `tokens`.
+/// Returns the authenticators of a plane's own users but the verifier of tokens.
 fn own_of(_secret: &RootSecret, _plane: &str) -> OwnAuthenticators {
     OwnAuthenticators::default()
 }

@@ -6,6 +6,7 @@ use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
@@ -203,6 +204,10 @@ impl PlaneRecord for BackendRecord {
             ownership::ROOT => self.shared.access.root_bearer(),
             _ => self.located.access(&self.shared.access),
         }
+    }
+
+    fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
+        self.shared.access.token_issuer(self.id())
     }
 
     fn location(&self) -> Location {

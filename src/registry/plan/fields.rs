@@ -12,6 +12,7 @@ use super::call_outs::Interrupted;
 use super::run::Run;
 use super::stages::{Defaulted, Target};
 use crate::request::body;
+use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
 use polyplane_apimachinery::Value;
@@ -185,8 +186,21 @@ pub(crate) fn update(
 /// Gives the object of a request that is answered and not stored its managed fields, which belong to
 /// `name`.
 pub(crate) fn manage_unstored(call: &Call<'_>, name: &str, tree: &mut Value) {
+    manage_as(call, &ManagedKind::of_row(call), name, tree);
+}
+
+/// Does the same for an object of the kind of a subresource.
+pub(crate) fn manage_unstored_subresource(
+    call: &Call<'_>,
+    kind: Expected<'_>,
+    name: &str,
+    tree: &mut Value,
+) {
+    manage_as(call, &ManagedKind::of_subresource(call, kind), name, tree);
+}
+
+fn manage_as(call: &Call<'_>, kind: &ManagedKind, name: &str, tree: &mut Value) {
     drop(take_managed(tree));
-    let kind = ManagedKind::of_row(call);
     let now = Timestamp::from_seconds(call.environment.now()).to_rfc3339();
     let writer = Writer {
         name,
@@ -197,7 +211,7 @@ pub(crate) fn manage_unstored(call: &Call<'_>, name: &str, tree: &mut Value) {
     let objects = (kind.empty(), &*tree);
     let answers = Answers::default();
     // Without entries nothing is converted, so it is one step.
-    let step = entries.update(&&kind, &kind.api_version, writer, objects, &answers);
+    let step = entries.update(&kind, &kind.api_version, writer, objects, &answers);
     if matches!(step, Ok(Step::Done(()))) {
         put_managed(tree, entries.encode().unwrap_or_default());
     }

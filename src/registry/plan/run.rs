@@ -120,11 +120,13 @@ impl<'r> Run<'r> {
         Timestamp::from_seconds(self.now).to_rfc3339()
     }
 
-    /// Checks that all accesses that the request was granted are allowed in the state of this run.
+    /// Checks that the caller is still proven, and that all accesses that the request was granted are
+    /// allowed, in the state of this run.
     ///
     /// # Errors
-    /// Returns 403, or requests a reply that is needed first.
+    /// Returns 401 or 403, or requests a reply that is needed first.
     pub(super) fn check_granted(&mut self) -> Result<(), Interrupted> {
+        self.call.request.granted.check_caller(self.cut)?;
         for access in self.call.request.granted.accesses() {
             let attributes = access.attributes();
             let decision = self.call_outs.authorize(&attributes)?;

@@ -179,11 +179,11 @@ impl<'a> Call<'a> {
     /// there.
     ///
     /// # Errors
-    /// Returns 403 if an access is not allowed there.
+    /// Returns 403 if an access is not allowed there, 401 if the caller is not proven any more.
     pub async fn newest(&self) -> Result<Snapshot, ApiError> {
         let cut = self.tenant.plane.snapshot();
         let granted = &self.request.granted;
-        if !granted.accesses().is_empty() {
+        if !granted.holds_in_every_cut() {
             let as_of = self.services.authority.as_of(cut.clone());
             granted.check(&as_of).await?;
         }

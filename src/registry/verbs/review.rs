@@ -8,12 +8,16 @@ use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::WriteOptions;
+use crate::tokens;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
+use polyplane_auth::service_account::TokenFault;
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
+use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// Handles a review and returns the JSON of the reviewed object.
 ///
@@ -42,6 +46,7 @@ pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiErr
             tree.set(&["metadata", "creationTimestamp"], now(call));
             tree.set(&["status", "userInfo"], user_tree(&call.request.user));
         }
+        "TokenReview" => review_token(call, as_of, &mut tree)?,
         "SelfSubjectAccessReview" => {
             check_spec(call, &tree, Subjects::Own)?;
             let user = UserInfo::clone(&call.request.user);
@@ -94,6 +99,67 @@ fn user_tree(user: &UserInfo) -> Value {
         tree.set(&["extra"], extra);
     }
     tree
+}
+
+/// Says whom a token proves. Only tokens of the plane itself are looked at: a review must not be a
+/// way to guess the root's.
+fn review_token(call: &Call<'_>, as_of: &AsOf<'_>, tree: &mut Value) -> Result<(), ApiError> {
+    let token = Str::from(tree.str_at(&["spec", "token"]));
+    if token.is_empty() {
+        let message = "token is required for TokenReview in authentication";
+        return Err(ApiError::bad_request(message));
+    }
+    let wanted = tree.items_at(&["spec", "audiences"]).iter();
+    let wanted: Vec<Str> = wanted.filter_map(Value::as_str).map(Str::from).collect();
+    let mut status = Value::object();
+    match reviewed(call, as_of, &token, &wanted) {
+        Ok((user, audiences)) => {
+            status.set(&["authenticated"], true);
+            status.set(&["user"], user_tree(&user));
+            status.set(&["audiences"], strings(&audiences));
+        }
+        Err(fault) => {
+            status.set(&["user"], Value::object());
+            status.set(&["error"], fault_text(&fault));
+        }
+    }
+    tree.set(&["status"], status);
+    Ok(())
+}
+
+fn reviewed(
+    call: &Call<'_>,
+    as_of: &AsOf<'_>,
+    token: &str,
+    wanted: &[Str],
+) -> Result<(Arc<UserInfo>, Vec<Str>), TokenFault> {
+    let tokens = call.services.tokens.as_ref();
+    let issuer = tokens.and_then(|tokens| Some((tokens, tokens.issuer(call.tenant.plane.id())?)));
+    let (tokens, issuer) = issuer.ok_or(TokenFault::Foreign)?;
+    let verified = tokens.verify(&issuer, token)?;
+    let own = issuer.audiences();
+    let wanted = if wanted.is_empty() { own } else { wanted };
+    let audiences = verified.audiences(own, wanted)?;
+    let seconds = u64::try_from(call.environment.now()).unwrap_or(0);
+    let now = UNIX_EPOCH + Duration::from_secs(seconds);
+    verified.check_times(now)?;
+    tokens::check_live(as_of.cut(), &verified, now)?;
+    Ok((Arc::clone(&verified.user), audiences))
+}
+
+/// Returns upstream's text: it names what is wrong only with tokens that the plane has issued.
+fn fault_text(fault: &TokenFault) -> String {
+    match fault {
+        TokenFault::Foreign
+        | TokenFault::UnknownKey
+        | TokenFault::Jws(_)
+        | TokenFault::Claims(_) => "invalid bearer token".to_owned(),
+        TokenFault::Expired
+        | TokenFault::NotYetValid
+        | TokenFault::IssuedInFuture
+        | TokenFault::Audience { .. }
+        | TokenFault::Invalidated(_) => format!("[invalid bearer token, {fault}]"),
+    }
 }
 
 /// The subjects whose access a review is about.

@@ -10,6 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, TokenIssuer};
 use polyplane_auth::{Attributes, Subject, UserInfo};
 use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
 use polyplane_registry::authority::forbidden;
@@ -23,6 +24,7 @@ use crate::answer::respond::{
 };
 use crate::documents::discovery::{AGGREGATED, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi;
+use crate::documents::openid::OpenIdDocument;
 use crate::documents::version::VERSION;
 use crate::operations::health::{Endpoint, Health};
 use crate::request::route::PlaneReference;
@@ -61,14 +63,21 @@ pub(crate) fn public(request: &PathRequest<'_>, user: &UserInfo) -> Result<Reply
     }
 }
 
-/// Answers an authorized request for a path.
-pub(crate) fn serve(request: &PathRequest<'_>, kinds: &Kinds) -> Result<Reply, Refusal> {
+/// Answers an authorized request for a path of a plane, which may issue tokens.
+pub(crate) fn serve(
+    request: &PathRequest<'_>,
+    kinds: &Kinds,
+    issuer: Option<&TokenIssuer>,
+) -> Result<Reply, Refusal> {
     let kinds = kinds.base();
     if let Some(answer) = of_this_replica(request) {
         return answer;
     }
+    if let Some(document) = OpenIdDocument::of(request.path) {
+        return document.serve(request, issuer);
+    }
     match request.path {
-        "/" => return Ok(index(request, kinds)),
+        "/" => return Ok(index(request, kinds, issuer)),
         path if path == "/openapi" || path.starts_with("/openapi/") => {
             return openapi::serve(request, kinds);
         }
@@ -130,7 +139,7 @@ struct RootPaths {
     paths: Vec<String>,
 }
 
-fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
+fn index(request: &PathRequest<'_>, kinds: &KindTable, issuer: Option<&TokenIssuer>) -> Reply {
     let mut paths = request.state.checks.paths();
     let fixed = [
         "/api",
@@ -144,6 +153,9 @@ fn index(request: &PathRequest<'_>, kinds: &KindTable) -> Reply {
     paths.extend(fixed.map(str::to_owned));
     if request.plane == PlaneReference::Root {
         paths.push("/metrics".to_owned());
+    }
+    if issuer.is_some() {
+        paths.extend([CONFIGURATION_PATH, JWKS_PATH].map(str::to_owned));
     }
     for group in kinds.groups() {
         let root = if group.name.is_empty() {

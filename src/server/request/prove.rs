@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_auth::service_account::VerifiedToken;
 use polyplane_auth::{Authentication, Authenticator as _, Credentials, Denied, UserInfo, Verdict};
 
 use crate::answer::respond::{Refusal, Reply};
@@ -24,11 +25,21 @@ use crate::server_state::ServerState;
 /// Proof of who the caller is. Only `prove` makes one.
 pub(crate) struct Proven {
     user: Arc<UserInfo>,
+    token: Option<Arc<VerifiedToken>>,
 }
 
 impl Proven {
     pub(crate) fn user(&self) -> &Arc<UserInfo> {
         &self.user
+    }
+
+    /// Returns the token that proves the user, if it is one whose objects have to be looked up.
+    pub(crate) fn token(&self) -> Option<&Arc<VerifiedToken>> {
+        self.token.as_ref()
+    }
+
+    fn by(user: Arc<UserInfo>) -> Self {
+        Self { user, token: None }
     }
 }
 
@@ -136,12 +147,16 @@ impl Pipeline<'_> {
         let mut denied = None;
         if self.caller.connection.chain().is_some() {
             match self.caller.connection.user_of_chain(record.clients(), now) {
-                Ok(user) => return Ok(Proven { user }),
+                Ok(user) => return Ok(Proven::by(user)),
                 Err(why) => denied = Some(why),
             }
         }
         match record.bearer().authenticate(&self.credentials(now)).await {
-            Authentication::User(user) => Ok(Proven { user }),
+            Authentication::User(user) => Ok(Proven::by(user)),
+            Authentication::Token(token) => Ok(Proven {
+                user: Arc::clone(&token.user),
+                token: Some(token),
+            }),
             Authentication::Denied(why) => Err(unauthorized(&denied.unwrap_or(why))),
             Authentication::NoOpinion => Err(unauthorized(&denied.unwrap_or(Denied::Nothing))),
         }

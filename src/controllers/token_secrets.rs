@@ -1,0 +1,183 @@
+//! Secrets that hold a token of a service account: fills them, and deletes those whose account is
+//! gone. This module does not decide when a reconciler runs.
+
+use crate::client::{OwnRequest, tree};
+use crate::work::{Progress, ReconcilerContext};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use polyplane_apimachinery::json::scan::Scanned;
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::service_account::claims::{Binding, Claims, LEGACY_ISSUER, ObjectClaim};
+use polyplane_auth::service_account::issuer::TokenIssuer;
+use polyplane_batteries::polyplane::controllers::Controller;
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
+use polyplane_registry::tokens::TOKEN_SECRET;
+use polyplane_registry::{Tenant, Verb};
+use std::sync::Arc;
+
+/// The annotation with the name of the account.
+const ACCOUNT: &str = "kubernetes.io/service-account.name";
+/// The annotation with the account's uid.
+const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+const SECRETS: &str = "secrets";
+
+/// Returns the Secrets that a write may have given work.
+pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
+    let key = object.key();
+    match (key.group(), key.resource()) {
+        ("", SECRETS) if !gone && has_work(object, &tenant.settings.serving_ca) => {
+            vec![key.clone()]
+        }
+        ("", "serviceaccounts") if gone => {
+            let namespace = key.namespace().unwrap_or("");
+            let prefix = Prefix::namespaced("", SECRETS, namespace);
+            let cut = tenant.plane.snapshot();
+            let secrets = cut.range(&prefix, Start::First);
+            secrets
+                .filter(|secret| account_of(secret).is_some_and(|name| name == key.name()))
+                .map(|secret| secret.key().clone())
+                .collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Returns all Secrets of a plane that have work.
+pub(crate) fn pending(tenant: &Tenant) -> Vec<Key> {
+    let cut = tenant.plane.snapshot();
+    let prefix = Prefix::resource("", SECRETS);
+    let secrets = cut.range(&prefix, Start::First);
+    secrets
+        .filter(|secret| has_work(secret, &tenant.settings.serving_ca) || is_orphan(&cut, secret))
+        .map(|secret| secret.key().clone())
+        .collect()
+}
+
+/// Returns the name of the account whose token a Secret holds; `None` for other Secrets.
+fn account_of(secret: &ObjectRef) -> Option<Str> {
+    let body = secret.body();
+    let body = Scanned(&body);
+    let holds_token = body.str_at(&["type"]) == TOKEN_SECRET;
+    holds_token.then(|| body.str_at(&["metadata", "annotations", ACCOUNT]).into())
+}
+
+/// Returns whether a Secret for a token lacks something.
+fn has_work(secret: &ObjectRef, certificates: &str) -> bool {
+    let body = secret.body();
+    let body = Scanned(&body);
+    let data = |key: &str| body.str_at(&["data", key]);
+    body.str_at(&["type"]) == TOKEN_SECRET
+        && !secret.flags().has(Flags::DELETING)
+        && (data("token").is_empty()
+            || data("namespace").is_empty()
+            || data("ca.crt") != BASE64_STANDARD.encode(certificates))
+}
+
+fn is_orphan(cut: &Snapshot, secret: &ObjectRef) -> bool {
+    let Some(name) = account_of(secret) else {
+        return false;
+    };
+    let key = Key::new("", "serviceaccounts", secret.key().namespace(), &name);
+    cut.get(&key).is_none()
+}
+
+/// Fills a Secret, or deletes it if its account is gone.
+pub(crate) async fn reconcile(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let issuer = context.registry.token_issuer(tenant);
+    let cut = tenant.plane.snapshot();
+    let (Some(issuer), Some(secret)) = (issuer, cut.get(key)) else {
+        return Ok(Progress::Done);
+    };
+    let kinds = tenant.kinds();
+    let mut tree = tree(&kinds, &secret)?;
+    let Some(row) = kinds.stored("", SECRETS) else {
+        return Ok(Progress::Done);
+    };
+    if tree.str_at(&["type"]) != TOKEN_SECRET || secret.flags().has(Flags::DELETING) {
+        return Ok(Progress::Done);
+    }
+    let namespace = key.namespace().unwrap_or("");
+    let (verb, body) = match account(&cut, namespace, &tree["metadata"]["annotations"]) {
+        None => {
+            let uid = Str::from(tree.str_at(&["metadata", "uid"]));
+            (Verb::Delete, json!({"preconditions": {"uid": uid}}))
+        }
+        Some(account) => {
+            if !fill(
+                &mut tree,
+                &issuer,
+                namespace,
+                account,
+                &tenant.settings.serving_ca,
+            )? {
+                return Ok(Progress::Done);
+            }
+            (Verb::Update, tree)
+        }
+    };
+    let own = OwnRequest {
+        body: &body,
+        ..OwnRequest::of(
+            Controller::ServiceAccountToken,
+            verb,
+            row,
+            namespace,
+            key.name(),
+        )
+    };
+    match own.send(&context.registry, tenant).await {
+        Err(error) if error.reason == Reason::NotFound => Ok(Progress::Done),
+        sent => sent.map(|_| Progress::Done),
+    }
+}
+
+/// Returns the account that the annotations of a Secret mean, if it exists.
+fn account(cut: &Snapshot, namespace: &str, annotations: &Value) -> Option<ObjectClaim> {
+    let name = annotations.str_at(&[ACCOUNT]);
+    let found = cut.get(&Key::new("", "serviceaccounts", Some(namespace), name))?;
+    let uid: Str = Scanned(&found.body()).str_at(&["metadata", "uid"]).into();
+    let wanted = annotations.str_at(&[ACCOUNT_UID]);
+    (wanted.is_empty() || wanted == uid).then(|| ObjectClaim {
+        name: name.into(),
+        uid,
+    })
+}
+
+/// Completes a Secret. Returns false if it is complete.
+fn fill(
+    secret: &mut Value,
+    issuer: &Arc<TokenIssuer>,
+    namespace: &str,
+    account: ObjectClaim,
+    certificates: &str,
+) -> Result<bool, ApiError> {
+    let before = secret.clone();
+    secret.set(&["data", "ca.crt"], BASE64_STANDARD.encode(certificates));
+    if secret.str_at(&["data", "namespace"]).is_empty() {
+        secret.set(&["data", "namespace"], BASE64_STANDARD.encode(namespace));
+    }
+    if secret.str_at(&["data", "token"]).is_empty() {
+        let claims = Claims {
+            issuer: LEGACY_ISSUER.into(),
+            audiences: Vec::new(),
+            issued_at: None,
+            not_before: None,
+            expires: None,
+            id: Str::default(),
+            namespace: namespace.into(),
+            account: account.clone(),
+            binding: Binding::HeldBy(secret.str_at(&["metadata", "name"]).into()),
+            warn_after: None,
+        };
+        let token = issuer.sign(&claims).map_err(ApiError::internal)?;
+        secret.set(&["data", "token"], BASE64_STANDARD.encode(token));
+    }
+    secret.set(&["metadata", "annotations", ACCOUNT], account.name);
+    secret.set(&["metadata", "annotations", ACCOUNT_UID], account.uid);
+    Ok(*secret != before)
+}
