@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use http::Method;
 use polyplane_tests::client::Client;
-use polyplane_tests::golden::folder;
 use polyplane_tests::kubeconfig::Endpoint;
+use polyplane_tests::programs::found;
 use polyplane_tests::recorded::{Recorded, skipped, without_identity};
 use serde_json::{Map, Value, json};
 
@@ -63,16 +63,6 @@ impl Drop for Controllers {
             drop(child.wait());
         }
     }
-}
-
-/// Returns the path of a program that exists already. Building it takes minutes.
-fn found(name: &str) -> Result<Option<String>> {
-    let found = Command::new(folder().join("programs"))
-        .args(["found", name])
-        .output()?;
-    let text = String::from_utf8(found.stdout)?;
-    let line = text.lines().find_map(|line| line.strip_prefix(name));
-    Ok(line.map(|path| path.trim().to_owned()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

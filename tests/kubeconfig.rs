@@ -106,6 +106,15 @@ impl Endpoint {
         }
     }
 
+    /// Returns the same server for a caller with this token, or for nobody.
+    pub fn with_token(&self, token: Option<&str>) -> Self {
+        Self {
+            token: token.map(str::to_owned),
+            identity: None,
+            ..self.clone()
+        }
+    }
+
     /// Returns the name that the server's certificate must have.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Removes from an answer the values that differ from run to run, and text that must not be stored.
 //!
-//! Versions, uids and generated names become symbols; times, addresses, node ports, tokens and
+//! Versions, uids and generated names become symbols; times, addresses, node ports, tokens, their issuers and
 //! certificates become marks. A value that a request of the scenario itself contained stays as it
 //! is. `description` fields of tables and schemas are removed: upstream's prose must not be stored
 //! here.
@@ -70,6 +70,10 @@ pattern!(HASH, r"hash=[0-9A-F]{128}");
 pattern!(
     TOKEN,
     r"\beyJ[A-Za-z0-9_-]+\.eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+"
+);
+pattern!(
+    ISSUER,
+    r"https://(?:kubernetes\.default\.svc|[^\s/]+/clusters/[a-z0-9]+/control-plane)"
 );
 pattern!(
     PEM,
@@ -354,6 +358,7 @@ impl Normalizer<'_> {
         let text = PEM.replace_all(&text, "<pem>");
         let text = HASH.replace_all(&text, "hash=<hash>");
         let text = TOKEN.replace_all(&text, "<token>");
+        let text = ISSUER.replace_all(&text, "<issuer>");
         let text = TIME.replace_all(&text, |found: &Captures<'_>| {
             let mark = if found.get(1).is_some() {
                 "<microtime>"

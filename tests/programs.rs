@@ -177,6 +177,19 @@ pub fn polyplane() -> Result<PathBuf> {
         .context("no polyplane program: build it with `cargo build -p polyplane`")
 }
 
+/// Returns the path of a program that exists already. Building it takes minutes.
+///
+/// # Errors
+/// Returns an error if `tests/programs` cannot be run.
+pub fn found(name: &str) -> Result<Option<String>> {
+    let found = Command::new(folder().join("programs"))
+        .args(["found", name])
+        .output()?;
+    let text = String::from_utf8(found.stdout)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.map(|path| path.trim().to_owned()))
+}
+
 /// Returns whether the reference is built already.
 pub fn has_reference() -> bool {
     const NAME: &str = "kube-apiserver";

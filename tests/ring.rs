@@ -16,6 +16,7 @@
 //! | `collection` | a watch over one collection of a plane, for objects that are not the run's |
 //! | `load` | an open-loop mix of requests and watches over many planes |
 //! | `judged` | the end of a scenario: it is printed and checked |
+//! | `everywhere` | changes to a plane, and what every replica says of them |
 //! | `figures` | the numbers of a run in one line |
 //! | `stalls` | times in which the machine of the test ran no process |
 //! | `setup` | a whole ring, assembled from the others |
@@ -26,6 +27,7 @@ pub mod client;
 pub mod collection;
 pub mod controller;
 pub mod etcd;
+pub mod everywhere;
 pub mod figures;
 pub mod judged;
 pub mod load;
