@@ -33,7 +33,7 @@ impl Recorded {
     /// # Errors
     /// Returns an error if the server does not start.
     pub async fn start() -> Result<Self> {
-        let records = std::env::var_os("RECORD").is_some();
+        let records = records();
         let server = match records {
             true => Server::start_reference().await?,
             false => Server::start().await?,
@@ -69,19 +69,33 @@ impl Recorded {
     /// # Errors
     /// Returns an error that lists all differing places.
     pub fn compare(&self, name: &str, steps: &Map<String, Value>) -> Result<()> {
-        let path = folder().join(format!("recorded/{name}.json"));
-        if self.records {
-            let text = lines(steps);
-            return std::fs::write(&path, text).context("cannot write the recording");
-        }
-        let text = std::fs::read_to_string(&path);
-        let text = text.with_context(|| format!("no {}: run with RECORD=1", path.display()))?;
-        let recorded: Map<String, Value> = serde_json::from_str(&text)?;
-        let differ = places(&Value::Object(recorded), &Value::Object(steps.clone()));
-        ensure!(differ.is_empty(), "{name} differs\n{}", differ.join("\n"));
-        println!("{name}: {} steps, 0 different", steps.len());
-        Ok(())
+        compare(self.records, name, steps)
     }
+}
+
+/// Returns whether a recording is to be made of the reference.
+pub fn records() -> bool {
+    std::env::var_os("RECORD").is_some()
+}
+
+/// Compares the steps of a run with the recording, or writes it if they are `recorded` from the
+/// reference. Prints how many are equal.
+///
+/// # Errors
+/// Returns an error that lists all differing places.
+pub fn compare(recorded: bool, name: &str, steps: &Map<String, Value>) -> Result<()> {
+    let path = folder().join(format!("recorded/{name}.json"));
+    if recorded {
+        let text = lines(steps);
+        return std::fs::write(&path, text).context("cannot write the recording");
+    }
+    let text = std::fs::read_to_string(&path);
+    let text = text.with_context(|| format!("no {}: run with RECORD=1", path.display()))?;
+    let recorded: Map<String, Value> = serde_json::from_str(&text)?;
+    let differ = places(&Value::Object(recorded), &Value::Object(steps.clone()));
+    ensure!(differ.is_empty(), "{name} differs\n{}", differ.join("\n"));
+    println!("{name}: {} steps, 0 different", steps.len());
+    Ok(())
 }
 
 /// Returns the steps with one object on each line.

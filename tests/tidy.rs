@@ -164,6 +164,7 @@ fn crates_know_only_what_lies_below_them() {
             "src/admission",
             &["apimachinery", "auth", "batteries", "plane", "registry"],
         ),
+        ("src/audit", &["apimachinery", "auth"]),
         (
             "src/controllers",
             &[
@@ -181,6 +182,7 @@ fn crates_know_only_what_lies_below_them() {
             "src/server",
             &[
                 "apimachinery",
+                "audit",
                 "auth",
                 "batteries",
                 "controllers",

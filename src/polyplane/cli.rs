@@ -1,10 +1,12 @@
 //! The commands and flags of the binary and of the plugin: their names, defaults and help texts.
 //! This module does not know what a command does.
 
+pub mod audit;
 pub mod limits;
 pub mod memory;
 pub mod store_command;
 
+use crate::cli::audit::AuditOptions;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
 use clap::{Args, Parser, Subcommand};
@@ -77,6 +79,9 @@ pub struct UpOptions {
     /// on the next port.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub replicas: u16,
+    /// The audit.
+    #[command(flatten)]
+    pub audit: AuditOptions,
     /// Limits on what clients may use.
     #[command(flatten)]
     pub limits: LimitOptions,
@@ -201,6 +206,9 @@ pub struct ServeOptions {
         env = "POLYPLANE_LOG"
     )]
     pub log: String,
+    /// The audit.
+    #[command(flatten)]
+    pub audit: AuditOptions,
     /// Limits on what clients may use.
     #[command(flatten)]
     pub limits: LimitOptions,

@@ -12,6 +12,7 @@
 
 pub mod waiting_server;
 
+use crate::cli::audit;
 use crate::cli::limits;
 use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions};
@@ -22,6 +23,7 @@ use crate::serve::waiting_server::WaitingServer;
 use crate::store;
 use crate::store::wait::StoreWait;
 use anyhow::{Context, anyhow};
+use polyplane_audit::Auditor;
 use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::{ReplicaOptions, Weight};
@@ -83,6 +85,7 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     let handover = started.waiting.take().map(WaitingServer::stop);
     let handover = handover.map(tokio::spawn);
     finish(started.replica, signals, times).await;
+    audit::close(started.auditor).await;
     drop(handover);
     if tokio::time::timeout(CLOSE, started.store.close())
         .await
@@ -112,6 +115,7 @@ struct Started {
     store: Arc<dyn Store>,
     /// The server that has answered health checks until now, if the start took long.
     waiting: Option<WaitingServer>,
+    auditor: Option<Arc<Auditor>>,
 }
 
 /// Checks the options and opens the listeners.
@@ -148,7 +152,8 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
             )
         })?;
     let config = completed.configure();
-    let config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
+    let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
+    config.audit = options.audit.open()?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;
@@ -223,6 +228,7 @@ async fn start(
     wait: Arc<StoreWait>,
 ) -> anyhow::Result<Started> {
     let store = store::shared(&options.store, &wait).await?;
+    let auditor = prepared.config.audit.clone();
     let setup = ReplicaParts {
         store: Arc::clone(&store),
         release,
@@ -247,6 +253,7 @@ async fn start(
         replica,
         store,
         waiting: None,
+        auditor,
     })
 }
 

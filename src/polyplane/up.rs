@@ -3,6 +3,7 @@
 pub mod contexts;
 pub mod plugin_link;
 
+use crate::cli::audit;
 use crate::cli::limits;
 use crate::cli::memory;
 use crate::cli::{StoreKind, UpOptions};
@@ -50,6 +51,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     if let Err(error) = limits::raise_open_files(&completed.limits, options.replicas.into()) {
         tracing::debug!("{error}");
     }
+    let auditor = options.audit.open()?;
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
     let store = store::embedded(options.store, &folder).await?;
@@ -58,11 +60,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         .iter()
         .filter_map(|listener| listener.local_addr().ok())
         .collect();
-    let endpoint = match (&completed.advertise, addresses.first()) {
-        (Some(text), _) => text.clone(),
-        (None, Some(address)) => address.to_string(),
-        (None, None) => bail!("--listen: no address was given"),
-    };
+    let endpoint = endpoint(&completed, &addresses)?;
     let mut replicas = Vec::new();
     let mut spread = vec![(completed.clone(), listeners)];
     for number in 1..options.replicas {
@@ -72,7 +70,8 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     for (number, (completed, listeners)) in spread.into_iter().enumerate() {
         let folder = completed.certs_folder.clone();
         make_root_secret(&folder)?;
-        let config = completed.configure()?;
+        let mut config = completed.configure()?;
+        config.audit.clone_from(&auditor);
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
         let name = format!("polyplane-{number}");
         let setup = ReplicaParts {
@@ -111,6 +110,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let signals = Signals::new()?;
     announce(&options, &path, &addresses, began);
     run_all(replicas, signals, store).await;
+    audit::close(auditor).await;
     stop.cancel();
     let _ = std::fs::remove_file(folder.join("pid"));
     Ok(())
@@ -131,6 +131,15 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
         ..Options::default()
     };
     Ok(typed.complete()?)
+}
+
+/// Returns the host and port that kubeconfigs name.
+fn endpoint(completed: &CompletedOptions, listen: &[SocketAddr]) -> anyhow::Result<String> {
+    match (&completed.advertise, listen.first()) {
+        (Some(text), _) => Ok(text.clone()),
+        (None, Some(address)) => Ok(address.to_string()),
+        (None, None) => bail!("--listen: no address was given"),
+    }
 }
 
 async fn listen(completed: &CompletedOptions) -> anyhow::Result<Vec<TcpListener>> {

@@ -93,12 +93,18 @@ impl Connection {
         self.interned.as_deref().map(InternedChain::chain)
     }
 
+    /// Returns the address and port of the client.
+    pub(crate) fn remote(&self) -> Option<&str> {
+        self.remote.as_ref()?.to_str().ok()
+    }
+
     /// Returns the facts about the client that are sent to peers with its requests.
     pub(crate) fn received(&self) -> ForwardedClient {
         ForwardedClient {
             chain: self.interned.as_deref().map(InternedChain::value),
             remote: self.remote.clone(),
             time_left: None,
+            resumed: false,
         }
     }
 

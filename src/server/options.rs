@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use polyplane_audit::Auditor;
 use polyplane_pki::{Pki, PkiError, TlsError};
 use rustls::ServerConfig;
 use tokio::net::TcpListener;
@@ -223,6 +224,7 @@ impl CompletedOptions {
             stop: self.stop,
             peering: None,
             drain_requested: None,
+            audit: None,
         })
     }
 }
@@ -243,6 +245,8 @@ pub struct Config {
     pub peering: Option<Peering>,
     /// The function that `POST /drain` calls; if absent, the path does not exist.
     pub drain_requested: Option<DrainRequested>,
+    /// Records requests; `None` to record nothing.
+    pub audit: Option<Arc<Auditor>>,
 }
 
 impl Config {
@@ -263,7 +267,7 @@ impl Config {
             None => (None, Vec::new()),
         };
         let drain_once = self.drain_requested.map(DrainOnce::new);
-        let state = ServerState::new(backend, self.limits, address, side, drain_once);
+        let state = ServerState::new(backend, self.limits, address, side, drain_once, self.audit);
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)
     }
 }

@@ -47,6 +47,7 @@ use crate::operations::observe::{OpenWatch, labels_of};
 use crate::peer::forward::{Destination, OwnerSearch, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
 use crate::request::audit_id;
+use crate::request::audited::Audited;
 use crate::request::authorize::{Authorized, authorize};
 use crate::request::body::{RequestBody, discard_unread};
 use crate::request::deadline::within;
@@ -76,6 +77,8 @@ pub(crate) enum Origin {
         time_left: Option<Duration>,
         /// The form in which that replica expects a watch.
         watch_form: WatchForm,
+        /// True if another replica has answered a part of the watch.
+        resumed: bool,
     },
 }
 
@@ -138,6 +141,7 @@ pub(crate) async fn reopen(
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let mut body = RequestBody::empty();
     let mut pipeline = Pipeline::new(&state, &head, &route, &info, &mut body);
+    pipeline.resumed = true;
     pipeline.process(route.plane, hint).await
 }
 
@@ -219,6 +223,10 @@ pub(crate) struct Pipeline<'a> {
     known_kind: bool,
     pub(crate) body: &'a mut RequestBody,
     pub(crate) started: Instant,
+    /// The record of the request, from the proof of its caller on.
+    audited: Option<Audited>,
+    /// True if another replica has answered a part of the watch.
+    resumed: bool,
 }
 
 impl<'a> Pipeline<'a> {
@@ -242,6 +250,8 @@ impl<'a> Pipeline<'a> {
             known_kind: false,
             body,
             started: head.started,
+            audited: None,
+            resumed: false,
         }
     }
 }
@@ -267,16 +277,28 @@ impl Pipeline<'_> {
         }
         // Before any lookup, so that a stranger costs nothing and learns no names of planes.
         if self.has_no_credential() {
-            return self.answer_without_credential(plane).await;
+            let answered = self.answer_without_credential(plane).await;
+            if let Err(refusal) = &answered {
+                self.audit_unproven(refusal);
+            }
+            return answered;
         }
         let search = OwnerSearch::new(deadline).hinted(hint);
         let is_drain = plane == PlaneReference::Root && self.path == DRAIN_PATH;
         let answered = self.answer_at_owner(plane, search, deadline);
-        if is_drain {
+        let answered = if is_drain {
             // Without the deadline, because handing over all planes has limits of its own.
-            return answered.await;
+            answered.await
+        } else {
+            within(deadline, answered).await
+        };
+        match (self.audited.take(), &answered) {
+            (Some(audited), Ok(reply)) => audited.complete(reply.status().as_u16()),
+            (Some(audited), Err(refusal)) => audited.refused(refusal),
+            (None, Err(refusal)) if refusal.is_unproven() => self.audit_unproven(refusal),
+            (None, _) => {}
         }
-        within(deadline, answered).await
+        answered
     }
 
     /// Finds the replica that answers. That may take several attempts while a plane moves.
@@ -309,12 +331,20 @@ impl Pipeline<'_> {
                     }
                 }
                 Destination::Here => {
+                    self.audited = self.begin_audit(&located, &proven);
                     match self.answer_here(&located, &proven, plane, deadline).await {
                         Err(refusal) if !refusal.is_moved() => return Err(refusal),
                         // The plane moved before anything was done, so the request may be sent to
-                        // the new owner.
-                        Err(_) if self.is_direct() => search.pause().await?,
-                        Err(_) => return Ok(moved_reply(self.state, record)),
+                        // the new owner, which records it.
+                        Err(_) => {
+                            if let Some(audited) = self.audited.take() {
+                                audited.forget();
+                            }
+                            if !self.is_direct() {
+                                return Ok(moved_reply(self.state, record));
+                            }
+                            search.pause().await?;
+                        }
                         Ok(reply) => return Ok(reply),
                     }
                 }
@@ -340,6 +370,9 @@ impl Pipeline<'_> {
             live.await?;
         }
         let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
+        if let Some(audited) = &mut self.audited {
+            audited.made_as(&user);
+        }
         let authorized = authorize(
             access_check,
             user,
@@ -348,6 +381,9 @@ impl Pipeline<'_> {
             &self.parts.method,
         )
         .await?;
+        if let Some(audited) = &mut self.audited {
+            audited.decided(true);
+        }
         match self.info {
             RequestInfo::Path(path) if plane == PlaneReference::Root && *path == DRAIN_PATH => {
                 self.drain(&authorized.into_user()).await
@@ -414,7 +450,15 @@ impl Pipeline<'_> {
             _ => self.body(located).await?,
         };
         let request = self.resource_request(info, verb, authorized, body, deadline);
+        if let Some(audited) = &mut self.audited {
+            let kinds = plane.kinds();
+            let row = kinds.resolve(info.group, info.version, info.resource);
+            audited.sent(&request, row.map_or("", |row| &row.kind));
+        }
         let answer = plane.handle(request).await?;
+        if let Some(audited) = &mut self.audited {
+            audited.answered(&answer, verb);
+        }
         let delivery = Delivery {
             client: self.client,
             verb,
@@ -443,8 +487,19 @@ impl Pipeline<'_> {
         }
     }
 
-    pub(crate) fn gauge(&self) -> WatchGauge {
-        OpenWatch::count(self.state, self.labels)
+    /// Counts a watch, whose record ends with it.
+    pub(crate) fn gauge(&mut self) -> WatchGauge {
+        let mut audited = self.audited.take();
+        if let Some(audited) = &mut audited {
+            audited.started();
+        }
+        OpenWatch::count(self.state, self.labels, audited)
+    }
+
+    /// Returns whether another replica has answered a part of the watch.
+    pub(crate) fn is_resumed(&self) -> bool {
+        let by_peer = matches!(self.caller.origin, Origin::Peer { resumed: true, .. });
+        self.resumed || by_peer
     }
 
     pub(crate) fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> paths::PathRequest<'p> {

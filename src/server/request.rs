@@ -6,6 +6,7 @@
 //! | `route`, `request_info` | from path and method, which plane and which resource the request
 //! names |
 //! | `audit_id` | the id under which logs name the request |
+//! | `audited` | what the audit log says of the request |
 //! | `prove` | who the caller is: 401 |
 //! | `authorize`, `impersonate` | whether the caller may do it: 403 |
 //! | `deadline` | how long the request may take: 504 |
@@ -18,6 +19,7 @@
 //! [`crate::pipeline`] gives the order of these stages.
 
 pub(crate) mod audit_id;
+pub(crate) mod audited;
 pub(crate) mod authorize;
 pub(crate) mod body;
 pub(crate) mod budget;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::Anonymous;
 use polyplane_plane::Memory;
 
@@ -39,6 +40,8 @@ pub(crate) struct ServerState {
     /// The drain that `POST /drain` starts; `None` if the planes of this server cannot be handed
     /// over.
     pub drain_once: Option<DrainOnce>,
+    /// Records requests; `None` if nothing is recorded.
+    pub audit: Option<Arc<Auditor>>,
 }
 
 impl ServerState {
@@ -49,6 +52,7 @@ impl ServerState {
         address: String,
         peers: Option<Arc<PeerSide>>,
         drain_once: Option<DrainOnce>,
+        audit: Option<Arc<Auditor>>,
     ) -> Arc<Self> {
         let drain = Drain::new();
         let forwards_max = peers
@@ -70,6 +74,7 @@ impl ServerState {
             chains: ClientChains::default(),
             peers,
             drain_once,
+            audit,
         })
     }
 
@@ -98,6 +103,9 @@ impl ServerState {
         out.sample(name, &[], self.abandoned_answers.load(Ordering::Relaxed));
         if let Some(side) = &self.peers {
             self.expose_peers(side, &mut out);
+        }
+        if let Some(auditor) = &self.audit {
+            expose_audit(auditor, &mut out);
         }
         self.backend.expose_metrics(&mut out);
         out.process();
@@ -147,4 +155,20 @@ impl ServerState {
         out.family(name, Kind::Counter, "Connections opened to peers.");
         out.sample(name, &[], load.opened);
     }
+}
+
+fn expose_audit(auditor: &Auditor, out: &mut Exposition) {
+    let metrics = auditor.metrics();
+    let name = "apiserver_audit_event_total";
+    out.family(name, Kind::Counter, "Audit events made.");
+    out.sample(name, &[], metrics.events);
+    let name = "apiserver_audit_level_total";
+    out.family(name, Kind::Counter, "Requests by the level of their audit.");
+    for (level, count) in LEVELS.iter().zip(metrics.requests) {
+        out.sample(name, &[("level", level)], count);
+    }
+    let name = "apiserver_audit_error_total";
+    out.family(name, Kind::Counter, "Audit events that were lost.");
+    out.sample(name, &[("plugin", "buffered")], metrics.lost);
+    out.sample(name, &[("plugin", "log")], metrics.failed);
 }

@@ -32,6 +32,10 @@
 - --sleep-after={{ $values.server.sleepAfterSeconds }}
 - --raise-floor-after={{ $values.server.raiseFloorAfterSeconds }}
 - --log={{ $values.server.log }}
+{{- if $values.audit.policy }}
+- --audit-policy-file=/audit/policy.yaml
+- --audit-log-path=-
+{{- end }}
 {{- range $values.server.extraArgs }}
 - {{ . | quote }}
 {{- end }}

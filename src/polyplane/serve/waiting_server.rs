@@ -70,6 +70,8 @@ impl WaitingServer {
             peering: None,
             // This replica holds no planes, so it is drained already.
             drain_requested: Some(Box::new(|| Box::pin(std::future::ready(Ok(()))))),
+            // It answers about health alone.
+            audit: None,
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             wait,

@@ -348,6 +348,8 @@ impl Finite for PeerStream {
 pub(crate) trait WatchCounter: Send + Sync {
     /// Counts `count` events that were sent.
     fn sent(&self, count: u64);
+    /// Notes that the watch goes on at another replica.
+    fn moved(&self) {}
     /// Counts the end of the watch.
     fn over(&self);
 }
@@ -420,6 +422,7 @@ impl Watch {
                     tracing::debug!(%error, "a watch ended early");
                     if let BodyEnd::Source(StreamEnd::Moved { sent_up_to }) = error {
                         self.moved = Some(*sent_up_to);
+                        self.gauge.0.moved();
                     }
                 }
                 Poll::Ready(None)

@@ -86,6 +86,14 @@ impl Refusal {
         }
     }
 
+    /// Returns whether the caller has not proven who they are.
+    pub(crate) fn is_unproven(&self) -> bool {
+        match self {
+            Self::Status(error) | Self::Access(error) => error.code == 401,
+            Self::Text(..) => false,
+        }
+    }
+
     /// Returns the refusal of a request that its user may not make.
     pub(crate) fn of_access(error: ApiError) -> Self {
         match error.code {

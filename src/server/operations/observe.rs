@@ -5,11 +5,13 @@ use std::sync::atomic::Ordering;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
+use parking_lot::Mutex;
 use polyplane_registry::Verb;
 use polyplane_registry::request::parameters::{DRY_RUN, Query};
 
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};
+use crate::request::audited::Audited;
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::server_state::ServerState;
 
@@ -79,11 +81,17 @@ pub(crate) struct OpenWatch {
     version: String,
     resource: String,
     scope: &'static str,
+    /// The record of the request.
+    audited: Mutex<Option<Audited>>,
 }
 
 impl OpenWatch {
     /// Counts a watch from now until the gauge is dropped.
-    pub(crate) fn count(state: &Arc<ServerState>, labels: Labels<'_>) -> WatchGauge {
+    pub(crate) fn count(
+        state: &Arc<ServerState>,
+        labels: Labels<'_>,
+        audited: Option<Audited>,
+    ) -> WatchGauge {
         let watch = Self {
             state: Arc::clone(state),
             events: state.metrics.watch_events(labels),
@@ -91,6 +99,7 @@ impl OpenWatch {
             version: labels.version.to_owned(),
             resource: labels.resource.to_owned(),
             scope: labels.scope,
+            audited: Mutex::new(audited),
         };
         state.metrics.running(watch.labels(), 1);
         WatchGauge(Box::new(watch))
@@ -114,7 +123,16 @@ impl WatchCounter for OpenWatch {
         self.events.fetch_add(count, Ordering::Relaxed);
     }
 
+    fn moved(&self) {
+        if let Some(audited) = self.audited.lock().take() {
+            audited.forget();
+        }
+    }
+
     fn over(&self) {
         self.state.metrics.running(self.labels(), -1);
+        if let Some(audited) = self.audited.lock().take() {
+            audited.complete(200);
+        }
     }
 }

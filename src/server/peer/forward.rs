@@ -398,6 +398,7 @@ impl Pipeline<'_> {
         }
         let mut received = self.caller.connection.received();
         received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
+        received.resumed = self.is_resumed();
         received.add(&mut headers);
         if watch.is_some() {
             WatchForm::Records.announce(&mut headers);

@@ -42,6 +42,10 @@ pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-t
 /// of the watch, in the head of the answer. An older replica ignores and sends no such header.
 pub(crate) const WATCH_RECORDS: HeaderName = HeaderName::from_static("x-polyplane-watch-records");
 
+/// Marks a request that resumes a watch which another replica has answered in part. An older replica
+/// ignores and sends no such header; the audit then has the start of the watch twice.
+pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-polyplane-resumed");
+
 /// Headers that concern one connection only and are never forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 11] = [
     CONNECTION,
@@ -96,6 +100,8 @@ pub(crate) struct ForwardedClient {
     pub remote: Option<HeaderValue>,
     /// The time until the request's deadline.
     pub time_left: Option<Duration>,
+    /// True if the request resumes a watch.
+    pub resumed: bool,
 }
 
 impl ForwardedClient {
@@ -107,6 +113,7 @@ impl ForwardedClient {
             chain: headers.remove(CHAIN),
             remote: headers.remove(REMOTE),
             time_left: millis.map(Duration::from_millis),
+            resumed: headers.remove(RESUMED).is_some(),
         };
         strip(headers);
         received
@@ -119,6 +126,9 @@ impl ForwardedClient {
         }
         if let Some(remote) = self.remote {
             headers.insert(REMOTE, remote);
+        }
+        if self.resumed {
+            headers.insert(RESUMED, HeaderValue::from_static("1"));
         }
         if let Some(left) = self.time_left {
             let millis = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
@@ -249,12 +259,13 @@ mod tests {
             chain: Some(HeaderValue::from_static("AAAA,BBBB")),
             remote: Some(HeaderValue::from_static("1.2.3.4:5")),
             time_left: Some(Duration::from_millis(1500)),
+            resumed: true,
         };
         let mut headers = map(&[("accept", "*/*")]);
         received.clone().add(&mut headers);
         let back = ForwardedClient::take(&mut headers);
         assert_eq!((back.chain, back.remote), (received.chain, received.remote));
-        assert_eq!(back.time_left, received.time_left);
+        assert_eq!((back.time_left, back.resumed), (received.time_left, true));
         assert_eq!(headers, map(&[("accept", "*/*")]));
     }
 

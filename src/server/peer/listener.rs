@@ -336,6 +336,7 @@ async fn answer(
         let origin = Origin::Peer {
             time_left: received.time_left,
             watch_form,
+            resumed: received.resumed,
         };
         let caller = Arc::new(Caller { connection, origin });
         return pipeline::serve(state, caller, request.map(Inbound::Peer)).await;

@@ -1,5 +1,6 @@
 //! The stage that authorizes a request at the owner of its plane.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use polyplane_auth::{Subject, UserInfo};
@@ -27,6 +28,47 @@ impl Authorized {
     }
 }
 
+/// What a request wants, as authorization and audit see it.
+pub(crate) struct Requested<'a> {
+    /// The verb: of the API for resources, the lower-case method for paths.
+    pub verb: Cow<'a, str>,
+    /// The name of the object; empty for none.
+    pub name: Cow<'a, str>,
+    info: &'a RequestInfo<'a>,
+}
+
+impl<'a> Requested<'a> {
+    pub(crate) fn of(
+        info: &'a RequestInfo<'a>,
+        query: &'a [(String, String)],
+        method: &http::Method,
+    ) -> Self {
+        let (verb, name) = match info {
+            RequestInfo::Resource(info) => (info.verb_name().into(), info.authorized_name(query)),
+            RequestInfo::Path(_) if method == http::Method::GET => ("get".into(), "".into()),
+            RequestInfo::Path(_) => {
+                let lower = method.as_str().to_ascii_lowercase();
+                (lower.into(), "".into())
+            }
+        };
+        Self { verb, name, info }
+    }
+
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        match self.info {
+            RequestInfo::Resource(info) => Subject::Resource {
+                group: info.group,
+                version: info.version,
+                resource: info.resource,
+                subresource: info.subresource,
+                namespace: info.namespace,
+                name: &self.name,
+            },
+            RequestInfo::Path(path) => Subject::Path(path),
+        }
+    }
+}
+
 /// Checks with the plane's `access_check` whether `user` may do what `info` says.
 pub(crate) async fn authorize(
     mut access_check: AccessCheck<'_>,
@@ -35,31 +77,9 @@ pub(crate) async fn authorize(
     query: &[(String, String)],
     method: &http::Method,
 ) -> Result<Authorized, Refusal> {
-    let (lower, name);
-    let (verb, subject) = match info {
-        RequestInfo::Resource(info) => {
-            name = info.authorized_name(query);
-            let subject = Subject::Resource {
-                group: info.group,
-                version: info.version,
-                resource: info.resource,
-                subresource: info.subresource,
-                namespace: info.namespace,
-                name: &name,
-            };
-            (info.verb_name(), subject)
-        }
-        RequestInfo::Path(path) => {
-            let verb = if method == http::Method::GET {
-                "get"
-            } else {
-                lower = method.as_str().to_ascii_lowercase();
-                &lower
-            };
-            (verb, Subject::Path(path))
-        }
-    };
-    let passed = access_check.pass(&user, verb, subject).await;
+    let requested = Requested::of(info, query, method);
+    let passed = access_check.pass(&user, &requested.verb, requested.subject());
+    let passed = passed.await;
     passed.map_err(Refusal::of_access)?;
     Ok(Authorized {
         user,

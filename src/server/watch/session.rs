@@ -44,7 +44,11 @@ impl Pipeline<'_> {
     }
 
     /// Returns the body of a watch that this replica answers.
-    pub(crate) fn watch(&self, record: &Arc<dyn PlaneRecord>, stream: WatchStream) -> ResponseBody {
+    pub(crate) fn watch(
+        &mut self,
+        record: &Arc<dyn PlaneRecord>,
+        stream: WatchStream,
+    ) -> ResponseBody {
         let ending = || self.state.drain.ending().clone().cancelled_owned();
         let events = WatchWriter::new(stream, self.watch_form());
         let watch = Watch::new(events, ending(), self.gauge());

@@ -1,0 +1,280 @@
+//! The audit log: the events of a plane are those of the reference with the same policy and the same
+//! requests. `RECORD=1` records the reference.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use http::Method;
+use polyplane_tests::client::Client;
+use polyplane_tests::connection::{Ask, Connection};
+use polyplane_tests::kubeconfig::{Caller, Endpoint, Protocol};
+use polyplane_tests::process::Up;
+use polyplane_tests::programs::{Server, create_plane};
+use polyplane_tests::recorded::{compare, records};
+use serde_json::{Map, Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+/// Marks the requests of the test among those of other clients.
+const AGENT: &str = "audit-test/1";
+/// What must not be anywhere in the log.
+const CANARY: &str = "canary-in-a-secret";
+
+const POLICY: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitManagedFields: true
+rules:
+- {level: None, nonResourceURLs: ["/readyz*"]}
+- {level: Metadata, resources: [{resources: [secrets]}]}
+- {level: RequestResponse, verbs: [create, update, patch, delete], resources: [{resources: [configmaps]}]}
+- {level: Request, verbs: [watch], omitStages: [RequestReceived]}
+- {level: Metadata}
+"#;
+
+/// A server with an audit log.
+struct Audited {
+    endpoint: Endpoint,
+    _up: Option<Up>,
+    _reference: Option<Server>,
+    client: Client,
+    log: std::path::PathBuf,
+}
+
+async fn start(folder: &Path) -> Result<Audited> {
+    let (policy, log) = (folder.join("policy.yaml"), folder.join("audit.log"));
+    std::fs::write(&policy, POLICY)?;
+    let flags = [
+        format!("--audit-policy-file={}", policy.display()),
+        format!("--audit-log-path={}", log.display()),
+    ];
+    if records() {
+        let server = Server::start_reference_flagged(&flags).await?;
+        let endpoint = Endpoint::from_kubeconfig(&server.kubeconfig, Some("reference"))?;
+        return Ok(Audited {
+            client: Client::open(&endpoint).await?,
+            endpoint,
+            _up: None,
+            _reference: Some(server),
+            log,
+        });
+    }
+    let flags = flags.each_ref().map(String::as_str);
+    let up = Up::start(&folder.join("data"), &flags).await?;
+    let plane = create_plane(&up.root()?, "audited").await?;
+    Ok(Audited {
+        client: Client::open(&plane).await?,
+        endpoint: plane,
+        _up: Some(up),
+        _reference: None,
+        log,
+    })
+}
+
+/// The requests, each with the code of its answer.
+fn requests() -> Vec<(&'static str, Ask, u16)> {
+    let ask = |method: Method, path: &str, headers: &[(&str, &str)], body: String| {
+        let own = [("user-agent", AGENT)];
+        let headers = own.iter().chain(headers);
+        Ask {
+            method,
+            path: path.to_owned(),
+            headers: headers
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect(),
+            body: Bytes::from(body),
+        }
+    };
+    let none = || String::new();
+    let json_type: &[(&str, &str)] = &[("content-type", "application/json")];
+    let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}}).to_string();
+    let secret = json!({"metadata": {"name": "s"}, "stringData": {"a": CANARY}}).to_string();
+    let one = format!("{MAPS}/m");
+    let merge = [("content-type", "application/merge-patch+json")];
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let applied = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m}\ndata: {b: '2'}\n";
+    let watch = format!("{MAPS}?watch=1&timeoutSeconds=1&resourceVersion=0");
+    let as_jane = [("impersonate-user", "jane"), ("impersonate-group", "dev")];
+    let stranger = [("authorization", "Bearer nobody-knows-this-token")];
+    let proxied = [("x-forwarded-for", "192.0.2.7, 192.0.2.8")];
+    let (get, post, patch) = (Method::GET, Method::POST, Method::PATCH);
+    vec![
+        (
+            "create",
+            ask(post.clone(), MAPS, json_type, map.clone()),
+            201,
+        ),
+        ("create again", ask(post.clone(), MAPS, json_type, map), 409),
+        ("get", ask(get.clone(), &one, &[], none()), 200),
+        (
+            "get of nothing",
+            ask(get.clone(), &format!("{MAPS}/x"), &[], none()),
+            404,
+        ),
+        (
+            "list",
+            ask(get.clone(), &format!("{MAPS}?limit=500"), &[], none()),
+            200,
+        ),
+        (
+            "patch",
+            ask(
+                patch.clone(),
+                &one,
+                &merge,
+                r#"{"data": {"a": "2"}}"#.into(),
+            ),
+            200,
+        ),
+        (
+            "apply",
+            ask(
+                patch,
+                &format!("{one}?fieldManager=me"),
+                &apply,
+                applied.into(),
+            ),
+            200,
+        ),
+        (
+            "wrong body",
+            ask(
+                post.clone(),
+                MAPS,
+                json_type,
+                r#"{"metadata": {"name": "A"}}"#.into(),
+            ),
+            422,
+        ),
+        ("watch", ask(get.clone(), &watch, &[], none()), 200),
+        ("secret", ask(post, SECRETS, json_type, secret), 201),
+        (
+            "secret read",
+            ask(get.clone(), &format!("{SECRETS}/s"), &[], none()),
+            200,
+        ),
+        (
+            "version",
+            ask(get.clone(), "/version", &proxied, none()),
+            200,
+        ),
+        (
+            "not recorded",
+            ask(get.clone(), "/readyz", &[], none()),
+            200,
+        ),
+        (
+            "impersonated",
+            ask(get.clone(), &one, &as_jane, none()),
+            403,
+        ),
+        ("stranger", ask(get, &one, &stranger, none()), 401),
+        ("delete", ask(Method::DELETE, &one, &[], none()), 200),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn events_are_those_of_the_reference() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = start(folder.path()).await?;
+    let mut expected = Vec::new();
+    for (name, ask, code) in requests() {
+        let answer = match name {
+            // The reference closes the connection of a stranger.
+            "stranger" => {
+                let (caller, protocol) = (Caller::Anonymous, Protocol::Http2);
+                let stranger = Connection::open(&server.endpoint, caller, protocol).await?;
+                stranger.send(ask).await?
+            }
+            _ => server.client.raw(ask).await?,
+        };
+        let id = answer.headers.get("audit-id").context("no audit id")?;
+        let id = id.to_str()?.to_owned();
+        ensure!(
+            answer.status == code,
+            "{name}: {} {:?}",
+            answer.status,
+            answer.body
+        );
+        expected.push((name, id));
+    }
+    let last = expected
+        .last()
+        .map(|(_, id)| id.clone())
+        .unwrap_or_default();
+    let text = logged(&server.log, &last).await?;
+    ensure!(!text.contains(CANARY), "the log has a secret");
+    let mut steps = Map::new();
+    for (name, id) in expected {
+        let events: Result<Vec<Value>> = text
+            .lines()
+            .filter(|line| line.contains(&id))
+            .map(|line| Ok(normal(serde_json::from_str(line)?)))
+            .collect();
+        steps.insert(name.to_owned(), Value::Array(events?));
+    }
+    compare(records(), "audit", &steps)
+}
+
+/// Returns the log once it has the end of a request.
+async fn logged(path: &Path, id: &str) -> Result<String> {
+    for _ in 0..500 {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let is_last = |line: &str| line.contains(id) && line.contains("\"ResponseComplete\"");
+        if text.lines().any(is_last) {
+            return Ok(text);
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    anyhow::bail!("the log lacks the end of {id}")
+}
+
+/// Removes what differs from run to run and from server to server.
+fn normal(mut event: Value) -> Value {
+    for name in ["requestReceivedTimestamp", "stageTimestamp"] {
+        let text = event[name].as_str().unwrap_or_default();
+        event[name] = json!(if text.len() == 27 && text.ends_with('Z') {
+            "<time>"
+        } else {
+            "?"
+        });
+    }
+    event["auditID"] = json!("<id>");
+    if event["user"]["username"].is_string() {
+        event["user"] = json!("<administrator>");
+    }
+    let own = |key: &str| key.starts_with("polyplane.dev/") || key == "authorization.k8s.io/reason";
+    if let Some(members) = event.as_object_mut() {
+        if let Some(Value::Object(annotations)) = members.get_mut("annotations") {
+            annotations.retain(|key, _| !own(key));
+        }
+        members.retain(|key, value| match key.as_str() {
+            "annotations" => *value != json!({}),
+            // Constrained impersonation is not built.
+            "authenticationMetadata" => false,
+            _ => true,
+        });
+    }
+    blank(&mut event);
+    event
+}
+
+/// Replaces identities and times in a body.
+fn blank(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, value) in members {
+                match name.as_str() {
+                    "uid" | "resourceVersion" | "creationTimestamp" if value.is_string() => {
+                        *value = json!(format!("<{name}>"));
+                    }
+                    _ => blank(value),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(blank),
+        _ => {}
+    }
+}
