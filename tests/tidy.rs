@@ -149,8 +149,13 @@ fn crates_know_only_what_lies_below_them() {
             &["apimachinery", "auth", "managedfields", "plane", "storage"],
         ),
         (
+            "src/apiextensions",
+            &["apimachinery", "cel", "managedfields", "plane", "registry"],
+        ),
+        (
             "src/batteries",
             &[
+                "apiextensions",
                 "apimachinery",
                 "auth",
                 "managedfields",

@@ -3,8 +3,7 @@
 //! Owns the arena of definitions and the engines that read it: [`decode`], [`encode`],
 //! [`validate`], [`openapi`] and path lookup. Engines that custom kinds share read it through
 //! [`crate::shape`]. It knows no kind by name; built-in kinds are generated data
-//! ([`Schemas::parse`]), and the code that compiles custom kinds adds these ([`Schemas::add`]). It
-//! must not know where objects are stored or served.
+//! ([`Schemas::parse`]). It must not know where objects are stored or served.
 //!
 //! The *canonical* tree of an object is the result of decoding it into the typed struct and
 //! encoding that again: unknown members are dropped, and empty members are present or absent as
@@ -18,6 +17,7 @@ mod internal_text;
 mod keys;
 mod load;
 mod names;
+mod open;
 pub mod openapi;
 mod path;
 pub mod proto;

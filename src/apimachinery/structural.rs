@@ -10,12 +10,14 @@
 
 mod decode;
 mod metadata;
+mod object_shape;
 mod parse;
 
 #[cfg(test)]
 mod tests;
 
 pub use decode::{Custom, Reading};
+pub use object_shape::ObjectShape;
 pub use parse::StructuralError;
 
 use std::borrow::Cow;

@@ -11,5 +11,5 @@ pub(crate) const BATTERY: Battery = Battery {
     kinds: &[Kind::new("customresourcedefinitions", || {
         Arc::new(custom_resource_definition::CustomResourceDefinition)
     })],
-    indexes: &[],
+    indexes: &[|| Arc::new(custom_resource_definition::status::AcceptedNames)],
 };

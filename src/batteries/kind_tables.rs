@@ -6,11 +6,13 @@
 
 use crate::feature_gates::Gate;
 use crate::strategy;
+use polyplane_apiextensions::CustomKinds;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::{Features, KindTable};
 use std::sync::{Arc, OnceLock};
 
 const SCHEMAS: &[u8] = include_bytes!("data/schemas.json");
+const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const ROWS: &[u8] = include_bytes!("data/rows.json");
 const GATES: &[u8] = include_bytes!("data/gates.json");
 const GATED_FIELDS: &[u8] = include_bytes!("data/gated_fields.json");
@@ -27,9 +29,24 @@ pub fn schemas() -> Arc<Schemas> {
         schemas
             .extend(ROOT_SCHEMAS)
             .expect("the schemas of the root plane are sound");
+        let metadata = schemas.find(METADATA).expect("all kinds have metadata");
+        schemas.add_open(OPEN_OBJECT, metadata);
         Arc::new(schemas)
     };
     Arc::clone(SHARED.get_or_init(parse))
+}
+
+/// The name of the definition of objects whose metadata is typed and whose other members are kept.
+const OPEN_OBJECT: &str = "dev.polyplane.CustomObject";
+
+/// Returns the derivation of the kinds that clients define. All planes of the process share it.
+pub fn custom_kinds() -> Arc<CustomKinds> {
+    static SHARED: OnceLock<Arc<CustomKinds>> = OnceLock::new();
+    let create = || {
+        let object = schemas().find(OPEN_OBJECT).expect("it was added");
+        Arc::new(CustomKinds::new(schemas(), object, features()))
+    };
+    Arc::clone(SHARED.get_or_init(create))
 }
 
 /// Returns the feature gates, and the fields behind them.

@@ -37,6 +37,8 @@ mod storage;
 mod storagemigration;
 
 pub use crate::core::namespace::root_ca;
+pub use apiextensions::custom_resource_definition::status as definition_status;
+
 use battery::Battery;
 use polyplane_plane::Index;
 use polyplane_registry::Strategy;

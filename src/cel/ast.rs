@@ -186,6 +186,13 @@ impl Ast {
         }
     }
 
+    /// Returns whether a name stands anywhere in the tree by itself.
+    #[must_use]
+    pub fn mentions(&self, name: &str) -> bool {
+        let is_it = |node: &Expr| matches!(node, Expr::Ident(known) if &**known == name);
+        self.nodes.iter().any(is_it)
+    }
+
     /// Returns the text that the tree was made from.
     #[must_use]
     pub fn source(&self) -> &Source {

@@ -12,7 +12,7 @@ use crate::library::Question;
 use crate::limits::PARTS_MAX;
 use crate::time::Timestamp;
 
-/// A part of a tree of the caller's, as JSON knows it.
+/// A part of a tree of the caller's: what JSON knows, and texts that a schema reads as times or bytes.
 #[derive(Debug, Clone, Copy)]
 pub enum Node<'a> {
     /// `null`
@@ -29,6 +29,12 @@ pub enum Node<'a> {
     List(&'a dyn Elements),
     /// An object.
     Map(&'a dyn Fields),
+    /// Bytes.
+    Bytes(&'a [u8]),
+    /// A span of time in nanoseconds.
+    Duration(i64),
+    /// A point in time.
+    Timestamp(Timestamp),
 }
 
 /// A list of the caller's.
@@ -373,6 +379,9 @@ impl<'a> From<Node<'a>> for Value<'a> {
             Node::String(value) => Self::String(Text::Borrowed(value)),
             Node::List(value) => Self::List(List::Tree(value)),
             Node::Map(value) => Self::Map(Map::Tree(value)),
+            Node::Bytes(value) => Self::Bytes(Blob::Borrowed(value)),
+            Node::Duration(value) => Self::Duration(value),
+            Node::Timestamp(value) => Self::Timestamp(value),
         }
     }
 }

@@ -6,8 +6,9 @@
 //!
 //! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
 //! objects that every namespace and every plane must have; `roles` writes the rules of aggregated
-//! roles; `control_planes` removes deleted planes with their objects; `sweep` removes expired
-//! objects; `token_secrets` fills the Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
+//! roles; `definitions` empties deleted kinds and removes their definitions; `control_planes` removes
+//! deleted planes with their objects; `sweep` removes expired objects; `token_secrets` fills the
+//! Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
 //! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
 //! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
 //! whether their priority level exists; `layers` steps planes of an older layer to this
@@ -20,6 +21,7 @@
 
 mod client;
 mod control_planes;
+mod definitions;
 mod dependents;
 mod flow_schemas;
 mod layers;

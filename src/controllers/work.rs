@@ -3,8 +3,8 @@
 
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{
-    control_planes, flow_schemas, layers, namespaces, protection, quotas, restore, roles,
-    token_secrets,
+    control_planes, definitions, flow_schemas, layers, namespaces, protection, quotas, restore,
+    roles, token_secrets,
 };
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
@@ -44,6 +44,8 @@ pub(crate) enum WorkItem {
     NamespaceContent(Str),
     /// Recreate an object of the layer.
     Bootstrap(Key),
+    /// Finish the deletion of the definition of a kind, or look again at its names.
+    Definition(Str),
     /// Write the rules of aggregated roles.
     Aggregation,
     /// Remove a deleted plane.
@@ -77,6 +79,7 @@ impl WorkItem {
             Self::NamespaceContent(_)
             | Self::Bootstrap(_)
             | Self::FlowSchemas
+            | Self::Definition(_)
             | Self::ControlPlane(_)
             | Self::Layer
             | Self::Survey => None,
@@ -301,6 +304,7 @@ impl Reconcilers {
                 restore::namespace_content(context, tenant, name, controllers).await
             }
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
+            WorkItem::Definition(name) => definitions::settle(context, tenant, name).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
             WorkItem::Quotas(namespace) => quotas::count(context, tenant, namespace).await,
             WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
@@ -314,6 +318,9 @@ impl Reconcilers {
                 }
                 if flow_schemas::are_own(tenant) {
                     self.add(tenant, WorkItem::FlowSchemas);
+                }
+                for name in definitions::pending(tenant) {
+                    self.add(tenant, WorkItem::Definition(name));
                 }
                 for namespace in quotas::namespaces(tenant) {
                     self.add(tenant, WorkItem::Quotas(namespace));
@@ -363,6 +370,9 @@ impl Observer for WriteObserver {
         }
         if flow_schemas::is_source(&row.group, &row.name) {
             self.0.add(tenant, WorkItem::FlowSchemas);
+        }
+        for name in definitions::touched(tenant, row, object, gone) {
+            self.0.add(tenant, WorkItem::Definition(name));
         }
         if let Some(namespace) = quotas::touched(tenant, key) {
             self.0.add(tenant, WorkItem::Quotas(namespace.into()));

@@ -11,8 +11,7 @@
 //! the layers and the commits of the steps; versions and history of layer objects follow from it.
 //!
 //! Some objects define something beside themselves, as a custom resource definition defines a kind.
-//! A [`Derivation`] turns them into an [`Overlay`], which each root carries. The server has none yet, because
-//! it serves no custom kinds; only tests supply one.
+//! A [`Derivation`] turns them into an [`Overlay`], which each root carries.
 //!
 //! | question | folder |
 //! |---|---|
@@ -88,7 +87,7 @@ pub use sole_holder::SoleHolder;
 pub use state::claim::{Claim, Scope};
 pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
 pub use state::index::{Index, IndexId, IndexRow, IndexValues};
-pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source};
+pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source, SourceBody};
 pub use state::summary::{Summarize, Summary};
 pub use state::{Snapshot, Start};
 pub use version::{Base, Point, Stamp, Version};

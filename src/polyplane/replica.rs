@@ -400,8 +400,7 @@ async fn build_directory(
     let ring = ring.await.context(CANNOT_JOIN)?;
     let options = PlanesOptions {
         indexes: polyplane_admission::indexes(),
-        // Custom kinds are not served yet.
-        derivation: None,
+        derivation: Some(kind_tables::custom_kinds()),
         summarize: Some(Arc::new(Roles)),
         log: LogBounds::default(),
         idle: setup.idle,

@@ -133,6 +133,9 @@ impl Registry {
         loop {
             let settled = tenant.settled_kind((group, version, resource), request.deadline);
             let row = settled.await?.ok_or_else(unknown)?;
+            if let Some(custom) = &row.custom {
+                custom.prepared().await?;
+            }
             match self.handle_kind(tenant, request, &row).await {
                 Err(error) if error.is_kind_changed() && Instant::now() < request.deadline => {}
                 answer => return answer,
@@ -201,7 +204,7 @@ impl Registry {
         match (sub, call.request.verb) {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
-                let json = scale_and_binding::scale_json(call, &object_tree(call, &object).await?)?;
+                let json = scale_and_binding::read_scale(call, &object_tree(call, &object).await?)?;
                 Ok(of_json(call, wish, Outcome::Ok, json))
             }
             ("scale", Verb::Update | Verb::Patch) => {

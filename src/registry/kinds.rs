@@ -9,10 +9,12 @@
 //! of that group and plural name, in whatever versions.
 
 pub mod conversion;
+pub mod custom;
 pub mod document_id;
 pub mod feature_gates;
 pub mod generated_rows;
 pub mod owned_fields;
+pub mod served;
 pub mod table;
 
 use polyplane_plane::{ContentId, Overlay, Prefix};
@@ -129,10 +131,11 @@ impl Kinds {
 }
 
 impl Defined {
-    /// Returns the version whose form is the stored one.
+    /// Returns the version whose form is the stored one; the most preferred one if that is not
+    /// served.
     fn stored(&self) -> Option<&Arc<Resource>> {
-        self.versions
-            .iter()
-            .find(|row| row.version == row.storage.version)
+        let mut versions = self.versions.iter();
+        let stored = versions.find(|row| row.version == row.storage.version);
+        stored.or(self.versions.first())
     }
 }

@@ -38,6 +38,7 @@ pub use authority::{
 pub use dispatch::Registry;
 pub use kinds::document_id::DocumentId;
 pub use kinds::feature_gates::Features;
+pub use kinds::served::{ServedGroup, ServedGroups, ServedVersion};
 pub use kinds::table::{KindTable, Resource, Scope};
 pub use kinds::{Defined, Kinds, KindsId};
 pub use plan::Admission;

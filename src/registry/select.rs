@@ -11,7 +11,7 @@ use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::{Key, ObjectRef, Prefix};
+use polyplane_plane::{Key, ObjectRef, Prefix, Version};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -24,6 +24,8 @@ pub struct Selection {
     /// The kinds in all their versions, because an object may be stored in another one. Only
     /// selection by fields needs them.
     kinds: Option<Kinds>,
+    /// See [`Call::defined`].
+    defined: Option<Version>,
 }
 
 impl Selection {
@@ -59,6 +61,7 @@ impl Selection {
         Ok(Self {
             labels: (!parsed.is_everything()).then(|| Arc::new(parsed)),
             kinds: (!fields.is_empty()).then(|| call.tenant.kinds()),
+            defined: (!fields.is_empty()).then(|| call.defined()).flatten(),
             fields,
             name: name.cloned().or(exact),
         })
@@ -112,6 +115,17 @@ impl Selection {
     /// Returns the converted body of an object that is stored in another version than the one that
     /// fields are read in.
     fn prepared(&self, row: &Resource, object: &ObjectRef) -> Option<Vec<u8>> {
+        if let Some(custom) = &row.custom {
+            if custom.is_fresh(row, object, self.defined) {
+                return None;
+            }
+            let shown = tree_of(&object.body())
+                .and_then(|tree| custom.shown(row, object.storage_version(), tree));
+            return Some(
+                row.schemas
+                    .to_vec(row.definition, &shown.unwrap_or_default()),
+            );
+        }
         let forms = (KindVersion::of(row, object), KindVersion::prepared(row));
         if conversion::is_same(row, forms.0, forms.1) {
             return None;

@@ -364,6 +364,20 @@ pub trait Strategy: Debug + Send + Sync {
         false
     }
 
+    /// Returns the manager that owns the part of the status that [`Self::settle`] writes; `None` if
+    /// it writes none.
+    fn server_manager(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Writes the status that upstream's controllers write after the object, if the object is to have
+    /// it at once. Returns the facts that the status rests on. Called for writes of the object itself,
+    /// after [`Self::allocate`].
+    fn settle(&self, context: &Context<'_>, cut: &Snapshot, object: &mut Value) -> Vec<Claim> {
+        let _ = (context, cut, object);
+        Vec::new()
+    }
+
     /// Returns the objects that are created together with a new one, in the same commit.
     fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
         let _ = (context, object);
@@ -397,7 +411,7 @@ pub trait Strategy: Debug + Send + Sync {
     }
 
     /// Returns a warning for every client of the kind, if it is deprecated.
-    fn deprecation(&self) -> Option<&'static str> {
+    fn deprecation(&self) -> Option<&str> {
         None
     }
 

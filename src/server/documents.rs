@@ -14,8 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use polyplane_registry::kinds::table::{Group, GroupVersion};
-use polyplane_registry::{DocumentId, KindTable};
+use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::documents::discovery::{Discovery, VersionPart};
 use crate::documents::openapi::Document;
@@ -48,9 +47,9 @@ impl Documents {
     }
 
     /// Returns the discovery documents of all kinds in `table`.
-    pub(crate) fn discovery(&self, table: &KindTable) -> Arc<Discovery> {
-        self.discovery.get(table.content(), || {
-            let part = |group: &Group, version: &GroupVersion| self.part(table, group, version);
+    pub(crate) fn discovery(&self, table: &ServedGroups) -> Arc<Discovery> {
+        self.discovery.get(table.content, || {
+            let part = |group: &ServedGroup, version: &ServedVersion| self.part(group, version);
             Discovery::new(table, &self.address, part)
         })
     }
@@ -58,18 +57,18 @@ impl Documents {
     /// Returns the discovery documents of a group and version.
     pub(crate) fn version(
         &self,
-        table: &KindTable,
+        table: &ServedGroups,
         group: &str,
         version: &str,
     ) -> Option<Arc<VersionPart>> {
         let group = table.group(group)?;
         let mut versions = group.versions.iter();
         let version = versions.find(|known| known.version == version)?;
-        Some(self.part(table, group, version))
+        Some(self.part(group, version))
     }
 
-    fn part(&self, table: &KindTable, group: &Group, version: &GroupVersion) -> Arc<VersionPart> {
-        let make = || VersionPart::new(table, group, version);
+    fn part(&self, group: &ServedGroup, version: &ServedVersion) -> Arc<VersionPart> {
+        let make = || VersionPart::new(group, version);
         self.versions.get(version.content, make)
     }
 

@@ -3,6 +3,7 @@
 pub mod schema;
 pub mod schema_defaults;
 pub mod spec;
+pub mod status;
 pub mod structural_schema;
 pub mod version;
 pub mod warnings;
@@ -16,6 +17,7 @@ use crate::shared::validation::object_names::own_name_rule;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, json};
+use polyplane_plane::{Claim, Snapshot};
 use polyplane_registry::metadata;
 use polyplane_registry::strategy::{Context, Strategy};
 use spec::Demands;
@@ -57,6 +59,26 @@ impl Strategy for CustomResourceDefinition {
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
         keep_spec(object, old);
+    }
+
+    fn server_manager(&self) -> Option<&'static str> {
+        Some("kube-apiserver")
+    }
+
+    fn settle(&self, context: &Context<'_>, cut: &Snapshot, object: &mut Value) -> Vec<Claim> {
+        let is_leaving = !object.str_at(&["metadata", "deletionTimestamp"]).is_empty();
+        match is_leaving {
+            true => Vec::new(),
+            false => status::settle(object, cut, context.now),
+        }
+    }
+
+    fn awaits(&self, object: &Value) -> bool {
+        object.str_at(&["metadata", "deletionTimestamp"]).is_empty()
+    }
+
+    fn prepare_deletion(&self, object: &mut Value) {
+        status::terminate(object);
     }
 
     fn name_rule(&self) -> Option<NameRule> {
@@ -271,6 +293,14 @@ enum Approval {
     Given,
 }
 
+/// Returns whether kinds of a group need an approval.
+fn is_protected(group: &str) -> bool {
+    ["k8s.io", "kubernetes.io"].iter().any(|domain| {
+        let rest = group.strip_suffix(domain);
+        rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+    })
+}
+
 fn approval(object: &Value) -> Approval {
     match object.str_at(&["metadata", "annotations", APPROVAL]) {
         "" => Approval::Missing,
@@ -281,14 +311,10 @@ fn approval(object: &Value) -> Approval {
 }
 
 fn validate_approval(errors: &mut Errors, object: &Value, old: Option<&Value>) {
-    let group = object.str_at(&["spec", "group"]);
-    let community = ["k8s.io", "kubernetes.io"].iter().any(|domain| {
-        group
-            .strip_suffix(domain)
-            .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-    });
     let state = approval(object);
-    if !community || old.is_some_and(|old| approval(old) == state) {
+    if !is_protected(object.str_at(&["spec", "group"]))
+        || old.is_some_and(|old| approval(old) == state)
+    {
         return;
     }
     let metadata = Path::new("metadata");

@@ -43,7 +43,8 @@ impl Index for PlaneIds {
 
 /// Returns the position of [`PlaneIds`] among the indexes of a plane.
 pub fn ids() -> IndexId {
-    IndexId(crate::core::BATTERY.indexes.len())
+    let before = [crate::core::BATTERY, crate::apiextensions::BATTERY];
+    IndexId(before.iter().map(|battery| battery.indexes.len()).sum())
 }
 
 /// The behaviour of ControlPlane.

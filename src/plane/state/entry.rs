@@ -51,7 +51,7 @@ pub struct Flags(pub(crate) u8);
 impl Flags {
     /// No flag.
     pub const NONE: Self = Self(0);
-    /// The object is being deleted and accepts nothing new: a namespace that terminates.
+    /// The object is being deleted and accepts nothing new: a namespace, or the definition of a kind.
     pub const TERMINATING: Self = Self(1);
     /// The object has a deletion timestamp and waits for its finalizers.
     pub const DELETING: Self = Self(2);
@@ -298,13 +298,21 @@ impl Entry {
         let labels = match &self.state {
             State::Own(own) => own.body.labels(),
             State::Template(template) => template.labels(),
-            State::InFlight(in_flight) => in_flight
-                .object
-                .labels
-                .clone()
-                .map_or(&[][..], |labels| &in_flight.object.body[labels]),
+            State::InFlight(InFlight { object, .. }) => match object.labels.clone() {
+                Some(labels) => &object.body[labels],
+                None => &[],
+            },
         };
         if labels.is_empty() { b"{}" } else { labels }
+    }
+
+    /// Returns the canonical bytes of an object that is no template.
+    pub(crate) fn own_body(&self) -> Bytes {
+        match &self.state {
+            State::Own(own) => own.body.whole(),
+            State::Template(_) => Bytes::new(),
+            State::InFlight(it) => it.object.body.clone(),
+        }
     }
 
     pub(crate) fn body_len(&self) -> usize {
@@ -350,7 +358,7 @@ impl ObjectRef {
         }
     }
 
-    /// Returns the values that made the entry an object of its plane, at its moment.
+    /// Returns the values that made the entry an object of its plane.
     pub(crate) fn template_values(&self) -> &Arc<TemplateValues> {
         &self.template_values
     }

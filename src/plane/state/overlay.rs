@@ -6,7 +6,7 @@
 //! whether they were added by an accepted write, a published or replayed commit, a load, an import
 //! or a layer. A root of the past has the rows of the newest one.
 //!
-//! Invariant: a row is a pure function of one object's header, so an overlay is a pure function of
+//! Invariant: a row is a pure function of one object, so an overlay is a pure function of
 //! the objects in its root. Deriving it again from all objects gives the same overlay that the root
 //! carries.
 
@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use aws_lc_rs::digest;
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::history::event::Event;
@@ -48,8 +49,7 @@ impl ContentId {
     }
 }
 
-/// The part of an object that a derivation gets: only what is known without parsing the body, so
-/// that a plane wakes without reading bodies.
+/// The part of an object that a derivation gets.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     /// The object's key.
@@ -64,6 +64,21 @@ pub struct Source<'a> {
     /// then carry the data from the preparation, where the parsed object is at hand, and records in
     /// today's form will be rewritten first.
     pub extra: &'a [u8],
+    /// The canonical bytes, for derivations that need them while records have no room for
+    /// [`Self::extra`]. Reading them costs time for each object when a plane wakes.
+    pub body: SourceBody<'a>,
+}
+
+/// The body of an object, which is put together only if it is read.
+#[derive(Debug, Clone, Copy)]
+pub struct SourceBody<'a>(&'a Entry);
+
+impl SourceBody<'_> {
+    /// Returns the bytes without `resourceVersion`, or with it. Empty for an object of a layer.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        self.0.own_body()
+    }
 }
 
 /// The definition that follows from one object.
@@ -277,6 +292,7 @@ fn row_of(derivation: &Arc<dyn Derivation>, entry: &Entry) -> Option<Row> {
         labels: entry.labels(),
         flags: entry.flags(),
         extra: &[],
+        body: SourceBody(entry),
     })
 }
 

@@ -17,6 +17,14 @@ pub const PATCH_TYPES: [&str; 4] = [
     APPLY,
 ];
 
+/// The media types of patches that custom kinds accept: no schema of theirs has the merge keys of
+/// strategic merge patches.
+pub const CUSTOM_PATCH_TYPES: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    APPLY,
+];
+
 /// The syntax in which values are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {

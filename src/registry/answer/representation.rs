@@ -6,7 +6,7 @@
 use crate::answer::AnswerBody;
 use crate::answer::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
 use crate::kinds::conversion;
-use crate::kinds::conversion::{KindVersion, Wanted};
+use crate::kinds::conversion::Wanted;
 use crate::kinds::table::Resource;
 use crate::request::call::{Call, tree_of};
 use crate::request::parameters::INCLUDE_OBJECT;
@@ -79,7 +79,7 @@ impl Shown<'_> {
     /// Appends [`Self::body`] to a buffer, without a copy between where that can be avoided.
     fn append_body(&self, call: &Call<'_>, out: &mut Vec<u8>) -> Result<(), ApiError> {
         if let Self::Stored(object) = self
-            && is_served_as_stored(call, object)
+            && call.shows_as_stored(object)
         {
             object.append_to(out);
             return Ok(());
@@ -94,7 +94,7 @@ impl Shown<'_> {
             Self::Stored(object) | Self::At(object, _) => object,
             Self::Tree(tree) => return Ok(encoded(call, &call.to_served(tree.clone()))),
         };
-        let same = is_served_as_stored(call, object);
+        let same = call.shows_as_stored(object);
         match self {
             Self::At(object, version) if same => Ok(object.body_at(*version)),
             _ if same => Ok(object.body()),
@@ -107,12 +107,6 @@ impl Shown<'_> {
             }
         }
     }
-}
-
-/// Returns whether the request's version of a stored object has the stored bytes.
-fn is_served_as_stored(call: &Call<'_>, object: &ObjectRef) -> bool {
-    let served = KindVersion::served(call.row);
-    conversion::is_same(call.row, KindVersion::of(call.row, object), served)
 }
 
 /// Returns the body of a tree of the request's version.

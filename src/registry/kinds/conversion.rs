@@ -337,6 +337,12 @@ pub fn tree(call: &Call<'_>, object: &ObjectRef, wanted: Wanted) -> Result<Value
         }
     }
     let tree = tree_of(&object.body())?;
+    if let Some(custom) = &call.row.custom {
+        return match call.shows_as_stored(object) {
+            true => Ok(tree),
+            false => custom.shown(call.row, object.storage_version(), tree),
+        };
+    }
     if is_same(call.row, forms.0, forms.1) {
         return Ok(tree);
     }

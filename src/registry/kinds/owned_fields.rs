@@ -9,7 +9,7 @@ use polyplane_managedfields::{FieldSet, Filter, PathElement};
 use std::collections::BTreeMap;
 
 /// Fields by API version, in the notation of the rows: `.spec`, `.metadata.labels`.
-pub(crate) type ResetFields = BTreeMap<Str, Vec<Str>>;
+pub type ResetFields = BTreeMap<Str, Vec<Str>>;
 
 /// The subresources whose storage tells upstream's field management what it resets. The others reset
 /// fields, too, but whoever sends such a field owns it.
@@ -30,6 +30,18 @@ impl OwnedFields {
             }
         }
         all.retain(|_, filters| !filters.is_empty());
+        Self(all)
+    }
+
+    /// Creates them from filters, each with its subresource (empty for the object itself) and API
+    /// version.
+    pub fn of_filters(filters: impl IntoIterator<Item = (Str, Str, Filter)>) -> Self {
+        let mut all: BTreeMap<Str, BTreeMap<Str, Filter>> = BTreeMap::new();
+        for (subresource, api_version, filter) in filters {
+            all.entry(subresource)
+                .or_default()
+                .insert(api_version, filter);
+        }
         Self(all)
     }
 

@@ -7,6 +7,7 @@
 //! [`KindTable::generation`].
 
 use crate::kinds::conversion::PreparedIn;
+use crate::kinds::custom::CustomKind;
 use crate::kinds::document_id::DocumentId;
 use crate::kinds::feature_gates::{FeatureError, Features, GATES_IN_CODE, GatedFields};
 use crate::kinds::generated_rows::{GroupRow, ResourceRow, Rows};
@@ -55,7 +56,7 @@ pub struct GroupVersion {
 }
 
 /// A subresource of a resource.
-#[derive(Debug, Clone, Hash, Deserialize)]
+#[derive(Debug, Clone, Default, Hash, Deserialize)]
 pub struct Subresource {
     /// The last segment of the subresource's path.
     pub name: Str,
@@ -75,7 +76,7 @@ pub struct Subresource {
     pub definition: Str,
     /// The fields that a write through the subresource cannot change.
     #[serde(default, rename = "resetFields")]
-    pub(crate) reset_fields: ResetFields,
+    pub reset_fields: ResetFields,
 }
 
 /// A column of the kind's table.
@@ -135,7 +136,7 @@ pub struct Rules {
     /// merged.
     pub declarative_validation: bool,
     /// The fields that a write of the object itself cannot change.
-    pub(crate) reset_fields: ResetFields,
+    pub reset_fields: ResetFields,
 }
 
 /// One served resource: a row of the generated data with its schema and behaviour.
@@ -195,6 +196,8 @@ pub struct Resource {
     pub name_rule: NameRule,
     /// The id of the view that an object of the plane has defined; `None` for a kind of the base.
     pub view: Option<ContentId>,
+    /// The schema of a kind that an object of the plane has defined.
+    pub custom: Option<CustomKind>,
     /// The behaviour that data cannot express.
     pub strategy: Arc<dyn Strategy>,
     /// The text before a stored body in an answer: `{"kind":"Pod","apiVersion":"v1",`.
@@ -211,6 +214,15 @@ impl Resource {
     /// Returns true if discovery lists `verb`.
     pub fn allows(&self, verb: &str) -> bool {
         self.verbs.iter().any(|known| known == verb)
+    }
+
+    /// Returns the verbs that discovery lists: fewer than there are if the definition of the kind is
+    /// being deleted.
+    pub fn discovered_verbs(&self) -> &[Str] {
+        match &self.custom {
+            Some(custom) => &custom.discovered_verbs,
+            None => &self.verbs,
+        }
     }
 
     /// Returns the subresource `name`.
@@ -234,7 +246,7 @@ impl Resource {
     /// Returns true if the items of a list carry kind and apiVersion, which is so for kinds that
     /// upstream would serve as custom resources.
     pub fn items_name_kind(&self) -> bool {
-        self.group.ends_with("polyplane.dev")
+        self.custom.is_some() || self.group.ends_with("polyplane.dev")
     }
 
     /// Returns true if a deletion answers with the object instead of a Status.
@@ -443,6 +455,7 @@ impl KindTable {
             selectable_fields: row.selectable_fields,
             name_rule: row.name_rule.read(),
             view: None,
+            custom: None,
             strategy,
             prefix: prefix.into(),
             api_version,

@@ -163,7 +163,12 @@ pub(crate) fn update(
     let mut answers = Answers::default();
     for _ in 0..ROUNDS_MAX {
         let objects = (live.unwrap_or(kind.empty()), &*tree);
-        match entries.update(&&*kind, &kind.api_version, writer, objects, &answers) {
+        let version = &kind.api_version;
+        let step = match kind.custom() {
+            None => entries.update(&&*kind, version, writer, objects, &answers),
+            Some(custom) => entries.update(&custom, version, writer, objects, &answers),
+        };
+        match step {
             Ok(Step::Done(())) => {
                 run.note_owners();
                 put_managed(tree, entries.encode().unwrap_or_default());

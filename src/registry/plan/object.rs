@@ -3,6 +3,7 @@
 
 use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
+use crate::kinds::custom::CustomKind;
 use crate::kinds::table::{Resource, Scope};
 use crate::metadata;
 use crate::plan::fields::{self, ManagedKind};
@@ -34,7 +35,11 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
     let mut flags = Flags::NONE;
     if !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
         flags = flags.with(Flags::DELETING);
-        if row.storage.resource == "namespaces" && row.storage.group.is_empty() {
+        let holds_others = matches!(
+            (row.storage.group.as_str(), row.storage.resource.as_str()),
+            ("", "namespaces") | ("apiextensions.k8s.io", "customresourcedefinitions")
+        );
+        if holds_others {
             flags = flags.with(Flags::TERMINATING);
         }
     }
@@ -182,6 +187,23 @@ pub fn admit_namespace(
         }));
     }
     Ok(vec![Claim::Active(key)])
+}
+
+/// Checks that the definition of a custom kind accepts new objects, and claims that this stays so.
+///
+/// # Errors
+/// Returns 403 if the definition is being deleted.
+pub fn admit_kind(run: &Run<'_>, custom: &CustomKind, tree: &Value) -> Result<Claim, ApiError> {
+    let claim = Claim::Active(custom.definition.clone());
+    if run.cut.holds(&claim) {
+        return Ok(claim);
+    }
+    let row = run.call.row;
+    Err(ApiError::forbidden(
+        Qualified::new(&row.group, &row.name),
+        tree.str_at(&["metadata", "name"]),
+        "create not allowed while custom resource definition is terminating",
+    ))
 }
 
 /// The meaning of the version that an object names.

@@ -19,7 +19,10 @@ use std::collections::BTreeSet;
 /// Applies the defaults of `definition` and of the kind.
 pub fn default(row: &Resource, definition: DefId, tree: &mut Value) {
     row.strategy.default_first(tree);
-    row.schemas.apply_defaults(definition, tree);
+    match &row.custom {
+        Some(custom) if definition == row.definition => custom.default(&row.schemas, tree),
+        _ => row.schemas.apply_defaults(definition, tree),
+    }
     row.strategy.default(tree);
 }
 

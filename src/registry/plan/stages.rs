@@ -8,7 +8,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
 use crate::metadata;
-use crate::plan::fields;
+use crate::plan::fields::{self, ManagedKind};
 use crate::plan::object;
 use crate::plan::prepare;
 use crate::request::body;
@@ -145,6 +145,9 @@ pub enum Target {
 pub struct Present {
     object: ObjectRef,
     tree: Value,
+    /// True if the stored bytes differ from those that would be stored today, so that even a write
+    /// that changes nothing stores the object again.
+    is_stale: bool,
 }
 
 impl Present {
@@ -154,9 +157,30 @@ impl Present {
     /// Returns 500 if its bytes are damaged or cannot be converted, or requests a reply that is
     /// needed first.
     pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
+        let stored = tree_of(&object.body())?;
+        let is_stale = conversion::is_stale(row, &object);
+        if let Some(custom) = &row.custom {
+            if run.call.shows_as_stored(&object) {
+                return Ok(Self {
+                    object,
+                    tree: stored,
+                    is_stale,
+                });
+            }
+            let tree = custom.shown(row, object.storage_version(), stored.clone())?;
+            return Ok(Self {
+                is_stale: is_stale || tree != stored,
+                object,
+                tree,
+            });
+        }
         let forms = (KindVersion::of(row, &object), KindVersion::prepared(row));
-        let tree = run.convert(row, tree_of(&object.body())?, forms)?;
-        Ok(Self { object, tree })
+        let tree = run.convert(row, stored, forms)?;
+        Ok(Self {
+            object,
+            tree,
+            is_stale,
+        })
     }
 
     /// Returns the object.
@@ -260,17 +284,39 @@ fn prepare_new(
     }
     let context = run.context(row, through);
     prepare::create(row, &context, tree);
-    let allocation = match through {
+    let mut allocation = match through {
         // As upstream: the next write of the object itself allocates what it needs.
         "status" => Allocation::default(),
         _ => row.strategy.allocate(&context, run.cut, tree, None)?,
     };
     prepare::canonical(row, tree)?;
+    if let Some(manager) = row.strategy.server_manager() {
+        let claims = settle(run, row, manager, tree)?;
+        allocation.claims.extend(claims);
+    }
     Ok(allocation)
 }
 
+/// Lets the kind write the status that upstream's controllers write, and makes the server its owner.
+/// Returns the claims that the status rests on.
+fn settle(
+    run: &mut Run<'_>,
+    row: &Resource,
+    manager: &str,
+    tree: &mut Value,
+) -> Result<Vec<Claim>, Interrupted> {
+    let before = tree.clone();
+    let claims = row.strategy.settle(&run.context(row, ""), run.cut, tree);
+    prepare::canonical(row, tree)?;
+    if before["status"] != tree["status"] && !run.drops_owners() {
+        let mut kind = ManagedKind::of(run.call, run.call.row, "status");
+        fields::update(run, &mut kind, manager, Some(&before), tree)?;
+    }
+    Ok(claims)
+}
+
 fn prepare_present(
-    run: &Run<'_>,
+    run: &mut Run<'_>,
     row: &Resource,
     through: &str,
     present: &Present,
@@ -285,7 +331,7 @@ fn prepare_present(
         &["metadata", "resourceVersion"],
         version.unwrap_or_default(),
     );
-    let allocation = if through.is_empty() {
+    let mut allocation = if through.is_empty() {
         row.strategy.allocate(&context, run.cut, tree, Some(old))?
     } else {
         row.strategy
@@ -293,6 +339,10 @@ fn prepare_present(
         Allocation::default()
     };
     prepare::canonical(row, tree)?;
+    if let (Some(manager), true) = (row.strategy.server_manager(), through.is_empty()) {
+        let claims = settle(run, row, manager, tree)?;
+        allocation.claims.extend(claims);
+    }
     Ok(allocation)
 }
 
@@ -417,6 +467,9 @@ impl Storing<'_, '_> {
         if self.persistence == Persistence::DryRun {
             return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
         }
+        if let Some(custom) = &self.row.custom {
+            self.claims.push(object::admit_kind(run, custom, &tree)?);
+        }
         let strategy = &self.row.strategy;
         let companions = strategy.companions(&run.context(self.row, ""), &tree);
         self.allocation.companions.extend(companions);
@@ -426,8 +479,12 @@ impl Storing<'_, '_> {
     }
 
     fn replace(mut self, present: Present, mut tree: Value) -> Result<PlannedWrite, Interrupted> {
-        let Present { object, tree: old } = present;
-        if fields::is_same(&tree, &old) && !conversion::is_stale(self.row, &object) {
+        let Present {
+            object,
+            tree: old,
+            is_stale,
+        } = present;
+        if fields::is_same(&tree, &old) && !is_stale {
             return Ok(PlannedWrite::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {

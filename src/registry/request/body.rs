@@ -3,7 +3,10 @@
 //! Owns the order in which the errors of a body are found: syntax, then the kind it names, then the
 //! types of its members, then members that are unknown or repeated. The texts are upstream's.
 
+pub(crate) mod custom;
+
 use crate::answer::negotiate::BodySyntax;
+use crate::kinds::custom::CustomKind;
 use crate::kinds::table::{Resource, api_version};
 use crate::plan::fields;
 use crate::request::call::Call;
@@ -28,6 +31,8 @@ pub struct Expected<'a> {
     pub schemas: &'a Schemas,
     /// Schema.
     pub definition: DefId,
+    /// The schema of a kind that an object of the plane has defined.
+    pub custom: Option<&'a CustomKind>,
 }
 
 impl<'a> Expected<'a> {
@@ -39,6 +44,7 @@ impl<'a> Expected<'a> {
             kind: &row.kind,
             schemas: &row.schemas,
             definition: row.definition,
+            custom: row.custom.as_ref(),
         }
     }
 }
@@ -178,6 +184,9 @@ pub fn read(
     syntax: BodySyntax,
     expected: Expected<'_>,
 ) -> Result<(Value, Complaints), ApiError> {
+    if let Some(custom) = expected.custom {
+        return custom::read(body, syntax, expected, custom);
+    }
     let schemas = expected.schemas;
     let unrecognized = |error: BodyError| {
         let shown = summary(body);

@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Claim, Key, ObjectRef, Plane, Snapshot, Stamp};
+use polyplane_plane::{Claim, Key, ObjectRef, Plane, Snapshot, Stamp, Version};
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 /// A plane, with the kinds it serves and the facts that its kinds need.
@@ -95,6 +95,9 @@ pub struct Call<'a> {
     whole: Option<&'a Call<'a>>,
     /// The objects that [`conversion::ahead`] has converted.
     pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
+    /// The version of the newest durable write of the definition of a custom kind; `None` inside if
+    /// one is under way. Objects that are newer are shown as they are stored.
+    defined: OnceLock<Option<Version>>,
     /// Number of parts of the request that wait for a webhook. It is kept at the whole request.
     waiting: Mutex<usize>,
 }
@@ -133,6 +136,7 @@ impl<'a> Call<'a> {
             services,
             warnings: Mutex::new(Vec::new()),
             converted: Mutex::default(),
+            defined: OnceLock::new(),
             whole: None,
             waiting: Mutex::new(0),
         }
@@ -196,6 +200,25 @@ impl<'a> Call<'a> {
         Some(Claim::View {
             view: Some(self.row.view?),
             resource: self.row.stored_prefix(),
+        })
+    }
+
+    /// Returns whether an object has the form in which the request's version shows it. If not, the
+    /// form is made by [`conversion::tree`].
+    pub fn shows_as_stored(&self, object: &ObjectRef) -> bool {
+        let Some(custom) = &self.row.custom else {
+            let served = KindVersion::served(self.row);
+            return conversion::is_same(self.row, KindVersion::of(self.row, object), served);
+        };
+        custom.is_fresh(self.row, object, self.defined())
+    }
+
+    /// Returns the version above which objects of a custom kind are shown as they are stored.
+    pub(crate) fn defined(&self) -> Option<Version> {
+        *self.defined.get_or_init(|| {
+            let custom = self.row.custom.as_ref()?;
+            let definition = self.tenant.plane.accepted().get(&custom.definition)?;
+            definition.version()
         })
     }
 

@@ -125,6 +125,7 @@ impl EvictionKind {
             kind: "Eviction",
             schemas: call.tenant.base.schemas(),
             definition: self.definition,
+            custom: None,
         }
     }
 }

@@ -4,7 +4,7 @@
 //! another write came first; that is a conflict only if the patch itself names a version. An apply
 //! also creates the object.
 
-use crate::answer::negotiate::PATCH_TYPES;
+use crate::answer::negotiate::{CUSTOM_PATCH_TYPES, PATCH_TYPES};
 use crate::plan::fields;
 use crate::plan::fields::ManagedKind;
 use crate::plan::{
@@ -23,7 +23,7 @@ use polyplane_apimachinery::patch::json_patch;
 use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
 use polyplane_apimachinery::patch::merge_patch::MergePatch;
 use polyplane_apimachinery::patch::strategic_merge_patch;
-use polyplane_apimachinery::schema::decode::Problem;
+use polyplane_apimachinery::schema::decode::{AsSent, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
@@ -55,7 +55,11 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
     let media = call.request.content_type.as_deref().unwrap_or("");
     let media = media.split(';').next().unwrap_or("").trim();
     let body = &call.request.body;
+    let is_custom = call.row.custom.is_some();
     match media {
+        "application/strategic-merge-patch+json" if is_custom => {
+            Err(ApiError::unsupported_media_type(&CUSTOM_PATCH_TYPES))
+        }
         "application/json-patch+json" => {
             let check = match validation {
                 FieldValidation::Ignore => FieldCheck::Ignore,
@@ -98,6 +102,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
                 complaints,
             })
         }
+        _ if is_custom => Err(ApiError::unsupported_media_type(&CUSTOM_PATCH_TYPES)),
         _ => Err(ApiError::unsupported_media_type(&PATCH_TYPES)),
     }
 }
@@ -186,7 +191,9 @@ impl ReadPatch {
         let mut patched = self.changed(schemas, definition, tree)?;
         fields::keep_reset(&mut patched);
         let mut complaints = self.complaints.clone();
-        if !matches!(self.patch, Patch::Strategic(_)) {
+        if expected.custom.is_some() {
+            body::custom::check_patched(&patched, expected)?;
+        } else if !matches!(self.patch, Patch::Strategic(_)) {
             body::check_patched(&patched, expected)
                 .map_err(|error| Failed::Refused(error.to_string()))?;
             if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
@@ -198,9 +205,18 @@ impl ReadPatch {
                 patched = Value::object();
             }
         }
-        let decoded = schemas
-            .decode_as_sent(definition, &mut patched)
-            .map_err(|error| Failed::Refused(error.to_string()))?;
+        let decoded = match expected.custom {
+            Some(custom) => {
+                body::custom::decode_patched(&mut patched, expected, custom).map(|problems| {
+                    AsSent {
+                        problems,
+                        differs: false,
+                    }
+                })
+            }
+            None => schemas.decode_as_sent(definition, &mut patched),
+        };
+        let decoded = decoded.map_err(|error| Failed::Refused(error.to_string()))?;
         complaints.extend(decoded.problems.iter().map(Problem::to_string));
         match validation {
             FieldValidation::Ignore => {}

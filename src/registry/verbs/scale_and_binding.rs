@@ -1,6 +1,9 @@
 //! Subresources that are not just another view of the whole object: scale and binding.
 
+mod custom_scale;
+
 use crate::answer::negotiate;
+use crate::kinds::custom::ScalePaths;
 use crate::kinds::feature_gates::{BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS};
 use crate::kinds::table::Resource;
 use crate::plan::fields;
@@ -45,23 +48,24 @@ fn scale_kind<'a>(call: &Call<'a>, definition: DefId) -> Expected<'a> {
         kind: "Scale",
         schemas: call.tenant.base.schemas(),
         definition,
+        custom: None,
     }
 }
 
-/// Returns the Scale of an object, without kind and version.
-pub fn scale_of(object: &Value) -> Value {
-    let mut scale = Value::object();
-    for field in [
-        "name",
-        "namespace",
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-    ] {
-        if let Some(value) = object.at(&["metadata", field]) {
-            scale.set(&["metadata", field], value.clone());
-        }
+/// Returns the Scale of an object of a kind, without kind and version.
+///
+/// # Errors
+/// Returns 500 if the object of a custom kind has something else than numbers in the places of its
+/// scale.
+pub fn scale_of(row: &Resource, object: &Value) -> Result<Value, ApiError> {
+    match row.custom.as_ref().and_then(|custom| custom.scale.as_ref()) {
+        Some(paths) => custom_scale::of(object, paths).map(|(scale, _)| scale),
+        None => Ok(built_in_scale(object)),
     }
+}
+
+fn built_in_scale(object: &Value) -> Value {
+    let mut scale = scale_metadata(object);
     let replicas = object.int_at(&["spec", "replicas"]).unwrap_or(0);
     let spec = if replicas == 0 {
         Value::object()
@@ -95,6 +99,23 @@ pub fn scale_of(object: &Value) -> Value {
     scale
 }
 
+/// Returns a Scale that has only metadata.
+fn scale_metadata(object: &Value) -> Value {
+    let mut scale = Value::object();
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
+        if let Some(value) = object.at(&["metadata", field]) {
+            scale.set(&["metadata", field], value.clone());
+        }
+    }
+    scale
+}
+
 /// Returns the JSON of a Scale.
 ///
 /// # Errors
@@ -104,10 +125,28 @@ pub fn scale_json(call: &Call<'_>, object: &Value) -> Result<Vec<u8>, ApiError> 
         .tenant
         .base
         .schemas()
-        .to_vec(scale_definition(call)?, &scale_of(object));
+        .to_vec(scale_definition(call)?, &scale_of(call.row, object)?);
     let mut out = Vec::from(b"{\"kind\":\"Scale\",\"apiVersion\":\"autoscaling/v1\",");
     out.extend_from_slice(&body[1..]);
     Ok(out)
+}
+
+/// Returns the JSON of the Scale that a client reads.
+///
+/// # Errors
+/// Returns 500 if the object of a custom kind has no wanted number of replicas.
+pub fn read_scale(call: &Call<'_>, object: &Value) -> Result<Vec<u8>, ApiError> {
+    let custom = call.row.custom.as_ref();
+    if let Some(paths) = custom.and_then(|custom| custom.scale.as_ref()) {
+        let (_, replicas) = custom_scale::of(object, paths)?;
+        if replicas == custom_scale::Replicas::Missing {
+            return Err(ApiError::internal(format!(
+                "the spec replicas field \".{}\" does not exist",
+                paths.spec_replicas
+            )));
+        }
+    }
+    scale_json(call, object)
 }
 
 /// PUT and PATCH of a Scale: changes `spec.replicas` of the object.
@@ -157,6 +196,18 @@ struct Scale<'a> {
     source: ScaleSource,
 }
 
+impl Scale<'_> {
+    fn custom_paths(&self) -> Option<&ScalePaths> {
+        self.request.call.row.custom.as_ref()?.scale.as_ref()
+    }
+
+    /// Returns the scale as admission sees it; one without replicas if there is none.
+    fn shown_scale(&self, object: &Value) -> Value {
+        let row = self.request.call.row;
+        scale_of(row, object).unwrap_or_else(|_| scale_metadata(object))
+    }
+}
+
 impl ObjectChange for Scale<'_> {
     fn request(&self) -> &ChangeRequest<'_> {
         &self.request
@@ -181,7 +232,8 @@ impl ObjectChange for Scale<'_> {
             return Err(call.not_found(&self.request.name).into());
         };
         let present = Present::read(run, call.row, existing)?;
-        let live = fields::live_scale(run, scale_of(present.tree()), present.tree());
+        let scale = scale_of(call.row, present.tree())?;
+        let live = fields::live_scale(run, scale, present.tree());
         let mut kind = ManagedKind::of_subresource(call, self.subject());
         let options = &self.request.options;
         let mut wished = match &self.source {
@@ -225,7 +277,8 @@ impl ObjectChange for Scale<'_> {
         };
         check_uid(self.request.call, &scale, present.object())?;
         let replicas = scale.int_at(&["spec", "replicas"]).unwrap_or(0);
-        if replicas < 0 {
+        // That of a custom object is checked with the object.
+        if replicas < 0 && self.custom_paths().is_none() {
             let path = Path::new("spec");
             let path = path.child("replicas");
             let detail = "must be greater than or equal to 0";
@@ -234,7 +287,10 @@ impl ObjectChange for Scale<'_> {
             return Err(ApiError::invalid(what, &self.request.name, &[error]).into());
         }
         let mut object = present.tree().clone();
-        object.set(&["spec", "replicas"], replicas);
+        match self.custom_paths() {
+            Some(paths) => custom_scale::put(&mut object, paths, replicas)?,
+            None => object.set(&["spec", "replicas"], replicas),
+        }
         fields::put_scale(run, &scale, &mut object)?;
         match scale.str_at(&["metadata", "resourceVersion"]) {
             "" => drop(object.remove(&["metadata", "resourceVersion"])),
@@ -244,15 +300,15 @@ impl ObjectChange for Scale<'_> {
     }
 
     fn present_subject(&self, _: &Run<'_>, present: &Present) -> (Operation, Option<Value>) {
-        (Operation::Update, Some(scale_of(present.tree())))
+        (Operation::Update, Some(self.shown_scale(present.tree())))
     }
 
     fn shown<'v>(&'v self, object: &'v Value) -> Cow<'v, Value> {
-        Cow::Owned(scale_of(object))
+        Cow::Owned(self.shown_scale(object))
     }
 
     fn shown_present<'v>(&'v self, present: &'v Present) -> (Operation, Option<Cow<'v, Value>>) {
-        let old = Cow::Owned(scale_of(present.tree()));
+        let old = Cow::Owned(self.shown_scale(present.tree()));
         (Operation::Update, Some(old))
     }
 }
@@ -327,6 +383,7 @@ fn binding_kind<'a>(call: &Call<'a>, definition: DefId) -> Expected<'a> {
         kind: "Binding",
         schemas: call.tenant.base.schemas(),
         definition,
+        custom: None,
     }
 }
 

@@ -72,6 +72,7 @@ fn expected<'a>(call: &Call<'a>) -> Result<Expected<'a>, ApiError> {
         schemas,
         definition: definition
             .ok_or_else(|| ApiError::internal("the schema of TokenRequest is missing"))?,
+        custom: None,
     })
 }
 

@@ -11,10 +11,8 @@ use aws_lc_rs::digest;
 use bytes::Bytes;
 use http::HeaderValue;
 use polyplane_apimachinery::Str;
-use polyplane_registry::Scope;
-use polyplane_registry::kinds::table::{
-    Group, GroupVersion, KindTable, Resource, Subresource, api_version,
-};
+use polyplane_registry::kinds::table::{Resource, Subresource, api_version};
+use polyplane_registry::{Scope, ServedGroup, ServedGroups, ServedVersion};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -55,8 +53,8 @@ pub(crate) struct VersionPart {
 }
 
 impl VersionPart {
-    pub(crate) fn new(table: &KindTable, group: &Group, version: &GroupVersion) -> Self {
-        let rows = || version.resources.iter().map(|at| &*table.resources()[*at]);
+    pub(crate) fn new(group: &ServedGroup, version: &ServedVersion) -> Self {
+        let rows = || version.resources.iter().map(|row| &**row);
         Self {
             resources: resource_list(&group.name, &version.version, rows()),
             aggregated: aggregated_version(&version.version, rows()),
@@ -98,13 +96,13 @@ impl Discovery {
     /// Derives the documents. `address` is the host and port of the server; `part` returns the part
     /// for a group and version.
     pub(crate) fn new(
-        table: &KindTable,
+        table: &ServedGroups,
         address: &str,
-        part: impl Fn(&Group, &GroupVersion) -> Arc<VersionPart>,
+        part: impl Fn(&ServedGroup, &ServedVersion) -> Arc<VersionPart>,
     ) -> Self {
         let mut by_group = HashMap::new();
-        let mut parts: Vec<(&Group, Vec<Arc<VersionPart>>)> = Vec::new();
-        for group in table.groups() {
+        let mut parts: Vec<(&ServedGroup, Vec<Arc<VersionPart>>)> = Vec::new();
+        for group in &table.groups {
             if !group.name.is_empty() {
                 let document = to_json(&ApiGroup::standing_alone(group));
                 by_group.insert(group.name.clone(), document.into());
@@ -112,8 +110,8 @@ impl Discovery {
             let versions = group.versions.iter().map(|version| part(group, version));
             parts.push((group, versions.collect()));
         }
-        let of_apis = || table.groups().iter().filter(|group| !group.name.is_empty());
-        let of_api = || table.groups().iter().filter(|group| group.name.is_empty());
+        let of_apis = || table.groups.iter().filter(|group| !group.name.is_empty());
+        let of_api = || table.groups.iter().filter(|group| group.name.is_empty());
         let aggregated = |version| {
             [true, false].map(|core| {
                 let parts = parts
@@ -189,7 +187,7 @@ struct ServerAddress<'a> {
     server_address: &'a str,
 }
 
-fn versions<'a>(core: impl Iterator<Item = &'a Group>, address: &str) -> Bytes {
+fn versions<'a>(core: impl Iterator<Item = &'a ServedGroup>, address: &str) -> Bytes {
     let names = core.flat_map(|group| group.versions.iter().map(|version| &*version.version));
     to_json(&ApiVersions {
         kind: "APIVersions",
@@ -230,7 +228,7 @@ struct VersionName<'a> {
 }
 
 impl<'a> ApiGroup<'a> {
-    fn of(group: &'a Group) -> Self {
+    fn of(group: &'a ServedGroup) -> Self {
         let names = || {
             group.versions.iter().map(|version| VersionName {
                 group_version: api_version(&group.name, &version.version),
@@ -246,7 +244,7 @@ impl<'a> ApiGroup<'a> {
         }
     }
 
-    fn standing_alone(group: &'a Group) -> Self {
+    fn standing_alone(group: &'a ServedGroup) -> Self {
         Self {
             kind: Some("APIGroup"),
             api_version: Some("v1"),
@@ -292,14 +290,20 @@ fn resource_list<'a>(
 ) -> Bytes {
     let mut resources = Vec::new();
     for row in rows {
-        resources.push(ApiResource::of(row));
-        resources.extend(
-            row.subresources
-                .iter()
-                .map(|sub| ApiResource::below(row, sub)),
-        );
+        let mut own: Vec<_> = row
+            .subresources
+            .iter()
+            .map(|sub| ApiResource::below(row, sub))
+            .collect();
+        if row.custom.is_none() {
+            own.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        resources.push((&row.name, ApiResource::of(row), own));
     }
-    resources.sort_by(|a, b| a.name.cmp(&b.name));
+    resources.sort_by_key(|(name, ..)| *name);
+    let resources = resources.into_iter();
+    let resources = resources.flat_map(|(_, whole, own)| std::iter::once(whole).chain(own));
+    let resources = resources.collect();
     to_json(&ApiResourceList {
         kind: "APIResourceList",
         api_version: (!group.is_empty()).then_some("v1"),
@@ -318,7 +322,7 @@ impl<'a> ApiResource<'a> {
             group: "",
             version: "",
             kind: &row.kind,
-            verbs: &row.verbs,
+            verbs: row.discovered_verbs(),
             short_names: &row.short_names,
             categories: &row.categories,
             storage_version_hash: &row.storage_version_hash,
@@ -439,7 +443,7 @@ impl<'a> ResourceDiscovery<'a> {
                 Scope::Cluster => "Cluster",
             },
             singular_resource: &row.singular,
-            verbs: &row.verbs,
+            verbs: row.discovered_verbs(),
             short_names: &row.short_names,
             categories: &row.categories,
             subresources: subresources.collect(),
@@ -463,7 +467,7 @@ fn aggregated_version<'a>(
 }
 
 fn aggregated<'a>(
-    groups: impl Iterator<Item = &'a (&'a Group, Vec<Arc<VersionPart>>)>,
+    groups: impl Iterator<Item = &'a (&'a ServedGroup, Vec<Arc<VersionPart>>)>,
     version: AggregatedVersion,
 ) -> (Bytes, HeaderValue) {
     let items = groups.map(|(group, parts)| GroupDiscovery {

@@ -5,6 +5,7 @@
 //! cached compressed, because they are large and nearly every client accepts gzip. The key of a
 //! cached document is the content from which it is derived, so that planes share it.
 
+mod custom;
 mod model;
 mod operations;
 mod proto;
@@ -23,9 +24,8 @@ use http::header::{
     LOCATION, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use polyplane_apimachinery::{Map, Value, json};
-use polyplane_registry::kinds::table::{Group, GroupVersion};
-use polyplane_registry::{DocumentId, KindTable};
+use polyplane_apimachinery::{Map, Value, json, schema};
+use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::answer::body::ResponseBody;
 use crate::answer::negotiate;
@@ -94,15 +94,15 @@ pub(crate) enum Part<'t> {
     /// A path that belongs to no group.
     Root(&'static str),
     /// The path of a group.
-    Group(&'t Group),
+    Group(&'t ServedGroup),
     /// All paths of a group and version.
-    Version(&'t Group, &'t GroupVersion),
+    Version(&'t ServedGroup, &'t ServedVersion),
 }
 
 impl<'t> Part<'t> {
     /// Returns all documents of version 3 but the index.
-    pub(crate) fn all(table: &'t KindTable) -> impl Iterator<Item = Self> {
-        let groups = table.groups().iter().flat_map(|group| {
+    pub(crate) fn all(table: &'t ServedGroups) -> impl Iterator<Item = Self> {
+        let groups = table.groups.iter().flat_map(|group| {
             let own = (!group.name.is_empty()).then_some(Part::Group(group));
             let versions = group.versions.iter();
             own.into_iter()
@@ -124,26 +124,34 @@ impl<'t> Part<'t> {
     }
 
     /// Returns the id of the content from which the document is derived.
-    fn content(self, table: &KindTable) -> DocumentId {
+    fn content(self, table: &ServedGroups) -> DocumentId {
         match self {
             Part::Root(_) | Part::Group(_) => {
-                DocumentId::of(&(self.name(), table.schemas().number()))
+                DocumentId::of(&(self.name(), table.schemas.number()))
             }
             Part::Version(_, version) => DocumentId::of(&("v3", version.content)),
         }
     }
 
-    fn make(self, table: &KindTable) -> Document {
-        let schemas = table.schemas();
+    fn make(self, table: &ServedGroups) -> Document {
+        let schemas = &table.schemas;
         let plain = match self {
-            Part::Root(name) => write::version3(schemas, "", "", &[operations::of_root(name)]),
+            Part::Root(name) => {
+                write::version3(schemas, "", "", &[operations::of_root(name)], Map::new())
+            }
             Part::Group(group) => {
                 let items = [operations::of_group(&group.name)];
-                write::version3(schemas, &group.name, "", &items)
+                write::version3(schemas, &group.name, "", &items, Map::new())
             }
             Part::Version(group, version) => {
                 let items = operations::of_version(table, &group.name, version);
-                write::version3(schemas, &group.name, &version.version, &items)
+                let name = (group.name.as_str(), version.version.as_str());
+                let document = schema::openapi::Document::V3 {
+                    group: name.0,
+                    version: name.1,
+                };
+                let custom = custom::definitions(version, document);
+                write::version3(schemas, name.0, name.1, &items, custom)
             }
         };
         Document::new(JSON, &plain)
@@ -151,7 +159,7 @@ impl<'t> Part<'t> {
 
     pub(crate) fn document(
         self,
-        table: &KindTable,
+        table: &ServedGroups,
         documents: &DocumentCache<Document>,
     ) -> Arc<Document> {
         documents.get(self.content(table), || self.make(table))
@@ -159,8 +167,8 @@ impl<'t> Part<'t> {
 }
 
 /// Returns the index of version 3, which names each document by its hash.
-pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> Arc<Document> {
-    documents.get(DocumentId::of(&("index", table.content())), || {
+pub(crate) fn index(table: &ServedGroups, documents: &DocumentCache<Document>) -> Arc<Document> {
+    documents.get(DocumentId::of(&("index", table.content)), || {
         let mut paths = Map::new();
         for part in Part::all(table) {
             let (name, document) = (part.name(), part.document(table, documents));
@@ -173,8 +181,8 @@ pub(crate) fn index(table: &KindTable, documents: &DocumentCache<Document>) -> A
 }
 
 /// Returns the document of version 2 in one form.
-fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
-    let id = DocumentId::of(&("v2", form.media_types(), table.content()));
+fn whole(table: &ServedGroups, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
+    let id = DocumentId::of(&("v2", form.media_types(), table.content));
     documents.get(id, || match form {
         Form::Json => Document::new(JSON, &json::to_vec(&everything(table))),
         Form::Protobuf => {
@@ -185,21 +193,26 @@ fn whole(table: &KindTable, documents: &DocumentCache<Document>, form: Form) -> 
 }
 
 /// Returns the document of version 2 as JSON.
-fn everything(table: &KindTable) -> Value {
+fn everything(table: &ServedGroups) -> Value {
+    let mut custom = Map::new();
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
-    for group in table.groups() {
+    for group in &table.groups {
         if !group.name.is_empty() {
             items.push(operations::of_group(&group.name));
         }
         for version in &group.versions {
             items.extend(operations::of_version(table, &group.name, version));
+            let added = custom::definitions(version, schema::openapi::Document::V2);
+            for (name, schema) in added {
+                custom.insert(name, schema);
+            }
         }
     }
-    write::version2(table.schemas(), &items)
+    write::version2(&table.schemas, &items, custom)
 }
 
 /// Answers a request below `/openapi`.
-pub(crate) fn serve(request: &PathRequest<'_>, table: &Arc<KindTable>) -> Result<Reply, Refusal> {
+pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<Reply, Refusal> {
     let documents = request.state.documents.open_api();
     let path = request.path.strip_prefix("/openapi").unwrap_or("");
     match path {

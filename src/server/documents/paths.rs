@@ -2,7 +2,6 @@
 //! metrics.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http::header::{
@@ -14,7 +13,7 @@ use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, Tok
 use polyplane_auth::{Attributes, Subject, UserInfo};
 use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
 use polyplane_registry::authority::forbidden;
-use polyplane_registry::{KindTable, Kinds};
+use polyplane_registry::{Kinds, ServedGroups};
 use serde::Serialize;
 
 use crate::answer::body::ResponseBody;
@@ -69,13 +68,13 @@ pub(crate) fn serve(
     kinds: &Kinds,
     issuer: Option<&TokenIssuer>,
 ) -> Result<Reply, Refusal> {
-    let kinds = kinds.base();
     if let Some(answer) = of_this_replica(request) {
         return answer;
     }
     if let Some(document) = OpenIdDocument::of(request.path) {
         return document.serve(request, issuer);
     }
+    let kinds = &kinds.served();
     match request.path {
         "/" => return Ok(index(request, kinds, issuer)),
         path if path == "/openapi" || path.starts_with("/openapi/") => {
@@ -139,7 +138,7 @@ struct RootPaths {
     paths: Vec<String>,
 }
 
-fn index(request: &PathRequest<'_>, kinds: &KindTable, issuer: Option<&TokenIssuer>) -> Reply {
+fn index(request: &PathRequest<'_>, kinds: &ServedGroups, issuer: Option<&TokenIssuer>) -> Reply {
     let mut paths = request.state.checks.paths();
     let fixed = [
         "/api",
@@ -157,7 +156,7 @@ fn index(request: &PathRequest<'_>, kinds: &KindTable, issuer: Option<&TokenIssu
     if issuer.is_some() {
         paths.extend([CONFIGURATION_PATH, JWKS_PATH].map(str::to_owned));
     }
-    for group in kinds.groups() {
+    for group in &kinds.groups {
         let root = if group.name.is_empty() {
             "/api".to_owned()
         } else {
@@ -179,7 +178,7 @@ pub(crate) fn require_get(request: &PathRequest<'_>) -> Result<(), Refusal> {
     Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into())
 }
 
-fn discovery(request: &PathRequest<'_>, kinds: &Arc<KindTable>) -> Result<Reply, Refusal> {
+fn discovery(request: &PathRequest<'_>, kinds: &ServedGroups) -> Result<Reply, Refusal> {
     let mut segments = request.path.trim_matches('/').split('/');
     let prefix = segments.next().unwrap_or("");
     let (first, second, more) = (segments.next(), segments.next(), segments.next());

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::strategy::Plain;
-use polyplane_registry::{DocumentId, Features, KindTable, Strategy};
+use polyplane_registry::{DocumentId, Features, KindTable, Kinds, ServedGroups, Strategy};
 
 use super::{DocumentCache, Documents, HeapSize};
 use crate::documents::openapi::{Document, Part, index};
@@ -17,17 +17,18 @@ fn schemas() -> Arc<Schemas> {
     Arc::new(schemas.expect("the generated schemas are sound"))
 }
 
-fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> KindTable {
+fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
     let plain = |_: &str, _: &str, _: &str| -> Option<Arc<dyn Strategy>> { Some(Arc::new(Plain)) };
     let gates = include_bytes!("../../batteries/data/gates.json");
     let features = Arc::new(Features::parse(gates, b"[]").expect("the gates are sound"));
     let rows = [rows.as_bytes()];
     let table = KindTable::build(&rows, Arc::clone(schemas), features, &plain, generation);
-    table.expect("the rows are sound")
+    let table = table.expect("the rows are sound");
+    Kinds::new(Arc::new(table), None).served()
 }
 
 /// Returns all documents by name. The name also distinguishes two documents of one content.
-fn all(documents: &Documents, table: &KindTable) -> Vec<(String, Arc<Document>)> {
+fn all(documents: &Documents, table: &ServedGroups) -> Vec<(String, Arc<Document>)> {
     let parts = Part::all(table);
     let document = |part: Part<'_>| (part.name(), part.document(table, documents.open_api()));
     parts.map(document).collect()
@@ -66,7 +67,7 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
     }
     assert_eq!(remade, ["apis/apps/v1"]);
     let mut remade = Vec::new();
-    for group in before.groups() {
+    for group in &before.groups {
         for version in &group.versions {
             let part = |table| {
                 let part = documents.version(table, &group.name, &version.version);
@@ -102,7 +103,7 @@ fn a_hash_changes_with_the_content_and_not_with_the_making() {
 fn schemas_that_differ_share_nothing() {
     let (schemas, others) = (schemas(), schemas());
     let tables = [&schemas, &others].map(|schemas| table(ROWS, schemas, 1));
-    assert_ne!(tables[0].content(), tables[1].content());
+    assert_ne!(tables[0].content, tables[1].content);
 }
 
 struct Weight(usize);

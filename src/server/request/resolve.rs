@@ -18,9 +18,13 @@ pub(crate) fn resolve(
     if !known_group {
         return Err(Refusal::no_such_path());
     }
-    let row = kinds
-        .resolve(info.group, info.version, info.resource)
-        .ok_or_else(no_such_resource)?;
+    let is_built_in = info.prefix == "api" || kinds.base().group(info.group).is_some();
+    let row = kinds.resolve(info.group, info.version, info.resource);
+    let row = row.ok_or_else(|| match is_built_in {
+        true => no_such_resource(),
+        // Upstream serves such a group by another server, which knows no other path.
+        false => Refusal::no_such_path(),
+    })?;
     resolve_verb(row, info, method)
 }
 
@@ -30,7 +34,7 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
     let outside = row.scope == Scope::Namespaced && info.namespace.is_empty();
     let inside = row.scope == Scope::Cluster && !info.namespace.is_empty() && !is_namespaces;
     if inside || info.verb_in_path == Some("proxy") || (outside && !info.name.is_empty()) {
-        return Err(no_such_resource());
+        return Err(elsewhere(row));
     }
     let verb = match info.verb {
         Some(verb) if *method != Method::HEAD => verb,
@@ -60,6 +64,9 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
         return Err(no_such_method());
     }
     let across = outside && !matches!(verb, Verb::List | Verb::Watch);
+    if across && row.custom.is_some() {
+        return Err(elsewhere(row));
+    }
     // Upstream routes a watch like a list, authorizes it, and then reports that the kind has none.
     let listed = verb == Verb::Watch && info.verb_in_path.is_none() && row.allows("list");
     if across || !(row.allows(verb.name()) || listed) {
@@ -69,9 +76,13 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
 }
 
 fn of_subresource(row: &Resource, info: &ResourceInfo<'_>, verb: Verb) -> Result<Verb, Refusal> {
-    let sub = row
-        .subresource(info.subresource)
-        .ok_or_else(no_such_resource)?;
+    let sub = row.subresource(info.subresource).ok_or_else(|| {
+        let what = Qualified::new(&row.group, &row.name);
+        match row.custom {
+            Some(_) => ApiError::not_found(what, info.name).into(),
+            None => no_such_resource(),
+        }
+    })?;
     if info.extra_segments > 0 && info.subresource != "proxy" {
         return Err(no_such_resource());
     }
@@ -83,6 +94,15 @@ fn of_subresource(row: &Resource, info: &ResourceInfo<'_>, verb: Verb) -> Result
     } else {
         verb
     })
+}
+
+/// Returns the answer for a path at which the objects of a kind cannot be, because they have a
+/// namespace or have none.
+fn elsewhere(row: &Resource) -> Refusal {
+    match row.custom {
+        Some(_) => Refusal::no_such_path(),
+        None => no_such_resource(),
+    }
 }
 
 fn no_such_resource() -> Refusal {

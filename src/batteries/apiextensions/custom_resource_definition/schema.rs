@@ -1,7 +1,7 @@
 //! Schemas inside CustomResourceDefinitions: which keywords of JSON Schema may be used, and where.
 //!
-//! Two things are not checked: whether schemas under `allOf` and similar keywords name only
-//! specified fields, and expressions, which are not compiled.
+//! One thing is not checked: whether schemas under `allOf` and similar keywords name only specified
+//! fields.
 
 use super::schema_defaults;
 use super::structural_schema::{
@@ -9,6 +9,7 @@ use super::structural_schema::{
 };
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
+use polyplane_apiextensions::rules;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeSet;
@@ -43,6 +44,10 @@ pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
     if let (Some(name), true) = (unsupported, errors.is_empty()) {
         let detail = format!("OpenAPIV3Schema '{name}' is not supported");
         errors.push(FieldError::invalid(path, "", detail));
+    }
+    // Rules of a schema that is not sound would be blamed for what is wrong with it.
+    if errors.is_empty() {
+        errors.extend(rules::definition::validate(schema, path));
     }
     errors
 }
@@ -112,7 +117,7 @@ impl Walker<'_> {
             self.validate(errors, nested, Level::Item, &path.child("items").index(at));
         }
         extensions(errors, schema, path);
-        validate_rules(errors, schema.items_at(&["x-kubernetes-validations"]), path);
+        validate_rules(errors, schema, path);
     }
 
     fn validate_members(self, errors: &mut Errors, schema: &Value, path: &Path<'_>) {
@@ -346,10 +351,11 @@ fn validate_key_properties(errors: &mut Errors, schema: &Value, list: &str, path
 }
 
 /// Checks validation rules, except for their expressions.
-fn validate_rules(errors: &mut Errors, rules: &[Value], path: &Path<'_>) {
+fn validate_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+    let given_rules = schema.items_at(&["x-kubernetes-validations"]);
     let list = path.child("x-kubernetes-validations");
     let breaks = |text: &str| text.contains(['\n', '\r']);
-    for (at, rule) in rules.iter().enumerate() {
+    for (at, rule) in given_rules.iter().enumerate() {
         let place = list.index(at);
         let text = |field: &str| rule.str_at(&[field]);
         let blank = |field: &str| !text(field).is_empty() && text(field).trim().is_empty();
@@ -407,6 +413,10 @@ fn validate_rules(errors: &mut Errors, rules: &[Value], path: &Path<'_>) {
                 text("fieldPath"),
                 "must not contain line breaks",
             ));
+        }
+        let given = text("fieldPath");
+        if !given.is_empty() && rules::normalized(given, schema).is_none() {
+            errors.push(FieldError::invalid(&field, given, "must be a valid path"));
         }
     }
 }

@@ -7,7 +7,7 @@ use crate::plan::{Interrupted, Run};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Cause, Reason};
 use polyplane_managedfields::{
-    Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, Writer,
+    Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, Versions, Writer,
 };
 
 /// The object that a client applies.
@@ -57,26 +57,21 @@ pub(crate) fn apply(
     let mut answers = Answers::default();
     for _ in 0..ROUNDS_MAX {
         let mut entries = before.clone();
-        let request = Apply {
-            versions: &&*kind,
-            version: &kind.api_version,
-            writer: Writer {
-                name: wanted.manager,
-                subresource: &kind.subresource,
-                now: &now,
-            },
-            empty: kind.empty(),
-            live: live.unwrap_or(kind.empty()),
-            wanted: &bare,
-            force: wanted.force,
+        let attempt = Attempt {
+            kind,
+            now: &now,
+            live,
+            bare: &bare,
+            wanted,
         };
-        let step = entries.apply(request, &answers);
-        let objects = (request.live, wanted.object);
+        let step = match kind.custom() {
+            None => attempt.step(&&*kind, &mut entries, &answers),
+            Some(custom) => attempt.step(&custom, &mut entries, &answers),
+        };
+        let objects = (live.unwrap_or(kind.empty()), wanted.object);
         match step.map_err(|error| refusal(&error, objects, &named))? {
             Step::Need(needs) => kind.answer(run, needs, &mut answers)?,
-            Step::Done(merged) => {
-                let mut tree = merged.unwrap_or_else(|| request.live.clone());
-                request.sync_last_applied(&mut tree, wanted.object, ANNOTATION_BYTES_MAX);
+            Step::Done(mut tree) => {
                 drop(take_managed(&mut tree));
                 kind.decode(&mut tree)
                     .map_err(|why| malformed(&why, wanted.object, &named))?;
@@ -86,6 +81,47 @@ pub(crate) fn apply(
         }
     }
     Err(ApiError::internal("applying needs ever more conversions").into())
+}
+
+/// One attempt to apply, with the conversions known so far.
+struct Attempt<'a> {
+    kind: &'a ManagedKind,
+    now: &'a str,
+    live: Option<&'a Value>,
+    /// The applied object without kind and version.
+    bare: &'a Value,
+    wanted: Wanted<'a>,
+}
+
+impl<'a> Attempt<'a> {
+    fn step<'s, V: Versions<'s>>(
+        &self,
+        versions: &V,
+        entries: &mut Entries,
+        answers: &Answers,
+    ) -> Result<Step<Value>, ApplyError> {
+        let request = Apply {
+            versions,
+            version: &self.kind.api_version,
+            writer: Writer {
+                name: self.wanted.manager,
+                subresource: &self.kind.subresource,
+                now: self.now,
+            },
+            empty: self.kind.empty(),
+            live: self.live.unwrap_or(self.kind.empty()),
+            wanted: self.bare,
+            force: self.wanted.force,
+        };
+        Ok(match entries.apply(request, answers)? {
+            Step::Need(needs) => Step::Need(needs),
+            Step::Done(merged) => {
+                let mut tree = merged.unwrap_or_else(|| request.live.clone());
+                request.sync_last_applied(&mut tree, self.wanted.object, ANNOTATION_BYTES_MAX);
+                Step::Done(tree)
+            }
+        })
+    }
 }
 
 /// The kind that an applied object names.

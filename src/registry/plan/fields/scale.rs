@@ -14,6 +14,13 @@ const OLDER: [(&str, &[&str]); 1] = [("apps", &["apps/v1beta1", "apps/v1beta2"])
 /// Returns where the kind of the request has its number of replicas, in all versions.
 fn paths(run: &Run<'_>) -> ReplicasPaths {
     let row = run.call.row;
+    if let Some(custom) = &row.custom {
+        let versions = custom.replicas.iter().map(|(version, path)| {
+            let steps = path.split('.').map(PathElement::field);
+            (version.clone(), Some(Path(steps.collect())))
+        });
+        return versions.collect();
+    }
     let path = || {
         Some(Path(vec![
             PathElement::field("spec"),

@@ -2,6 +2,7 @@
 
 use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
+use crate::kinds::custom::CustomKind;
 use crate::kinds::owned_fields::OwnedFields;
 use crate::kinds::table::Resource;
 use crate::kinds::{Kinds, conversion::is_same};
@@ -11,6 +12,8 @@ use crate::request::call::Call;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::BuiltIn;
+use polyplane_apimachinery::shape::prune::Report;
+use polyplane_apimachinery::structural::{ObjectShape, Structural};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_managedfields::{Answers, Conversion, Filter, Need, Position, Versions};
 use std::sync::Arc;
@@ -20,6 +23,7 @@ pub(crate) struct ManagedKind {
     kinds: Kinds,
     schemas: Arc<Schemas>,
     definition: DefId,
+    custom: Option<CustomKind>,
     /// The API version of the request.
     pub(super) api_version: Str,
     /// The kind's name.
@@ -29,6 +33,8 @@ pub(crate) struct ManagedKind {
     row: Option<Arc<Resource>>,
     /// The same kind in other versions that the entries of an object name.
     others: Vec<Arc<Resource>>,
+    /// The schemas of a custom kind by API version.
+    structurals: Vec<(Str, Arc<Structural>)>,
 }
 
 impl ManagedKind {
@@ -39,10 +45,14 @@ impl ManagedKind {
 
     /// Returns the kind of a row that is written through a subresource.
     pub(crate) fn of(call: &Call<'_>, row: &Arc<Resource>, subresource: &str) -> Self {
+        let structural =
+            |custom: &CustomKind| (row.api_version.clone(), custom.schema.structural());
         Self {
+            structurals: row.custom.iter().map(structural).collect(),
             kinds: call.tenant.kinds(),
             schemas: Arc::clone(&row.schemas),
             definition: row.definition,
+            custom: row.custom.clone(),
             api_version: row.api_version.clone(),
             kind: row.kind.clone(),
             subresource: subresource.into(),
@@ -57,11 +67,13 @@ impl ManagedKind {
             kinds: call.tenant.kinds(),
             schemas: Arc::clone(call.tenant.base.schemas()),
             definition: kind.definition,
+            custom: None,
             api_version: crate::kinds::table::api_version(kind.group, kind.version),
             kind: kind.kind.into(),
             subresource: call.subresource().into(),
             row: None,
             others: Vec::new(),
+            structurals: Vec::new(),
         }
     }
 
@@ -78,8 +90,12 @@ impl ManagedKind {
             if group != row.group {
                 continue;
             }
-            self.others
-                .extend(self.kinds.resolve(group, name, &row.name).cloned());
+            let other = self.kinds.resolve(group, name, &row.name);
+            if let Some(custom) = other.and_then(|other| other.custom.as_ref()) {
+                self.structurals
+                    .push((version.into(), custom.schema.structural()));
+            }
+            self.others.extend(other.cloned());
         }
     }
 
@@ -95,8 +111,17 @@ impl ManagedKind {
 
     /// Brings a tree into the form in which objects are compared.
     pub(super) fn decode(&self, tree: &mut Value) -> Result<(), String> {
+        if let Some(custom) = &self.custom {
+            let decoded = custom.decode(&self.schemas, tree, Report::Nothing);
+            return decoded.map(drop).map_err(|error| error.to_string());
+        }
         let decoded = self.schemas.decode(self.definition, tree, Empties::Null);
         decoded.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Returns the versions of a custom kind; `None` for a kind of the base.
+    pub(super) fn custom(&self) -> Option<CustomVersions<'_>> {
+        self.custom.as_ref().map(|_| CustomVersions(self))
     }
 
     fn row_of(&self, version: &str) -> Option<&Arc<Resource>> {
@@ -143,6 +168,9 @@ impl ManagedKind {
         };
         let forms = (KindVersion::served(from), KindVersion::served(to));
         let mut object = run.convert(from, need.object.clone(), forms)?;
+        if to.custom.is_some() {
+            return Ok(Some(object));
+        }
         let decoded = to.schemas.decode(to.definition, &mut object, Empties::Keep);
         Ok(decoded.is_ok().then_some(object))
     }
@@ -199,6 +227,37 @@ impl<'s> Versions<'s> for &'s ManagedKind {
                 Err(_) => Conversion::Missing,
             },
             Err(_) => Conversion::Missing,
+        }
+    }
+}
+
+/// The versions of a custom kind.
+#[derive(Clone, Copy)]
+pub(super) struct CustomVersions<'s>(&'s ManagedKind);
+
+impl<'s> Versions<'s> for CustomVersions<'s> {
+    type Shape = ObjectShape<'s>;
+
+    fn position(&self, version: &str) -> Option<Position<Self::Shape>> {
+        let kind = self.0;
+        let mut known = kind.structurals.iter();
+        let (_, structural) = known.find(|(known, _)| known == version)?;
+        let metadata = kind.custom.as_ref()?.metadata;
+        let shape = ObjectShape::root(structural, &kind.schemas, metadata);
+        Some(Position::root(shape))
+    }
+
+    fn filter(&self, version: &str) -> Option<&Filter> {
+        self.0.filters()?.filter(&self.0.subresource, version)
+    }
+
+    fn convert(&self, _: &Value, from: &str, to: &str) -> Conversion {
+        let kind = self.0;
+        let asks = |row: &Arc<Resource>| row.strategy.converter().is_some();
+        match (kind.row_of(from), kind.row_of(to)) {
+            (Some(row), Some(_)) if asks(row) => Conversion::Ask,
+            (Some(_), Some(_)) => Conversion::Same,
+            _ => Conversion::Missing,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::answer::representation::{Columns, RowObject, Shown, TableWriter};
 use crate::request::call::Call;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::ObjectRef;
+use std::borrow::Cow;
 
 /// Bytes of a list that are collected before they are sent as one piece.
 pub const CHUNK_BYTES: usize = 64 * 1024;
@@ -42,6 +43,14 @@ impl<'a> ListWriter<'a> {
                 let (kind, api) = match partial {
                     Some(version) => ("PartialObjectMetadataList", version.api_version()),
                     None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
+                };
+                // A list of custom objects shows that there is no next page.
+                let ends = call.row.custom.is_some() && partial.is_none();
+                let meta = match meta.strip_prefix('{').filter(|_| ends) {
+                    Some(rest) if !meta.contains("\"continue\":") => {
+                        Cow::Owned(format!("{{\"continue\":\"\",{rest}"))
+                    }
+                    _ => Cow::Borrowed(meta),
                 };
                 let head = format!(
                     "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api}\",\"metadata\":{meta},\"items\":["

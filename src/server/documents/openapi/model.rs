@@ -2,7 +2,7 @@
 
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::Type;
-use polyplane_registry::KindTable;
+use polyplane_registry::ServedGroups;
 use polyplane_registry::request::parameters;
 use polyplane_registry::request::parameters::OptionSet;
 
@@ -60,8 +60,8 @@ impl Parameter {
     }
 
     /// Returns the fields of an options object, which such a request gives as parameters.
-    pub(super) fn of_options(table: &KindTable, definition: &str) -> Vec<Self> {
-        let schemas = table.schemas();
+    pub(super) fn of_options(table: &ServedGroups, definition: &str) -> Vec<Self> {
+        let schemas = &table.schemas;
         let Some(id) = schemas.find(definition) else {
             return Vec::new();
         };

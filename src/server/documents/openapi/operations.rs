@@ -1,18 +1,21 @@
 //! The operations of a group and version, derived from the rows of its kinds.
 
-use polyplane_registry::Scope;
-use polyplane_registry::kinds::table::{
-    GroupVersion, KindTable, Resource, Subresource, api_version,
-};
+use polyplane_registry::kinds::table::{Resource, Subresource, api_version};
 use polyplane_registry::request::parameters::OptionSet;
+use polyplane_registry::{Scope, ServedGroups, ServedVersion};
 
+use super::custom;
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
 
 /// The prefix of definitions to which operations refer beside those of kinds.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 
 /// Returns all paths of a group and version.
-pub(super) fn of_version(table: &KindTable, group: &str, version: &GroupVersion) -> Vec<PathItem> {
+pub(super) fn of_version(
+    table: &ServedGroups,
+    group: &str,
+    version: &ServedVersion,
+) -> Vec<PathItem> {
     let root = root_of(group, &version.version);
     let mut items = vec![plain(
         format!("{root}/"),
@@ -24,8 +27,7 @@ pub(super) fn of_version(table: &KindTable, group: &str, version: &GroupVersion)
         tag_of(group, &version.version),
         format!("{META}APIResourceList"),
     )];
-    for at in &version.resources {
-        let row = &table.resources()[*at];
+    for row in &version.resources {
         let writer = Writer::new(table, row, &root);
         writer.collection(&mut items);
         writer.single(&mut items);
@@ -141,7 +143,7 @@ fn kind_of(sub: &Subresource) -> [String; 3] {
 
 /// Writes the operations of one resource.
 struct Writer<'a> {
-    table: &'a KindTable,
+    table: &'a ServedGroups,
     row: &'a Resource,
     /// The path of the version: `/apis/apps/v1`.
     root: &'a str,
@@ -155,8 +157,11 @@ struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    fn new(table: &'a KindTable, row: &'a Resource, root: &'a str) -> Self {
-        let definition = table.schemas().get(row.definition).name.to_string();
+    fn new(table: &'a ServedGroups, row: &'a Resource, root: &'a str) -> Self {
+        let definition = match &row.custom {
+            None => table.schemas.get(row.definition).name.to_string(),
+            Some(_) => custom::name_of(row),
+        };
         let package = definition
             .rsplit_once('.')
             .map_or("", |(package, _)| package);

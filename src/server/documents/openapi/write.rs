@@ -45,9 +45,10 @@ pub(super) fn version3(
     group: &str,
     version: &str,
     items: &[PathItem],
+    custom: Map,
 ) -> Vec<u8> {
     let document = Document::V3 { group, version };
-    let components = components(schemas, items, document);
+    let components = components(schemas, items, document, custom);
     let mut paths = Map::new();
     for item in items {
         let mut members = Map::new();
@@ -154,8 +155,8 @@ fn common(operation: &Operation) -> Map {
 }
 
 /// Returns the document of version 2, which contains all groups.
-pub(super) fn version2(schemas: &Schemas, items: &[PathItem]) -> Value {
-    let definitions = components(schemas, items, Document::V2);
+pub(super) fn version2(schemas: &Schemas, items: &[PathItem], custom: Map) -> Value {
+    let definitions = components(schemas, items, Document::V2, custom);
     let mut paths = Map::new();
     for item in items {
         let mut members = Map::new();
@@ -227,7 +228,8 @@ fn operation2(operation: &Operation) -> Value {
 }
 
 /// Returns the schemas that the operations of `items` refer to, and those they refer to in turn.
-fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>) -> Map {
+/// `custom` has those of kinds that clients define.
+fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, custom: Map) -> Map {
     let (mut named, mut lists) = (BTreeSet::new(), Vec::new());
     for operation in items.iter().flat_map(|item| &item.operations) {
         named.insert(operation.answer.clone());
@@ -250,7 +252,13 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>) -> 
     if !invented.is_empty() {
         roots.extend(schemas.find(&format!("{META}ListMeta")));
     }
+    if !custom.is_empty() {
+        roots.extend(schemas.find(&format!("{META}ObjectMeta")));
+    }
     let mut out = schemas.openapi_closure(&roots, document);
+    for (name, schema) in custom.iter() {
+        out.insert(name, schema.clone());
+    }
     for list in invented {
         out.insert(list.answer.as_str(), list_schema(list, document));
     }

@@ -1,0 +1,104 @@
+//! Checks objects that are embedded in custom objects and have a kind and metadata of their own.
+
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::names::{NameRule, dns1035_label};
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::shape::Shape;
+use polyplane_registry::{Scope, metadata};
+
+/// Returns the complaints about all embedded objects below a position.
+pub(crate) fn validate<'s, S: Shape<'s>>(
+    shape: S,
+    value: &Value,
+    path: &Path<'_>,
+) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    node(shape, value, path, &mut errors);
+    errors
+}
+
+fn node<'s, S: Shape<'s>>(shape: S, value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    match value {
+        Value::Object(members) => {
+            if shape.is_embedded() {
+                embedded(value, path, errors);
+            }
+            for (name, value) in members.iter() {
+                if let Some(child) = shape.child(name) {
+                    node(child, value, &path.child(name), errors);
+                } else if let Some(values) = shape.member(name) {
+                    node(values, value, &path.key(name), errors);
+                }
+            }
+        }
+        Value::Array(items) => {
+            let Some(item) = shape.item() else { return };
+            for (at, value) in items.iter().enumerate() {
+                node(item, value, &path.index(at), errors);
+            }
+        }
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+    }
+}
+
+fn embedded(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for name in ["apiVersion", "kind"] {
+        if object.get(name).is_none() {
+            errors.push(FieldError::required(&path.child(name), ""));
+        }
+    }
+    if let Some(version) = object.get("apiVersion") {
+        let complaint = match version {
+            Value::String(text) if text.is_empty() => Some("must not be empty".to_owned()),
+            Value::String(text) if text.matches('/').count() > 1 => {
+                Some(format!("unexpected GroupVersion string: {text}"))
+            }
+            Value::String(_) => None,
+            _ => Some("must be a string".to_owned()),
+        };
+        let place = path.child("apiVersion");
+        errors.extend(complaint.map(|text| FieldError::invalid(&place, version.clone(), text)));
+    }
+    if let Some(kind) = object.get("kind") {
+        let complaint = match kind {
+            Value::String(text) if text.is_empty() => Some("must not be empty".to_owned()),
+            Value::String(text) => {
+                let complaints = dns1035_label(&text.to_lowercase()).join(",");
+                let intro = "may have mixed case, but should otherwise match: ";
+                (!complaints.is_empty()).then(|| format!("{intro}{complaints}"))
+            }
+            _ => Some("must be a string".to_owned()),
+        };
+        let place = path.child("kind");
+        errors.extend(complaint.map(|text| FieldError::invalid(&place, kind.clone(), text)));
+    }
+    if let Some(own) = object.get("metadata") {
+        own_metadata(own, &path.child("metadata"), errors);
+    }
+}
+
+fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if own.as_object().is_none() {
+        let text = format!(
+            "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",
+            quote(own.go_type())
+        );
+        return errors.push(FieldError::invalid(path, own.clone(), text));
+    }
+    let mut object = Value::object();
+    object.set(&["metadata"], own.clone());
+    if own.str_at(&["name"]).is_empty() {
+        // Embedded objects need no name.
+        object.set(&["metadata", "name"], "fakename");
+    }
+    let scope = match own.str_at(&["namespace"]) {
+        "" => Scope::Cluster,
+        _ => Scope::Namespaced,
+    };
+    for mut error in metadata::validate(&object, scope, NameRule::PathSegment) {
+        let below = error.field.strip_prefix("metadata").unwrap_or("");
+        error.field = format!("{path}{below}");
+        errors.push(error);
+    }
+}

@@ -1,0 +1,334 @@
+//! What expressions may say about the values of a schema: their types, and how large they can be.
+
+use polyplane_apimachinery::{Map, Value};
+use polyplane_cel::{Environment, Range, Sizes, Type};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes of the largest request, from which upstream estimates the size of what has no limit.
+pub(crate) const REQUEST_BYTES_MAX: i64 = 3 << 20;
+/// Characters of the longest name of an object.
+const NAME_LENGTH_MAX: i64 = 253;
+/// Bytes of a time in JSON.
+const TIME_BYTES_MAX: i64 = 32;
+const DATE_BYTES: i64 = 12;
+
+const RESERVED: [&str; 21] = [
+    "true",
+    "false",
+    "null",
+    "in",
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
+/// The declaration of the values of a schema.
+#[derive(Debug, Clone)]
+pub(crate) struct Declaration {
+    pub of: Type,
+    pub form: Form,
+    /// Bytes of the smallest value in JSON.
+    pub min_bytes: i64,
+    /// Elements, members or characters of the largest value.
+    pub max_elements: i64,
+}
+
+/// How values are read.
+#[derive(Debug, Clone)]
+pub(crate) enum Form {
+    IntOrString,
+    /// An object with fields, by their names in expressions.
+    Object(BTreeMap<String, Field>),
+    /// An object with any keys.
+    Map(Box<Declaration>),
+    List(Box<Declaration>),
+    String,
+    Bytes,
+    Duration,
+    Date,
+    DateTime,
+    Double,
+    Int,
+    Bool,
+}
+
+/// A field of an object.
+#[derive(Debug, Clone)]
+pub(crate) struct Field {
+    /// The name in objects.
+    pub name: String,
+    pub declaration: Declaration,
+}
+
+impl Declaration {
+    /// Returns the declaration of a schema; `None` if expressions cannot see its values. A root is
+    /// an object with a kind, whose name can be seen even if the schema does not have it. `name` is
+    /// that of the type.
+    pub fn of(schema: &Value, is_root: bool, name: &str) -> Option<Self> {
+        if schema.bool_at(&["x-kubernetes-int-or-string"]) {
+            let length = limit(schema, "maxLength").map(|length| length * 4);
+            return Some(Self {
+                of: Type::Dyn,
+                form: Form::IntOrString,
+                min_bytes: 1,
+                max_elements: length.unwrap_or(REQUEST_BYTES_MAX - 2),
+            });
+        }
+        let plain = |of: Type, form: Form, min_bytes: i64| Self {
+            of,
+            form,
+            min_bytes,
+            max_elements: 0,
+        };
+        match schema.str_at(&["type"]) {
+            "array" => Self::list(schema, name),
+            "object" => Self::object(schema, is_root, name),
+            "string" => Some(Self::string(schema)),
+            "boolean" => Some(plain(Type::Bool, Form::Bool, 4)),
+            "number" => Some(plain(Type::Double, Form::Double, 1)),
+            "integer" => Some(plain(Type::Int, Form::Int, 1)),
+            _ => None,
+        }
+    }
+
+    fn list(schema: &Value, name: &str) -> Option<Self> {
+        let items = &schema["items"];
+        let embedded = is_embedded(items);
+        let item = Self::of(items, embedded, &format!("{name}.@idx"))?;
+        let unlimited = (REQUEST_BYTES_MAX - 2) / (item.min_bytes + 1);
+        Some(Self {
+            of: Type::list(item.of.clone()),
+            max_elements: limit(schema, "maxItems").unwrap_or(unlimited),
+            form: Form::List(Box::new(item)),
+            min_bytes: 2,
+        })
+    }
+
+    fn object(schema: &Value, is_root: bool, name: &str) -> Option<Self> {
+        let values = &schema["additionalProperties"];
+        if values.as_object().is_some() {
+            let value = Self::of(values, is_embedded(values), &format!("{name}.@elem"))?;
+            let unlimited = (REQUEST_BYTES_MAX - 2) / (value.min_bytes + 6);
+            return Some(Self {
+                of: Type::map(Type::String, value.of.clone()),
+                max_elements: limit(schema, "maxProperties").unwrap_or(unlimited),
+                form: Form::Map(Box::new(value)),
+                min_bytes: 2,
+            });
+        }
+        let completed = is_root.then(|| with_metadata(schema));
+        let schema = completed.as_ref().unwrap_or(schema);
+        let required: Vec<&str> = schema
+            .items_at(&["required"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
+        let mut fields = BTreeMap::new();
+        let mut min_bytes = 2;
+        let properties = schema["properties"].as_object().into_iter();
+        for (own, property) in properties.flat_map(Map::iter) {
+            let escaped = escape(own);
+            let of_field = format!("{name}.{}", escaped.as_deref().unwrap_or(own));
+            let Some(declaration) = Self::of(property, is_embedded(property), &of_field) else {
+                continue;
+            };
+            if required.contains(&own) && property.get("default").is_none() {
+                let length = i64::try_from(own.len()).unwrap_or(0);
+                min_bytes += length + declaration.min_bytes + 4;
+            }
+            if let Some(escaped) = escaped {
+                let name = own.to_owned();
+                fields.insert(escaped, Field { name, declaration });
+            }
+        }
+        Some(Self {
+            of: Type::Struct(name.into()),
+            form: Form::Object(fields),
+            min_bytes,
+            max_elements: 0,
+        })
+    }
+
+    fn string(schema: &Value) -> Self {
+        let length = limit(schema, "maxLength");
+        let unlimited = REQUEST_BYTES_MAX - 2;
+        let (of, form, min_bytes, max_elements) = match schema.str_at(&["format"]) {
+            "byte" => (Type::Bytes, Form::Bytes, 2, length.unwrap_or(unlimited)),
+            "duration" => (Type::Duration, Form::Duration, 3, TIME_BYTES_MAX),
+            "date" => (Type::Timestamp, Form::Date, DATE_BYTES, DATE_BYTES),
+            "date-time" => (Type::Timestamp, Form::DateTime, 21, TIME_BYTES_MAX),
+            _ => {
+                let allowed = schema.items_at(&["enum"]).iter().filter_map(Value::as_str);
+                let longest = allowed
+                    .map(|text| i64::try_from(text.len()).unwrap_or(0))
+                    .max();
+                let length = length.map(|length| length * 4).or(longest);
+                (Type::String, Form::String, 2, length.unwrap_or(unlimited))
+            }
+        };
+        Self {
+            of,
+            form,
+            min_bytes,
+            max_elements,
+        }
+    }
+
+    /// Declares the types of all objects.
+    pub fn declare(&self, environment: &mut Environment) {
+        match &self.form {
+            Form::Object(fields) => {
+                if let Type::Struct(name) = &self.of {
+                    let types = fields.iter().map(|(name, field)| {
+                        (Arc::from(name.as_str()), field.declaration.of.clone())
+                    });
+                    environment.declare_struct(name, types.collect());
+                }
+                fields
+                    .values()
+                    .for_each(|field| field.declaration.declare(environment));
+            }
+            Form::Map(below) | Form::List(below) => below.declare(environment),
+            _ => {}
+        }
+    }
+
+    /// Returns the declaration of a property, by its name in objects.
+    pub fn property(&self, name: &str) -> Option<&Self> {
+        match &self.form {
+            Form::Object(fields) => fields.get(&escape(name)?).map(|field| &field.declaration),
+            _ => None,
+        }
+    }
+
+    /// Returns the declaration of the items of a list or the values of a map.
+    pub fn element(&self) -> Option<&Self> {
+        match &self.form {
+            Form::Map(below) | Form::List(below) => Some(below),
+            _ => None,
+        }
+    }
+}
+
+impl Sizes for Declaration {
+    fn size(&self, path: &[Arc<str>], _: &Type) -> Option<Range> {
+        let mut here = self;
+        for name in path.get(1..)? {
+            here = match &**name {
+                "@items" | "@values" => here.element()?,
+                // Keys have no schema, so upstream takes them for empty.
+                "@keys" => {
+                    let is_map = matches!(here.form, Form::Map(_));
+                    return is_map.then_some(Range { min: 0, max: 0 });
+                }
+                name => match &here.form {
+                    Form::Object(fields) => &fields.get(name)?.declaration,
+                    _ => return None,
+                },
+            };
+        }
+        Some(Range {
+            min: 0,
+            max: u64::try_from(here.max_elements).unwrap_or(0),
+        })
+    }
+}
+
+fn is_embedded(schema: &Value) -> bool {
+    schema.bool_at(&["x-kubernetes-embedded-resource"])
+}
+
+fn limit(schema: &Value, name: &str) -> Option<i64> {
+    schema.int_at(&[name]).map(|limit| limit.max(0))
+}
+
+/// Returns the schema of a whole object with kind, version and names.
+fn with_metadata(schema: &Value) -> Value {
+    let mut completed = Value::object();
+    for name in ["type", "required", "properties"] {
+        if let Some(member) = schema.get(name) {
+            completed.set(&[name], member.clone());
+        }
+    }
+    let known = &schema["properties"]["metadata"]["properties"];
+    let text = |name: &str, max: i64| {
+        let length = known[name].int_at(&["maxLength"]).unwrap_or(max).min(max);
+        polyplane_apimachinery::json!({"type": "string", "maxLength": (length)})
+    };
+    let plain = || polyplane_apimachinery::json!({"type": "string"});
+    let names = polyplane_apimachinery::json!({
+        "type": "object",
+        "properties": {
+            "name": (text("name", NAME_LENGTH_MAX)),
+            "generateName": (text("generateName", NAME_LENGTH_MAX - 1))
+        }
+    });
+    completed.set(&["properties", "kind"], plain());
+    completed.set(&["properties", "apiVersion"], plain());
+    completed.set(&["properties", "metadata"], names);
+    completed
+}
+
+/// Returns the name of a property in expressions; `None` if it has none.
+pub(crate) fn escape(name: &str) -> Option<String> {
+    if name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    if RESERVED.contains(&name) {
+        return Some(format!("__{name}__"));
+    }
+    let mut escaped = String::with_capacity(name.len());
+    let mut letters = name.chars().peekable();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '_' if letters.peek() == Some(&'_') => {
+                letters.next();
+                escaped.push_str("__underscores__");
+            }
+            '.' => escaped.push_str("__dot__"),
+            '-' => escaped.push_str("__dash__"),
+            '/' => escaped.push_str("__slash__"),
+            letter if letter.is_ascii_alphanumeric() || letter == '_' => escaped.push(letter),
+            _ => return None,
+        }
+    }
+    Some(escaped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_as_upstream_escapes_them() {
+        for (name, escaped) in [
+            ("a", Some("a")),
+            ("a-b", Some("a__dash__b")),
+            ("a.b/c", Some("a__dot__b__slash__c")),
+            ("a__b", Some("a__underscores__b")),
+            ("a_b", Some("a_b")),
+            ("namespace", Some("__namespace__")),
+            ("namespaces", Some("namespaces")),
+            ("1a", None),
+            ("a b", None),
+            ("", None),
+        ] {
+            assert_eq!(escape(name).as_deref(), escaped, "{name}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The check of the rules of a definition: they compile, and cannot cost too much.
+
+use super::declaration::{Declaration, REQUEST_BYTES_MAX, escape};
+use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, has_rules, uses_old};
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::{Map, Value, json};
+use polyplane_cel::Type;
+
+/// The greatest estimated cost of one expression.
+const EXPRESSION_COST_MAX: u64 = 10_000_000;
+/// The greatest estimated cost of all expressions of a schema.
+const SCHEMA_COST_MAX: u64 = 100_000_000;
+/// The number of expressions that are blamed for the cost of a schema.
+const BLAMED_MAX: usize = 4;
+
+/// Returns the complaints about the rules of a structural schema, which is otherwise sound.
+pub fn validate(schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
+    if !has_rules(schema, 0) {
+        return Vec::new();
+    }
+    let Some(declaration) = Declaration::of(schema, true, SELF_TYPE) else {
+        return Vec::new();
+    };
+    let mut walk = Walk {
+        compiler: Compiler::default(),
+        errors: Vec::new(),
+        total: 0,
+        expensive: Vec::new(),
+    };
+    declaration.declare(&mut walk.compiler.environment);
+    let root = Place {
+        cardinality: Some(1),
+        uncorrelatable: None,
+        depth: 0,
+    };
+    walk.node(schema, &declaration, &root, path);
+    if walk.total > SCHEMA_COST_MAX {
+        for (_, field) in &walk.expensive {
+            let text = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
+            walk.errors.push(FieldError {
+                field: field.clone(),
+                ..FieldError::forbidden(&Path::NIL, text)
+            });
+        }
+        let what = "x-kubernetes-validations estimated rule cost total for entire OpenAPIv3 schema";
+        let text = beyond(what, walk.total, SCHEMA_COST_MAX);
+        walk.errors.push(FieldError::forbidden(path, text));
+    }
+    walk.errors
+}
+
+struct Walk {
+    compiler: Compiler,
+    errors: Vec<FieldError>,
+    total: u64,
+    /// The most expensive expressions, with their fields.
+    expensive: Vec<(u64, String)>,
+}
+
+/// What a position has from the ones around it.
+#[derive(Clone)]
+struct Place {
+    /// How many values there can be at the position; `None` if nothing limits them.
+    cardinality: Option<u64>,
+    /// The list around the position whose items have no counterpart in an older list.
+    uncorrelatable: Option<String>,
+    depth: usize,
+}
+
+impl Place {
+    /// Returns the place of what is below a schema.
+    fn below(&self, schema: &Value) -> Self {
+        let limit = |name: &str| {
+            let limit = schema.int_at(&[name])?;
+            u64::try_from(limit.max(0)).ok()
+        };
+        let factor = match schema.str_at(&["type"]) {
+            "object" if schema.get("additionalProperties").is_some() => limit("maxProperties"),
+            "array" => limit("maxItems"),
+            _ => Some(1),
+        };
+        let cardinality = self.cardinality.zip(factor);
+        Self {
+            cardinality: cardinality
+                .map(|(cardinality, factor)| cardinality.saturating_mul(factor)),
+            uncorrelatable: self.uncorrelatable.clone(),
+            depth: self.depth + 1,
+        }
+    }
+}
+
+impl Walk {
+    fn node(&mut self, schema: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
+        if place.depth > DEPTH_MAX {
+            return;
+        }
+        let below = place.below(schema);
+        if let (values @ Value::Object(_), Some(of)) =
+            (&schema["additionalProperties"], declaration.element())
+        {
+            self.node(values, of, &below, &path.child("additionalProperties"));
+        }
+        for (name, property) in schema["properties"]
+            .as_object()
+            .into_iter()
+            .flat_map(Map::iter)
+        {
+            let properties = path.child("properties");
+            let path = properties.key(name);
+            if escape(name).is_some() {
+                if let Some(of) = declaration.property(name) {
+                    self.node(property, of, &below, &path);
+                }
+            } else if has_rules(property, 0) {
+                let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
+                let name = format!("{SELF_TYPE}.{}.{name}", place.depth);
+                if let Some(own) = Declaration::of(property, embedded, &name) {
+                    own.declare(&mut self.compiler.environment);
+                    self.node(property, &own, &below, &path);
+                }
+            }
+        }
+        if let (items @ Value::Object(_), Some(of)) = (&schema["items"], declaration.element()) {
+            let mut below = below;
+            if schema.str_at(&["x-kubernetes-list-type"]) != "map" {
+                below.uncorrelatable.get_or_insert_with(|| path.to_string());
+            }
+            self.node(items, of, &below, &path.child("items"));
+        }
+        let list = path.child("x-kubernetes-validations");
+        for (at, rule) in schema
+            .items_at(&["x-kubernetes-validations"])
+            .iter()
+            .enumerate()
+        {
+            self.rule(rule, declaration, place, &list.index(at));
+        }
+    }
+
+    fn rule(&mut self, rule: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
+        let text = rule.str_at(&["rule"]);
+        if text.trim().is_empty() {
+            return;
+        }
+        let is_optional = rule.bool_at(&["optionalOldSelf"]);
+        self.compiler.declare(declaration, is_optional);
+        let shown = || Bad::Shown(shown_rule(rule).into());
+        let compiled = match self.compiler.expression(text, &Type::Bool) {
+            Ok(compiled) => compiled,
+            Err(why) => {
+                let error = FieldError::invalid(&path.child("rule"), shown(), why);
+                return self.errors.push(error);
+            }
+        };
+        let least = u64::try_from(declaration.min_bytes.max(0) + 1).unwrap_or(1);
+        let unlimited = u64::try_from(REQUEST_BYTES_MAX).unwrap_or(0) / least;
+        let times = place.cardinality.unwrap_or(unlimited);
+        let cost = cost_of(&compiled, declaration).saturating_mul(times);
+        self.charge("estimated rule cost", cost, &path.child("rule"));
+        self.message(rule, declaration, path);
+        if uses_old(&compiled.checked) {
+            if let Some(list) = &place.uncorrelatable {
+                let why = format!(
+                    "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
+                );
+                self.errors
+                    .push(FieldError::invalid(&path.child("rule"), text, why));
+            }
+        } else if let Some(set) = rule.get("optionalOldSelf") {
+            let why = "may not be set if oldSelf is not used in rule";
+            let place = path.child("optionalOldSelf");
+            self.errors
+                .push(FieldError::invalid(&place, set.clone(), why));
+        }
+    }
+
+    fn message(&mut self, rule: &Value, declaration: &Declaration, path: &Path<'_>) {
+        let text = rule.str_at(&["messageExpression"]);
+        if text.is_empty() {
+            return;
+        }
+        let place = path.child("messageExpression");
+        match self.compiler.expression(text, &Type::String) {
+            Ok(compiled) => {
+                let cost = cost_of(&compiled, declaration);
+                self.charge("estimated messageExpression cost", cost, &place);
+            }
+            Err(why) => {
+                let why = match why.starts_with("compilation") {
+                    true => format!("messageExpression {why}"),
+                    false => "messageExpression must evaluate to a string".to_owned(),
+                };
+                let shown = Bad::Shown(shown_rule(rule).into());
+                self.errors.push(FieldError::invalid(&place, shown, why));
+            }
+        }
+    }
+
+    fn charge(&mut self, what: &str, cost: u64, path: &Path<'_>) {
+        if cost > EXPRESSION_COST_MAX {
+            let text = beyond(what, cost, EXPRESSION_COST_MAX);
+            self.errors.push(FieldError::forbidden(path, text));
+        }
+        self.total = self.total.saturating_add(cost);
+        if cost >= SCHEMA_COST_MAX / 100 {
+            self.expensive.push((cost, path.to_string()));
+            self.expensive
+                .sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
+            self.expensive.truncate(BLAMED_MAX);
+        }
+    }
+}
+
+/// Returns a rule as upstream's internal type shows it in JSON.
+fn shown_rule(rule: &Value) -> String {
+    let text = |name: &str| json::to_string(&Value::string(rule.str_at(&[name])));
+    let or_null = |name: &str| rule.get(name).map_or("null".to_owned(), json::to_string);
+    format!(
+        "{{\"Rule\":{},\"Message\":{},\"MessageExpression\":{},\"Reason\":{},\"FieldPath\":{},\"OptionalOldSelf\":{}}}",
+        text("rule"),
+        text("message"),
+        text("messageExpression"),
+        or_null("reason"),
+        text("fieldPath"),
+        or_null("optionalOldSelf")
+    )
+}
+
+/// Returns upstream's text about a cost beyond a limit.
+fn beyond(what: &str, cost: u64, max: u64) -> String {
+    let factor = cost as f64 / max as f64;
+    let factor = if factor > 100.0 {
+        "more than 100x".to_owned()
+    } else if factor < 1.5 {
+        format!("{factor:.6}x")
+    } else {
+        format!("{factor:.1}x")
+    };
+    format!(
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
+    )
+}

@@ -1,0 +1,352 @@
+//! The evaluation of rules on an object.
+
+use super::declaration::{Declaration, escape};
+use super::view::View;
+use super::{CALL_COST_MAX, OBJECT_COST_MAX, Rule, RuleNode, complaint};
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::quote::quote;
+use polyplane_cel::{Fault, Program, Value as CelValue};
+
+/// Bytes of the longest message that an expression may make.
+const MESSAGE_BYTES_MAX: usize = 5 << 10;
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+/// Evaluates the rules below a position on an object.
+pub(super) fn evaluate(
+    root: &RuleNode,
+    declaration: &Declaration,
+    new: &Value,
+    old: Option<&Value>,
+) -> Vec<FieldError> {
+    let view = View::of(new, declaration);
+    let old_view = old.map(|old| View::of(old, declaration));
+    let mut evaluation = Evaluation {
+        budget: OBJECT_COST_MAX,
+        errors: Vec::new(),
+    };
+    let spot = Spot {
+        new,
+        old,
+        view: Some(&view),
+        old_view: old_view.as_ref(),
+        ratchet: Ratchet {
+            counterpart: old.map(|old| (new, old)),
+            parent: None,
+        },
+    };
+    // The end of the budget is in the errors.
+    let _ = evaluation.node(root, declaration, spot, &Path::NIL);
+    evaluation.errors
+}
+
+/// A value with the one that it replaces, and both as expressions see them.
+#[derive(Clone, Copy)]
+struct Spot<'v> {
+    new: &'v Value,
+    old: Option<&'v Value>,
+    view: Option<&'v View<'v>>,
+    old_view: Option<&'v View<'v>>,
+    ratchet: Ratchet<'v>,
+}
+
+/// Whether a complaint about a value is about something that a write has changed.
+#[derive(Clone, Copy)]
+struct Ratchet<'v> {
+    /// The value and the old one in its place, if there is one that corresponds.
+    counterpart: Option<(&'v Value, &'v Value)>,
+    /// The nearest values around it that correspond.
+    parent: Option<(&'v Value, &'v Value)>,
+}
+
+impl<'v> Ratchet<'v> {
+    fn is_unchanged(self) -> bool {
+        let pair = self.counterpart.or(self.parent);
+        pair.is_some_and(|(new, old)| new == old)
+    }
+
+    fn below(self, counterpart: Option<(&'v Value, &'v Value)>) -> Self {
+        match self.counterpart {
+            None => self,
+            Some(_) => Self {
+                counterpart,
+                parent: self.counterpart,
+            },
+        }
+    }
+}
+
+/// The budget is used up, or a rule has cost too much: nothing more is evaluated.
+struct Stopped;
+
+struct Evaluation {
+    budget: u64,
+    errors: Vec<FieldError>,
+}
+
+impl Evaluation {
+    fn node(
+        &mut self,
+        node: &RuleNode,
+        declaration: &Declaration,
+        spot: Spot<'_>,
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        if spot.new.is_null() {
+            return Ok(());
+        }
+        if !node.rules.is_empty() {
+            if self.budget == 0 {
+                self.errors
+                    .push(FieldError::invalid(path, node.of.as_str(), OUT_OF_BUDGET));
+                return Err(Stopped);
+            }
+            for rule in &node.rules {
+                self.rule(node, rule, spot, path)?;
+            }
+        }
+        match spot.new {
+            Value::Array(items) => self.items(node, declaration, spot, items, path),
+            Value::Object(_) => self.members(node, declaration, spot, path),
+            _ => Ok(()),
+        }
+    }
+
+    fn members(
+        &mut self,
+        node: &RuleNode,
+        declaration: &Declaration,
+        spot: Spot<'_>,
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        let members = spot
+            .new
+            .as_object()
+            .into_iter()
+            .flat_map(|members| members.iter());
+        for (name, new) in members {
+            let old = spot.old.and_then(|old| old.get(name));
+            let is_meta = spot.ratchet.parent.is_none() && matches!(name, "apiVersion" | "kind");
+            let ratchet = match is_meta {
+                true => Ratchet {
+                    counterpart: None,
+                    parent: None,
+                },
+                false => spot.ratchet.below(old.map(|old| (new, old))),
+            };
+            let own = node.properties.iter().find(|(known, _)| known == name);
+            let below = match (&node.values, own) {
+                (Some(values), _) => declaration
+                    .element()
+                    .map(|of| (&**values, of, name.to_owned())),
+                (None, Some((_, below))) => match (&below.own, escape(name)) {
+                    (Some(own), _) => {
+                        self.alone(below, own, (new, old, ratchet), &path.child(name))?;
+                        None
+                    }
+                    (None, Some(escaped)) => {
+                        declaration.property(name).map(|of| (below, of, escaped))
+                    }
+                    (None, None) => None,
+                },
+                (None, None) => None,
+            };
+            let Some((below, of, seen)) = below else {
+                continue;
+            };
+            let spot = Spot {
+                new,
+                old,
+                view: spot.view.and_then(|view| view.member(&seen)),
+                old_view: spot.old_view.and_then(|view| view.member(&seen)),
+                ratchet,
+            };
+            match node.values.is_some() {
+                true => self.node(below, of, spot, &path.key(name))?,
+                false => self.node(below, of, spot, &path.child(name))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Evaluates the rules of a property that expressions around it cannot see.
+    fn alone<'v>(
+        &mut self,
+        node: &RuleNode,
+        declaration: &Declaration,
+        (new, old, ratchet): (&'v Value, Option<&'v Value>, Ratchet<'v>),
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        let view = View::of(new, declaration);
+        let old_view = old.map(|old| View::of(old, declaration));
+        let spot = Spot {
+            new,
+            old,
+            view: Some(&view),
+            old_view: old_view.as_ref(),
+            ratchet,
+        };
+        self.node(node, declaration, spot, path)
+    }
+
+    fn items(
+        &mut self,
+        node: &RuleNode,
+        declaration: &Declaration,
+        spot: Spot<'_>,
+        items: &[Value],
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        let (Some(below), Some(of)) = (&node.items, declaration.element()) else {
+            return Ok(());
+        };
+        let olds = spot.old.and_then(Value::as_array).unwrap_or_default();
+        for (at, new) in items.iter().enumerate() {
+            let place = node.keys.as_ref().and_then(|keys| {
+                let same = |old: &Value| keys.iter().all(|key| old.get(key) == new.get(key));
+                olds.iter().position(same)
+            });
+            let old = place.map(|place| &olds[place]);
+            let spot = Spot {
+                new,
+                old,
+                view: spot.view.and_then(|view| view.item(at)),
+                old_view: place.and_then(|place| spot.old_view?.item(place)),
+                ratchet: spot.ratchet.below(old.map(|old| (new, old))),
+            };
+            self.node(below, of, spot, &path.index(at))?;
+        }
+        Ok(())
+    }
+
+    fn rule(
+        &mut self,
+        node: &RuleNode,
+        rule: &Rule,
+        spot: Spot<'_>,
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        let of = node.of.as_str();
+        let program = match &rule.program {
+            Ok(program) => program,
+            Err(why) => {
+                let text = format!("rule compile error: {why}");
+                self.errors.push(FieldError::invalid(path, of, text));
+                return Ok(());
+            }
+        };
+        if rule.uses_old && spot.old.is_none() && !rule.optional_old {
+            return Ok(());
+        }
+        let Some(view) = spot.view else { return Ok(()) };
+        let old = match (rule.optional_old, spot.old_view) {
+            (false, None) => CelValue::Null,
+            (false, Some(old)) => CelValue::from(old.node()),
+            (true, None) => CelValue::Optional(None),
+            (true, Some(old)) => CelValue::some(CelValue::from(old.node())),
+        };
+        let variables = [CelValue::from(view.node()), old];
+        let evaluated = program.evaluate(&variables, CALL_COST_MAX);
+        if evaluated.cost > self.budget {
+            self.errors
+                .push(FieldError::invalid(path, of, OUT_OF_BUDGET));
+            return Err(Stopped);
+        }
+        self.budget -= evaluated.cost;
+        let shown = &rule.shown;
+        match evaluated.outcome {
+            Ok(CelValue::Bool(true)) => Ok(()),
+            Ok(_) => self.broken(node, rule, spot, &variables, path),
+            Err(Fault::Budget) => {
+                let text = format!(
+                    "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
+                    Fault::Budget
+                );
+                self.errors.push(FieldError::invalid(path, of, text));
+                Err(Stopped)
+            }
+            Err(fault) => {
+                let why = fault.to_string();
+                let text = match why.starts_with("no such overload") {
+                    true => format!(
+                        "'{why}': call arguments did not match a supported operator, function or macro signature for rule: {shown}"
+                    ),
+                    false => format!("{why} evaluating rule: {shown}"),
+                };
+                self.errors.push(FieldError::invalid(path, of, text));
+                Ok(())
+            }
+        }
+    }
+
+    /// Adds the complaint about a rule that does not hold.
+    fn broken(
+        &mut self,
+        node: &RuleNode,
+        rule: &Rule,
+        spot: Spot<'_>,
+        variables: &[CelValue<'_>],
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
+        let message = match &rule.message {
+            None => Ok(None),
+            Some(program) => self.message(program, variables),
+        };
+        let bad = match &*node.of {
+            "object" | "array" => Bad::Omitted,
+            _ => Bad::from(spot.new.clone()),
+        };
+        let (error, outcome) = match message {
+            Ok(detail) => {
+                let detail = detail.unwrap_or_else(|| rule.detail.clone());
+                (complaint(path, bad, rule, detail), Ok(()))
+            }
+            Err(why) => (
+                FieldError::invalid(path, node.of.as_str(), why),
+                Err(Stopped),
+            ),
+        };
+        let error = match &rule.field {
+            None => error,
+            Some(field) => FieldError {
+                field: path.child(field).to_string(),
+                ..error
+            },
+        };
+        if rule.uses_old || !spot.ratchet.is_unchanged() {
+            self.errors.push(error);
+        }
+        outcome
+    }
+
+    /// Evaluates the expression of a message; `None` if it makes none that can be shown.
+    ///
+    /// # Errors
+    /// Returns the complaint if it costs too much.
+    fn message(
+        &mut self,
+        program: &Program,
+        variables: &[CelValue<'_>],
+    ) -> Result<Option<String>, String> {
+        let owned: Vec<CelValue<'_>> = variables.to_vec();
+        let evaluated = program.evaluate(&owned, CALL_COST_MAX);
+        if evaluated.cost > self.budget {
+            return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
+        }
+        let text = match evaluated.outcome {
+            Err(Fault::Budget) => {
+                return Err(format!(
+                    "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
+                    quote("")
+                ));
+            }
+            Ok(CelValue::String(text)) => Some(text.trim().to_owned()),
+            Ok(_) | Err(_) => None,
+        };
+        self.budget -= evaluated.cost;
+        Ok(text.filter(|text| {
+            !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n')
+        }))
+    }
+}

@@ -1,0 +1,284 @@
+//! The behaviour of all custom kinds.
+
+use crate::definition::Version;
+use crate::embedded;
+use crate::json_path::JsonPath;
+use crate::table::Columns;
+use crate::units::Unit;
+use crate::validation::{self, Change};
+use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
+use polyplane_apimachinery::json::scan::Scanned;
+use polyplane_apimachinery::json::{self, Limits};
+use polyplane_apimachinery::names::qualified_name;
+use polyplane_apimachinery::shape::lists;
+use polyplane_apimachinery::{Map, Str, Value};
+use polyplane_registry::kinds::conversion::PreparedIn;
+use polyplane_registry::kinds::custom::ScalePaths;
+use polyplane_registry::metadata;
+use polyplane_registry::strategy::{Context, Strategy};
+use std::sync::Arc;
+
+/// The greatest number of replicas.
+const REPLICAS_MAX: i64 = 2_147_483_647;
+/// Finalizers that upstream's own controllers use without a domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
+
+/// The behaviour of one version of a custom kind.
+#[derive(Debug)]
+pub(crate) struct CustomObject {
+    unit: Arc<Unit>,
+    api_version: Str,
+    kind: Str,
+    columns: Columns,
+    scale: Option<ScalePaths>,
+    selectable: Vec<(Str, JsonPath)>,
+    deprecation: Option<String>,
+}
+
+impl CustomObject {
+    /// Creates the behaviour. `api_version` and `kind` are those of its objects.
+    pub fn new(
+        version: &Version,
+        unit: Arc<Unit>,
+        columns: Columns,
+        (api_version, kind): (&str, &str),
+    ) -> Self {
+        let selectable = version.selectable.iter().filter_map(|path| {
+            let name = path.strip_prefix('.').unwrap_or(path);
+            Some((name.into(), JsonPath::parse(path).ok()?))
+        });
+        let deprecation = version
+            .deprecation
+            .as_ref()
+            .map(|text| match text.as_str() {
+                "" => format!("{api_version} {kind} is deprecated"),
+                text => text.to_owned(),
+            });
+        Self {
+            unit,
+            api_version: api_version.into(),
+            kind: kind.into(),
+            columns,
+            scale: version.scale.clone(),
+            selectable: selectable.collect(),
+            deprecation,
+        }
+    }
+
+    /// Returns the object with kind and version, as schemas and expressions see it.
+    fn whole(&self, object: &Value) -> Value {
+        let mut whole = object.clone();
+        whole.set(&["apiVersion"], self.api_version.as_str());
+        whole.set(&["kind"], self.kind.as_str());
+        whole
+    }
+
+    /// Checks an object, whole or as far as a write of its status changes it.
+    fn check(&self, object: &Value, old: Option<&Value>, part: Part) -> Vec<FieldError> {
+        let compiled = self.unit.compiled();
+        let (new, old) = (self.whole(object), old.map(|old| self.whole(old)));
+        let mut errors = match part {
+            Part::Whole => validation::validate(&compiled.schema, change(&new, old.as_ref()), None),
+            Part::Status => self.check_status(&new, old.as_ref()),
+        };
+        if let Some(scale) = &self.scale {
+            if part == Part::Whole {
+                replicas(&mut errors, &new, &scale.spec_replicas);
+            }
+            replicas(&mut errors, &new, &scale.status_replicas);
+            if let Some(path) = &scale.selector {
+                selector(&mut errors, &new, path);
+            }
+        }
+        if part == Part::Whole {
+            let root = compiled.structural.root();
+            errors.extend(embedded::validate(root, &new, &Path::NIL));
+        }
+        let root = compiled.structural.root();
+        let repeated = lists::validate(root, &new, &Path::NIL);
+        let was_good = |old: &Value| lists::validate(root, old, &Path::NIL).is_empty();
+        if !repeated.is_empty() && old.as_ref().is_none_or(was_good) {
+            errors.extend(repeated);
+        }
+        if compiled.rules.is_empty() {
+            return errors;
+        }
+        if errors.iter().any(blocks_rules) {
+            let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+            errors.push(FieldError::invalid(&Path::NIL, Value::Null, text));
+        } else {
+            errors.extend(compiled.rules.check(&new, old.as_ref()));
+        }
+        errors
+    }
+
+    fn check_status(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let compiled = self.unit.compiled();
+        let (Some(status), Some(schema)) = (new.get("status"), compiled.schema.property("status"))
+        else {
+            return Vec::new();
+        };
+        let old = old.and_then(|old| old.get("status"));
+        validation::validate(schema, change(status, old), Some("status"))
+    }
+}
+
+/// The part of an object that a write changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Whole,
+    Status,
+}
+
+fn change<'v>(new: &'v Value, old: Option<&'v Value>) -> Change<'v> {
+    match old {
+        None => Change::Created(new),
+        Some(old) => Change::Updated(new, old),
+    }
+}
+
+/// Returns whether expressions could fail because of an error, or take too long.
+fn blocks_rules(error: &FieldError) -> bool {
+    matches!(
+        error.kind,
+        FieldErrorKind::NotSupported
+            | FieldErrorKind::Required
+            | FieldErrorKind::TooLong
+            | FieldErrorKind::TooMany
+            | FieldErrorKind::TypeInvalid
+    )
+}
+
+/// Returns the value at a path of names with periods between them.
+fn at<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
+    path.split('.')
+        .try_fold(object, |value, name| value.get(name))
+}
+
+fn replicas(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
+    let shown = format!(".{path}");
+    let place = Path::new(&shown);
+    let complaint = match at(object, path) {
+        None => return,
+        Some(Value::Int(number)) if *number < 0 => "should be a non-negative integer".to_owned(),
+        Some(Value::Int(number)) if *number > REPLICAS_MAX => {
+            format!("should be less than or equal to {REPLICAS_MAX}")
+        }
+        Some(Value::Int(_)) => return,
+        Some(other) => {
+            let text = accessor_error(&shown, other, "int64");
+            return errors.push(FieldError::invalid(&place, 0i64, text));
+        }
+    };
+    let number = at(object, path).cloned().unwrap_or_default();
+    errors.push(FieldError::invalid(&place, number, complaint));
+}
+
+fn selector(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
+    let shown = format!(".{path}");
+    match at(object, path) {
+        None | Some(Value::String(_)) => {}
+        Some(other) => {
+            let text = accessor_error(&shown, other, "string");
+            errors.push(FieldError::invalid(&Path::new(&shown), "", text));
+        }
+    }
+}
+
+/// Returns upstream's text about a value of another type than the wanted one.
+fn accessor_error(path: &str, value: &Value, wanted: &str) -> String {
+    let shown = match value {
+        Value::String(text) => text.to_string(),
+        value => json::to_string(value),
+    };
+    format!(
+        "{path} accessor error: {shown} is of the type {}, expected {wanted}",
+        value.go_type()
+    )
+}
+
+/// Returns the warnings about finalizers that were not there before.
+fn finalizer_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let names = |object: &'_ Value| -> Vec<String> {
+        let names = metadata::strings(&object["metadata"]["finalizers"]);
+        names.into_iter().map(str::to_owned).collect()
+    };
+    let known = old.map(names).unwrap_or_default();
+    let mut added = names(object);
+    added.retain(|name| !known.contains(name));
+    added.sort();
+    added.dedup();
+    let field = "metadata.finalizers";
+    let mut warnings = Vec::new();
+    for name in added {
+        let complaints = qualified_name(&name).into_iter();
+        warnings.extend(complaints.map(|complaint| format!("{field}: {name:?}: {complaint}")));
+        if !name.contains('/') && !STANDARD_FINALIZERS.contains(&name.as_str()) {
+            let path = match name.contains('.') {
+                true => " including a path (/)",
+                false => "",
+            };
+            warnings.push(format!(
+                "{field}: {name:?}: prefer a domain-qualified finalizer name{path} to avoid accidental conflicts with other finalizer writers"
+            ));
+        }
+    }
+    warnings
+}
+
+impl Strategy for CustomObject {
+    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
+        fn content(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
+            let members = value.as_object().into_iter().flat_map(Map::iter);
+            members.filter(|(name, _)| *name != "metadata")
+        }
+        Some(!content(object).eq(content(old)))
+    }
+
+    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        self.check(object, None, Part::Whole)
+    }
+
+    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+        self.check(object, Some(old), Part::Whole)
+    }
+
+    fn validate_subresource(
+        &self,
+        _: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        self.check(object, Some(old), Part::Status)
+    }
+
+    fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        match context.subresource {
+            "" => finalizer_warnings(object, old),
+            _ => Vec::new(),
+        }
+    }
+
+    fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        self.columns.cells(object, now)
+    }
+
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
+        let (_, path) = self.selectable.iter().find(|(known, _)| known == name)?;
+        let object = json::parse(object.0, &Limits::default()).ok()?.value;
+        let found = path.find(&object);
+        Some(match found.first() {
+            None | Some(Value::Null) => Str::default(),
+            Some(Value::String(text)) => text.clone(),
+            Some(value) => json::to_string(value).into(),
+        })
+    }
+
+    fn prepared_in(&self) -> PreparedIn {
+        PreparedIn::Request
+    }
+
+    fn deprecation(&self) -> Option<&str> {
+        self.deprecation.as_deref()
+    }
+}

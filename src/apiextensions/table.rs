@@ -1,0 +1,92 @@
+//! The columns of custom kinds: the name, and the values at paths of the object.
+
+use crate::definition::Column as Defined;
+use crate::json_path::JsonPath;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_registry::kinds::table::Column;
+use polyplane_registry::strategy::age;
+
+/// The columns of a version.
+#[derive(Debug)]
+pub(crate) struct Columns {
+    added: Vec<(JsonPath, Str)>,
+    /// True if the definition names no columns, so that there is an age.
+    has_age: bool,
+}
+
+impl Columns {
+    /// Creates them, and returns what documents say about them.
+    pub fn of(defined: &[Defined]) -> (Self, Vec<Column>) {
+        let mut shown = vec![column("Name", "string", "name", 0)];
+        let mut added = Vec::new();
+        for column in defined {
+            // Upstream shows the columns before the first that it cannot read.
+            let Ok(path) = JsonPath::parse(&column.path) else {
+                break;
+            };
+            added.push((path, column.kind.clone()));
+            shown.push(Column {
+                name: column.name.clone(),
+                kind: column.kind.clone(),
+                format: column.format.clone(),
+                priority: column.priority,
+            });
+        }
+        if defined.is_empty() {
+            shown.push(column("Age", "date", "", 0));
+        }
+        let columns = Self {
+            added,
+            has_age: defined.is_empty(),
+        };
+        (columns, shown)
+    }
+
+    /// Returns the cells of an object's row.
+    pub fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
+        let mut cells = vec![Value::string(object.str_at(&["metadata", "name"]))];
+        for (path, kind) in &self.added {
+            let found = path.find(object);
+            let found = found.first();
+            cells.push(found.map_or(Value::Null, |value| cell(kind, value, now)));
+        }
+        if self.has_age {
+            cells.push(age(object.str_at(&["metadata", "creationTimestamp"]), now));
+        }
+        cells
+    }
+}
+
+fn column(name: &str, kind: &str, format: &str, priority: i64) -> Column {
+    Column {
+        name: name.into(),
+        kind: kind.into(),
+        format: format.into(),
+        priority,
+    }
+}
+
+fn cell(kind: &str, value: &Value, now: i64) -> Value {
+    match (kind, value) {
+        ("string", value) => Value::String(text(value)),
+        ("integer", Value::Int(number)) => Value::Int(*number),
+        ("integer", Value::Float(number)) => Value::Int(*number as i64),
+        ("number", Value::Int(number)) => Value::Float(*number as f64),
+        ("number", Value::Float(number)) => Value::Float(*number),
+        ("boolean", Value::Bool(truth)) => Value::Bool(*truth),
+        ("date", Value::String(text)) => match age(text, now) {
+            Value::String(shown) if shown == "<unknown>" => Value::string("<invalid>"),
+            shown => shown,
+        },
+        _ => Value::Null,
+    }
+}
+
+/// Returns a value as Go prints it.
+fn text(value: &Value) -> Str {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "<nil>".into(),
+        value => json::to_string(value).into(),
+    }
+}

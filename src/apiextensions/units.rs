@@ -1,0 +1,154 @@
+//! Units: the versions of definitions, each compiled once in the process whatever planes have it.
+//!
+//! Planes keep a unit alive; its compiled form is kept by a cache with a bound in bytes, and by the
+//! requests that use it. What is dropped is compiled again when it is needed.
+
+use crate::rules::Rules;
+use crate::validation::Schema;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use polyplane_apimachinery::json::{Limits, parse};
+use polyplane_apimachinery::structural::Structural;
+use polyplane_apimachinery::{Value, json};
+use polyplane_plane::{ByContent, ContentId};
+use polyplane_registry::kinds::custom::CustomSchema;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Bytes of compiled units that are kept though no request uses them. Without a bound a tenant with
+/// many definitions would take all memory; below some megabytes busy planes would compile again and
+/// again.
+const CACHE_BYTES_MAX: usize = 64 << 20;
+/// The content that a unit's id is made of besides its schema: a change of it gives all units new
+/// ids.
+const COMPILER: &[u8] = b"unit 1";
+
+/// The units of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Units {
+    known: ByContent<Unit>,
+    cache: Arc<Mutex<Cache>>,
+}
+
+/// A version of a definition.
+#[derive(Debug)]
+pub(crate) struct Unit {
+    id: ContentId,
+    /// The JSON of the schema.
+    source: Bytes,
+    compiled: Mutex<Weak<Compiled>>,
+    cache: Arc<Mutex<Cache>>,
+}
+
+/// A unit in the form that is used.
+#[derive(Debug)]
+pub(crate) struct Compiled {
+    pub structural: Arc<Structural>,
+    pub schema: Schema,
+    pub rules: Rules,
+    bytes: usize,
+}
+
+/// The most recently compiled units.
+#[derive(Debug, Default)]
+struct Cache {
+    kept: VecDeque<Arc<Compiled>>,
+    bytes: usize,
+}
+
+impl Units {
+    /// Returns the unit of a schema.
+    pub fn of(&self, schema: &Bytes) -> Arc<Unit> {
+        let id = ContentId::of([COMPILER, schema]);
+        self.known.share(id, || Unit {
+            id,
+            // A copy, because the schema is a part of a definition that belongs to one plane.
+            source: Bytes::copy_from_slice(schema),
+            compiled: Mutex::new(Weak::new()),
+            cache: Arc::clone(&self.cache),
+        })
+    }
+}
+
+impl Unit {
+    /// Returns the bytes of [`CustomSchema::id`].
+    pub fn id_bytes(&self) -> &[u8] {
+        self.id.as_bytes()
+    }
+
+    /// Returns the compiled form. The first call takes milliseconds for a large schema.
+    pub fn compiled(&self) -> Arc<Compiled> {
+        let mut known = self.compiled.lock();
+        if let Some(compiled) = known.upgrade() {
+            return compiled;
+        }
+        let compiled = Arc::new(Compiled::of(&self.source));
+        *known = Arc::downgrade(&compiled);
+        drop(known);
+        self.cache.lock().keep(&compiled);
+        compiled
+    }
+}
+
+impl CustomSchema for Unit {
+    fn id(&self) -> ContentId {
+        self.id
+    }
+
+    fn is_compiled(&self) -> bool {
+        self.compiled.lock().strong_count() > 0
+    }
+
+    fn structural(&self) -> Arc<Structural> {
+        Arc::clone(&self.compiled().structural)
+    }
+
+    fn source(&self) -> &Bytes {
+        &self.source
+    }
+}
+
+impl Compiled {
+    fn of(source: &[u8]) -> Self {
+        let parsed = parse(source, &Limits::default());
+        let tree = parsed.map_or(Value::Null, |parsed| parsed.value);
+        // Which schemas may be stored was checked when the definition was written. One that an
+        // older release accepted and this one does not keeps all members.
+        let open = || {
+            let schema = json!({
+                "type": "object",
+                "x-kubernetes-preserve-unknown-fields": true
+            });
+            Structural::parse(&schema).expect("a constant schema is structural")
+        };
+        let structural = Structural::parse(&tree).unwrap_or_else(|_| open());
+        let schema = Schema::compile(&tree).unwrap_or_default();
+        let rules = Rules::compile(&tree);
+        let bytes = structural.bytes() + schema.bytes() + rules.bytes();
+        Self {
+            structural: Arc::new(structural),
+            schema,
+            rules,
+            bytes,
+        }
+    }
+}
+
+impl Cache {
+    fn keep(&mut self, compiled: &Arc<Compiled>) {
+        self.bytes += compiled.bytes;
+        self.kept.push_back(Arc::clone(compiled));
+        while self.bytes > CACHE_BYTES_MAX && self.kept.len() > 1 {
+            if let Some(oldest) = self.kept.pop_front() {
+                self.bytes -= oldest.bytes;
+            }
+        }
+    }
+}
+
+/// The schemas of a kind that has none: everything is allowed.
+pub(crate) fn open_schema() -> Bytes {
+    static OPEN: OnceLock<Bytes> = OnceLock::new();
+    let text = b"{\"type\":\"object\",\"x-kubernetes-preserve-unknown-fields\":true}";
+    OPEN.get_or_init(|| Bytes::from_static(text)).clone()
+}

@@ -1,0 +1,12 @@
+//! The values that a schema allows: types, bounds, patterns, formats, enumerations and junctors.
+//!
+//! Owns the checks of OpenAPI v3 and their texts, which are upstream's. The structure of objects,
+//! duplicates in lists and expressions are checked elsewhere. Everything here is pure.
+
+mod check;
+mod formats;
+mod numbers;
+mod schema;
+
+pub use check::{Change, validate};
+pub use schema::{Schema, SchemaError};

@@ -1,0 +1,488 @@
+//! The check of a value. Complaints that an update has not caused are dropped.
+
+use super::numbers::{is_json_integer, number};
+use super::schema::{Additional, Bounds, Junctors, Schema};
+use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
+use polyplane_apimachinery::json;
+use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::{Map, Value};
+
+/// The values of a check.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'v> {
+    /// A new value.
+    Created(&'v Value),
+    /// A value and the one that it replaces. What has not changed may stay invalid.
+    Updated(&'v Value, &'v Value),
+}
+
+/// Returns the complaints about a value. Their fields are below `root`, if it is given; texts name
+/// fields relative to the value.
+pub fn validate(schema: &Schema, change: Change<'_>, root: Option<&str>) -> Vec<FieldError> {
+    let (value, old) = match change {
+        Change::Created(value) => (value, None),
+        Change::Updated(value, old) => (value, Some(old)),
+    };
+    let place = Place {
+        path: "",
+        root: root.unwrap_or(""),
+        is_top: root.is_none(),
+    };
+    let mut found = Found::default();
+    node(schema, value, Old::of(old), place, &mut found);
+    found.errors.into_iter().map(|error| error.error).collect()
+}
+
+/// The value that is replaced, as far as it corresponds to the new one.
+#[derive(Clone, Copy)]
+enum Old<'v> {
+    /// There is none, or it does not correspond.
+    None,
+    Value(&'v Value),
+}
+
+impl<'v> Old<'v> {
+    fn of(old: Option<&'v Value>) -> Self {
+        old.map_or(Self::None, Self::Value)
+    }
+
+    fn member(self, name: &str) -> Self {
+        match self {
+            Self::Value(old) => Self::of(old.get(name)),
+            Self::None => Self::None,
+        }
+    }
+
+    /// Returns the item with the same keys.
+    fn item(self, schema: &Schema, item: &Value) -> Self {
+        let (Self::Value(Value::Array(items)), Some(keys)) = (self, &schema.keys) else {
+            return Self::None;
+        };
+        let same = |old: &&Value| keys.iter().all(|key| old.get(key) == item.get(key));
+        Self::of(items.iter().find(same))
+    }
+}
+
+/// The place of a value.
+#[derive(Clone, Copy)]
+pub(super) struct Place<'p> {
+    /// The path as texts show it.
+    pub(super) path: &'p str,
+    /// The field above the value that is checked.
+    root: &'p str,
+    /// Whether the value that is checked is a whole object.
+    is_top: bool,
+}
+
+impl Place<'_> {
+    fn field(&self, path: &str) -> String {
+        let path = path.strip_prefix('.').unwrap_or(path);
+        match (self.root, path) {
+            ("", "") => Path::NIL.to_string(),
+            ("", path) => path.to_owned(),
+            (root, "") => root.to_owned(),
+            (root, path) => format!("{root}.{path}"),
+        }
+    }
+
+    /// Returns the complaint about a value, whose text begins with the path.
+    fn error(&self, kind: FieldErrorKind, bad: impl Into<Bad>, text: &str) -> Complaint {
+        let text = format!("{} in body {text}", self.path);
+        Complaint {
+            error: FieldError {
+                field: self.field(self.path),
+                ..FieldError::new(kind, &Path::NIL, bad, text.clone())
+            },
+            text,
+        }
+    }
+
+    pub(super) fn invalid(&self, bad: impl Into<Bad>, text: &str) -> Complaint {
+        self.error(FieldErrorKind::Invalid, bad, text)
+    }
+
+    /// Returns a complaint that upstream makes without a field.
+    pub(super) fn general(&self, text: String) -> Complaint {
+        let field = self.field("");
+        let error = FieldError {
+            field,
+            ..FieldError::new(FieldErrorKind::Invalid, &Path::NIL, "", text.clone())
+        };
+        Complaint { error, text }
+    }
+}
+
+/// A complaint with the text by which upstream finds out whether it was made before.
+#[derive(Clone, Debug)]
+pub(super) struct Complaint {
+    error: FieldError,
+    text: String,
+}
+
+/// The complaints about a value, and the number of checks that were made. Upstream shows the
+/// complaints of the alternative of which most checks were made.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Found {
+    errors: Vec<Complaint>,
+    matches: usize,
+}
+
+impl Found {
+    pub(super) fn add(&mut self, complaint: Complaint) {
+        if self.errors.iter().all(|known| known.text != complaint.text) {
+            self.errors.push(complaint);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.matches += other.matches;
+        other.errors.into_iter().for_each(|error| self.add(error));
+    }
+
+    fn is_valid(&self) -> bool {
+        self.errors.is_empty()
+    }
+}
+
+/// Returns a type's name; that of nothing is `null`.
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Int(_) => "integer",
+        Value::Float(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+/// Checks a value, and drops the complaints if it has not changed.
+fn node(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    let mut own = Found::default();
+    plain(schema, value, old, place, &mut own);
+    if !own.is_valid() && matches!(old, Old::Value(old) if old == value) {
+        own.errors.clear();
+    }
+    found.merge(own);
+}
+
+fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    if value.is_null() {
+        if !schema.types.is_empty() && !schema.nullable {
+            found.add(wrong_type(schema, value, place));
+        } else {
+            found.matches += 1;
+        }
+        enumeration(schema, value, place, found);
+        return;
+    }
+    found.matches += 2;
+    if !schema.types.is_empty() || schema.format.is_some() {
+        types(schema, value, place, found);
+    }
+    if let Some(junctors) = &schema.junctors {
+        junction(junctors, value, old, place, found);
+    }
+    let bounds = schema.bounds.as_deref();
+    match value {
+        Value::String(text) => {
+            found.matches += 1;
+            if let Some(bounds) = bounds {
+                check_text(bounds, text, place, found);
+            }
+            if let Some(format) = schema.format.filter(|format| format.is_of_text()) {
+                found.matches += 1;
+                if !format.fits(text) {
+                    let text = format!("must be of type {}: {}", format.name(), quote(text));
+                    found.add(place.error(FieldErrorKind::TypeInvalid, value.clone(), &text));
+                }
+            }
+        }
+        Value::Int(_) | Value::Float(_) => {
+            found.matches += 2;
+            number(schema, value, place, found);
+        }
+        Value::Array(items) => {
+            found.matches += 2;
+            list(schema, items, old, place, found);
+        }
+        Value::Object(members) => {
+            found.matches += 1;
+            object(schema, members, old, place, found);
+        }
+        Value::Null | Value::Bool(_) => {}
+    }
+    found.matches += 1;
+    enumeration(schema, value, place, found);
+}
+
+fn wrong_type(schema: &Schema, value: &Value, place: Place<'_>) -> Complaint {
+    let word = type_of(value);
+    let text = format!("must be of type {}: {}", schema.types, quote(word));
+    place.error(FieldErrorKind::TypeInvalid, word, &text)
+}
+
+fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
+    let word = type_of(value);
+    let is_whole = matches!(value, Value::Float(number) if is_json_integer(*number));
+    let numeric = schema.has_type("number") || schema.has_type("integer");
+    let is_formatted = schema.format.is_some();
+    if !numeric && is_formatted && matches!(value, Value::String(_) | Value::Array(_)) {
+        found.matches += 1;
+        return;
+    }
+    let fits = schema.has_type(word)
+        || is_whole && schema.has_type("integer")
+        || word == "integer" && schema.has_type("number");
+    if schema.types.is_empty() || fits {
+        found.matches += 1;
+    } else {
+        found.add(wrong_type(schema, value, place));
+    }
+}
+
+fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
+    if schema.allowed.is_empty() || schema.allowed.iter().any(|known| equals(known, value)) {
+        return;
+    }
+    let shown = schema.allowed.iter().map(|known| match known {
+        Value::String(text) => text.to_string(),
+        known => json::to_string(known),
+    });
+    let shown: Vec<String> = shown.collect();
+    let error = FieldError {
+        field: place.field(place.path),
+        ..FieldError::not_supported(&Path::NIL, value.clone(), &shown)
+    };
+    let text = format!("{} in body should be one of {shown:?}", place.path);
+    found.add(Complaint { error, text });
+}
+
+/// Returns whether an allowed value is the given one; numbers are equal whatever their kind.
+fn equals(known: &Value, value: &Value) -> bool {
+    match (known, value) {
+        (Value::Int(known), Value::Float(value)) => *value as i64 == *known,
+        (Value::Float(known), Value::Int(value)) => *known == *value as f64,
+        (Value::Null, _) => false,
+        _ => known == value,
+    }
+}
+
+fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) {
+    let length = || i64::try_from(text.chars().count()).unwrap_or(i64::MAX);
+    if let Some(max) = bounds.length.max
+        && length() > max
+    {
+        let error = FieldError {
+            field: place.field(place.path),
+            ..FieldError::too_long(&Path::NIL, usize::try_from(max).unwrap_or(0))
+        };
+        let text = format!("{} in body should be at most {max} chars long", place.path);
+        return found.add(Complaint { error, text });
+    }
+    if let Some(min) = bounds.length.min
+        && length() < min
+    {
+        return found.add(place.invalid(text, &format!("should be at least {min} chars long")));
+    }
+    let Some(pattern) = &bounds.pattern else {
+        return;
+    };
+    match pattern.regex() {
+        Ok(regex) if regex.is_match(text) => {}
+        Ok(_) => found.add(place.invalid(text, &format!("should match '{}'", pattern.text))),
+        Err(why) => {
+            let detail = format!(
+                "should match '{}, but pattern is invalid: {why}'",
+                pattern.text
+            );
+            found.add(place.invalid(text, &detail));
+        }
+    }
+}
+
+fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    if let Some(of) = &schema.items {
+        for (at, item) in items.iter().enumerate() {
+            let path = format!("{}[{at}]", place.path);
+            let below = Place {
+                path: &path,
+                ..place
+            };
+            node(of, item, old.item(schema, item), below, found);
+        }
+    }
+    let Some(bounds) = schema.bounds.as_deref() else {
+        return;
+    };
+    let size = i64::try_from(items.len()).unwrap_or(i64::MAX);
+    if let Some(min) = bounds.items.min.filter(|min| size < *min) {
+        found.add(place.invalid(size, &format!("should have at least {min} items")));
+    }
+    if let Some(max) = bounds.items.max.filter(|max| size > *max) {
+        let text = format!("{} in body should have at most {max} items", place.path);
+        found.add(too_many(place, items.len(), max, text));
+    }
+}
+
+fn too_many(place: Place<'_>, size: usize, max: i64, text: String) -> Complaint {
+    let max = usize::try_from(max).unwrap_or(0);
+    let error = FieldError {
+        field: place.field(place.path),
+        ..FieldError::too_many(&Path::NIL, size, max)
+    };
+    Complaint { error, text }
+}
+
+fn object(schema: &Schema, members: &Map, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    if let Some(bounds) = schema.bounds.as_deref() {
+        let size = i64::try_from(members.len()).unwrap_or(i64::MAX);
+        if let Some(min) = bounds.properties.min.filter(|min| size < *min) {
+            found.add(place.invalid(size, &format!("should have at least {min} properties")));
+        }
+        if let Some(max) = bounds.properties.max.filter(|max| size > *max) {
+            let text = format!(
+                "{} in body should have at most {max} properties",
+                place.path
+            );
+            found.add(too_many(place, members.len(), max, text));
+        }
+    }
+    for (name, value) in members.iter() {
+        let known = schema.property(name);
+        let (of, path) = match (known, &schema.additional) {
+            (Some(_), _) | (None, Additional::Allowed) => continue,
+            (None, Additional::Refused) => {
+                let path = format!("{}.{name}", place.path);
+                let text = format!("{path} in body is a forbidden property");
+                let error = FieldError {
+                    field: place.field(place.path),
+                    ..FieldError::invalid(&Path::NIL, name, text.clone())
+                };
+                found.add(Complaint { error, text });
+                continue;
+            }
+            (None, Additional::Of(of)) => (of, format!("{}.{name}", place.path)),
+        };
+        let below = Place {
+            path: &path,
+            ..place
+        };
+        node(of, value, old.member(name), below, found);
+    }
+    for (name, of) in &schema.properties {
+        let Some(value) = members.get(name) else {
+            continue;
+        };
+        let path = match place.path {
+            "" => name.to_string(),
+            path => format!("{path}.{name}"),
+        };
+        let below = Place {
+            path: &path,
+            ..place
+        };
+        // A change of these two cannot be seen: both objects are in one version.
+        let is_meta = place.is_top && place.path.is_empty();
+        let old = match is_meta && matches!(name.as_str(), "kind" | "apiVersion") {
+            true => Old::None,
+            false => old.member(name),
+        };
+        node(of, value, old, below, found);
+    }
+    for name in &schema.required {
+        if members.get(name).is_none() {
+            let path = format!("{}.{name}", place.path);
+            let error = FieldError {
+                field: place.field(&path),
+                ..FieldError::required(&Path::NIL, "")
+            };
+            let text = format!("{path} in body is required");
+            found.add(Complaint { error, text });
+        }
+    }
+}
+
+fn junction(junctors: &Junctors, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    let of = |schema: &Schema| {
+        let mut found = Found::default();
+        plain(schema, value, old, place, &mut found);
+        found
+    };
+    let shown = quote(place.path);
+    found.matches += 1;
+    if !junctors.any.is_empty() {
+        let (best, valid) = alternatives(junctors.any.iter().map(of), Stop::AtFirst);
+        if valid == 0 {
+            let text = format!("{shown} must validate at least one schema (anyOf)");
+            found.add(place.general(text));
+        }
+        found.merge(best);
+    }
+    if !junctors.one.is_empty() {
+        let (best, valid) = alternatives(junctors.one.iter().map(of), Stop::Never);
+        if valid == 1 {
+            found.merge(best);
+        } else {
+            let found_text = match valid {
+                0 => "Found none valid".to_owned(),
+                count => format!("Found {count} valid alternatives"),
+            };
+            let text =
+                format!("{shown} must validate one and only one schema (oneOf). {found_text}");
+            found.add(place.general(text));
+            if valid == 0 {
+                found.merge(best);
+            }
+        }
+    }
+    if !junctors.all.is_empty() {
+        let mut valid = 0;
+        for schema in &junctors.all {
+            let own = of(schema);
+            valid += usize::from(own.is_valid());
+            found.merge(own);
+        }
+        if valid != junctors.all.len() {
+            let none = if valid == 0 { ". None validated" } else { "" };
+            let text = format!("{shown} must validate all the schemas (allOf){none}");
+            found.add(place.general(text));
+        }
+    }
+    if junctors.not.as_ref().is_some_and(|not| of(not).is_valid()) {
+        let text = format!("{shown} must not validate the schema (not)");
+        found.add(place.general(text));
+    }
+}
+
+/// Says when the search through alternatives ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    AtFirst,
+    Never,
+}
+
+/// Returns the first valid alternative, else the one of which most checks were made, and the number
+/// of valid ones.
+fn alternatives(all: impl Iterator<Item = Found>, stop: Stop) -> (Found, usize) {
+    let (mut best, mut valid): (Option<Found>, usize) = (None, 0);
+    for found in all {
+        if found.is_valid() {
+            valid += 1;
+            if valid == 1 {
+                best = Some(found);
+            }
+            if stop == Stop::AtFirst {
+                break;
+            }
+        } else if valid == 0
+            && best
+                .as_ref()
+                .is_none_or(|best| found.matches > best.matches)
+        {
+            best = Some(found);
+        }
+    }
+    (best.unwrap_or_default(), valid)
+}

@@ -1,0 +1,365 @@
+//! The formats that a schema may name. Others are ignored, as are formats of other types.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
+use regex::Regex;
+use std::net::Ipv6Addr;
+use std::sync::LazyLock;
+
+/// A format that is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    Int32,
+    Int64,
+    Float,
+    Double,
+    /// A format of texts: the position of its row.
+    Text(&'static TextFormat),
+}
+
+/// A format of texts.
+#[derive(Debug)]
+pub(super) struct TextFormat {
+    name: &'static str,
+    fits: fn(&str) -> bool,
+}
+
+impl PartialEq for TextFormat {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for TextFormat {}
+
+impl Format {
+    pub fn is_of_text(self) -> bool {
+        matches!(self, Self::Text(_))
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Int32 => "int32",
+            Self::Int64 => "int64",
+            Self::Float => "float",
+            Self::Double => "double",
+            Self::Text(format) => format.name,
+        }
+    }
+
+    pub fn fits(self, text: &str) -> bool {
+        match self {
+            Self::Text(format) => (format.fits)(text),
+            Self::Int32 | Self::Int64 | Self::Float | Self::Double => true,
+        }
+    }
+}
+
+/// Returns the format of a name, if values of these types are checked by it.
+pub(super) fn of(name: &str, types: &str) -> Option<Format> {
+    match (types, name) {
+        (_, "") => None,
+        ("" | "string", name) => TEXTS.iter().find(|row| row.name == name).map(Format::Text),
+        ("integer", "int32") => Some(Format::Int32),
+        ("integer", "int64") => Some(Format::Int64),
+        ("number", "float") => Some(Format::Float),
+        ("number", "double") => Some(Format::Double),
+        _ => None,
+    }
+}
+
+const fn text(name: &'static str, fits: fn(&str) -> bool) -> TextFormat {
+    TextFormat { name, fits }
+}
+
+static TEXTS: [TextFormat; 27] = [
+    text("bsonobjectid", |text| {
+        text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    }),
+    text("uri", is_uri),
+    text("email", is_email),
+    text("hostname", is_hostname),
+    text("ipv4", |text| {
+        text.contains('.') && ip_sloppy(text).is_some()
+    }),
+    text("ipv6", |text| {
+        text.contains(':') && (text.parse::<Ipv6Addr>().is_ok())
+    }),
+    text("cidr", |text| cidr_sloppy(text).is_some()),
+    text("mac", is_mac),
+    text("uuid", |text| is_uuid(text, None)),
+    text("uuid3", |text| is_uuid(text, Some('3'))),
+    text("uuid4", |text| is_uuid(text, Some('4'))),
+    text("uuid5", |text| is_uuid(text, Some('5'))),
+    text("isbn", |text| is_isbn10(text) || is_isbn13(text)),
+    text("isbn10", is_isbn10),
+    text("isbn13", is_isbn13),
+    text("creditcard", is_credit_card),
+    text("ssn", |text| SSN.is_match(text)),
+    text("hexcolor", |text| HEX_COLOR.is_match(text)),
+    text("rgbcolor", |text| RGB_COLOR.is_match(text)),
+    text("byte", |text| STANDARD.decode(text).is_ok()),
+    text("password", |_| true),
+    text("date", is_date),
+    text("duration", is_duration),
+    text("datetime", is_date_time),
+    text("date-time", is_date_time),
+    text("k8s-short-name", |text| {
+        text.len() <= 63 && SHORT_NAME.is_match(text)
+    }),
+    text("k8s-long-name", |text| {
+        text.len() <= 253 && text.split('.').all(|part| SHORT_NAME.is_match(part))
+    }),
+];
+
+macro_rules! pattern {
+    ($name:ident, $text:expr) => {
+        static $name: LazyLock<Regex> =
+            LazyLock::new(|| Regex::new($text).expect("a constant pattern is sound"));
+    };
+}
+
+pattern!(SHORT_NAME, r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$");
+pattern!(SSN, r"^[0-9]{3}[- ]?[0-9]{2}[- ]?[0-9]{4}$");
+pattern!(HEX_COLOR, r"^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$");
+pattern!(
+    RGB_COLOR,
+    r"^rgb\(\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*,\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*,\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*\)$"
+);
+pattern!(
+    TIME,
+    r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$"
+);
+pattern!(DURATION_PART, r"([0-9]+)\s*([A-Za-zµ]+)");
+pattern!(
+    HOSTNAME,
+    r"^([a-zA-Z0-9\p{S}\p{L}]((-?[a-zA-Z0-9\p{S}\p{L}]{0,62})?)|([a-zA-Z0-9\p{S}\p{L}](([a-zA-Z0-9-\p{S}\p{L}]{0,61}[a-zA-Z0-9\p{S}\p{L}])?)(\.)){1,}([a-zA-Z\p{L}]){2,63})$"
+);
+
+fn is_hostname(text: &str) -> bool {
+    let fits = HOSTNAME.is_match(text) && text.len() <= 255;
+    fits && text.split('.').all(|part| part.len() <= 63)
+}
+
+fn is_uri(text: &str) -> bool {
+    if text.is_empty() || text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
+        return false;
+    }
+    let scheme = text.split_once(':').filter(|(scheme, _)| {
+        let mut letters = scheme.bytes();
+        letters
+            .next()
+            .is_some_and(|first| first.is_ascii_alphabetic())
+            && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+    });
+    let rest = scheme.map_or(text, |(_, rest)| rest);
+    let rooted = rest.starts_with('/');
+    if !rooted {
+        // A scheme with something that is no path is opaque.
+        return scheme.is_some();
+    }
+    let authority = rest.strip_prefix("//").filter(|_| scheme.is_some());
+    let host = authority.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(""));
+    let host_fits = host.is_none_or(|host| {
+        let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+        !name.bytes().any(|byte| b" \"<>^`{|}\\".contains(&byte)) && has_good_port(name)
+    });
+    host_fits && has_good_escapes(rest)
+}
+
+fn has_good_port(host: &str) -> bool {
+    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
+    match after.rsplit_once(':') {
+        Some((_, port)) => port.bytes().all(|byte| byte.is_ascii_digit()),
+        None => true,
+    }
+}
+
+fn has_good_escapes(text: &str) -> bool {
+    text.split('?').next().is_none_or(|path| {
+        path.split('%').skip(1).all(|escape| {
+            let digits = escape.as_bytes().get(..2);
+            digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+        })
+    })
+}
+
+fn is_email(text: &str) -> bool {
+    let address = match text.trim().strip_suffix('>') {
+        Some(named) => match named.rsplit_once('<') {
+            Some((_, address)) => address,
+            None => return false,
+        },
+        None => text.trim(),
+    };
+    let Some((local, domain)) = address.rsplit_once('@') else {
+        return false;
+    };
+    let atom = |part: &str| {
+        let fits = |letter: char| {
+            letter.is_ascii_alphanumeric()
+                || "!#$%&'*+-/=?^_`{|}~".contains(letter)
+                || !letter.is_ascii()
+        };
+        !part.is_empty() && part.chars().all(fits)
+    };
+    let quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
+    let literal = domain.starts_with('[') && domain.ends_with(']');
+    (quoted || local.split('.').all(atom)) && (literal || domain.split('.').all(atom))
+}
+
+fn is_mac(text: &str) -> bool {
+    let hex = |part: &str, length: usize| {
+        part.len() == length && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let separated = |separator: char, length: usize, counts: [usize; 3]| {
+        let parts: Vec<&str> = text.split(separator).collect();
+        counts.contains(&parts.len()) && parts.iter().all(|part| hex(part, length))
+    };
+    separated(':', 2, [6, 8, 20]) || separated('-', 2, [6, 8, 20]) || separated('.', 4, [3, 4, 10])
+}
+
+fn is_uuid(text: &str, version: Option<char>) -> bool {
+    let mut rest = text;
+    for (at, length) in [8, 4, 4, 4, 12].into_iter().enumerate() {
+        if at > 0 {
+            rest = rest.strip_prefix('-').unwrap_or(rest);
+        }
+        let Some((part, after)) = rest.split_at_checked(length) else {
+            return false;
+        };
+        if !part.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return false;
+        }
+        let first = part.chars().next().unwrap_or_default();
+        let is_random = matches!(version, Some('4' | '5'));
+        match at {
+            2 if version.is_some_and(|version| version != first) => return false,
+            3 if is_random && !"89abAB".contains(first) => return false,
+            _ => {}
+        }
+        rest = after;
+    }
+    rest.is_empty()
+}
+
+fn digits(text: &str) -> String {
+    text.chars()
+        .filter(|letter| !matches!(letter, '-' | ' '))
+        .collect()
+}
+
+fn is_isbn10(text: &str) -> bool {
+    let text = digits(text);
+    let value = |letter: char| match letter {
+        'X' => Some(10),
+        letter => letter.to_digit(10),
+    };
+    let ends = text.len() == 10 && text[..9].bytes().all(|byte| byte.is_ascii_digit());
+    let weighted = text.chars().enumerate().map(|(at, letter)| {
+        let weight = u32::try_from(at + 1).unwrap_or(0);
+        value(letter).map(|value| weight * value)
+    });
+    ends && weighted
+        .sum::<Option<u32>>()
+        .is_some_and(|sum| sum % 11 == 0)
+}
+
+fn is_isbn13(text: &str) -> bool {
+    let text = digits(text);
+    let weighted = text.chars().enumerate().map(|(at, letter)| {
+        let weight = if at % 2 == 0 { 1 } else { 3 };
+        letter.to_digit(10).map(|value| weight * value)
+    });
+    text.len() == 13
+        && weighted
+            .sum::<Option<u32>>()
+            .is_some_and(|sum| sum % 10 == 0)
+}
+
+fn is_credit_card(text: &str) -> bool {
+    let text: String = text.chars().filter(char::is_ascii_digit).collect();
+    let doubled = text.chars().rev().enumerate().map(|(at, letter)| {
+        let value = letter.to_digit(10).unwrap_or(0);
+        match at % 2 {
+            0 => value,
+            _ if value > 4 => value * 2 - 9,
+            _ => value * 2,
+        }
+    });
+    let known = match text.len() {
+        13 => text.starts_with('4'),
+        14 => text.starts_with("30") || text.starts_with("36") || text.starts_with("38"),
+        15 => ["34", "37", "2131", "1800", "35"]
+            .iter()
+            .any(|start| text.starts_with(start)),
+        16 => ["4", "51", "52", "53", "54", "55", "6011", "65", "35"]
+            .iter()
+            .any(|start| text.starts_with(start)),
+        _ => false,
+    };
+    known && doubled.sum::<u32>() % 10 == 0
+}
+
+fn is_date(text: &str) -> bool {
+    let bytes = text.as_bytes();
+    let number = |range: std::ops::Range<usize>| {
+        let part = bytes.get(range)?;
+        let digits = part.iter().all(u8::is_ascii_digit);
+        digits.then(|| std::str::from_utf8(part).ok()?.parse::<u32>().ok())?
+    };
+    let dashes = bytes.len() == 10 && bytes[4] == b'-' && bytes[7] == b'-';
+    let (Some(year), Some(month), Some(day)) = (number(0..4), number(5..7), number(8..10)) else {
+        return false;
+    };
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 if is_leap => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => 0,
+    };
+    dashes && (1..=days).contains(&day)
+}
+
+fn is_date_time(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let mut parts = text.split('t');
+    let (Some(date), Some(time)) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    let Some(found) = TIME.captures(time).filter(|_| is_date(date)) else {
+        return false;
+    };
+    &found[1] <= "23" && &found[2] <= "59" && &found[3] <= "59"
+}
+
+fn is_duration(text: &str) -> bool {
+    const UNITS: [&[&str]; 8] = [
+        &["ns", "nano"],
+        &["us", "µs", "micro"],
+        &["ms", "milli"],
+        &["s", "sec"],
+        &["m", "min"],
+        &["h", "hr", "hour"],
+        &["d", "day"],
+        &["w", "wk", "week"],
+    ];
+    if polyplane_apimachinery::time::parse_duration(text).is_ok() {
+        return true;
+    }
+    let mut fits = false;
+    for part in DURATION_PART.captures_iter(text) {
+        if part[1].parse::<i64>().is_err() {
+            return false;
+        }
+        let unit = part[2].to_lowercase();
+        fits |= UNITS.iter().any(|names| {
+            let last = names.last().copied().unwrap_or("");
+            unit.starts_with(last) || names.iter().any(|name| *name == unit)
+        });
+    }
+    fits
+}

@@ -1,0 +1,232 @@
+//! Schemas, compiled from the JSON of a definition.
+
+use super::formats::{self, Format};
+use polyplane_apimachinery::{Map, Str, Value};
+use regex::Regex;
+use std::sync::OnceLock;
+
+/// Depth of nested schemas. Each level is a stack frame of a recursive check.
+const DEPTH_MAX: usize = 256;
+
+/// The reason why a schema cannot be compiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    /// Schemas are nested too deeply.
+    #[error("a schema has more than {DEPTH_MAX} levels")]
+    TooDeep,
+}
+
+/// A schema, with everything that restricts values.
+#[derive(Debug, Default)]
+pub struct Schema {
+    /// The allowed types, joined by commas as error texts show them; empty if all are allowed.
+    pub(super) types: Str,
+    pub(super) nullable: bool,
+    pub(super) format: Option<Format>,
+    pub(super) bounds: Option<Box<Bounds>>,
+    pub(super) allowed: Box<[Value]>,
+    pub(super) required: Box<[Str]>,
+    pub(super) properties: Box<[(Str, Schema)]>,
+    pub(super) additional: Additional,
+    pub(super) items: Option<Box<Schema>>,
+    pub(super) junctors: Option<Box<Junctors>>,
+    /// The members by which items of a list are correlated with those of an older one; `None` if
+    /// they are not.
+    pub(super) keys: Option<Box<[Str]>>,
+}
+
+/// The members that are not properties.
+#[derive(Debug, Default)]
+pub(super) enum Additional {
+    #[default]
+    Allowed,
+    Refused,
+    Of(Box<Schema>),
+}
+
+/// Limits of numbers and sizes, and the pattern of texts.
+#[derive(Debug, Default)]
+pub(super) struct Bounds {
+    pub maximum: Option<(f64, bool)>,
+    pub minimum: Option<(f64, bool)>,
+    pub multiple_of: Option<f64>,
+    pub length: Range,
+    pub items: Range,
+    pub properties: Range,
+    pub pattern: Option<Pattern>,
+}
+
+/// The least and the greatest allowed size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Range {
+    pub min: Option<i64>,
+    pub max: Option<i64>,
+}
+
+/// A pattern, compiled when a text is first compared with it.
+#[derive(Debug)]
+pub(super) struct Pattern {
+    pub text: Str,
+    compiled: OnceLock<Result<Regex, String>>,
+}
+
+/// Schemas that have to hold together with the one that has them.
+#[derive(Debug, Default)]
+pub(super) struct Junctors {
+    pub all: Vec<Schema>,
+    pub any: Vec<Schema>,
+    pub one: Vec<Schema>,
+    pub not: Option<Schema>,
+}
+
+impl Pattern {
+    /// Returns the compiled pattern.
+    ///
+    /// # Errors
+    /// Returns the reason why it cannot be compiled.
+    pub fn regex(&self) -> Result<&Regex, &str> {
+        let compile = || polyplane_cel::compile_pattern(&self.text).map_err(|why| why.to_string());
+        let compiled = self.compiled.get_or_init(compile);
+        compiled.as_ref().map_err(String::as_str)
+    }
+}
+
+impl Schema {
+    /// Compiles the JSON of a schema.
+    ///
+    /// # Errors
+    /// Returns an error if it is too deep.
+    pub fn compile(json: &Value) -> Result<Self, SchemaError> {
+        compile(json, 0)
+    }
+
+    /// Returns the bytes of memory that the schema takes, approximately.
+    pub fn bytes(&self) -> usize {
+        let list = |schemas: &[Schema]| schemas.iter().map(Self::bytes).sum::<usize>();
+        let junctors = self.junctors.as_ref().map_or(0, |junctors| {
+            let not = junctors.not.iter().map(Self::bytes).sum::<usize>();
+            list(&junctors.all) + list(&junctors.any) + list(&junctors.one) + not
+        });
+        // A compiled pattern takes some kilobytes.
+        let bounds = self.bounds.as_ref().map_or(0, |bounds| {
+            let pattern = bounds.pattern.as_ref().map_or(0, |_| 8 << 10);
+            size_of::<Bounds>() + pattern
+        });
+        let properties = self.properties.iter();
+        let properties: usize = properties.map(|(_, schema)| schema.bytes() + 24).sum();
+        let below = self.items.as_ref().map_or(0, |items| items.bytes());
+        let values = match &self.additional {
+            Additional::Of(schema) => schema.bytes(),
+            Additional::Allowed | Additional::Refused => 0,
+        };
+        size_of::<Self>()
+            + junctors
+            + bounds
+            + properties
+            + below
+            + values
+            + self.allowed.len() * 32
+    }
+
+    /// Returns the schema of a property.
+    pub fn property(&self, name: &str) -> Option<&Self> {
+        let found = self
+            .properties
+            .binary_search_by(|(known, _)| known.as_str().cmp(name));
+        found.ok().map(|at| &self.properties[at].1)
+    }
+
+    pub(super) fn has_type(&self, name: &str) -> bool {
+        self.types.split(',').any(|known| known == name)
+    }
+}
+
+fn compile(json: &Value, depth: usize) -> Result<Schema, SchemaError> {
+    if depth > DEPTH_MAX {
+        return Err(SchemaError::TooDeep);
+    }
+    let list = |name: &str| -> Result<Vec<Schema>, SchemaError> {
+        let nested = json.items_at(&[name]).iter();
+        nested.map(|nested| compile(nested, depth + 1)).collect()
+    };
+    let one = |name: &str| -> Result<Option<Schema>, SchemaError> {
+        let nested = json.get(name).filter(|nested| nested.as_object().is_some());
+        nested.map(|nested| compile(nested, depth + 1)).transpose()
+    };
+    let types: Str = match json.bool_at(&["x-kubernetes-int-or-string"]) {
+        true => "integer,string".into(),
+        false => json.str_at(&["type"]).into(),
+    };
+    let properties = json["properties"]
+        .as_object()
+        .into_iter()
+        .flat_map(Map::iter);
+    let properties =
+        properties.map(|(name, nested)| Ok((name.into(), compile(nested, depth + 1)?)));
+    let junctors = Junctors {
+        all: list("allOf")?,
+        any: list("anyOf")?,
+        one: list("oneOf")?,
+        not: one("not")?,
+    };
+    let has_junctors = !junctors.all.is_empty()
+        || !junctors.any.is_empty()
+        || !junctors.one.is_empty()
+        || junctors.not.is_some();
+    let texts = |name: &str| {
+        let texts = json.items_at(&[name]).iter().filter_map(Value::as_str);
+        texts.map(Str::from).collect::<Box<[Str]>>()
+    };
+    let is_map = json.str_at(&["x-kubernetes-list-type"]) == "map";
+    Ok(Schema {
+        format: formats::of(json.str_at(&["format"]), &types),
+        types,
+        nullable: json.bool_at(&["nullable"]),
+        bounds: bounds(json).map(Box::new),
+        allowed: json.items_at(&["enum"]).into(),
+        required: texts("required"),
+        properties: properties.collect::<Result<_, _>>()?,
+        additional: match json.get("additionalProperties") {
+            Some(Value::Bool(false)) => Additional::Refused,
+            Some(nested @ Value::Object(_)) => {
+                Additional::Of(Box::new(compile(nested, depth + 1)?))
+            }
+            _ => Additional::Allowed,
+        },
+        items: one("items")?.map(Box::new),
+        junctors: has_junctors.then(|| Box::new(junctors)),
+        keys: is_map.then(|| texts("x-kubernetes-list-map-keys")),
+    })
+}
+
+fn bounds(json: &Value) -> Option<Bounds> {
+    let number = |name: &str| match &json[name] {
+        Value::Int(number) => Some(*number as f64),
+        Value::Float(number) => Some(*number),
+        _ => None,
+    };
+    let range = |min: &str, max: &str| Range {
+        min: json.int_at(&[min]),
+        max: json.int_at(&[max]),
+    };
+    let limit = |name: &str, exclusive: &str| Some((number(name)?, json.bool_at(&[exclusive])));
+    let pattern = json.str_at(&["pattern"]);
+    let bounds = Bounds {
+        maximum: limit("maximum", "exclusiveMaximum"),
+        minimum: limit("minimum", "exclusiveMinimum"),
+        multiple_of: number("multipleOf"),
+        length: range("minLength", "maxLength"),
+        items: range("minItems", "maxItems"),
+        properties: range("minProperties", "maxProperties"),
+        pattern: (!pattern.is_empty()).then(|| Pattern {
+            text: pattern.into(),
+            compiled: OnceLock::new(),
+        }),
+    };
+    let is_set = bounds.maximum.is_some()
+        || bounds.minimum.is_some()
+        || bounds.multiple_of.is_some()
+        || bounds.pattern.is_some()
+        || [bounds.length, bounds.items, bounds.properties] != [Range::default(); 3];
+    is_set.then_some(bounds)
+}

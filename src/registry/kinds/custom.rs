@@ -1,0 +1,190 @@
+//! The kinds that objects of a plane define, and how stored objects of them are shown.
+//!
+//! The bytes of a custom object stay as they were written. What a schema that has changed since
+//! then, or the schema of another version, makes of them is a view: unknown members are pruned and
+//! absent ones get their defaults, first by the version that is stored and then by the one that is
+//! shown. An object that was written after the newest write of its definition needs no view, because
+//! every write claims the definition that it was prepared under.
+
+use crate::kinds::table::Resource;
+use bytes::Bytes;
+use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
+use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::shape::prune::Report;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::structural::{Custom, Reading, Structural};
+use polyplane_apimachinery::{Str, Value};
+use polyplane_plane::{ContentId, Key, ObjectRef, Version};
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// The schema of one version of a kind. It is compiled when it is first needed.
+pub trait CustomSchema: Debug + Send + Sync {
+    /// Returns the identity of the schema's content.
+    fn id(&self) -> ContentId;
+
+    /// Returns whether the schema is compiled. If not, [`Self::structural`] may take long.
+    fn is_compiled(&self) -> bool;
+
+    /// Returns the JSON of the schema, for documents.
+    fn source(&self) -> &Bytes;
+
+    /// Returns the compiled schema.
+    fn structural(&self) -> Arc<Structural>;
+}
+
+/// The way in which objects get from one version of their kind into another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConversionStrategy {
+    /// Only `apiVersion` changes.
+    None,
+    /// A webhook converts them.
+    Webhook,
+}
+
+/// The places of a scale in objects of a kind, each as a path without a leading period.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ScalePaths {
+    /// The wanted number of replicas.
+    pub spec_replicas: Str,
+    /// The observed number of replicas.
+    pub status_replicas: Str,
+    /// The label selector as text.
+    pub selector: Option<Str>,
+}
+
+/// What a row knows about the kind that an object of the plane has defined.
+#[derive(Clone, Debug)]
+pub struct CustomKind {
+    /// The object that defines the kind.
+    pub definition: Key,
+    /// The verbs that discovery lists.
+    pub discovered_verbs: Arc<[Str]>,
+    /// The schema of metadata.
+    pub metadata: DefId,
+    /// The schema of the row's version.
+    pub schema: Arc<dyn CustomSchema>,
+    /// The schemas of all versions, also of those that are not served.
+    pub versions: Arc<[(Str, Arc<dyn CustomSchema>)]>,
+    /// The way in which objects are converted.
+    pub conversion: ConversionStrategy,
+    /// The places of the scale, if the version has one.
+    pub scale: Option<ScalePaths>,
+    /// The places of the numbers of replicas in all versions that have a scale, by API version.
+    pub replicas: Arc<[(Str, Str)]>,
+}
+
+impl CustomKind {
+    /// Compiles the schema, away from the threads that serve requests. Nothing happens if it is
+    /// compiled.
+    ///
+    /// # Errors
+    /// Returns 500 if the process ends meanwhile.
+    pub async fn prepared(&self) -> Result<(), ApiError> {
+        if self.schema.is_compiled() {
+            return Ok(());
+        }
+        let schema = Arc::clone(&self.schema);
+        let compiled = tokio::task::spawn_blocking(move || drop(schema.structural()));
+        compiled
+            .await
+            .map_err(|error| ApiError::internal(format!("a schema was not compiled: {error}")))
+    }
+
+    /// Brings a tree that a client has sent into canonical form: decodes metadata and prunes
+    /// unknown members. Returns the complaints of strict decoding.
+    ///
+    /// # Errors
+    /// Returns an error if metadata is malformed.
+    pub fn decode(
+        &self,
+        schemas: &Schemas,
+        tree: &mut Value,
+        report: Report,
+    ) -> Result<Vec<Problem>, DecodeError> {
+        let structural = self.schema.structural();
+        Custom::new(&structural, schemas, self.metadata).decode(tree, Reading::Request, report)
+    }
+
+    /// Sets absent members to their defaults.
+    pub fn default(&self, schemas: &Schemas, tree: &mut Value) {
+        let structural = self.schema.structural();
+        Custom::new(&structural, schemas, self.metadata).default(tree);
+    }
+
+    /// Returns whether an object is shown as it is stored. `defined` is the version of the newest
+    /// durable write of the kind's definition; `None` if one is under way.
+    pub(crate) fn is_fresh(
+        &self,
+        row: &Resource,
+        object: &ObjectRef,
+        defined: Option<Version>,
+    ) -> bool {
+        let stored = object.storage_version();
+        let alike = stored == row.version
+            || self.schema_of(stored).is_some_and(|schema| {
+                schema.id() == self.schema.id() && self.conversion == ConversionStrategy::None
+            });
+        // An object without a version is under way, and so newer than what is durable.
+        let is_newer = |defined| object.version().is_none_or(|version| version > defined);
+        alike && defined.is_some_and(is_newer)
+    }
+
+    /// Returns a stored object as the row's version shows it.
+    ///
+    /// # Errors
+    /// Returns 500 if the definition does not have the stored version any more, or only a webhook
+    /// can convert it.
+    pub(crate) fn shown(
+        &self,
+        row: &Resource,
+        stored: &str,
+        mut tree: Value,
+    ) -> Result<Value, ApiError> {
+        let source = self.schema_of(stored).ok_or_else(|| {
+            ApiError::internal(format!(
+                "an object of {} is stored in version {stored}, which its definition does not have",
+                row.qualified
+            ))
+        })?;
+        render(row, self.metadata, &source.structural(), &mut tree)?;
+        if stored == row.version {
+            return Ok(tree);
+        }
+        if self.conversion == ConversionStrategy::Webhook {
+            return Err(ApiError::internal(format!(
+                "conversion webhook for {}/{stored}, Kind={} failed: conversion webhooks are not called yet",
+                row.group, row.kind
+            )));
+        }
+        if source.id() != self.schema.id() {
+            render(row, self.metadata, &self.schema.structural(), &mut tree)?;
+        }
+        Ok(tree)
+    }
+
+    fn schema_of(&self, version: &str) -> Option<&Arc<dyn CustomSchema>> {
+        let mut versions = self.versions.iter();
+        let found = versions.find(|(name, _)| name == version);
+        found.map(|(_, schema)| schema)
+    }
+}
+
+/// Prunes a stored tree and sets its defaults.
+fn render(
+    row: &Resource,
+    metadata: DefId,
+    structural: &Structural,
+    tree: &mut Value,
+) -> Result<(), ApiError> {
+    let custom = Custom::new(structural, &row.schemas, metadata);
+    let decoded = custom.decode(tree, Reading::Stored, Report::Nothing);
+    decoded.map_err(|error| {
+        ApiError::internal(format!(
+            "an object of {} is damaged: {error}",
+            row.qualified
+        ))
+    })?;
+    custom.default(tree);
+    Ok(())
+}

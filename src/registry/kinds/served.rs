@@ -1,0 +1,200 @@
+//! All kinds of a plane by group and version, in the order of discovery.
+
+use crate::kinds::Kinds;
+use crate::kinds::document_id::DocumentId;
+use crate::kinds::table::Resource;
+use polyplane_apimachinery::Str;
+use polyplane_apimachinery::schema::Schemas;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The groups of a plane: those of the base, and behind them, by name, those of kinds that objects
+/// define.
+#[derive(Clone, Debug)]
+pub struct ServedGroups {
+    /// The groups.
+    pub groups: Vec<ServedGroup>,
+    /// The identity of everything that documents say about them.
+    pub content: DocumentId,
+    /// The schemas of the base.
+    pub schemas: Arc<Schemas>,
+}
+
+/// A group with its versions, most preferred first.
+#[derive(Clone, Debug)]
+pub struct ServedGroup {
+    /// The group's name; empty for the core group.
+    pub name: Str,
+    /// Its versions.
+    pub versions: Vec<ServedVersion>,
+}
+
+/// A version of a group.
+#[derive(Clone, Debug)]
+pub struct ServedVersion {
+    /// The version's name.
+    pub version: Str,
+    /// Its kinds.
+    pub resources: Vec<Arc<Resource>>,
+    /// The identity of everything that documents say about the version.
+    pub content: DocumentId,
+}
+
+impl ServedGroups {
+    /// Returns a group.
+    pub fn group(&self, name: &str) -> Option<&ServedGroup> {
+        self.groups.iter().find(|group| group.name == name)
+    }
+}
+
+impl Kinds {
+    /// Returns all kinds by group and version.
+    pub fn served(&self) -> ServedGroups {
+        let base = self.base();
+        let all = base.resources();
+        let groups = base.groups().iter().map(|group| {
+            let versions = group.versions.iter().map(|version| ServedVersion {
+                version: version.version.clone(),
+                resources: version
+                    .resources
+                    .iter()
+                    .map(|at| Arc::clone(&all[*at]))
+                    .collect(),
+                content: version.content,
+            });
+            ServedGroup {
+                name: group.name.clone(),
+                versions: versions.collect(),
+            }
+        });
+        let mut served = ServedGroups {
+            groups: groups.collect(),
+            content: base.content(),
+            schemas: Arc::clone(base.schemas()),
+        };
+        self.add_defined(&mut served);
+        served
+    }
+
+    fn add_defined(&self, served: &mut ServedGroups) {
+        // By name, because an overlay is ordered by the bytes of keys.
+        let mut added: BTreeMap<Str, Vec<(Arc<Resource>, DocumentId)>> = BTreeMap::new();
+        for (row, defined) in self.rows() {
+            let id = DocumentId::of(&row.id);
+            for version in &defined.versions {
+                let of_group = added.entry(version.group.clone()).or_default();
+                of_group.push((Arc::clone(version), id));
+            }
+        }
+        if added.is_empty() {
+            return;
+        }
+        for (name, rows) in added {
+            let known = served.groups.iter().position(|group| group.name == name);
+            let at = known.unwrap_or_else(|| {
+                served.groups.push(ServedGroup {
+                    name,
+                    versions: Vec::new(),
+                });
+                served.groups.len() - 1
+            });
+            rows.into_iter()
+                .for_each(|(row, id)| served.groups[at].add(row, id));
+        }
+        let contents = served.groups.iter().map(|group| {
+            let versions = group.versions.iter();
+            let versions = versions.map(|version| (&version.version, version.content));
+            (&group.name, versions.collect::<Vec<_>>())
+        });
+        served.content = DocumentId::of(&contents.collect::<Vec<_>>());
+    }
+}
+
+impl ServedGroup {
+    fn add(&mut self, row: Arc<Resource>, id: DocumentId) {
+        let known = self
+            .versions
+            .iter_mut()
+            .find(|version| version.version == row.version);
+        if let Some(version) = known {
+            version.content = DocumentId::of(&(version.content, id, &row.version));
+            version.resources.push(row);
+            return;
+        }
+        let version = ServedVersion {
+            version: row.version.clone(),
+            content: DocumentId::of(&(&self.name, &row.version, id)),
+            resources: vec![row],
+        };
+        let before = |known: &ServedVersion| {
+            version_order(&known.version, &version.version) != Ordering::Greater
+        };
+        let at = self.versions.partition_point(before);
+        self.versions.insert(at, version);
+    }
+}
+
+/// Orders versions as discovery does, most preferred first: stable ones, then beta, then alpha,
+/// each with the highest number first, then all others by name.
+pub fn version_order(left: &str, right: &str) -> Ordering {
+    match (priority(left), priority(right)) {
+        (Some(left), Some(right)) => right.cmp(&left),
+        (Some(_), None) => Ordering::Less,
+        (None, Some(_)) => Ordering::Greater,
+        (None, None) => left.cmp(right),
+    }
+}
+
+/// Returns stability, number and number of the beta or alpha; `None` for other names.
+fn priority(version: &str) -> Option<(u8, u64, u64)> {
+    let rest = version.strip_prefix('v')?;
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = rest.split_at(digits);
+    let number = number.parse().ok()?;
+    let minor = |text: &str| text.parse().ok();
+    if rest.is_empty() {
+        return Some((2, number, 0));
+    }
+    match rest.strip_prefix("alpha") {
+        Some(rest) => Some((0, number, minor(rest)?)),
+        None => Some((1, number, minor(rest.strip_prefix("beta")?)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_ordered_as_discovery_orders_them() {
+        let mut versions = [
+            "foo1",
+            "v1",
+            "v10beta3",
+            "v3beta1",
+            "v12alpha1",
+            "v11alpha2",
+            "v2",
+            "v11beta2",
+            "v10",
+            "foo10",
+        ];
+        versions.sort_by(|left, right| version_order(left, right));
+        assert_eq!(
+            versions,
+            [
+                "v10",
+                "v2",
+                "v1",
+                "v11beta2",
+                "v10beta3",
+                "v3beta1",
+                "v12alpha1",
+                "v11alpha2",
+                "foo1",
+                "foo10"
+            ]
+        );
+    }
+}

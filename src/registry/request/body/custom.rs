@@ -1,0 +1,146 @@
+//! Bodies of custom objects, which upstream reads without a type: kind and version are looked at
+//! last, and unknown members are those that the schema prunes.
+
+use super::{
+    BodyError, BodySyntax, Complaints, Document, Expected, cannot_be_handled, named_kind, summary,
+};
+use crate::kinds::custom::CustomKind;
+use crate::kinds::table::api_version;
+use crate::plan::fields;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::{self, Limits};
+use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
+use polyplane_apimachinery::shape::prune::Report;
+use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::{Value, yaml};
+
+/// Reads bytes that should be a custom object of the `expected` kind.
+///
+/// # Errors
+/// Returns 400 with upstream's reason, 422 for an object of another kind.
+pub(super) fn read(
+    body: &[u8],
+    syntax: BodySyntax,
+    expected: Expected<'_>,
+    custom: &CustomKind,
+) -> Result<(Value, Complaints), ApiError> {
+    let unrecognized = |error: &dyn std::fmt::Display| {
+        let shown = summary(body);
+        ApiError::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): {error} ({shown})",
+            expected.kind
+        ))
+    };
+    let document = parse(body, syntax).map_err(|error| unrecognized(&error))?;
+    let mut tree = document.tree;
+    let named = named_kind(&tree).map_err(|error| unrecognized(&error))?;
+    if tree.str_at(&["kind"]).is_empty() {
+        let shown = String::from_utf8_lossy(body);
+        return Err(unrecognized(&format!(
+            "Object 'Kind' is missing in '{shown}'"
+        )));
+    }
+    let texts = |problems: &[Problem]| {
+        let complaint = document.complaint.iter().cloned();
+        let problems = problems.iter().map(Problem::to_string);
+        complaint.chain(problems).collect::<Vec<_>>()
+    };
+    let kind = tree.str_at(&["kind"]).to_owned();
+    fields::keep_reset(&mut tree);
+    let problems = custom.decode(expected.schemas, &mut tree, Report::Paths);
+    let problems =
+        problems.map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
+    if (&*named.group, &*named.version) != (expected.group, expected.version) {
+        let found = api_version(&named.group, &named.version);
+        let wanted = api_version(expected.group, expected.version);
+        return Err(ApiError::bad_request(format!(
+            "the API version in the data ({found}) does not match the expected API version ({wanted})"
+        )));
+    }
+    if kind != expected.kind {
+        return Err(of_another_kind(
+            &tree,
+            "kind",
+            &kind,
+            expected.kind,
+            expected,
+        ));
+    }
+    let texts = texts(&problems);
+    let complaints = Complaints {
+        named,
+        texts,
+        differs: false,
+    };
+    Ok((tree, complaints))
+}
+
+fn of_another_kind(
+    tree: &Value,
+    field: &'static str,
+    found: &str,
+    wanted: &str,
+    expected: Expected<'_>,
+) -> ApiError {
+    let error = FieldError::invalid(&Path::new(field), found, format!("must be {wanted}"));
+    // The complaint is about the kind that the object names.
+    let kind = match field {
+        "kind" => found,
+        _ => expected.kind,
+    };
+    let what = Qualified::new(expected.group, kind);
+    ApiError::invalid(what, tree.str_at(&["metadata", "name"]), &[error])
+}
+
+/// Checks that a patch has not changed kind and version, which the tree has.
+///
+/// # Errors
+/// Returns 422 if it has.
+pub(crate) fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), ApiError> {
+    let wanted = api_version(expected.group, expected.version);
+    for (field, wanted) in [("kind", expected.kind), ("apiVersion", &*wanted)] {
+        let found = tree.str_at(&[field]);
+        if found != wanted {
+            return Err(of_another_kind(tree, field, found, wanted, expected));
+        }
+    }
+    Ok(())
+}
+
+/// Brings a patched tree into canonical form.
+///
+/// # Errors
+/// Returns an error if the patch has made its metadata malformed.
+pub(crate) fn decode_patched(
+    tree: &mut Value,
+    expected: Expected<'_>,
+    custom: &CustomKind,
+) -> Result<Vec<Problem>, DecodeError> {
+    custom.decode(expected.schemas, tree, Report::Paths)
+}
+
+fn parse(body: &[u8], syntax: BodySyntax) -> Result<Document, BodyError> {
+    let limits = Limits::default();
+    match syntax {
+        BodySyntax::Json => {
+            let parsed = json::parse(body, &limits).map_err(BodyError::Json)?;
+            let repeated = parsed.duplicates.iter();
+            let repeated = repeated.map(|path| format!("duplicate field {path:?}"));
+            let complaint = repeated.collect::<Vec<_>>().join(", ");
+            Ok(Document {
+                tree: parsed.value,
+                complaint: (!complaint.is_empty()).then_some(complaint),
+                repeats: false,
+            })
+        }
+        BodySyntax::Yaml => {
+            let parsed = yaml::parse(body, &limits)?;
+            Ok(Document {
+                tree: parsed.value,
+                complaint: parsed.strict_error,
+                repeats: false,
+            })
+        }
+        BodySyntax::Protobuf => Err(BodyError::NoObject("protobuf")),
+    }
+}

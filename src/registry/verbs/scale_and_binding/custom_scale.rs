@@ -1,0 +1,87 @@
+//! The scale of custom objects, whose places the definition of their kind names.
+
+use super::scale_metadata;
+use crate::kinds::custom::ScalePaths;
+use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::{Value, json};
+
+/// Whether an object has the wanted number of replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Replicas {
+    /// It has.
+    Set,
+    /// It has not, so they show as zero.
+    Missing,
+}
+
+/// Returns the Scale of an object, and whether the object has the wanted number of replicas.
+///
+/// # Errors
+/// Returns 500 if something else than a number or a text is in one of the places.
+pub(super) fn of(object: &Value, paths: &ScalePaths) -> Result<(Value, Replicas), ApiError> {
+    let mut scale = scale_metadata(object);
+    let wanted = number(object, &paths.spec_replicas)?;
+    let spec = match wanted {
+        None | Some(0) => Value::object(),
+        Some(replicas) => json!({"replicas": (replicas)}),
+    };
+    scale.set(&["spec"], spec);
+    let observed = number(object, &paths.status_replicas)?.unwrap_or(0);
+    scale.set(&["status", "replicas"], observed);
+    if let Some(path) = &paths.selector {
+        match at(object, path) {
+            None => {}
+            Some(Value::String(text)) if text.is_empty() => {}
+            Some(Value::String(text)) => scale.set(&["status", "selector"], text.clone()),
+            Some(other) => return Err(wrong(path, other, "string")),
+        }
+    }
+    let is_set = match wanted {
+        Some(_) => Replicas::Set,
+        None => Replicas::Missing,
+    };
+    Ok((scale, is_set))
+}
+
+/// Sets the wanted number of replicas of an object.
+///
+/// # Errors
+/// Returns 500 if a member on the way is no object.
+pub(super) fn put(object: &mut Value, paths: &ScalePaths, replicas: i64) -> Result<(), ApiError> {
+    let path: Vec<&str> = paths.spec_replicas.split('.').collect();
+    for end in 1..path.len() {
+        if let Some(member) = object.at(&path[..end])
+            && member.as_object().is_none()
+        {
+            let text = format!(
+                "value cannot be set because .{} is not a map[string]interface{{}}",
+                path[..end].join(".")
+            );
+            return Err(ApiError::new(Reason::Unknown, text));
+        }
+    }
+    object.set(&path, replicas);
+    Ok(())
+}
+
+fn at<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
+    let mut names = path.split('.');
+    names.try_fold(object, |value, name| value.get(name))
+}
+
+fn number(object: &Value, path: &str) -> Result<Option<i64>, ApiError> {
+    match at(object, path) {
+        None => Ok(None),
+        Some(Value::Int(number)) => Ok(Some(*number)),
+        Some(other) => Err(wrong(path, other, "int64")),
+    }
+}
+
+fn wrong(path: &str, value: &Value, wanted: &str) -> ApiError {
+    let text = format!(
+        ".{path} accessor error: {} is of the type {}, expected {wanted}",
+        json::to_string(value),
+        value.go_type()
+    );
+    ApiError::new(Reason::Unknown, text)
+}
