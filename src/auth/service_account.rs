@@ -34,6 +34,8 @@ pub struct VerifiedToken {
     pub user: Arc<UserInfo>,
     /// The SHA-256 of the token.
     pub digest: [u8; 32],
+    /// Until when tokens of the key that signed it are accepted; `None` without an end.
+    pub accepted_until: Option<SystemTime>,
 }
 
 /// The reason why a token proves nobody. The texts are those of access reviews.
@@ -51,6 +53,9 @@ pub enum TokenFault {
     /// The claims are not those of a service account.
     #[error("{0}")]
     Claims(#[from] ClaimsError),
+    /// The key that signed the token was replaced, and its time is over.
+    #[error("the key of the service account token was replaced")]
+    KeyReplaced,
     /// The token has expired.
     #[error("service account token has expired")]
     Expired,
@@ -79,6 +84,9 @@ impl VerifiedToken {
     /// # Errors
     /// Returns an error if the token is not valid at `now`, give or take [`LEEWAY`].
     pub fn check_times(&self, now: SystemTime) -> Result<(), TokenFault> {
+        if self.accepted_until.is_some_and(|until| now >= until) {
+            return Err(TokenFault::KeyReplaced);
+        }
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let earliest = now.saturating_sub(LEEWAY);
         let latest = now.saturating_add(LEEWAY);

@@ -14,7 +14,7 @@ use crate::replica::access::{Access, MetricsFile};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::fences::Fences;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
-use crate::replica::plane_tokens::PlaneTokens;
+use crate::replica::plane_tokens::{AcceptedKeys, PlaneTokens};
 use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
@@ -117,7 +117,10 @@ impl Replica {
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
         let tokens = setup.root_secret.clone().map(|secret| {
             let base = format!("https://{}", setup.endpoint).into();
-            Arc::new(PlaneTokens::new(secret, vec![base], &directory.planes))
+            // Keys are not rotated yet: each plane has one generation.
+            let accepted = Box::new(|_: &str| AcceptedKeys::default());
+            let tokens = PlaneTokens::new(secret, vec![base], accepted, &directory.planes);
+            Arc::new(tokens)
         });
         let registry = match &tokens {
             Some(tokens) => registry.with_tokens(Arc::clone(tokens) as _),

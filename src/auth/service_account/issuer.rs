@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest::{self, SHA256};
 use polyplane_apimachinery::{Str, json};
@@ -25,8 +26,16 @@ pub struct TokenIssuer {
     /// audiences of the plane too.
     names: Vec<Str>,
     signing: SigningKey,
-    former: Vec<VerifyingKey>,
+    former: Vec<FormerKey>,
     stamp: AcceptStamp,
+}
+
+/// A key that has signed tokens and does not sign any more.
+pub struct FormerKey {
+    /// The key.
+    pub key: VerifyingKey,
+    /// Until when its tokens are accepted.
+    pub until: SystemTime,
 }
 
 impl fmt::Debug for TokenIssuer {
@@ -49,7 +58,7 @@ impl TokenIssuer {
         plane: impl Into<Str>,
         bases: &[Str],
         signing: SigningKey,
-        mut former: Vec<VerifyingKey>,
+        mut former: Vec<FormerKey>,
     ) -> Self {
         assert!(!bases.is_empty(), "an issuer has a URL");
         former.truncate(FORMER_KEYS_MAX);
@@ -58,7 +67,8 @@ impl TokenIssuer {
         let name = |base: &Str| Str::from(format!("{base}/clusters/{plane}/control-plane"));
         let names: Vec<Str> = bases.iter().map(name).collect();
         let mut digest = digest::Context::new(&SHA256);
-        let keys = std::iter::once(signing.public()).chain(&former);
+        let keys = former.iter().map(|former| &former.key);
+        let keys = std::iter::once(signing.public()).chain(keys);
         let keys = keys.map(|key| key.id());
         for part in std::iter::once(&*plane)
             .chain(names.iter().map(|name| &**name))
@@ -66,6 +76,10 @@ impl TokenIssuer {
         {
             digest.update(&(part.len() as u64).to_be_bytes());
             digest.update(part.as_bytes());
+        }
+        for former in &former {
+            let until = former.until.duration_since(UNIX_EPOCH).unwrap_or_default();
+            digest.update(&until.as_nanos().to_be_bytes());
         }
         let stamp = AcceptStamp(sha256(digest.finish()));
         Self {
@@ -119,9 +133,11 @@ impl TokenIssuer {
     pub fn verify(&self, token: &str) -> Result<VerifiedToken, TokenFault> {
         let jws = CompactJws::parse(token)?;
         let wanted = jws.key_id().ok_or(TokenFault::UnknownKey)?;
-        let mut keys = std::iter::once(self.signing.public()).chain(&self.former);
-        let key = keys.find(|key| key.id() == wanted);
-        let payload = jws.verify(key.ok_or(TokenFault::UnknownKey)?)?;
+        let former = self.former.iter().map(|one| (&one.key, Some(one.until)));
+        let mut keys = std::iter::once((self.signing.public(), None)).chain(former);
+        let key = keys.find(|(key, _)| key.id() == wanted);
+        let (key, accepted_until) = key.ok_or(TokenFault::UnknownKey)?;
+        let payload = jws.verify(key)?;
         let claims = Claims::parse(&payload)?;
         if claims.issuer != LEGACY_ISSUER && !self.names.contains(&claims.issuer) {
             return Err(TokenFault::Foreign);
@@ -130,14 +146,20 @@ impl TokenIssuer {
             user: Arc::new(claims.user()),
             claims,
             digest: digest_of(token),
+            accepted_until,
         })
     }
 
+    /// Returns the keys whose tokens are accepted at a time.
+    fn keys(&self, now: SystemTime) -> impl Iterator<Item = &VerifyingKey> {
+        let former = self.former.iter().filter(move |former| now < former.until);
+        std::iter::once(self.signing.public()).chain(former.map(|former| &former.key))
+    }
+
     /// Returns the public keys as a key set (RFC 7517), in upstream's form.
-    pub fn key_set(&self) -> Vec<u8> {
+    pub fn key_set(&self, now: SystemTime) -> Vec<u8> {
         let mut out = b"{\"keys\":[".to_vec();
-        let keys = std::iter::once(self.signing.public()).chain(&self.former);
-        for (at, key) in keys.enumerate() {
+        for (at, key) in self.keys(now).enumerate() {
             if at > 0 {
                 out.push(b',');
             }
@@ -148,11 +170,8 @@ impl TokenIssuer {
     }
 
     /// Returns the document of OpenID Connect discovery, in upstream's form.
-    pub fn configuration(&self) -> Vec<u8> {
-        let mut algorithms: Vec<&str> = std::iter::once(self.signing.public())
-            .chain(&self.former)
-            .map(|key| key.algorithm().name())
-            .collect();
+    pub fn configuration(&self, now: SystemTime) -> Vec<u8> {
+        let mut algorithms: Vec<&str> = self.keys(now).map(|key| key.algorithm().name()).collect();
         algorithms.sort_unstable();
         algorithms.dedup();
         let mut out = b"{\"issuer\":".to_vec();

@@ -11,9 +11,11 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::jws::{JwsError, SigningKey, VerifyingKey};
 use polyplane_auth::service_account::TokenFault;
+use polyplane_auth::service_account::authenticator::AccountTokens;
 use polyplane_auth::service_account::claims::{Binding, Claims, ObjectClaim};
-use polyplane_auth::service_account::issuer::TokenIssuer;
+use polyplane_auth::service_account::issuer::{FormerKey, TokenIssuer};
 use polyplane_auth::service_account::verdicts::VerdictCache;
+use polyplane_auth::{Authentication, Authenticator as _, Credentials, Verdict};
 use proptest::prelude::*;
 
 const BASE: &str = "https://api.example.com:6443";
@@ -23,7 +25,7 @@ fn pair() -> EcdsaKeyPair {
     EcdsaKeyPair::generate(&ECDSA_P256_SHA256_FIXED_SIGNING).expect("random numbers")
 }
 
-fn issuer_with(plane: &str, pair: EcdsaKeyPair, former: Vec<VerifyingKey>) -> TokenIssuer {
+fn issuer_with(plane: &str, pair: EcdsaKeyPair, former: Vec<FormerKey>) -> TokenIssuer {
     let point = pair.public_key().as_ref().to_vec();
     let key = SigningKey::new(pair, &point).expect("a key");
     TokenIssuer::new(plane, &[BASE.into()], key, former)
@@ -216,15 +218,24 @@ fn a_former_key_verifies_until_it_is_forgotten() {
     let point = old.public_key().as_ref().to_vec();
     let former = issuer_with("abc", old, Vec::new());
     let token = former.sign(&claims(&former)).expect("signed");
-    let rotated = issuer_with(
-        "abc",
-        pair(),
-        vec![VerifyingKey::es256(&point).expect("a key")],
-    );
+    let former_key = FormerKey {
+        key: VerifyingKey::es256(&point).expect("a key"),
+        until: at(NOW + 600),
+    };
+    let rotated = issuer_with("abc", pair(), vec![former_key]);
     let now = issuer_with("abc", pair(), Vec::new());
     let cache = VerdictCache::default();
     assert!(cache.verify(&former, &token).is_ok());
-    assert!(cache.verify(&rotated, &token).is_ok());
+    let by_former_key = cache.verify(&rotated, &token).expect("it is accepted yet");
+    assert_eq!(by_former_key.check_times(at(NOW + 599)), Ok(()));
+    let replaced = Err(TokenFault::KeyReplaced);
+    assert_eq!(by_former_key.check_times(at(NOW + 600)), replaced);
+    let keys_at = |seconds| {
+        let set = rotated.key_set(at(seconds));
+        let set = json::parse(&set, &json::Limits::default()).expect("JSON");
+        set.value.items_at(&["keys"]).len()
+    };
+    assert_eq!((keys_at(NOW), keys_at(NOW + 600)), (2, 1));
     assert_eq!(cache.verify(&now, &token), Err(TokenFault::UnknownKey));
     assert!(cache.verify(&former, &token).is_ok());
 }
@@ -395,6 +406,29 @@ fn a_plane_with_many_tokens_evicts_its_own() {
     assert_eq!(cache.verified_tokens("quiet"), 1);
     let noisy_tokens = cache.verified_tokens("noisy");
     assert!((20..100).contains(&noisy_tokens), "{noisy_tokens}");
+}
+
+/// The request of a known token pays for a digest and two lookups, not for parsing.
+#[test]
+fn a_known_token_is_verified_without_an_allocation() {
+    let issuer = Arc::new(issuer("abc"));
+    let token = issuer.sign(&claims(&issuer)).expect("signed");
+    let tokens = AccountTokens::new(Arc::clone(&issuer), Arc::default());
+    let credentials = Credentials {
+        bearer: Some(&token),
+        chain: None,
+        path: "/api",
+        now: at(NOW),
+    };
+    let judge = || match tokens.authenticate(&credentials) {
+        Verdict::Now(Some(Authentication::Token(token))) => token,
+        _ => panic!("it is the plane's own"),
+    };
+    let first = judge();
+    let mut second = None;
+    let measured = allocation_counter::measure(|| second = Some(judge()));
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert!(Arc::ptr_eq(&first, &second.expect("it was judged")));
 }
 
 #[test]

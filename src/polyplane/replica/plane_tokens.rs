@@ -3,9 +3,9 @@
 
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
-use polyplane_auth::jws::SigningKey;
+use polyplane_auth::jws::{SigningKey, VerifyingKey};
 use polyplane_auth::service_account::authenticator::AccountTokens;
-use polyplane_auth::service_account::issuer::TokenIssuer;
+use polyplane_auth::service_account::issuer::{FormerKey, TokenIssuer};
 use polyplane_auth::service_account::verdicts::VerdictCache;
 use polyplane_auth::service_account::{TokenFault, VerifiedToken};
 use polyplane_auth::{KeyGeneration, Purpose, RootSecret};
@@ -13,6 +13,7 @@ use polyplane_ownership::Planes;
 use polyplane_registry::TokenIssuers;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+use std::time::SystemTime;
 
 /// The floor of a shared store from which on tokens are issued. A replica of a lower level would
 /// refuse them.
@@ -21,47 +22,83 @@ const ISSUED_FROM_LEVEL: u32 = 4;
 /// takes a tenth of a millisecond.
 const ISSUERS_MAX: usize = 4096;
 
+/// The generations of a plane's token keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AcceptedKeys {
+    /// The one that signs.
+    pub signing: KeyGeneration,
+    /// Earlier ones, each with the time until which its tokens are accepted.
+    pub former: Vec<(KeyGeneration, SystemTime)>,
+}
+
+/// Returns the generations of the token keys of the plane with this id, as its record says now.
+pub type AcceptedKeysOf = Box<dyn Fn(&str) -> AcceptedKeys + Send + Sync>;
+
+struct KnownIssuer {
+    accepted: AcceptedKeys,
+    issuer: Arc<TokenIssuer>,
+}
+
 /// The issuers of all planes.
 pub struct PlaneTokens {
     secret: Arc<RootSecret>,
     /// The URLs under which clients reach the server; the first one stands in new tokens.
     bases: Vec<Str>,
-    issuers: Mutex<HashMap<Str, Arc<TokenIssuer>>>,
+    accepted: AcceptedKeysOf,
+    issuers: Mutex<HashMap<Str, KnownIssuer>>,
     verdicts: Arc<VerdictCache>,
     planes: Weak<Planes>,
 }
 
 impl PlaneTokens {
     /// Creates the issuers for a server that clients reach under `bases`.
-    pub fn new(secret: Arc<RootSecret>, bases: Vec<Str>, planes: &Arc<Planes>) -> Self {
+    pub fn new(
+        secret: Arc<RootSecret>,
+        bases: Vec<Str>,
+        accepted: AcceptedKeysOf,
+        planes: &Arc<Planes>,
+    ) -> Self {
         Self {
             secret,
             bases,
+            accepted,
             issuers: Mutex::default(),
             verdicts: Arc::default(),
             planes: Arc::downgrade(planes),
         }
     }
 
-    /// Returns the issuer of the plane with this id.
+    /// Returns the issuer of the plane with this id, with the keys that the plane accepts now.
     pub fn of_plane(&self, plane: &str) -> Arc<TokenIssuer> {
-        if let Some(known) = self.issuers.lock().get(plane) {
-            return Arc::clone(known);
+        let accepted = (self.accepted)(plane);
+        if let Some(known) = self.issuers.lock().get(plane)
+            && known.accepted == accepted
+        {
+            return Arc::clone(&known.issuer);
         }
         // Without the lock: several callers may make the same issuer at once.
-        let key = self.secret.derive(Purpose::Token, plane, KeyGeneration(0));
-        let key = key.p256();
-        let signing = SigningKey::new(key.signer(), key.point());
-        let signing = signing.expect("the point of a derived key is on the curve");
-        let issuer = Arc::new(TokenIssuer::new(plane, &self.bases, signing, Vec::new()));
+        let issuer = Arc::new(self.make(plane, &accepted));
         let mut issuers = self.issuers.lock();
         if issuers.len() >= ISSUERS_MAX {
-            issuers.retain(|_, issuer| Arc::strong_count(issuer) > 1);
+            issuers.retain(|_, known| Arc::strong_count(&known.issuer) > 1);
         }
         if issuers.len() < ISSUERS_MAX {
-            issuers.insert(plane.into(), Arc::clone(&issuer));
+            let issuer = Arc::clone(&issuer);
+            issuers.insert(plane.into(), KnownIssuer { accepted, issuer });
         }
         issuer
+    }
+
+    fn make(&self, plane: &str, accepted: &AcceptedKeys) -> TokenIssuer {
+        let key = |generation| self.secret.derive(Purpose::Token, plane, generation).p256();
+        let sound = "the point of a derived key is on the curve";
+        let signing = key(accepted.signing);
+        let signing = SigningKey::new(signing.signer(), signing.point()).expect(sound);
+        let former = accepted.former.iter().map(|(generation, until)| FormerKey {
+            key: VerifyingKey::es256(key(*generation).point()).expect(sound),
+            until: *until,
+        });
+        TokenIssuer::new(plane, &self.bases, signing, former.collect())
     }
 
     /// Returns the authenticator of a plane's tokens.

@@ -152,6 +152,7 @@ fn fault_text(fault: &TokenFault) -> String {
     match fault {
         TokenFault::Foreign
         | TokenFault::UnknownKey
+        | TokenFault::KeyReplaced
         | TokenFault::Jws(_)
         | TokenFault::Claims(_) => "invalid bearer token".to_owned(),
         TokenFault::Expired

@@ -5,6 +5,8 @@
 //! plane: its issuer names that path. They are computed from the plane's record, so strangers wake no
 //! plane. At any other path roles decide, as upstream.
 
+use std::time::SystemTime;
+
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode};
 use polyplane_auth::Verdict;
@@ -62,9 +64,10 @@ impl OpenIdDocument {
     ) -> Result<Reply, Refusal> {
         let issuer = issuer.ok_or_else(Refusal::no_such_path)?;
         require_get(request)?;
+        let now = SystemTime::now();
         let (body, content_type) = match self {
-            Self::Configuration => (issuer.configuration(), "application/json"),
-            Self::KeySet => (issuer.key_set(), "application/jwk-set+json"),
+            Self::Configuration => (issuer.configuration(now), "application/json"),
+            Self::KeySet => (issuer.key_set(now), "application/jwk-set+json"),
         };
         let mut reply = bare(StatusCode::OK, ResponseBody::whole(body));
         let headers = reply.headers_mut();
