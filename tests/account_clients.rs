@@ -23,13 +23,20 @@ const PLANE: &str = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
 fn kubeconfig_of(server: &Up, folder: &Path, plane: &str, token: Option<&str>) -> Result<PathBuf> {
     let text = std::fs::read_to_string(&server.kubeconfig)?;
     let mut config: Value = serde_saphyr::from_str(&text)?;
-    config["current-context"] = json!(plane);
+    // The server adds a context for each plane a moment after the plane is there, so every context is
+    // pointed at the plane instead.
+    for cluster in config["clusters"].as_array_mut().into_iter().flatten() {
+        let server = cluster["cluster"]["server"].as_str().unwrap_or_default();
+        let base = server.split("/clusters/").next().unwrap_or_default();
+        cluster["cluster"]["server"] = json!(format!("{base}/clusters/{plane}"));
+    }
     if let Some(token) = token {
         for user in config["users"].as_array_mut().into_iter().flatten() {
             user["user"] = json!({"token": token});
         }
     }
-    let path = folder.join(format!("{plane}.kubeconfig"));
+    let user = token.map_or("admin", |_| "account");
+    let path = folder.join(format!("{plane}-{user}.kubeconfig"));
     std::fs::write(&path, config.to_string())?;
     Ok(path)
 }
@@ -42,10 +49,13 @@ async fn kubectl_creates_a_token_and_works_with_it() -> Result<()> {
     let root = server.root()?;
     for name in ["a", "b"] {
         create_plane(&root, name).await?;
-        server.plane(name)?;
     }
-    let admin = Kubectl::find(&server.kubeconfig, folder.path(), &data.join("bin"))?;
-    let (a, b) = (admin.in_context("a"), admin.in_context("b"));
+    let kubectl = Kubectl::find(&server.kubeconfig, folder.path(), &data.join("bin"))?;
+    let in_plane = |plane: &str, token: Option<&str>| {
+        let path = kubeconfig_of(&server, folder.path(), plane, token)?;
+        anyhow::Ok(kubectl.with_kubeconfig(&path))
+    };
+    let (a, b) = (in_plane("a", None)?, in_plane("b", None)?);
     for plane in [&a, &b] {
         plane.ok(&["create", "serviceaccount", "builder"])?;
         let subject = "--serviceaccount=default:builder";
@@ -59,8 +69,7 @@ async fn kubectl_creates_a_token_and_works_with_it() -> Result<()> {
     }
     let token = a.ok(&["create", "token", "builder", "--duration=1h"])?;
     let token = token.trim();
-    let in_a = admin.with_kubeconfig(&kubeconfig_of(&server, folder.path(), "a", Some(token))?);
-    let in_b = admin.with_kubeconfig(&kubeconfig_of(&server, folder.path(), "b", Some(token))?);
+    let (in_a, in_b) = (in_plane("a", Some(token))?, in_plane("b", Some(token))?);
     let user = in_a.ok(&["auth", "whoami", "-o=jsonpath={.status.userInfo.username}"])?;
     ensure!(user == "system:serviceaccount:default:builder", "{user}");
     in_a.ok(&["create", "configmap", "mine"])?;
@@ -102,7 +111,6 @@ async fn each_controller_of_the_real_manager_has_a_token_of_its_own() -> Result<
     let server = Up::start(&folder.path().join("data"), &[]).await?;
     let root = server.root()?;
     let plane = Client::open(&create_plane(&root, "a").await?).await?;
-    server.plane("a")?;
     // Its own loops stand still, so what happens is the manager's work; only Secrets for tokens are
     // filled here, because the manager has no key of the plane.
     let admin = Client::open(&root).await?;
