@@ -208,7 +208,10 @@ impl Anchor {
     /// Returns the user whom a chain proves, and the second since 1970 at which the leaf begins to
     /// be valid. The leaf must name the usage of a client: the TLS library accepts one without any
     /// usage.
-    pub(crate) fn verify(
+    ///
+    /// # Errors
+    /// Returns the reason why the chain proves no user of this CA.
+    pub fn verify(
         &self,
         chain: &ClientChain,
         now: SystemTime,

@@ -25,8 +25,10 @@
 mod chain;
 mod files;
 pub mod kubeconfig;
+mod leaf;
 mod pair;
 mod peer;
+mod plane_ca;
 mod role;
 mod root_secret;
 mod serving;
@@ -55,6 +57,7 @@ use pair::PairFiles;
 pub use chain::check_short;
 pub use files::write_private;
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
+pub use plane_ca::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa};
 pub use role::{RoleError, Unmarked};
 pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};
 pub use serving::{RenewingCertificate, TlsError};

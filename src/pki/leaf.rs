@@ -1,0 +1,185 @@
+//! Encodes client certificates.
+//!
+//! The library that encodes all other certificates here allows one attribute of a kind in a subject,
+//! and a user has any number of groups. This module knows the form of a certificate alone: what
+//! goes into it and who may have it is decided elsewhere.
+
+use std::time::SystemTime;
+
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::ParsedExtension;
+use x509_parser::prelude::FromDer;
+use yasna::models::{GeneralizedTime, ObjectIdentifier, UTCTime};
+use yasna::{DERWriter, DERWriterSeq, Tag};
+
+/// The year from which on RFC 5280 wants dates with four digits of the year.
+const LONG_DATES_FROM: u64 = 2_524_608_000;
+const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
+const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
+/// The attribute of a subject that contains the user's uid.
+const UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
+const ED25519: &[u64] = &[1, 3, 101, 112];
+const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
+const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
+const AUTHORITY_KEY_ID: &[u64] = &[2, 5, 29, 35];
+const EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37];
+const CLIENT_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 2];
+/// The bit string whose first bit, digital signature, is set.
+const DIGITAL_SIGNATURE: (&[u8], usize) = (&[0x80], 1);
+
+/// What a certificate says about its issuer.
+pub(crate) struct IssuerName {
+    /// The issuer's subject, DER.
+    name: Vec<u8>,
+    key_id: Vec<u8>,
+}
+
+impl IssuerName {
+    /// Reads the name and the key's id from a CA certificate; `None` if it has none.
+    pub(crate) fn of(certificate: &[u8]) -> Option<Self> {
+        let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+        let key_id =
+            parsed
+                .extensions()
+                .iter()
+                .find_map(|extension| match extension.parsed_extension() {
+                    ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+                    _ => None,
+                });
+        Some(Self {
+            name: parsed.subject().as_raw().to_vec(),
+            key_id: key_id?,
+        })
+    }
+}
+
+/// The content of a client certificate.
+pub(crate) struct Leaf<'a> {
+    pub(crate) issuer: &'a IssuerName,
+    /// A positive number, highest byte first.
+    pub(crate) serial: &'a [u8],
+    /// The public key with its algorithm, DER.
+    pub(crate) public_key: &'a [u8],
+    pub(crate) user: &'a str,
+    pub(crate) uid: &'a str,
+    pub(crate) groups: &'a [&'a str],
+    pub(crate) begins: SystemTime,
+    pub(crate) ends: SystemTime,
+}
+
+impl Leaf<'_> {
+    /// Returns the certificate, DER. `sign` makes a signature of Ed25519.
+    pub(crate) fn signed(&self, sign: impl FnOnce(&[u8]) -> Vec<u8>) -> Vec<u8> {
+        let content = yasna::construct_der(|writer| self.write(writer));
+        let signature = sign(&content);
+        yasna::construct_der(|writer| {
+            writer.write_sequence(|parts| {
+                parts.next().write_der(&content);
+                write_algorithm(parts.next());
+                let bits = signature.len() * 8;
+                parts.next().write_bitvec_bytes(&signature, bits);
+            });
+        })
+    }
+
+    fn write(&self, writer: DERWriter<'_>) {
+        writer.write_sequence(|parts| {
+            // Version 3.
+            parts
+                .next()
+                .write_tagged(Tag::context(0), |writer| writer.write_u8(2));
+            parts.next().write_bigint_bytes(self.serial, true);
+            write_algorithm(parts.next());
+            parts.next().write_der(&self.issuer.name);
+            parts.next().write_sequence(|dates| {
+                write_date(dates.next(), self.begins);
+                write_date(dates.next(), self.ends);
+            });
+            parts
+                .next()
+                .write_sequence(|attributes| self.write_subject(attributes));
+            parts.next().write_der(self.public_key);
+            parts.next().write_tagged(Tag::context(3), |writer| {
+                writer.write_sequence(|extensions| self.write_extensions(extensions));
+            });
+        });
+    }
+
+    fn write_subject(&self, attributes: &mut DERWriterSeq<'_>) {
+        for group in self.groups {
+            write_attribute(attributes.next(), ORGANIZATION, group);
+        }
+        if !self.uid.is_empty() {
+            write_attribute(attributes.next(), UID, self.uid);
+        }
+        write_attribute(attributes.next(), COMMON_NAME, self.user);
+    }
+
+    fn write_extensions(&self, extensions: &mut DERWriterSeq<'_>) {
+        let (bits, count) = DIGITAL_SIGNATURE;
+        write_extension(extensions.next(), KEY_USAGE, true, |writer| {
+            writer.write_bitvec_bytes(bits, count);
+        });
+        write_extension(extensions.next(), EXTENDED_KEY_USAGE, false, |writer| {
+            writer.write_sequence(|usages| write_oid(usages.next(), CLIENT_AUTH));
+        });
+        // An empty sequence: the certificate is no CA.
+        write_extension(extensions.next(), BASIC_CONSTRAINTS, true, |writer| {
+            writer.write_sequence(|_| {});
+        });
+        write_extension(extensions.next(), AUTHORITY_KEY_ID, false, |writer| {
+            writer.write_sequence(|parts| {
+                parts
+                    .next()
+                    .write_tagged_implicit(Tag::context(0), |writer| {
+                        writer.write_bytes(&self.issuer.key_id);
+                    });
+            });
+        });
+    }
+}
+
+fn write_oid(writer: DERWriter<'_>, id: &[u64]) {
+    writer.write_oid(&ObjectIdentifier::from_slice(id));
+}
+
+fn write_algorithm(writer: DERWriter<'_>) {
+    writer.write_sequence(|parts| write_oid(parts.next(), ED25519));
+}
+
+fn write_attribute(writer: DERWriter<'_>, id: &[u64], value: &str) {
+    writer.write_set(|attributes| {
+        attributes.next().write_sequence(|parts| {
+            write_oid(parts.next(), id);
+            parts.next().write_utf8_string(value);
+        });
+    });
+}
+
+fn write_extension(
+    writer: DERWriter<'_>,
+    id: &[u64],
+    is_critical: bool,
+    write: impl FnOnce(DERWriter<'_>),
+) {
+    writer.write_sequence(|parts| {
+        write_oid(parts.next(), id);
+        if is_critical {
+            parts.next().write_bool(true);
+        }
+        let value = yasna::construct_der(write);
+        parts.next().write_bytes(&value);
+    });
+}
+
+/// Writes a date in whole seconds.
+fn write_date(writer: DERWriter<'_>, date: SystemTime) {
+    let since = date.duration_since(SystemTime::UNIX_EPOCH);
+    let seconds = since.map_or(0, |since| since.as_secs());
+    let whole = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+    if seconds < LONG_DATES_FROM {
+        writer.write_utctime(&UTCTime::from_datetime(whole.into()));
+    } else {
+        writer.write_generalized_time(&GeneralizedTime::from_datetime(whole.into()));
+    }
+}
