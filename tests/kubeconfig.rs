@@ -115,6 +115,23 @@ impl Endpoint {
         }
     }
 
+    /// Returns the same server for another user.
+    pub fn for_user(&self, user: &Self) -> Self {
+        Self {
+            token: user.token.clone(),
+            identity: user.identity.clone(),
+            ..self.clone()
+        }
+    }
+
+    /// Returns the same server for a client that shows no certificate.
+    pub fn without_certificate(&self) -> Self {
+        Self {
+            identity: None,
+            ..self.clone()
+        }
+    }
+
     /// Returns the name that the server's certificate must have.
     ///
     /// # Errors

@@ -481,13 +481,13 @@ async fn planes_are_managed_with_the_plugin() -> Result<()> {
         &root.fails(&["plane", "kubeconfig", "nobody"])?,
         &["\"nobody\" not found"],
     )?;
-    // A plane has no users of its own, so without a flag nobody gets an administrator's credentials
-    // by accident.
+    // Without a flag that says for whom, nobody gets an administrator's credentials by accident.
     contains(
         &root.fails(&["plane", "kubeconfig", "team-b"])?,
         &[
-            "kubeconfig team-b: refused",
-            "--with-my-credentials",
+            "kubeconfig team-b: say for whom",
+            "--user NAME",
+            "--admin",
             "kubectl plane use team-b",
         ],
     )?;

@@ -12,6 +12,7 @@ mod ingress_class;
 mod limit_ranger;
 mod node_taint;
 mod objects;
+mod plane_access;
 mod pod_resize;
 mod pod_resources;
 mod pod_security;
@@ -72,6 +73,8 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(ingress_class::DefaultIngressClass),
         Arc::new(pod_topology::PodTopologyLabels),
         Arc::new(pod_resize::PodResizeValidator),
+        // Of the root plane's own kind.
+        Arc::new(plane_access::PlaneAccess),
         // Part of upstream's storage of roles, which admission has changed by then.
         Arc::new(role_escalation::RoleEscalation),
         Arc::new(resource_quota::ResourceQuota { index: usage() }),

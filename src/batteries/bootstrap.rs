@@ -16,12 +16,17 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
+/// The bootstrap objects that upstream does not have.
+const OWN: &[u8] = include_bytes!("polyplane/bootstrap.json");
 /// The level of this program. It must grow by one whenever the bootstrap objects change, or the
 /// store's format changes so that an older program would lose data.
-pub const LEVEL: u32 = 4;
+pub const LEVEL: u32 = 5;
 /// The store's floor from which on older steps of a plane are folded. Programs of level 1 from
 /// before folds could not read these; all programs of a higher level can.
 pub const FOLDS_LEVEL: u32 = 2;
+/// The store's floor from which on planes have users of their own. Programs below it neither read
+/// who may enter a plane nor know the CAs of planes.
+pub const ACCESS_LEVEL: u32 = 5;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);
 /// The address of the service `kubernetes`: the first of the range.
@@ -34,10 +39,16 @@ const PORT_SENTINEL: i64 = 2_147_483_646;
 pub mod params {
     /// The certificates that sign the serving certificate, in PEM form.
     pub const SERVING_CA: &str = "SERVING_CA";
-    /// The certificates that sign client certificates, in PEM form.
+    /// The certificates that sign client certificates, in PEM form, in layers below
+    /// [`ACCESS_LEVEL`](super::ACCESS_LEVEL).
     pub const CLIENT_CA: &str = "CLIENT_CA";
-    /// The certificates that sign front proxies' certificates, in PEM form.
+    /// The certificates that sign front proxies' certificates, in PEM form, in layers below
+    /// [`ACCESS_LEVEL`](super::ACCESS_LEVEL).
     pub const REQUESTHEADER_CA: &str = "REQUESTHEADER_CA";
+    /// The certificates that sign the plane's client certificates, in PEM form.
+    pub const PLANE_CLIENT_CA: &str = "PLANE_CLIENT_CA";
+    /// The certificates that sign the certificates of the plane's front proxies, in PEM form.
+    pub const PLANE_FRONT_PROXY_CA: &str = "PLANE_FRONT_PROXY_CA";
     /// The address at which the server is reached.
     pub const ADVERTISE_ADDRESS: &str = "ADVERTISE_ADDRESS";
     /// The port at which the server is reached.
@@ -51,6 +62,8 @@ pub enum Restore {
     Now,
     /// With the next step of the layer.
     Step,
+    /// Never: who deletes it has decided something that no later release may undo.
+    Never,
 }
 
 /// One object of the layer, before it is encoded.
@@ -68,9 +81,12 @@ pub struct BootstrapObject {
 pub fn objects() -> &'static [BootstrapObject] {
     static SHARED: OnceLock<Vec<BootstrapObject>> = OnceLock::new();
     SHARED.get_or_init(|| {
-        let parsed = json::parse(BOOTSTRAP, &json::Limits::default());
-        let list = parsed.expect("the generated objects are JSON").value;
-        list.as_array().unwrap_or(&[]).iter().map(read).collect()
+        let lists = [BOOTSTRAP, OWN].map(|text| {
+            let parsed = json::parse(text, &json::Limits::default());
+            parsed.expect("the bootstrap objects are JSON").value
+        });
+        let items = lists.iter().flat_map(|list| list.as_array().unwrap_or(&[]));
+        items.map(read).collect()
     })
 }
 
@@ -123,7 +139,8 @@ impl Release {
     /// Returns when an object of the layer is created again after its deletion; `None` for other
     /// objects.
     pub fn restore(&self, key: &Key) -> Option<Restore> {
-        self.restore.get(key).copied()
+        let restore = self.restore.get(key).copied();
+        restore.filter(|restore| *restore != Restore::Never)
     }
 }
 
@@ -139,10 +156,10 @@ fn read(item: &Value) -> BootstrapObject {
     substitute(&mut tree);
     let name = constant(&text("name")).unwrap_or_else(|| text("name").into());
     let namespace = (!namespace.is_empty()).then_some(namespace.as_str());
-    let restore = if item.str_at(&["restore"]) == "now" {
-        Restore::Now
-    } else {
-        Restore::Step
+    let restore = match item.str_at(&["restore"]) {
+        "now" => Restore::Now,
+        "never" => Restore::Never,
+        _ => Restore::Step,
     };
     BootstrapObject {
         key: Key::new(&text("group"), &text("resource"), namespace, &name),
@@ -176,6 +193,9 @@ fn constant(text: &str) -> Option<Str> {
             let range = format!("{a}.{b}.{c}.{d}/{bits}");
             text.replace("${CLUSTER_IP}", KUBERNETES_ADDRESS)
                 .replace("${SERVICE_CIDR}", &range)
+                // Upstream has one for the whole cluster; here each plane has its own.
+                .replace("${CLIENT_CA}", "${PLANE_CLIENT_CA}")
+                .replace("${REQUESTHEADER_CA}", "${PLANE_FRONT_PROXY_CA}")
         })
         .filter(|replaced| replaced != text)
         .map(Str::from)
@@ -264,11 +284,11 @@ mod tests {
     #[test]
     fn whoever_changes_the_layer_raises_the_level() {
         let release = Release::own();
-        let known = "8abf88abeec131a2de3820c50b9e323d6fd94cb4f6b8e3b62e812860201b1e1d";
+        let known = "3a3b3bc188c9235810b6e451f9f83020674002862836beb8236b972f17c96f22";
         let hash = &release.layer().hash().0;
         assert_eq!(
             (release.level(), hash.as_str()),
-            (4, known),
+            (5, known),
             "raise LEVEL, then write down the new hash"
         );
     }
@@ -290,8 +310,8 @@ mod tests {
         assert_eq!(layer.len(), objects().len());
         let known = [
             params::SERVING_CA,
-            params::CLIENT_CA,
-            params::REQUESTHEADER_CA,
+            params::PLANE_CLIENT_CA,
+            params::PLANE_FRONT_PROXY_CA,
             params::ADVERTISE_ADDRESS,
             params::ADVERTISE_PORT,
         ];

@@ -3,6 +3,7 @@
 //! Only the root plane serves them. Their rows and schemas are written by hand in the form
 //! of the generated ones.
 
+pub mod access;
 pub mod control_plane;
 pub mod controllers;
 pub mod fence;

@@ -7,8 +7,9 @@
 //! is refused only then. So a miss makes no store read of its own (PROTOCOL 21).
 
 pub(crate) mod birth;
+pub(crate) mod freshness;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -31,6 +32,9 @@ const RETRY: Duration = Duration::from_millis(100);
 
 /// Changes of switches that wait for a slow receiver. One that lags further looks at all planes.
 const SWITCHES_MAX: usize = 256;
+/// Number of different accesses up to which none are swept out. Fewer would sweep for nearly every
+/// row of a small directory.
+const SWEPT_MIN: usize = 64;
 
 /// The data of a plane, as an object of the directory's resource has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub struct DirectoryRow {
     pub pin: Pin,
     /// Bits of the embedder, which the directory only tells apart.
     pub switches: u32,
+    /// What the object says about who may use the plane, for the directory's reader to decode.
+    pub access: Vec<u8>,
 }
 
 /// Reads a row out of an object's canonical bytes; returns `None` if the object is no plane's.
@@ -66,6 +72,9 @@ pub struct DirectoryEntry {
     pub pin: Pin,
     /// Bits of the embedder, which the directory only tells apart.
     pub switches: u32,
+    /// What the plane's object says about who may use the plane. Planes of which it says the same
+    /// share the bytes.
+    pub access: Arc<[u8]>,
     /// The version of the first put of the plane's object.
     pub born: Version,
     /// The revision of that put in this store. In a copied store it is not that of the version.
@@ -106,6 +115,10 @@ struct Rows {
     by_id: HashMap<Str, Arc<DirectoryEntry>>,
     /// The layers that rows name, of which there are only a few.
     layers: Vec<Arc<str>>,
+    /// What rows say about who may use their planes. Most say the same.
+    accesses: HashSet<Arc<[u8]>>,
+    /// Number of accesses above which those that no row has any more are swept out.
+    sweep_at: usize,
 }
 
 /// All planes but the root.
@@ -398,6 +411,7 @@ impl Directory {
                 born_at: row.born_at,
                 pin: row.pin,
                 switches: row.switches,
+                access: row.access.into(),
                 born,
                 created,
                 deleting: flags.has(Flags::DELETING),
@@ -422,6 +436,10 @@ impl Rows {
             self.layers.push(Arc::clone(&fresh));
             fresh
         });
+        match self.accesses.get(&entry.access) {
+            Some(known) => entry.access = Arc::clone(known),
+            None => self.keep_access(&entry.access),
+        }
         let known = self.by_id.get(&entry.id);
         let changed = Changed {
             pin: known.is_some_and(|known| known.pin != entry.pin),
@@ -432,6 +450,15 @@ impl Rows {
         self.by_id.insert(entry.id.clone(), Arc::clone(&entry));
         self.by_name.insert(entry.name.clone(), entry);
         changed
+    }
+
+    fn keep_access(&mut self, access: &Arc<[u8]>) {
+        if self.accesses.len() >= self.sweep_at.max(SWEPT_MIN) {
+            self.accesses.retain(|known| Arc::strong_count(known) > 1);
+            // Doubled, so that the cost of sweeps per row stays constant on average.
+            self.sweep_at = self.accesses.len() * 2;
+        }
+        self.accesses.insert(Arc::clone(access));
     }
 
     fn remove(&mut self, name: &str) {

@@ -36,6 +36,7 @@
 //!
 //! Invariant: this crate knows planes, keys and transactions. It knows no kinds and no HTTP.
 
+pub mod agreement;
 mod backoff;
 mod copy;
 pub mod directory;
@@ -51,6 +52,7 @@ mod tests;
 pub use copy::record::{CopyFigures, CopyRecordError};
 pub use copy::{CopyEnd, CopyError, CopyOptions, CopyState, StoreCopy};
 pub use directory::birth::{Birth, DirectoryKey};
+pub use directory::freshness::Freshness;
 pub use membership::lease_terms::ChangeError;
 pub use membership::member_driver::JoinError;
 pub use membership::member_record::members_prefix;
@@ -64,7 +66,7 @@ pub use planes::delete::DeleteError;
 pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};
 pub use planes::level_floor::RaiseError;
 pub use planes::metrics::PlanesStats;
-pub use planes::options::PlanesOptions;
+pub use planes::options::{DeriveParams, PlanesOptions};
 pub use planes::{PlaneLocation, Planes, ROOT, StartError, Unavailable, WakeError};
 pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
 pub use polyplane_ring::{Member, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone};

@@ -132,6 +132,7 @@ impl Town {
         let ring = Ring::newcomer(store.clone(), options, Arc::new(wire)).await;
         let ring = ring.expect("the store is for it");
         let planes_options = PlanesOptions {
+            derived_params: None,
             indexes: Vec::new(),
             derivation: None,
             summarize: None,
@@ -354,6 +355,7 @@ fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
         layer: "l".into(),
         born_at: "2026-01-01T00:00:00Z".into(),
         pin: wish.parse().map_or(Pin::Anywhere, Pin::Replica),
+        access: Vec::new(),
     })
 }
 

@@ -153,6 +153,28 @@ pub struct Identity {
     pub key_pem: String,
 }
 
+/// A new key pair of a client, which never leaves the client.
+pub struct ClientKey {
+    /// The public key, PEM.
+    pub public: String,
+    /// The private key, PEM.
+    pub private: String,
+}
+
+impl ClientKey {
+    /// Makes a key pair on P-256, which every client can use.
+    ///
+    /// # Errors
+    /// Returns an error if the system gives no random bytes.
+    pub fn generate() -> Result<Self, PkiError> {
+        let key = new_key()?;
+        Ok(Self {
+            public: key.public_key_pem(),
+            private: key.serialize_pem(),
+        })
+    }
+}
+
 /// The CA with its key, the administrator's token, and the root secret.
 pub struct Pki {
     ca: Authority,

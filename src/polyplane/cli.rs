@@ -1,11 +1,13 @@
 //! The commands and flags of the binary and of the plugin: their names, defaults and help texts.
 //! This module does not know what a command does.
 
+pub mod access;
 pub mod audit;
 pub mod limits;
 pub mod memory;
 pub mod store_command;
 
+use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
@@ -384,16 +386,12 @@ pub enum PluginAction {
         /// Name of the control plane.
         name: String,
     },
-    /// Prints a kubeconfig for one control plane, with the credentials of the current user.
-    Kubeconfig {
-        /// Name of the control plane.
-        name: String,
-        /// Copy the credentials of the current user into the kubeconfig. They are valid in every
-        /// control plane: whoever gets the file can do all that this user can. Without this flag
-        /// nothing is printed, because a control plane has no users of its own yet.
-        #[arg(long)]
-        with_my_credentials: bool,
-    },
+    /// Prints a kubeconfig for a user of one control plane, who is nobody in every other one.
+    Kubeconfig(KubeconfigOptions),
+    /// Ends the credentials that a user of a control plane has now, with the user's next request.
+    Revoke(RevokeOptions),
+    /// Replaces the keys that sign a control plane's credentials.
+    Rotate(RotateOptions),
     /// Makes a control plane the current context of the kubeconfig.
     Use {
         /// Name of the control plane, or `root`.

@@ -3,6 +3,7 @@
 //! It sends requests to the root plane of the server that the kubeconfig names, with the
 //! credentials found there. Progress goes to standard error, results to standard output.
 
+pub mod access;
 pub mod client;
 pub mod config;
 mod list;
@@ -14,7 +15,7 @@ mod terms;
 use crate::cli::{PluginAction, PluginCommand};
 use anyhow::{Context, bail};
 use client::{Client, Refusal};
-use config::{Kubeconfig, Target};
+use config::Kubeconfig;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Value, json};
 use print::{line, progress};
@@ -51,21 +52,11 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
             } => create(&client, &name, protect, Duration::from_secs(timeout)).await,
             PluginAction::List => list::list(&client).await,
             PluginAction::Get { name } => get(&client, &name).await,
-            PluginAction::Kubeconfig {
-                name,
-                with_my_credentials,
-            } => {
-                exists(&client, &name).await?;
-                if !with_my_credentials {
-                    bail!(no_users_yet(&target, &name));
-                }
-                progress(&format!(
-                    "this kubeconfig holds your own credentials (user {:?}): whoever gets it can do in \
-                     every control plane what you can\n",
-                    target.user_name
-                ));
-                Ok(line(config.for_plane(&target, &name)?.trim_end())?)
+            PluginAction::Kubeconfig(options) => {
+                access::kubeconfig(&client, &config, &target, &options).await
             }
+            PluginAction::Revoke(options) => access::revoke(&client, &options).await,
+            PluginAction::Rotate(options) => access::rotate(&client, &options).await,
             PluginAction::Use { name } => {
                 if name != "root" {
                     exists(&client, &name).await?;
@@ -94,19 +85,6 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
             }
         }
     })
-}
-
-/// Returns the reason why `kubeconfig` prints nothing by default. Every credential that a plane
-/// accepts is an administrator's and valid in every plane, so a copy of it is not what a user
-/// expects who wants to let a team into one plane.
-fn no_users_yet(target: &Target, plane: &str) -> String {
-    format!(
-        "kubeconfig {plane}: refused. A control plane has no users of its own yet, so this kubeconfig would \
-         hold your own credentials (user {:?} at {}), and whoever gets it could do in every control plane \
-         what you can. To work in {plane:?} yourself: kubectl plane use {plane}. To hand out your own \
-         credentials all the same: kubectl plane kubeconfig {plane} --with-my-credentials",
-        target.user_name, target.server,
-    )
 }
 
 fn path_of(name: &str) -> String {

@@ -3,38 +3,45 @@
 //! `up` runs one or several of these on one embedded store, `serve` runs one on a shared store.
 
 pub mod access;
+pub mod access_change;
 pub mod backend;
+pub mod credentials;
 pub mod fences;
 pub mod metrics;
 pub mod plane_directory;
 pub mod plane_tokens;
 pub mod ring_report;
+pub mod root_secret;
 
-use crate::replica::access::{Access, MetricsFile};
+use crate::replica::access::{Access, MetricsFile, accepted, accepted_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
+use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_tokens::{AcceptedKeys, PlaneTokens};
+use crate::replica::root_secret::SharedSecret;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_auth::RootSecret;
-use polyplane_batteries::bootstrap::{self, Release};
+use polyplane_auth::{Purpose, RootSecret};
+use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, Release, params};
 use polyplane_batteries::kind_tables;
+use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
-    Birth, NoPeers, Peers, PlaneLocation, Planes, PlanesOptions, ReplicaOptions, Ring,
+    Birth, DeriveParams, Freshness, NoPeers, Peers, PlaneLocation, Planes, PlanesOptions,
+    ReplicaOptions, Ring,
 };
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Authority, BirthLayer, PlaneSettings, Registry, Roles};
+use polyplane_registry::{Authority, BirthLayer, PlaneSettings, Registry, Roles, Shared};
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
@@ -109,19 +116,18 @@ impl Replica {
     pub async fn start(mut setup: ReplicaParts) -> anyhow::Result<Self> {
         let stop = CancellationToken::new();
         let pki = Arc::clone(&setup.config.pki);
-        let directory = build_directory(&setup, pki.root_pem(), stop.clone()).await?;
+        let secret = SharedSecret::new(setup.root_secret.take());
+        let directory = build_directory(&setup, &secret, stop.clone()).await?;
+        settled(&setup, async || secret.compare(&directory).await).await?;
+        secret.admit()?;
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
         let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
         let registry = registry.admitting(polyplane_admission::built_in());
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
-        let tokens = setup.root_secret.clone().map(|secret| {
-            let base = format!("https://{}", setup.endpoint).into();
-            // Keys are not rotated yet: each plane has one generation.
-            let accepted = Box::new(|_: &str| AcceptedKeys::default());
-            let tokens = PlaneTokens::new(secret, vec![base], accepted, &directory.planes);
-            Arc::new(tokens)
-        });
+        let issuer = CredentialIssuer::new(Arc::clone(&secret));
+        let registry = registry.with_credentials(Arc::new(issuer));
+        let tokens = plane_tokens(&secret, &setup.endpoint, &directory);
         let registry = match &tokens {
             Some(tokens) => registry.with_tokens(Arc::clone(tokens) as _),
             None => registry,
@@ -133,11 +139,12 @@ impl Replica {
             Arc::new(DirectoryInfo(Arc::clone(&directory))),
             Arc::clone(&setup.release),
         );
-        let access = Access::new(&pki, setup.metrics.as_ref(), setup.root_secret.clone())?;
+        let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
         let access = match tokens {
             Some(tokens) => access.with_tokens(tokens),
             None => access,
         };
+        tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
         }
@@ -385,9 +392,11 @@ async fn follow_controllers(shared: Arc<BackendState>, stop: CancellationToken) 
 
 async fn build_directory(
     setup: &ReplicaParts,
-    ca: &str,
+    secret: &Arc<SharedSecret>,
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<PlaneDirectory>> {
+    let ca = setup.config.pki.root_pem();
+    let rows_known = Arc::new(OnceLock::new());
     let layer = setup.release.layer();
     let now = Timestamp::from(SystemTime::now()).to_rfc3339();
     let peers: Arc<dyn Peers> = match &setup.peering {
@@ -402,6 +411,7 @@ async fn build_directory(
     let ring = Ring::newcomer(Arc::clone(&setup.store), replica, peers);
     let ring = ring.await.context(CANNOT_JOIN)?;
     let options = PlanesOptions {
+        derived_params: Some(plane_cas(secret, ca, &rows_known)),
         indexes: polyplane_admission::indexes(),
         derivation: Some(kind_tables::custom_kinds()),
         summarize: Some(Arc::new(Roles)),
@@ -421,25 +431,9 @@ async fn build_directory(
         Directory::follow(store, prefix, read, numbering, stop.clone()).await
     });
     let rows = rows.await?;
+    drop(rows_known.set(Arc::downgrade(&rows)));
     planes.attach_directory(&rows);
-    let (base, bits) = bootstrap::SERVICE_RANGE;
-    let settings = PlaneSettings {
-        service_range: ServiceRange {
-            base: base.into(),
-            bits,
-        },
-        node_ports: NODE_PORTS,
-        serving_ca: ca.into(),
-        endpoint: format!("https://{}", setup.endpoint).into(),
-        birth_layer: BirthLayer::new({
-            let planes = Arc::downgrade(&planes);
-            move || {
-                planes
-                    .upgrade()
-                    .map_or_else(Str::default, |planes| planes.birth_layer().0.into())
-            }
-        }),
-    };
+    let settings = settings(setup, &planes);
     let (host, port) = setup
         .endpoint
         .rsplit_once(':')
@@ -448,9 +442,94 @@ async fn build_directory(
     let params = layer_params(ca, ca, host, port.parse()?);
     let root = planes.root_birth(root_layer, params.clone());
     let kinds = kind_tables::tenant_kinds();
-    let directory = PlaneDirectory::new(planes, rows, kinds, Arc::new(settings), params);
+    let freshness = Freshness::follow(&ring, &rows, stop);
+    let directory = PlaneDirectory::new(planes, rows, kinds, Arc::new(settings), params, freshness);
     directory.set_root(root, kind_tables::root_kinds());
     Ok(Arc::new(directory))
+}
+
+/// Returns the facts that kinds need about every plane.
+fn settings(setup: &ReplicaParts, planes: &Arc<Planes>) -> PlaneSettings {
+    let (base, bits) = bootstrap::SERVICE_RANGE;
+    PlaneSettings {
+        service_range: ServiceRange {
+            base: base.into(),
+            bits,
+        },
+        node_ports: NODE_PORTS,
+        serving_ca: setup.config.pki.root_pem().into(),
+        endpoint: format!("https://{}", setup.endpoint).into(),
+        birth_layer: BirthLayer::new({
+            let planes = Arc::downgrade(planes);
+            move || {
+                planes
+                    .upgrade()
+                    .map_or_else(Str::default, |planes| planes.birth_layer().0.into())
+            }
+        }),
+        records_say_access: Shared::new({
+            let planes = Arc::downgrade(planes);
+            move || {
+                let floor = planes.upgrade().map(|planes| planes.floor());
+                floor.is_some_and(|floor| floor.level >= ACCESS_LEVEL)
+            }
+        }),
+    }
+}
+
+/// Returns the issuers of the planes' tokens, if this replica has the root secret.
+fn plane_tokens(
+    secret: &SharedSecret,
+    endpoint: &str,
+    directory: &PlaneDirectory,
+) -> Option<Arc<PlaneTokens>> {
+    let base = format!("https://{endpoint}").into();
+    let secret = secret.secret().cloned()?;
+    let rows = Arc::clone(&directory.rows);
+    let accepted = Box::new(move |id: &str| {
+        let entry = rows.by_id(id);
+        let spec = PlaneAccessSpec::read(entry.as_ref().map_or(&[], |entry| &entry.access));
+        let all = accepted(&spec).into_iter();
+        AcceptedKeys {
+            signing: spec.generation,
+            former: all
+                .filter_map(|(generation, until)| Some((generation, until?)))
+                .collect(),
+        }
+    });
+    let tokens = PlaneTokens::new(secret, vec![base], accepted, &directory.planes);
+    Some(Arc::new(tokens))
+}
+
+/// Returns what computes the certificates of the CAs of planes. Without a root secret, and in the
+/// root plane, clients are those of the server's CA.
+fn plane_cas(
+    secret: &Arc<SharedSecret>,
+    server_ca: &str,
+    rows: &Arc<OnceLock<Weak<Directory>>>,
+) -> DeriveParams {
+    let (secret, rows) = (Arc::clone(secret), Arc::clone(rows));
+    let server_ca = server_ca.to_owned();
+    Arc::new(move |id: &str| {
+        let entry = rows.get().and_then(Weak::upgrade);
+        let entry = entry.and_then(|rows| rows.by_id(id));
+        let spec = PlaneAccessSpec::read(entry.as_ref().map_or(&[], |entry| &entry.access));
+        let of = |purpose| match secret.secret() {
+            Some(secret) => accepted_pem(secret, purpose, id, &spec),
+            None => server_ca.clone(),
+        };
+        let clients = match id {
+            polyplane_ownership::ROOT => server_ca.clone(),
+            _ => of(Purpose::ClientCa),
+        };
+        vec![
+            (params::PLANE_CLIENT_CA.to_owned(), clients),
+            (
+                params::PLANE_FRONT_PROXY_CA.to_owned(),
+                of(Purpose::FrontProxyCa),
+            ),
+        ]
+    })
 }
 
 /// Carries out a step that needs the store. On a shared store the step is repeated until the store

@@ -18,6 +18,7 @@ use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions};
 use crate::process::{self, Signals};
 use crate::replica::access::{Access, MetricsFile, authority};
+use crate::replica::root_secret::SharedSecret;
 use crate::replica::{Replica, ReplicaParts};
 use crate::serve::waiting_server::WaitingServer;
 use crate::store;
@@ -195,7 +196,11 @@ async fn start_with_health(
     prepared: Prepared,
 ) -> anyhow::Result<Started> {
     let wait = Arc::new(StoreWait::default());
-    let access = Access::new(&prepared.config.pki, prepared.metrics.as_ref(), None)?;
+    let access = Access::new(
+        &prepared.config.pki,
+        prepared.metrics.as_ref(),
+        SharedSecret::new(None),
+    )?;
     let health = WaitingServer::prepare(
         &prepared.config,
         &prepared.listeners,

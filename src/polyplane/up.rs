@@ -96,9 +96,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         setup.replica.raise_floor_after = Duration::from_secs(options.raise_floor_after);
         replicas.push(Replica::start(setup).await?);
     }
-    for replica in &replicas {
-        replica.wake_root().await?;
-    }
+    wake_roots(&replicas).await?;
     let pki = pki.context("there is always one replica")?;
     let stop = CancellationToken::new();
     let path = folder.join("kubeconfig");
@@ -200,6 +198,27 @@ fn make_folder(path: &Path) -> anyhow::Result<()> {
         bail!("--dir: {} is not a folder", path.display());
     }
     made.with_context(|| format!("--dir: cannot create the folder {}", path.display()))
+}
+
+/// Wakes the root plane at the replica to which it belongs, and completes the start of a new store.
+async fn wake_roots(replicas: &[Replica]) -> anyhow::Result<()> {
+    for replica in replicas {
+        replica.wake_root().await?;
+    }
+    begin_at_own_level(&replicas[0]).await;
+    Ok(())
+}
+
+/// Raises the level floor of a store in which nobody has made a plane yet. No other process uses an
+/// embedded store, so there is no earlier release to wait for.
+async fn begin_at_own_level(replica: &Replica) {
+    let directory = &replica.directory;
+    if directory.rows.is_empty()
+        && let Err(error) = directory.planes.raise_floor().await
+    {
+        let error = anyhow::Error::from(error);
+        tracing::warn!("the store's level floor stays as it is: {error:#}");
+    }
 }
 
 /// Writes the kubeconfig, and keeps it up to date until `stop`.

@@ -18,6 +18,8 @@ use crate::select;
 use crate::services::Removal;
 use crate::services::{Observer, PlaneObserver, Services};
 use crate::tokens::TokenIssuers;
+use crate::verbs::credential;
+use crate::verbs::credential::IssueCredential;
 use crate::verbs::delete;
 use crate::verbs::external;
 use crate::verbs::external::ExternalObjects;
@@ -55,6 +57,7 @@ impl Registry {
                 admission: AdmissionChain::default(),
                 external: Vec::new(),
                 tokens: None,
+                credentials: None,
             }),
         }
     }
@@ -93,6 +96,18 @@ impl Registry {
     pub fn with_external(self, objects: Arc<dyn ExternalObjects>) -> Self {
         let mut services = Services::clone(&self.services);
         services.external.push(objects);
+        Self {
+            services: Arc::new(services),
+        }
+    }
+
+    /// Adds the issuer of credentials for users of planes.
+    #[must_use]
+    pub fn with_credentials(self, issuer: Arc<dyn IssueCredential>) -> Self {
+        let services = Services {
+            credentials: Some(issuer),
+            ..Services::clone(&self.services)
+        };
         Self {
             services: Arc::new(services),
         }
@@ -223,6 +238,12 @@ impl Registry {
             ("eviction", Verb::Create) => {
                 evict::evict(call).await?;
                 Ok(success(call, wish))
+            }
+            ("credentials", Verb::Create) => {
+                let plane = read(call).await?;
+                let plane = object_tree(call, &plane).await?;
+                let json = credential::create(call, &plane).await?;
+                Ok(of_json(call, wish, Outcome::Created, json))
             }
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
                 answerable(call).await?;

@@ -46,6 +46,7 @@ pub use request::call::{Call, Tenant};
 pub use request::{ResourceRequest, Seats, Verb};
 pub use roles::Roles;
 pub use services::{Observer, Services};
-pub use strategy::{BirthLayer, PlaneSettings, Strategy};
+pub use strategy::{BirthLayer, PlaneSettings, Shared, Strategy};
 pub use tokens::TokenIssuers;
+pub use verbs::credential::IssueCredential;
 pub use verbs::external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};

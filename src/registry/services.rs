@@ -7,6 +7,7 @@ use crate::plan::AdmissionChain;
 use crate::request::call::Tenant;
 use crate::strategy::PlaneSettings;
 use crate::tokens::TokenIssuers;
+use crate::verbs::credential::IssueCredential;
 use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Event, ObjectRef, Plane};
@@ -43,6 +44,8 @@ pub struct Services {
     pub external: Vec<Arc<dyn ExternalObjects>>,
     /// The issuers of tokens; `None` if no plane has one.
     pub tokens: Option<Arc<dyn TokenIssuers>>,
+    /// The issuer of credentials for users of planes, if this server issues any.
+    pub credentials: Option<Arc<dyn IssueCredential>>,
 }
 
 impl Services {

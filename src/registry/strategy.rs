@@ -72,6 +72,35 @@ pub struct PlaneSettings {
     pub endpoint: Str,
     /// The layer that planes are born with.
     pub birth_layer: BirthLayer,
+    /// Whether every program that may still join the ring reads `spec.access` of a plane.
+    pub records_say_access: Shared<bool>,
+}
+
+/// A fact about the ring that may change while the server runs.
+#[derive(Clone)]
+pub struct Shared<T>(Arc<dyn Fn() -> T + Send + Sync>);
+
+impl<T: Clone + Send + Sync + 'static> Shared<T> {
+    /// Creates it from a function that returns the present value.
+    pub fn new(present: impl Fn() -> T + Send + Sync + 'static) -> Self {
+        Self(Arc::new(present))
+    }
+
+    /// Creates one that never changes.
+    pub fn fixed(value: T) -> Self {
+        Self::new(move || value.clone())
+    }
+
+    /// Returns the present value.
+    pub fn present(&self) -> T {
+        (self.0)()
+    }
+}
+
+impl<T: std::fmt::Debug + Clone + Send + Sync + 'static> std::fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Shared").field(&self.present()).finish()
+    }
 }
 
 /// The hash of the layer that planes are born with. The layer may change while the server runs.

@@ -3,6 +3,7 @@
 pub mod apply;
 pub mod connect;
 pub mod create;
+pub mod credential;
 pub mod delete;
 pub mod evict;
 pub mod external;

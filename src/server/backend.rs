@@ -70,6 +70,12 @@ pub trait Backend: Send + Sync {
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>>;
 
+    /// Returns whether the records of planes may decide now who somebody is, once they may: a replica
+    /// that has lost touch with the store does not know who may not use a plane any more.
+    fn is_fresh(&self) -> Verdict<'_, bool> {
+        Verdict::now(true)
+    }
+
     /// Returns the number of the newest view of the ring that this replica knows; 0 without a ring.
     /// It is sent with each answer that names the new owner of a plane.
     fn view(&self) -> u64 {

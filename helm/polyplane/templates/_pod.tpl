@@ -98,13 +98,25 @@
 {{ include "polyplane.secretFiles" (list (printf "%s-peer-ca" $name) "tls.crt" "peer-ca.crt") }}
 {{ include "polyplane.secretFiles" (list (printf "%s-peer" $name) "tls.crt" "peer.crt" "tls.key" "peer.key") }}
 {{ include "polyplane.secretFiles" (list (include "polyplane.adminSecret" .) "admin.token" "admin.token") }}
+{{ include "polyplane.rootSecret" . }}
 {{- else if eq .Values.certificates.mode "secret" -}}
 - secret:
     name: {{ .Values.certificates.existingSecret | quote }}
 {{- else -}}
 {{ include "polyplane.secretFiles" (concat (list (include "polyplane.adminSecret" .)) (list
   "ca.crt" "ca.crt" "ca.key" "ca.key" "peer-ca.crt" "peer-ca.crt" "peer-ca.key" "peer-ca.key" "admin.token" "admin.token")) }}
+{{ include "polyplane.rootSecret" . }}
 {{- end }}
+{{- end }}
+
+{{/* Optional, because a Secret of an earlier release, or of your own, may lack it. */}}
+{{- define "polyplane.rootSecret" -}}
+- secret:
+    name: {{ include "polyplane.adminSecret" . | quote }}
+    optional: true
+    items:
+      - key: "root.secret"
+        path: "root.secret"
 {{- end }}
 
 {{/* The Secret that holds the administrator's token. */}}

@@ -44,6 +44,7 @@ impl Site {
             serving_ca: Str::default(),
             endpoint: Str::default(),
             birth_layer: BirthLayer::fixed(""),
+            records_say_access: polyplane_registry::Shared::fixed(true),
         };
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
         let site = Self {

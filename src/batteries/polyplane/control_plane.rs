@@ -14,12 +14,17 @@ use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::{Context, age};
 
+use crate::polyplane::access;
+
 /// The finalizer that keeps a ControlPlane until its plane is removed.
 pub const FINALIZER: &str = "polyplane.dev/plane";
 /// The API group of the kind.
 pub const GROUP: &str = "polyplane.dev";
 /// The resource of the kind.
 pub const RESOURCE: &str = "controlplanes";
+/// The warning about a plane of an earlier release.
+const ADMITS_MASTERS: &str = "spec.access is not set: members of system:masters in the root plane are masters of \
+    this control plane too, as in earlier releases; set spec.access to say who may enter";
 /// Number of letters of an id that are taken from its object's uid.
 const ID_LETTERS: usize = 20;
 
@@ -53,6 +58,9 @@ pub struct ControlPlane;
 
 impl Strategy for ControlPlane {
     fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
+        if context.settings.records_say_access.present() {
+            access::prepare_create(object, context.now);
+        }
         let mut finalizers = object.items_at(&["metadata", "finalizers"]).to_vec();
         if !finalizers.contains(&Value::string(FINALIZER)) {
             finalizers.push(Value::string(FINALIZER));
@@ -78,7 +86,8 @@ impl Strategy for ControlPlane {
         object.set(&["status"], status);
     }
 
-    fn prepare_update(&self, _context: &Context<'_>, object: &mut Value, _old: &Value) {
+    fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
+        access::prepare_update(object, old, context.now);
         if let Some(generation) = object.int_at(&["metadata", "generation"]) {
             object.set(&["status", "observedGeneration"], generation);
         }
@@ -91,7 +100,7 @@ impl Strategy for ControlPlane {
         if let Some(managed) = managed {
             object.set(&["metadata", "managedFields"], managed);
         }
-        for fixed in ["id", "birth", "url"] {
+        for fixed in ["id", "birth", "url", "keys"] {
             match old.at(&["status", fixed]) {
                 Some(value) => status.set(&[fixed], value.clone()),
                 None => drop(status.remove(&[fixed])),
@@ -121,7 +130,7 @@ impl Strategy for ControlPlane {
         object.set(&["status", "conditions"], conditions);
     }
 
-    fn validate_create(&self, _context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let name = object.str_at(&["metadata", "name"]);
         let path = Path::new("metadata");
         let path = path.child("name");
@@ -133,11 +142,29 @@ impl Strategy for ControlPlane {
             errors.push(FieldError::invalid(&path, name, "the name is reserved"));
         }
         errors.extend(spec_errors(object));
+        let is_read_by_all = context.settings.records_say_access.present();
+        errors.extend(access::errors(object, None, is_read_by_all));
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, _: &Value) -> Vec<FieldError> {
-        spec_errors(object)
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let mut errors = spec_errors(object);
+        let is_read_by_all = context.settings.records_say_access.present();
+        errors.extend(access::errors(object, Some(old), is_read_by_all));
+        errors
+    }
+
+    fn warnings(&self, context: &Context<'_>, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let is_open = object.at(&["spec", "access"]).is_none();
+        match is_open && context.settings.records_say_access.present() {
+            true => vec![ADMITS_MASTERS.to_owned()],
+            false => Vec::new(),
+        }
     }
 
     fn admit_delete(&self, _context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
@@ -224,6 +251,8 @@ pub struct DirectoryRecord {
     pub zone: Option<String>,
     /// The controllers that the plane's owner runs.
     pub controllers: Controllers,
+    /// Who may use the plane, for [`access::PlaneAccessSpec::read`].
+    pub access: Vec<u8>,
 }
 
 impl DirectoryRecord {
@@ -240,6 +269,7 @@ impl DirectoryRecord {
             replica: wish("replica"),
             zone: wish("zone"),
             controllers: Controllers::read(body),
+            access: access::raw(body),
         })
     }
 }

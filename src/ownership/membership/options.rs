@@ -24,6 +24,8 @@ pub struct ReplicaOptions {
     /// The lease terms for a store that has none yet. If the store has terms, every replica follows
     /// those.
     pub terms: LeaseTerms,
+    /// True if no other replica can have the store open.
+    pub is_alone: bool,
     /// The level of this binary: it joins only a store whose floor is not above it.
     pub level: u32,
     /// The layer of that level: planes step to it once the floor has reached the level.
@@ -54,6 +56,7 @@ impl ReplicaOptions {
             member_ttl: Duration::from_secs(3),
             terms: LeaseTerms::default(),
             level: Self::FIRST_LEVEL,
+            is_alone: false,
             layer: Layer::empty().hash().clone(),
             raise_floor_after: Duration::from_secs(3600),
             history: Duration::from_secs(300),
@@ -76,6 +79,7 @@ impl ReplicaOptions {
     pub fn alone(id: ReplicaId, address: PeerAddress) -> Self {
         Self {
             member_ttl: Duration::from_secs(10 * 365 * 24 * 3600),
+            is_alone: true,
             ..Self::new(id, address)
         }
     }

@@ -163,6 +163,14 @@ impl OwnLife {
         (sent >= from.as_nanos()).then(|| self.observed())
     }
 
+    /// Returns when the newest member read was sent that found this life, and a revision that is not
+    /// older than what it saw.
+    pub(crate) fn newest_read(&self) -> Option<(u64, Revision)> {
+        // In this order: a read that ends in between has a later revision, which is as good.
+        let sent = self.read_sent.load(Ordering::Acquire);
+        (sent > 0).then(|| (sent, self.observed()))
+    }
+
     /// Reports that a commit was acknowledged that compared this life's member key and was sent at
     /// `sent`.
     pub(crate) fn proven(&self, sent: Time) {

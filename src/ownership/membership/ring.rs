@@ -8,7 +8,7 @@
 use crate::membership::member_driver;
 use crate::membership::member_driver::JoinError;
 use crate::membership::options::ReplicaOptions;
-use crate::membership::own_life::OwnLife;
+use crate::membership::own_life::{OwnLife, clock_time};
 use crate::membership::state::{Level, RingCommand, RingState, newcomer};
 use crate::membership::suspicion::Suspicion;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
@@ -186,6 +186,34 @@ impl Ring {
             }
             timeout_at(deadline, changed).await.ok()?;
         }
+    }
+
+    /// Waits for the answer of a member read that was sent after a time of this replica's clock.
+    /// Returns when it was sent, and a revision that is not older; `None` if there is no such answer
+    /// before the deadline.
+    pub(crate) async fn read_after(
+        &self,
+        after: u64,
+        deadline: Instant,
+    ) -> Option<(u64, Revision)> {
+        let life = self.life()?;
+        loop {
+            let changed = life.changed().notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if life.over().is_cancelled() {
+                return None;
+            }
+            if let Some(read) = life.newest_read().filter(|(sent, _)| *sent > after) {
+                return Some(read);
+            }
+            timeout_at(deadline, changed).await.ok()?;
+        }
+    }
+
+    /// Returns the time on this replica's clock, in nanoseconds.
+    pub(crate) fn clock_nanos(&self) -> u64 {
+        clock_time(&*self.shared.clock).as_nanos()
     }
 
     /// Waits until the view has this number or a newer one. Returns whether it does in time.

@@ -4,9 +4,15 @@ use polyplane_plane::{Derivation, Index, LogBounds, Memory, Summarize};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Computes values of the layer's placeholders for the plane with an id.
+pub type DeriveParams = Arc<dyn Fn(&str) -> Vec<(String, String)> + Send + Sync>;
+
 /// The options for serving planes.
 #[derive(Clone)]
 pub struct PlanesOptions {
+    /// Returns values of the layer's placeholders that each replica computes itself, by the plane's
+    /// id. They are used when a plane is opened, and are in no message.
+    pub derived_params: Option<DeriveParams>,
     /// The indexes that planes are opened with.
     pub indexes: Vec<Arc<dyn Index>>,
     /// Derives what the objects of planes define beside themselves; `None` if they define nothing.

@@ -305,12 +305,16 @@ impl Planes {
     async fn load(&self, slot: &PlaneSlot, held: &NewTenure) -> Result<Arc<Plane>, WakeError> {
         let birth = &slot.birth;
         let received = self.streamed_states().take(&birth.id);
+        let mut params = birth.params.clone();
+        if let Some(derive) = &self.options().derived_params {
+            params.extend(derive(&birth.id));
+        }
         let record = PlaneRecord {
             id: birth.id.clone(),
             base: birth.base,
             birth: None,
             layer: birth.layer.clone(),
-            params: birth.params.clone(),
+            params,
         };
         let import = match held.load {
             Load::Streamed { head } => {

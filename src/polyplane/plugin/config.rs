@@ -193,6 +193,32 @@ impl Kubeconfig {
         text_of(&file)
     }
 
+    /// Returns a kubeconfig for one plane of the target's server, with the credential of a user of
+    /// that plane.
+    ///
+    /// # Errors
+    /// Returns an error if the kubeconfig cannot be written as text.
+    pub fn for_user(
+        &self,
+        target: &Target,
+        plane: &str,
+        user: &UserKey<'_>,
+    ) -> anyhow::Result<String> {
+        let credential = json!({
+            "client-certificate-data": (STANDARD.encode(user.certificate)),
+            "client-key-data": (STANDARD.encode(user.key))
+        });
+        let file = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": plane, "cluster": (target.cluster_of(plane)?)}],
+            "users": [{"name": (user.name), "user": credential}],
+            "contexts": [{"name": plane, "context": {"cluster": plane, "user": (user.name)}}],
+            "current-context": plane
+        });
+        text_of(&file)
+    }
+
     /// Makes a plane's context current, and first adds the context if it is missing. Returns the
     /// file that was changed.
     ///
@@ -215,6 +241,16 @@ impl Kubeconfig {
         polyplane_pki::write_private(path, text_of(file)?.as_bytes())?;
         Ok(path.clone())
     }
+}
+
+/// The credential of a user of a plane.
+pub struct UserKey<'a> {
+    /// The user's name.
+    pub name: &'a str,
+    /// The certificate, PEM.
+    pub certificate: &'a str,
+    /// The certificate's key, PEM.
+    pub key: &'a str,
 }
 
 /// An entry of a kubeconfig.

@@ -2,20 +2,22 @@
 //! This module does not know requests.
 
 use crate::replica::plane_tokens::PlaneTokens;
+use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
-    AccessRecord, Authenticator, ClientCa, Entry, ForForeigners, HealthRules, Masters,
-    MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, RootAuthenticators,
-    RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
+    Anchor, Authenticator, ClientCa, ForForeigners, HealthRules, KeyGeneration, Masters,
+    MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
+    RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
+use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_ownership::ROOT;
-use polyplane_pki::Pki;
+use polyplane_pki::{Pki, PlaneCa};
 use polyplane_registry::{Authority, ChainedAuthorizer, Roles, TokenIssuers as _};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio_util::sync::CancellationToken;
 
 /// Pause between two reads of the file with the metrics token. A kubelet needs up to a minute to
@@ -45,22 +47,22 @@ pub struct Access {
     root: Arc<RootAuthenticators>,
     /// Checks bearer tokens at the root plane.
     root_bearer: Arc<dyn Authenticator>,
-    /// The secret from which the keys of planes derive, if this installation has one.
-    secret: Option<Arc<RootSecret>>,
+    /// The secret from which the keys of planes derive.
+    secret: Arc<SharedSecret>,
     /// The issuers of the planes' tokens, if this installation has any.
     tokens: Option<Arc<PlaneTokens>>,
 }
 
 impl Access {
     /// Returns the authenticators for the keys of a server. With `metrics` the root plane also
-    /// accepts the metrics token. Without `secret` planes have no users of their own.
+    /// accepts the metrics token.
     ///
     /// # Errors
     /// Returns an error if the CA certificate cannot be used.
     pub fn new(
         pki: &Pki,
         metrics: Option<&MetricsFile>,
-        secret: Option<Arc<RootSecret>>,
+        secret: Arc<SharedSecret>,
     ) -> anyhow::Result<Self> {
         let admin = UserInfo::new("admin", &["system:masters"]);
         let admin = StaticToken::new(pki.admin_token(), admin);
@@ -108,26 +110,59 @@ impl Access {
         &*self.root_bearer
     }
 
-    /// Returns the authenticators of the plane with this id. The keys of its own users derive from
-    /// the root secret.
-    pub fn of_plane(&self, id: &str) -> PlaneAccess {
-        let record = AccessRecord {
-            entry: Entry::Unspecified,
-            revoked: Vec::new(),
+    /// Returns the root secret of this replica.
+    pub fn secret(&self) -> &Arc<SharedSecret> {
+        &self.secret
+    }
+
+    /// Returns the authenticators of the plane with this id, of which the directory says `access`.
+    /// The keys of its own users derive from the root secret.
+    pub fn of_plane(&self, id: &str, access: &[u8]) -> PlaneAccess {
+        let spec = PlaneAccessSpec::read(access);
+        let secret = self.secret.secret();
+        let tokens = self.tokens.as_ref();
+        let own = OwnAuthenticators {
+            clients: secret.map_or_else(Vec::new, |secret| client_cas(secret, id, &spec)),
+            tokens: tokens
+                .map(|tokens| Arc::new(tokens.authenticator(id)) as Arc<dyn Authenticator>),
         };
-        let own = self.secret.as_deref().map(|secret| own_of(secret, id));
-        let mut own = own.unwrap_or_default();
-        own.tokens = self
-            .tokens
-            .as_ref()
-            .map(|tokens| Arc::new(tokens.authenticator(id)) as Arc<dyn Authenticator>);
-        PlaneAccess::new(id, record, &self.root, own)
+        PlaneAccess::new(id, spec.record, &self.root, own)
     }
 }
 
-/// Returns the authenticators of a plane's own users but the verifier of tokens.
-fn own_of(_secret: &RootSecret, _plane: &str) -> OwnAuthenticators {
-    OwnAuthenticators::default()
+/// Returns the CAs of a plane's own clients.
+fn client_cas(secret: &RootSecret, plane: &str, spec: &PlaneAccessSpec) -> Vec<Anchor> {
+    let anchors = accepted(spec).into_iter().map(|(generation, until)| {
+        let ca = PlaneCa::derive(secret, Purpose::ClientCa, plane, generation);
+        Anchor::new(ca.certificate(), until).expect("a CA that was computed here is one")
+    });
+    anchors.collect()
+}
+
+/// Returns the generations of keys that a plane accepts, the one that signs first, and until when.
+pub fn accepted(spec: &PlaneAccessSpec) -> Vec<(KeyGeneration, Option<SystemTime>)> {
+    let mut accepted = vec![(spec.generation, None)];
+    let previous = spec.generation.0.checked_sub(1).map(KeyGeneration);
+    if let (Some(previous), Some(until)) = (previous, spec.previous_until) {
+        let until = Duration::from_secs(u64::try_from(until).unwrap_or_default());
+        accepted.push((previous, Some(SystemTime::UNIX_EPOCH + until)));
+    }
+    accepted
+}
+
+/// Returns the certificates of the CAs of one purpose that a plane accepts now, PEM.
+pub fn accepted_pem(
+    secret: &RootSecret,
+    purpose: Purpose,
+    plane: &str,
+    spec: &PlaneAccessSpec,
+) -> String {
+    let now = SystemTime::now();
+    let accepted = accepted(spec).into_iter();
+    accepted
+        .filter(|(_, until)| until.is_none_or(|until| now < until))
+        .map(|(generation, _)| PlaneCa::derive(secret, purpose, plane, generation).pem())
+        .collect()
 }
 
 /// A file with the token that may read metrics.

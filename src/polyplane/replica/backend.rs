@@ -2,6 +2,7 @@
 //! requests to the registry. This module does not know HTTP.
 
 use crate::replica::access::Access;
+use crate::replica::access_change::AccessChange;
 use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
@@ -92,6 +93,14 @@ impl Backend for ReplicaBackend {
         }
     }
 
+    fn is_fresh(&self) -> Verdict<'_, bool> {
+        let directory = &self.shared.directory;
+        match directory.freshness.holds() {
+            true => Verdict::now(true),
+            false => Verdict::later(directory.await_freshness()),
+        }
+    }
+
     fn view(&self) -> u64 {
         self.shared.directory.planes.ring().view().number().get()
     }
@@ -119,6 +128,7 @@ impl Backend for ReplicaBackend {
         let store = Arc::clone(self.shared.directory.planes.store());
         let directory = Arc::clone(&self.shared.directory);
         let rows = Arc::clone(&directory.rows);
+        let secret = Arc::clone(self.shared.access.secret());
         vec![
             HealthCheck {
                 name: "etcd",
@@ -135,6 +145,11 @@ impl Backend for ReplicaBackend {
                     Some(_) => Ok(()),
                     None => Err("this replica is not a member of the ring".to_owned()),
                 }),
+            },
+            HealthCheck {
+                name: "root-secret",
+                scope: CheckScope::Ready,
+                check: Arc::new(move || secret.check()),
             },
             HealthCheck {
                 name: "directory",
@@ -286,6 +301,13 @@ impl PlaneApi for TenantApi {
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
-        Box::pin(async move { self.shared.registry.handle(&self.tenant, &request).await })
+        Box::pin(async move {
+            let takes_away = AccessChange::begin(&self.shared.directory, &self.tenant, &request);
+            let answer = self.shared.registry.handle(&self.tenant, &request).await?;
+            if takes_away.is_some_and(|change| change.has_happened(&self.tenant)) {
+                self.shared.directory.known_everywhere().await;
+            }
+            Ok(answer)
+        })
     }
 }

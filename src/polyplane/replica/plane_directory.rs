@@ -15,7 +15,7 @@ use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
-use polyplane_ownership::{Birth, DirectoryKey, Pin, Planes, WakeError};
+use polyplane_ownership::{Birth, DirectoryKey, Freshness, Pin, Planes, WakeError};
 use polyplane_plane::{Key, LayerHash, Plane, Prefix, external};
 use polyplane_registry::{KindTable, PlaneSettings, Tenant};
 use polyplane_storage::Revision;
@@ -40,6 +40,8 @@ pub struct PlaneDirectory {
     pub settings: Arc<PlaneSettings>,
     /// The values for the layer's placeholders.
     pub params: BTreeMap<String, String>,
+    /// Whether the rows may decide who somebody is.
+    pub freshness: Arc<Freshness>,
     root: OnceLock<Arc<LocatedPlane>>,
     located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
 }
@@ -51,6 +53,8 @@ pub struct LocatedPlane {
     /// Everything that is needed to wake the plane.
     pub birth: Birth,
     kinds: Arc<KindTable>,
+    /// What the plane's record says about who may use it.
+    says_of_access: Arc<[u8]>,
     /// The plane's authenticators, made when the first caller has to be proven.
     access: OnceLock<PlaneAccess>,
     api: Mutex<Option<Arc<TenantApi>>>,
@@ -101,6 +105,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
         born_at: record.born_at.into(),
         pin,
         switches: record.controllers.switched_off(),
+        access: record.access,
     })
 }
 
@@ -112,6 +117,7 @@ impl PlaneDirectory {
         kinds: Arc<KindTable>,
         settings: Arc<PlaneSettings>,
         params: BTreeMap<String, String>,
+        freshness: Arc<Freshness>,
     ) -> Self {
         Self {
             planes,
@@ -119,6 +125,7 @@ impl PlaneDirectory {
             kinds,
             settings,
             params,
+            freshness,
             root: OnceLock::new(),
             located: RwLock::default(),
         }
@@ -130,6 +137,7 @@ impl PlaneDirectory {
             name: polyplane_ownership::ROOT.into(),
             birth,
             kinds,
+            says_of_access: Arc::default(),
             access: OnceLock::new(),
             api: Mutex::new(None),
         };
@@ -182,6 +190,25 @@ impl PlaneDirectory {
         }
     }
 
+    /// Waits until the rows may decide who somebody is. Returns whether they may.
+    pub async fn await_freshness(&self) -> bool {
+        self.freshness.wait(Instant::now() + CATCH_UP).await
+    }
+
+    /// Waits until no replica decides by rows from before this call who may use a plane.
+    pub async fn known_everywhere(&self) {
+        match self.planes.ring().options().is_alone {
+            // Only this replica decides, and it needs no more than the rows themselves.
+            true => match self.planes.store().revision().await {
+                Ok(revision) => {
+                    self.rows.reach(revision, Instant::now() + CATCH_UP).await;
+                }
+                Err(_) => self.freshness.elsewhere().await,
+            },
+            false => self.freshness.elsewhere().await,
+        }
+    }
+
     /// Returns a revision of the store that is not older than this call. On a shared store the next
     /// read of the members returns it, so that requests for unknown names cost no reads of their
     /// own.
@@ -199,8 +226,8 @@ impl PlaneDirectory {
         }
         let known = self.located.read().get(&entry.id).cloned();
         let api = match known {
-            Some(located) if located.birth.pin == entry.pin => return Ok(located),
-            // Only the pin has changed, so the interface of the plane stays valid.
+            Some(located) if located.is_of(entry) => return Ok(located),
+            // Only the pin or the access has changed, so the interface of the plane stays valid.
             Some(located) => located.api.lock().clone(),
             None => None,
         };
@@ -208,6 +235,7 @@ impl PlaneDirectory {
             name: entry.name.clone(),
             birth: self.birth(entry),
             kinds: Arc::clone(&self.kinds),
+            says_of_access: Arc::clone(&entry.access),
             access: OnceLock::new(),
             api: Mutex::new(api),
         });
@@ -281,9 +309,17 @@ impl PlaneDirectory {
 }
 
 impl LocatedPlane {
+    /// Returns whether this was made from what the entry says now.
+    fn is_of(&self, entry: &DirectoryEntry) -> bool {
+        let same =
+            Arc::ptr_eq(&self.says_of_access, &entry.access) || self.says_of_access == entry.access;
+        same && self.birth.pin == entry.pin
+    }
+
     /// Returns the authenticators of the plane.
     pub fn access(&self, access: &Access) -> &PlaneAccess {
-        self.access.get_or_init(|| access.of_plane(&self.birth.id))
+        let of_plane = || access.of_plane(&self.birth.id, &self.says_of_access);
+        self.access.get_or_init(of_plane)
     }
 
     /// Returns the interface of the plane, if it is awake.

@@ -192,6 +192,7 @@ fn settings() -> PlaneSettings {
         serving_ca: Str::default(),
         endpoint: Str::default(),
         birth_layer: BirthLayer::fixed(""),
+        records_say_access: crate::Shared::fixed(true),
     }
 }
 

@@ -81,6 +81,11 @@ impl Pipeline<'_> {
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
+        // The wait is the same for every name, so it shows a stranger nothing. The root plane has no
+        // record.
+        if plane != PlaneReference::Root && !self.state.backend.is_fresh().await {
+            return Err(unreachable_plane(LocateError::Unavailable, plane.name()));
+        }
         let looked_up = match self.state.backend.locate(plane) {
             Verdict::Now(Some(Ok(record))) => {
                 let located = Located { record };

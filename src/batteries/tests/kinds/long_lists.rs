@@ -108,6 +108,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
         admission: Default::default(),
         external: Vec::new(),
         tokens: None,
+        credentials: None,
     });
     let call = Call::new(&site.tenant, request, row, &services);
     let wish = negotiate::output(request, negotiate::Conversions::Offered).expect("offered");

@@ -17,5 +17,6 @@ pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSett
         serving_ca: serving_ca.into(),
         endpoint: Str::default(),
         birth_layer: BirthLayer::fixed(""),
+        records_say_access: polyplane_registry::Shared::fixed(true),
     }
 }

@@ -1,0 +1,55 @@
+//! Who may change who may enter a control plane.
+//!
+//! A change of `spec.access` is worth a credential of the plane, so it needs the same right: to
+//! create `controlplanes/credentials` of that name. Without this check the right to change a plane's
+//! other fields would be a way into it.
+
+use polyplane_apimachinery::Value;
+use polyplane_auth::{Attributes as Access, Decision, Subject};
+use polyplane_registry::Admission;
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated};
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct PlaneAccess;
+
+impl Admission for PlaneAccess {
+    fn name(&self) -> &'static str {
+        "PlaneAccess"
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::Resources(&["controlplanes.polyplane.dev"])
+    }
+
+    fn mutate(
+        &self,
+        what: &Attributes<'_>,
+        object: Option<&mut Value>,
+        call_outs: &mut CallOuts<'_>,
+    ) -> Result<Mutated, Interrupted> {
+        let Some(object) = object else {
+            return Ok(Mutated::Unchanged);
+        };
+        let access = |tree: &Value| tree.at(&["spec", "access"]).cloned();
+        let name = object.str_at(&["metadata", "name"]);
+        let right = Access {
+            user: &what.call.request.user,
+            verb: "create",
+            subject: Subject::Resource {
+                group: "polyplane.dev",
+                version: "v1alpha1",
+                resource: "controlplanes",
+                subresource: "credentials",
+                namespace: "",
+                name,
+            },
+        };
+        let changes = access(object) != what.old.and_then(access);
+        if changes && call_outs.authorize(&right)? != Decision::Allow {
+            let why = "a change of spec.access needs the right to create controlplanes/credentials of this name";
+            return Err(what.forbidden(Some(object), why).into());
+        }
+        Ok(Mutated::Unchanged)
+    }
+}

@@ -1,0 +1,452 @@
+//! `spec.access` of a ControlPlane: which users of the root may enter the plane, whose credentials
+//! ended early, and which generation of keys signs for it.
+//!
+//! A plane of an earlier release has no `spec.access`; a new one gets a grant for the masters of the
+//! root, which can be read and removed.
+
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::{ALL_UNAUTHENTICATED, ROOT_USER_PREFIX, SYSTEM_MASTERS};
+use polyplane_auth::{AccessRecord, Entry, Grant, Grantee, KeyGeneration, Revocation};
+
+/// The group of the administrators that a plane has by itself. A binding of the layer, which can be
+/// removed, gives it the role `cluster-admin`.
+pub const ADMINS: &str = "polyplane:cluster-admins";
+/// Grants of one plane. Each request of a user of the root is compared with all of them.
+const GRANTS_MAX: usize = 64;
+/// Groups of one grant.
+const GROUPS_MAX: usize = 32;
+/// Revocations of one plane. Each replica holds those of all planes in memory.
+const REVOKED_MAX: usize = 256;
+/// Bytes of the name of a user or group.
+const NAME_BYTES_MAX: usize = 256;
+/// The longest life of a credential, in seconds: a year. A revocation older than that ends nothing
+/// that has not ended by itself.
+pub const LIFETIME_MAX: i64 = 366 * 86_400;
+/// Seconds for which the CA of the previous generation is accepted, unless the spec says otherwise:
+/// the usual life of a credential.
+const OVERLAP: i64 = 86_400;
+
+/// What a directory record says about access.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlaneAccessSpec {
+    /// Who may enter, and whose credentials ended.
+    pub record: AccessRecord,
+    /// The generation of the keys that sign.
+    pub generation: KeyGeneration,
+    /// The second since 1970 until which the previous generation is accepted.
+    pub previous_until: Option<i64>,
+}
+
+/// Returns what the directory keeps of a ControlPlane's access: the JSON of both members, as stored.
+/// Empty if the record says nothing.
+pub(crate) fn raw(body: &[u8]) -> Vec<u8> {
+    let part = |path: &[&str]| json::scan::find(body, path).map(|range| &body[range]);
+    let (access, keys) = (part(&["spec", "access"]), part(&["status", "keys"]));
+    if access.is_none() && keys.is_none() {
+        return Vec::new();
+    }
+    let mut out = b"{\"access\":".to_vec();
+    out.extend_from_slice(access.unwrap_or(b"null"));
+    out.extend_from_slice(b",\"keys\":");
+    out.extend_from_slice(keys.unwrap_or(b"null"));
+    out.push(b'}');
+    out
+}
+
+impl PlaneAccessSpec {
+    /// Reads what the directory keeps of a ControlPlane's access. What cannot be read admits nobody
+    /// from the root.
+    #[must_use]
+    pub fn read(raw: &[u8]) -> Self {
+        let tree = match raw {
+            b"" => Value::object(),
+            raw => json::parse(raw, &json::Limits::default())
+                .map_or_else(|_| json!({"access": {}}), |parsed| parsed.value),
+        };
+        Self::of_parts(&tree)
+    }
+
+    /// Reads a ControlPlane.
+    #[must_use]
+    pub fn of(plane: &Value) -> Self {
+        let part = |path: &[&str]| plane.at(path).cloned().unwrap_or_default();
+        Self::of_parts(&json!({
+            "access": (part(&["spec", "access"])),
+            "keys": (part(&["status", "keys"]))
+        }))
+    }
+
+    /// Reads `spec.access` and `status.keys`.
+    fn of_parts(tree: &Value) -> Self {
+        let generation = tree.int_at(&["keys", "generation"]).unwrap_or_default();
+        Self {
+            record: AccessRecord {
+                entry: match tree.get("access").filter(|access| !access.is_null()) {
+                    None => Entry::Unspecified,
+                    Some(access) => Entry::Granted(grants(access)),
+                },
+                revoked: revoked(&tree["access"]),
+            },
+            generation: KeyGeneration(u32::try_from(generation).unwrap_or_default()),
+            previous_until: seconds(tree.str_at(&["keys", "previousAcceptedUntil"])),
+        }
+    }
+}
+
+fn grants(access: &Value) -> Vec<Grant> {
+    let grants = access.items_at(&["grants"]).iter();
+    grants
+        .filter_map(|grant| {
+            let (user, group) = (grant.str_at(&["user"]), grant.str_at(&["group"]));
+            let to = match (user.is_empty(), group.is_empty()) {
+                (false, true) => Grantee::User(user.into()),
+                (true, false) => Grantee::Group(group.into()),
+                (false, false) | (true, true) => return None,
+            };
+            let groups = grant.items_at(&["groups"]).iter();
+            Some(Grant {
+                to,
+                groups: groups.filter_map(Value::as_str).map(Str::from).collect(),
+            })
+        })
+        .collect()
+}
+
+fn revoked(access: &Value) -> Vec<Revocation> {
+    let items = access.items_at(&["revoked"]).iter();
+    items
+        .filter_map(|item| {
+            Some(Revocation {
+                user: item.str_at(&["user"]).into(),
+                before: seconds(item.str_at(&["before"]))?,
+            })
+        })
+        .collect()
+}
+
+fn seconds(time: &str) -> Option<i64> {
+    Timestamp::parse(time).ok().map(|time| time.seconds)
+}
+
+fn time(seconds: i64) -> String {
+    Timestamp::from_seconds(seconds).to_rfc3339()
+}
+
+/// Gives a new plane the grant for the masters of the root, unless its creator says who may enter.
+pub(crate) fn prepare_create(object: &mut Value, now: i64) {
+    if object.at(&["spec", "access"]).is_none() {
+        let grant = json!({"group": SYSTEM_MASTERS, "groups": [SYSTEM_MASTERS]});
+        object.set(&["spec", "access", "grants"], vec![grant]);
+    }
+    date_revocations(object, &Value::Null, now);
+}
+
+/// Dates new revocations, and the end of the keys of the previous generation.
+pub(crate) fn prepare_update(object: &mut Value, old: &Value, now: i64) {
+    date_revocations(object, old, now);
+    match old.at(&["status", "keys"]) {
+        Some(keys) => object.set(&["status", "keys"], keys.clone()),
+        None => drop(object.remove(&["status", "keys"])),
+    }
+    let generation = generation(object);
+    if generation == self::generation(old) {
+        return;
+    }
+    let overlap = object.int_at(&["spec", "access", "keyOverlapSeconds"]);
+    let until = time(now + overlap.unwrap_or(OVERLAP));
+    object.set(&["status", "keys", "generation"], generation);
+    object.set(&["status", "keys", "previousAcceptedUntil"], until);
+}
+
+fn generation(object: &Value) -> i64 {
+    let path = ["spec", "access", "keyGeneration"];
+    object.int_at(&path).unwrap_or_default()
+}
+
+/// Gives each revocation without a time the present one, and drops those that end nothing any more.
+///
+/// A certificate is revoked if it becomes valid before that second. The next certificate of the user
+/// becomes valid in it at the earliest, so the same user can have a new one at once.
+fn date_revocations(object: &mut Value, old: &Value, now: i64) {
+    let items = object.items_at(&["spec", "access", "revoked"]);
+    if items.is_empty() {
+        return;
+    }
+    let before = |user: &str| {
+        let known = revoked(&old["spec"]["access"]);
+        let known = known.into_iter().filter(|one| one.user == user);
+        known.map(|one| one.before).max()
+    };
+    let dated = items.iter().filter_map(|item| {
+        let mut item = item.clone();
+        if let Some(given) = seconds(item.str_at(&["before"])) {
+            return (given > now - LIFETIME_MAX).then_some(item);
+        }
+        let earlier = before(item.str_at(&["user"]));
+        // A second later than before, or what was issued since the last revocation would stay valid.
+        let from = now.max(earlier.map_or(now, |earlier| earlier + 1));
+        item.set(&["before"], time(from));
+        Some(item)
+    });
+    let dated: Vec<Value> = dated.collect();
+    object.set(&["spec", "access", "revoked"], dated);
+}
+
+/// Returns what is wrong with `spec.access`. Before all programs of the ring read it, it may not be
+/// set: an older one would ignore it.
+pub(crate) fn errors(object: &Value, old: Option<&Value>, is_read_by_all: bool) -> Vec<FieldError> {
+    let Some(access) = object.at(&["spec", "access"]) else {
+        return Vec::new();
+    };
+    let path = Path::new("spec");
+    let path = path.child("access");
+    if !is_read_by_all {
+        let why = "replicas of an earlier release, which would ignore it, may still join the ring: \
+                   see `kubectl plane ring`, and its --raise-floor";
+        return vec![FieldError::forbidden(&path, why)];
+    }
+    let mut errors = Vec::new();
+    let grants = access.items_at(&["grants"]);
+    if grants.len() > GRANTS_MAX {
+        errors.push(FieldError::too_many(
+            &path.child("grants"),
+            grants.len(),
+            GRANTS_MAX,
+        ));
+        return errors;
+    }
+    for (at, grant) in grants.iter().enumerate() {
+        let path = path.child("grants");
+        grant_errors(grant, &path.index(at), &mut errors);
+    }
+    let revoked = access.items_at(&["revoked"]);
+    if revoked.len() > REVOKED_MAX {
+        let path = path.child("revoked");
+        errors.push(FieldError::too_many(&path, revoked.len(), REVOKED_MAX));
+        return errors;
+    }
+    for (at, item) in revoked.iter().enumerate() {
+        let path = path.child("revoked");
+        name_errors(
+            item.str_at(&["user"]),
+            &path.index(at).child("user"),
+            &mut errors,
+        );
+    }
+    let overlap = access.int_at(&["keyOverlapSeconds"]).unwrap_or_default();
+    if !(0..=LIFETIME_MAX).contains(&overlap) {
+        let why = "must be between 0 and a year";
+        let path = path.child("keyOverlapSeconds");
+        errors.push(FieldError::invalid(&path, overlap, why));
+    }
+    let (new, known) = (generation(object), old.map_or(0, generation));
+    if new != known && (old.is_none() || new != known + 1 || new > i64::from(u16::MAX)) {
+        let why = format!("may be {known}, or {} to rotate the keys", known + 1);
+        errors.push(FieldError::invalid(&path.child("keyGeneration"), new, why));
+    }
+    errors
+}
+
+fn grant_errors(grant: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let (user, group) = (grant.str_at(&["user"]), grant.str_at(&["group"]));
+    match (user.is_empty(), group.is_empty()) {
+        (false, true) => name_errors(user, &path.child("user"), errors),
+        (true, false) => name_errors(group, &path.child("group"), errors),
+        (true, true) => {
+            let why = "name a user or a group of the root plane";
+            errors.push(FieldError::required(&path.child("user"), why));
+        }
+        (false, false) => {
+            let why = "name a user or a group, not both";
+            errors.push(FieldError::invalid(&path.child("group"), group, why));
+        }
+    }
+    let groups = grant.items_at(&["groups"]);
+    if groups.len() > GROUPS_MAX {
+        errors.push(FieldError::too_many(
+            &path.child("groups"),
+            groups.len(),
+            GROUPS_MAX,
+        ));
+        return;
+    }
+    for (at, group) in groups.iter().enumerate() {
+        let path = path.child("groups");
+        name_errors(group.as_str().unwrap_or_default(), &path.index(at), errors);
+    }
+}
+
+/// Complains about the name of a user or group.
+pub(crate) fn name_errors(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if name.is_empty() {
+        errors.push(FieldError::required(path, "a name is needed"));
+    } else if name.len() > NAME_BYTES_MAX {
+        errors.push(FieldError::too_long(path, NAME_BYTES_MAX));
+    } else if name.chars().any(char::is_control) {
+        let why = "may not contain control characters";
+        errors.push(FieldError::invalid(path, name, why));
+    }
+}
+
+/// Complains about the name of a user for whom a credential is wanted: the server gives some names
+/// itself, so a certificate with one would be taken for another kind of credential.
+pub fn credential_errors(user: &str, groups: &[&str]) -> Vec<FieldError> {
+    let path = Path::new("spec");
+    let mut errors = Vec::new();
+    name_errors(user, &path.child("user"), &mut errors);
+    for reserved in [
+        ROOT_USER_PREFIX,
+        "system:serviceaccount:",
+        "system:anonymous",
+    ] {
+        if user.starts_with(reserved) {
+            let why = format!("names that begin with {reserved:?} are given by the server alone");
+            errors.push(FieldError::invalid(&path.child("user"), user, why));
+        }
+    }
+    if groups.len() > GROUPS_MAX {
+        errors.push(FieldError::too_many(
+            &path.child("groups"),
+            groups.len(),
+            GROUPS_MAX,
+        ));
+        return errors;
+    }
+    for (at, group) in groups.iter().enumerate() {
+        let path = path.child("groups");
+        let path = path.index(at);
+        name_errors(group, &path, &mut errors);
+        if group.starts_with("system:serviceaccounts") || *group == ALL_UNAUTHENTICATED {
+            let why = "the server alone puts users into this group";
+            errors.push(FieldError::invalid(&path, *group, why));
+        }
+        if *group == SYSTEM_MASTERS {
+            let why = format!("its members pass over all roles, for ever; use {ADMINS:?}");
+            errors.push(FieldError::invalid(&path, *group, why));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(object: &Value) -> PlaneAccessSpec {
+        let spec = PlaneAccessSpec::read(&raw(&json::to_vec(object)));
+        assert_eq!(spec, PlaneAccessSpec::of(object), "bytes and tree agree");
+        spec
+    }
+
+    fn grant(to: Grantee, groups: &[&str]) -> Grant {
+        let groups = groups.iter().map(|group| Str::from(*group)).collect();
+        Grant { to, groups }
+    }
+
+    #[test]
+    fn a_new_plane_admits_masters_by_a_grant_and_an_old_one_without() {
+        let mut plane = json!({"metadata": {"name": "a"}});
+        assert_eq!(read(&plane).record.entry, Entry::Unspecified);
+        prepare_create(&mut plane, 100);
+        let masters = Grantee::Group(SYSTEM_MASTERS.into());
+        let granted = Entry::Granted(vec![grant(masters, &[SYSTEM_MASTERS])]);
+        assert_eq!(read(&plane).record.entry, granted);
+        let mut closed = json!({"spec": {"access": {}}});
+        prepare_create(&mut closed, 100);
+        assert_eq!(read(&closed).record.entry, Entry::Granted(Vec::new()));
+        let damaged = PlaneAccessSpec::read(b"{\"access\":");
+        assert_eq!(damaged.record.entry, Entry::Granted(Vec::new()));
+    }
+
+    fn revoking(users: &[&str], old: &Value, now: i64) -> Value {
+        let known = old.items_at(&["spec", "access", "revoked"]).iter();
+        let others = known.filter(|one| !users.contains(&one.str_at(&["user"])));
+        let mut revoked: Vec<Value> = others.cloned().collect();
+        revoked.extend(users.iter().map(|user| json!({"user": (*user)})));
+        let mut plane = old.clone();
+        plane.set(&["spec", "access", "revoked"], revoked);
+        prepare_update(&mut plane, old, now);
+        plane
+    }
+
+    #[test]
+    fn a_revocation_is_later_than_the_one_before_and_goes_after_a_year() {
+        let start = json!({"spec": {"access": {"grants": []}}});
+        let once = revoking(&["jane"], &start, 1_000);
+        let before = |plane: &Value, user: &str| read(plane).record.revoked_before(user);
+        assert_eq!(before(&once, "jane"), Some(1_000));
+        assert_eq!(before(&once, "joe"), None);
+        let twice = revoking(&["jane"], &once, 1_000);
+        assert_eq!(before(&twice, "jane"), Some(1_001));
+        let both = revoking(&["joe"], &twice, 5_000);
+        assert_eq!(before(&both, "jane"), Some(1_001));
+        assert_eq!(before(&both, "joe"), Some(5_000));
+        let later = revoking(&["ann"], &both, 1_002 + LIFETIME_MAX);
+        assert_eq!(before(&later, "jane"), None);
+        assert_eq!(before(&later, "joe"), Some(5_000));
+    }
+
+    #[test]
+    fn keys_are_replaced_one_generation_at_a_time() {
+        let start = json!({"spec": {"access": {"grants": []}}});
+        let with = |generation: i64, overlap: i64| {
+            let mut plane = start.clone();
+            plane.set(&["spec", "access", "keyGeneration"], generation);
+            plane.set(&["spec", "access", "keyOverlapSeconds"], overlap);
+            plane
+        };
+        let mut next = with(1, 60);
+        assert_eq!(errors(&next, Some(&start), true), []);
+        prepare_update(&mut next, &start, 1_000);
+        let spec = read(&next);
+        assert_eq!(spec.generation, KeyGeneration(1));
+        assert_eq!(spec.previous_until, Some(1_060));
+        // A later write moves neither, and no client sets them.
+        let mut same = next.clone();
+        same.set(&["status", "keys", "generation"], 9_i64);
+        prepare_update(&mut same, &next, 9_000);
+        assert_eq!(read(&same), spec);
+        for (generation, old) in [(3, Some(&next)), (0, Some(&next)), (-1, None), (1, None)] {
+            assert_eq!(
+                errors(&with(generation, 0), old, true).len(),
+                1,
+                "{generation}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_earlier_release_must_not_be_able_to_join() {
+        let plane = json!({"spec": {"access": {}}});
+        let refused = errors(&plane, None, false);
+        assert!(refused[0].body().contains("--raise-floor"), "{refused:?}");
+        assert_eq!(errors(&json!({"spec": {}}), None, false), []);
+    }
+
+    #[test]
+    fn a_credential_names_nobody_whom_the_server_names() {
+        for (user, groups) in [
+            ("", &[][..]),
+            ("root:jane", &[]),
+            ("system:serviceaccount:a:b", &[]),
+            ("system:anonymous", &[]),
+            ("jane\n", &[]),
+            ("jane", &["system:masters"]),
+            ("jane", &["system:serviceaccounts:a"]),
+            ("jane", &["system:unauthenticated"]),
+            ("jane", &[""]),
+        ] {
+            assert_eq!(
+                credential_errors(user, groups).len(),
+                1,
+                "{user:?} {groups:?}"
+            );
+        }
+        let node = credential_errors("system:node:n", &["system:nodes", ADMINS]);
+        assert_eq!(node, []);
+        let many = vec!["x"; GROUPS_MAX + 1];
+        assert_eq!(credential_errors("jane", &many).len(), 1);
+    }
+}

@@ -1,0 +1,53 @@
+//! Options of the commands about a control plane's own users.
+
+use clap::Args;
+use std::time::Duration;
+
+/// Options of `kubectl plane kubeconfig`.
+#[derive(Debug, Args)]
+pub struct KubeconfigOptions {
+    /// Name of the control plane.
+    pub name: String,
+    /// Name of the user. Roles of the control plane are bound to it or to a group.
+    #[arg(long, value_name = "NAME")]
+    pub user: Option<String>,
+    /// Group of the user. Several are given by repeating this.
+    #[arg(long, value_name = "NAME")]
+    pub group: Vec<String>,
+    /// The user's uid, to tell apart people who have one name at different times.
+    #[arg(long, value_name = "TEXT")]
+    pub uid: Option<String>,
+    /// How long the kubeconfig is valid, such as 8h or 30d; at most a year, without this a day.
+    #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
+    pub expires: Option<Duration>,
+    /// Put the user into the group polyplane:cluster-admins, which the ClusterRoleBinding of that
+    /// name makes an administrator of this control plane until somebody removes it.
+    #[arg(long)]
+    pub admin: bool,
+    /// Copy the credentials of the current user into the kubeconfig instead. Whoever gets the file
+    /// can do in every control plane what this user can.
+    #[arg(long, conflicts_with_all = ["user", "group", "uid", "expires", "admin"])]
+    pub with_my_credentials: bool,
+}
+
+/// Options of `kubectl plane revoke`.
+#[derive(Debug, Args)]
+pub struct RevokeOptions {
+    /// Name of the control plane.
+    pub name: String,
+    /// Name of the user. A kubeconfig that is made for this user afterwards is valid.
+    pub user: String,
+}
+
+/// Options of `kubectl plane rotate`.
+#[derive(Debug, Args)]
+pub struct RotateOptions {
+    /// Name of the control plane.
+    pub name: String,
+    /// How long credentials of the earlier keys are accepted.
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::plugin::access::duration)]
+    pub overlap: Duration,
+    /// Refuse every earlier credential at once.
+    #[arg(long, conflicts_with = "overlap")]
+    pub now: bool,
+}

@@ -1,0 +1,222 @@
+//! `kubectl plane kubeconfig`, `revoke` and `rotate`: credentials of a control plane's own users.
+
+use super::client::{Client, Refusal};
+use super::config::{Kubeconfig, Target, UserKey};
+use super::print::{line, progress};
+use super::{exists, path_of};
+use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
+use anyhow::{Context, bail};
+use polyplane_apimachinery::{Value, json};
+use polyplane_batteries::polyplane::access::ADMINS;
+use polyplane_pki::ClientKey;
+use std::time::Duration;
+
+/// Attempts of a change that others overtake. More would hide a controller that writes all the time.
+const ATTEMPTS: usize = 5;
+/// The user of `--admin`, unless another is named.
+const ADMIN: &str = "admin";
+
+/// Prints a kubeconfig for one control plane.
+///
+/// # Errors
+/// Returns the error as a message for the user.
+pub async fn kubeconfig(
+    client: &Client,
+    config: &Kubeconfig,
+    target: &Target,
+    options: &KubeconfigOptions,
+) -> anyhow::Result<()> {
+    let name = &options.name;
+    if options.with_my_credentials {
+        exists(client, name).await?;
+        progress(&format!(
+            "this kubeconfig holds your own credentials (user {:?}): whoever gets it can do in \
+             every control plane what you can\n",
+            target.user_name
+        ));
+        return Ok(line(config.for_plane(target, name)?.trim_end())?);
+    }
+    let user = match (&options.user, options.admin) {
+        (Some(user), _) => user.as_str(),
+        (None, true) => ADMIN,
+        (None, false) => {
+            exists(client, name).await?;
+            bail!(
+                "kubeconfig {name}: say for whom. For a user of this control plane alone, whose rights are \
+             bound there: kubectl plane kubeconfig {name} --user NAME [--group GROUP] [--expires 8h]. \
+             For an administrator of this control plane: kubectl plane kubeconfig {name} --admin. To \
+             work in it yourself: kubectl plane use {name}"
+            )
+        }
+    };
+    let key = ClientKey::generate().context("cannot make a key")?;
+    let mut groups: Vec<Value> = options.group.iter().map(Value::string).collect();
+    if options.admin {
+        groups.push(Value::string(ADMINS));
+    }
+    let mut wanted = json!({
+        "apiVersion": "polyplane.dev/v1alpha1",
+        "kind": "Credential",
+        "metadata": {"name": (name.as_str())}
+    });
+    wanted.set(&["spec", "user"], user);
+    wanted.set(&["spec", "groups"], groups);
+    wanted.set(&["spec", "publicKey"], key.public.as_str());
+    if let Some(expires) = options.expires {
+        let seconds = i64::try_from(expires.as_secs())?;
+        wanted.set(&["spec", "expirationSeconds"], seconds);
+    }
+    if let Some(uid) = &options.uid {
+        wanted.set(&["spec", "uid"], uid.as_str());
+    }
+    let path = format!("{}/credentials", path_of(name));
+    let issued = client.send("POST", &path, Some(&wanted)).await?;
+    let certificate = issued.str_at(&["status", "certificate"]);
+    if certificate.is_empty() {
+        bail!("the server answered without a certificate; is it older than this program?");
+    }
+    progress(&format!(
+        "user {user:?} of control plane {name:?}, and of no other; valid until {}. To end it before: \
+         kubectl plane revoke {name} {user}\n",
+        issued.str_at(&["status", "expirationTimestamp"])
+    ));
+    let own = UserKey {
+        name: user,
+        certificate,
+        key: &key.private,
+    };
+    Ok(line(config.for_user(target, name, &own)?.trim_end())?)
+}
+
+/// Ends all credentials that a user of a control plane has now.
+///
+/// # Errors
+/// Returns the error as a message for the user.
+pub async fn revoke(client: &Client, options: &RevokeOptions) -> anyhow::Result<()> {
+    let (name, user) = (&options.name, options.user.as_str());
+    change(client, name, |plane| {
+        let revoked = plane.items_at(&["spec", "access", "revoked"]).iter();
+        let others = revoked.filter(|one| one.str_at(&["user"]) != user);
+        let mut revoked: Vec<Value> = others.cloned().collect();
+        // Without a time, the server writes its own.
+        revoked.push(json!({"user": user}));
+        plane.set(&["spec", "access", "revoked"], revoked);
+    })
+    .await?;
+    let said = format!(
+        "the certificates of user {user:?} of control plane {name:?} issued until now are refused, \
+         at every replica"
+    );
+    Ok(line(&said)?)
+}
+
+/// Replaces the keys of a control plane.
+///
+/// # Errors
+/// Returns the error as a message for the user.
+pub async fn rotate(client: &Client, options: &RotateOptions) -> anyhow::Result<()> {
+    let name = &options.name;
+    let overlap = match options.now {
+        true => Duration::ZERO,
+        false => options.overlap,
+    };
+    let overlap = i64::try_from(overlap.as_secs())?;
+    let plane = change(client, name, |plane| {
+        let generation = plane.int_at(&["spec", "access", "keyGeneration"]);
+        let next = generation.unwrap_or_default() + 1;
+        plane.set(&["spec", "access", "keyGeneration"], next);
+        plane.set(&["spec", "access", "keyOverlapSeconds"], overlap);
+    })
+    .await?;
+    let until = plane.str_at(&["status", "keys", "previousAcceptedUntil"]);
+    let said = match options.now {
+        true => format!(
+            "the keys of control plane {name:?} are replaced; no earlier certificate is accepted"
+        ),
+        false => format!(
+            "the keys of control plane {name:?} are replaced; certificates of the earlier keys are accepted until {until}"
+        ),
+    };
+    Ok(line(&said)?)
+}
+
+/// Changes a control plane as it is now. A plane of an earlier release, which admits the masters of
+/// the root without saying so, says so afterwards.
+async fn change(client: &Client, name: &str, change: impl Fn(&mut Value)) -> anyhow::Result<Value> {
+    let mut attempt = 1;
+    loop {
+        let mut plane = exists(client, name).await?;
+        if plane.at(&["spec", "access"]).is_none() {
+            let grant = json!({"group": "system:masters", "groups": ["system:masters"]});
+            plane.set(&["spec", "access", "grants"], vec![grant]);
+        }
+        change(&mut plane);
+        match client.send("PUT", &path_of(name), Some(&plane)).await {
+            Err(Refusal::Status { code: 409, .. }) if attempt < ATTEMPTS => attempt += 1,
+            done => return Ok(done?),
+        }
+    }
+}
+
+/// Reads a duration such as `8h`, `90m` or `1d12h`.
+///
+/// # Errors
+/// Returns what is wrong with the text.
+pub fn duration(text: &str) -> Result<Duration, DurationError> {
+    let mut seconds = 0_u64;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit());
+        let (number, unit) = rest.split_at(digits.ok_or(DurationError)?);
+        let factor = match unit.chars().next() {
+            Some('s') => 1,
+            Some('m') => 60,
+            Some('h') => 3_600,
+            Some('d') => 86_400,
+            _ => return Err(DurationError),
+        };
+        let number: u64 = number.parse().map_err(|_| DurationError)?;
+        let part = number.checked_mul(factor).ok_or(DurationError)?;
+        seconds = seconds.checked_add(part).ok_or(DurationError)?;
+        rest = &unit[1..];
+    }
+    match text.is_empty() {
+        true => Err(DurationError),
+        false => Ok(Duration::from_secs(seconds)),
+    }
+}
+
+/// A text that is no duration.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("give numbers with the units s, m, h or d, such as 8h or 1d12h")]
+pub struct DurationError;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        for (text, seconds) in [
+            ("8h", 28_800),
+            ("90m", 5_400),
+            ("1d12h", 129_600),
+            ("5s", 5),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in [
+            "",
+            "8",
+            "h",
+            "8 h",
+            "-1h",
+            "1.5h",
+            "8x",
+            "99999999999999999999h",
+        ] {
+            assert_eq!(duration(text), Err(DurationError), "{text}");
+        }
+        assert_eq!(duration("9999999999999999999d"), Err(DurationError));
+    }
+}
