@@ -293,19 +293,20 @@ pub async fn check(root: &Endpoint, seen: &Seen) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a path leads to quotas, whose usage is counted anew by each owner of a plane.
-fn is_quota(path: &str) -> bool {
-    path.contains("/resourcequotas")
+/// Returns whether a path leads to objects whose status each owner of a plane writes: the usage of
+/// quotas, and whether the levels of flow schemas exist.
+pub fn has_own_status(path: &str) -> bool {
+    path.contains("/resourcequotas") || path.contains("/flowschemas")
 }
 
-/// Returns a quota without its usage.
-fn without_usage(body: &str) -> Result<Value> {
-    let mut quota: Value = serde_json::from_str(body)?;
-    quota["status"] = Value::Null;
+/// Returns an object without its status, and without what a write of that changes.
+fn without_status(body: &str) -> Result<Value> {
+    let mut object: Value = serde_json::from_str(body)?;
+    object["status"] = Value::Null;
     for changing in ["resourceVersion", "managedFields"] {
-        quota["metadata"][changing] = Value::Null;
+        object["metadata"][changing] = Value::Null;
     }
-    Ok(quota)
+    Ok(object)
 }
 
 async fn check_plane(admin: &Client, root: &Endpoint, name: &str, seen: &PlaneSeen) -> Result<()> {
@@ -315,8 +316,8 @@ async fn check_plane(admin: &Client, root: &Endpoint, name: &str, seen: &PlaneSe
     let client = Client::open(&plane(root, name)).await?;
     for (path, body) in &seen.objects {
         let now = body_of(&client, path).await?;
-        let same = match is_quota(path) {
-            true => without_usage(&now)? == without_usage(body)?,
+        let same = match has_own_status(path) {
+            true => without_status(&now)? == without_status(body)?,
             false => now == *body,
         };
         ensure!(same, "{path} was\n{body}\nand is\n{now}");
@@ -325,7 +326,7 @@ async fn check_plane(admin: &Client, root: &Endpoint, name: &str, seen: &PlaneSe
         let list = client.get(path).await?.expect(200)?;
         let now = items(&list);
         let differs = |key: &&String| match (before.get(*key), now.get(*key)) {
-            (Some(_), Some(_)) if is_quota(path) => false,
+            (Some(_), Some(_)) if has_own_status(path) => false,
             (before, now) => before != now,
         };
         let differ: Vec<&String> = before.keys().chain(now.keys()).filter(differs).collect();

@@ -11,6 +11,7 @@ use polyplane_tests::client::Client;
 use polyplane_tests::frozen::text;
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::create_plane;
+use polyplane_tests::ring::addresses::Block;
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -84,8 +85,9 @@ fn labels(series: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_metrics() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let ports = polyplane_tests::ring::addresses::free_ports([127, 0, 0, 1].into(), 2)?;
-    let listen = format!("127.0.0.1:{}", ports[0]);
+    // An address of its own, because on a shared one the next port may be another program's.
+    let block = Block::take()?;
+    let listen = format!("{}:6443", block.first());
     let server = Up::start(folder.path(), &["--replicas", "2", "--listen", &listen]).await?;
     // With this many planes both replicas own some, so that requests are forwarded.
     for name in ["a", "b", "c", "d", "e", "f"] {

@@ -52,6 +52,12 @@ pub(crate) async fn report(
     let row = tenant.base.stored(GROUP, SCHEMAS);
     let row = row.ok_or_else(|| ApiError::internal("flow schemas are not served"))?;
     for schema in cut.range(&Prefix::resource(GROUP, SCHEMAS), Start::First) {
+        // The layer's own levels exist unless the plane has removed them, which no layer's schema
+        // survives: its step brings both back. To write these would be a change without a cause.
+        let layered = tenant.plane.layer_object(schema.key());
+        if layered.is_some_and(|layered| layered.stamp() == schema.stamp()) {
+            continue;
+        }
         let present = tree(&kinds, &schema)?;
         let level = present.str_at(&["spec", "priorityLevelConfiguration", "name"]);
         let exists = cut.get(&Key::new(GROUP, LEVELS, None, level)).is_some();
