@@ -141,8 +141,12 @@ pub(super) enum Body {
     Object(String),
     /// Optional `DeleteOptions`.
     DeleteOptions,
-    /// A patch; custom kinds accept no strategic merge patch.
-    Patch,
+    /// A patch.
+    Patch {
+        /// True for a kind that an object defines. It accepts no strategic merge patch, and kubectl
+        /// reads here that it must send another one.
+        is_custom: bool,
+    },
 }
 
 /// The answers of an operation that may be a stream.

@@ -203,6 +203,12 @@ impl<'a> Writer<'a> {
         format!("{verb}{}{}{}{tail}", self.title, self.scoped, self.row.kind)
     }
 
+    fn patch(&self) -> Body {
+        Body::Patch {
+            is_custom: self.row.custom.is_some(),
+        }
+    }
+
     fn operation(&self, method: &'static str, action: &'static str, id: String) -> Operation {
         Operation {
             method,
@@ -304,7 +310,7 @@ impl<'a> Writer<'a> {
         if self.row.allows("patch") {
             operations.push(Operation {
                 parameters: Parameter::listed(OptionSet::Patch),
-                body: Body::Patch,
+                body: self.patch(),
                 statuses: &[200, 201],
                 ..self.operation("patch", "patch", self.id("patch", ""))
             });
@@ -353,7 +359,7 @@ impl<'a> Writer<'a> {
                 }
                 "patch" => {
                     operation.parameters = Parameter::listed(OptionSet::Patch);
-                    operation.body = Body::Patch;
+                    operation.body = self.patch();
                     operation.statuses = &[200, 201];
                 }
                 "post" | "put" => {

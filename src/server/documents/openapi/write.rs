@@ -15,6 +15,12 @@ const PATCH_TYPES: &[&str] = &[
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+/// The types of patches of a kind that an object defines.
+const CUSTOM_PATCH_TYPES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+];
 const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
 const STREAM_TYPES: &[&str] = &[
     "application/json",
@@ -28,6 +34,13 @@ fn words(status: u16) -> &'static str {
         202 => "Accepted",
         401 => "Unauthorized",
         _ => "OK",
+    }
+}
+
+fn patch_types(is_custom: bool) -> &'static [&'static str] {
+    match is_custom {
+        true => CUSTOM_PATCH_TYPES,
+        false => PATCH_TYPES,
     }
 }
 
@@ -115,8 +128,8 @@ fn operation3(operation: &Operation) -> Value {
             let content = content(&["*/*"], &reference(&format!("{META}DeleteOptions")));
             Some(json!({"content": (content)}))
         }
-        Body::Patch => {
-            let content = content(PATCH_TYPES, &reference(&format!("{META}Patch")));
+        Body::Patch { is_custom } => {
+            let content = content(patch_types(*is_custom), &reference(&format!("{META}Patch")));
             Some(json!({"content": (content), "required": true}))
         }
     };
@@ -208,11 +221,11 @@ fn operation2(operation: &Operation) -> Value {
         Body::Nothing => Vec::new(),
         Body::Object(name) => vec![required(name)],
         Body::DeleteOptions => vec![body(&format!("{META}DeleteOptions"))],
-        Body::Patch => vec![required(&format!("{META}Patch"))],
+        Body::Patch { .. } => vec![required(&format!("{META}Patch"))],
     };
     all.extend(operation.parameters.iter().map(parameter2));
     let consumes = match operation.body {
-        Body::Patch => texts(PATCH_TYPES),
+        Body::Patch { is_custom } => texts(patch_types(is_custom)),
         _ if operation.action.is_none() => texts(OBJECT_TYPES),
         _ => texts(&["*/*"]),
     };
@@ -237,7 +250,7 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
             Body::Nothing => {}
             Body::Object(name) => drop(named.insert(name.clone())),
             Body::DeleteOptions => drop(named.insert(format!("{META}DeleteOptions"))),
-            Body::Patch => drop(named.insert(format!("{META}Patch"))),
+            Body::Patch { .. } => drop(named.insert(format!("{META}Patch"))),
         }
         if operation.action == Some("list") {
             lists.push(operation);
