@@ -8,7 +8,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::{create_plane, delete_plane};
+use polyplane_tests::programs::{create_plane, remove_plane};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -156,7 +156,7 @@ async fn a_plane_of_the_same_name_accepts_nothing_of_its_namesake() -> Result<()
         ensure!(first.status(token).await? == 200);
     }
     let first_documents = documents(&root, "a").await?;
-    delete_plane(&root, "a").await?;
+    remove_plane(&root, "a").await?;
     for token in &tokens {
         ensure!(first.status(token).await? == 401);
     }

@@ -10,7 +10,7 @@ use polyplane_tests::client::{Client, Reply};
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::{create_plane, delete_plane};
+use polyplane_tests::programs::{create_plane, remove_plane};
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -247,7 +247,7 @@ async fn what_ends_a_credential_ends_it_with_the_next_request() -> Result<()> {
     let of_third = user("ann")?;
     admitted(&of_third).await?;
     // A plane of the same name is another plane.
-    delete_plane(&site.root, "a").await?;
+    remove_plane(&site.root, "a").await?;
     refused(&of_third).await?;
     create_plane(&site.root, "a").await?;
     refused(&of_third).await?;

@@ -328,6 +328,29 @@ pub async fn delete_plane(root: &Endpoint, name: &str) -> Result<()> {
     Ok(())
 }
 
+/// Deletes a plane and waits until its name is free again.
+///
+/// # Errors
+/// Returns an error if no answer arrives, or the plane is not removed in time.
+pub async fn remove_plane(root: &Endpoint, name: &str) -> Result<()> {
+    delete_plane(root, name).await?;
+    let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
+    let path = format!("{CONTROL_PLANES}/{name}");
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        let seen = connection
+            .send(ask(Method::GET, &path, &Value::Null))
+            .await?;
+        if seen.status == 404 {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            bail!("the plane {name} is not removed");
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Returns whether a ControlPlane's JSON has the condition Ready with status True.
 pub fn is_ready(control_plane: &[u8]) -> bool {
     let value: Value = serde_json::from_slice(control_plane).unwrap_or_default();

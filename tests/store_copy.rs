@@ -330,6 +330,16 @@ async fn a_wrong_use_ends_with_one_line_and_harms_nothing() -> Result<()> {
     let said = copied(&text("a"), &text("b")).await?;
     ensure!(said.contains("planes with"), "{said}");
     copy_refused(&text("a"), &text("b"), "holds a complete copy").await?;
+    // Keys are files, and the copy has those of the source's planes only with them.
+    refused(&path("b"), &[]).await.and_then(|output| {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(said.contains("root secret"), "{said}");
+        Ok(())
+    })?;
+    for file in std::fs::read_dir(path("a").join("pki"))? {
+        let file = file?;
+        std::fs::copy(file.path(), path("b").join("pki").join(file.file_name()))?;
+    }
     Up::start(&path("b"), &[]).await?.stop().await?;
     Ok(())
 }

@@ -330,6 +330,9 @@ impl Pipeline<'_> {
                         return Ok(reply);
                     }
                 }
+                // What is answered here must not rest on a right that was taken away meanwhile. A
+                // replica that has lost touch with the store soon owns nothing, and forwards.
+                Destination::Here if !self.has_fresh_records(plane) => search.pause().await?,
                 Destination::Here => {
                     self.audited = self.begin_audit(&located, &proven);
                     match self.answer_here(&located, &proven, plane, deadline).await {

@@ -306,6 +306,7 @@ fn the_certificate_folder_is_complete() -> Result<()> {
                 "ca.key",
                 "peer-ca.crt",
                 "peer-ca.key",
+                "root.secret",
             ],
             // With a peer certificate the key of its CA is not needed.
             Some("certManager") => &[
@@ -315,6 +316,7 @@ fn the_certificate_folder_is_complete() -> Result<()> {
                 "peer-ca.crt",
                 "peer.crt",
                 "peer.key",
+                "root.secret",
                 "serving.crt",
                 "serving.key",
             ],

@@ -77,15 +77,44 @@ impl Pipeline<'_> {
     }
 
     /// Finds the plane and proves the caller.
+    ///
+    /// A record that may be outdated refuses nobody, and what it admits goes to the plane's owner,
+    /// which decides again; see [`Self::await_fresh_records`].
     pub(crate) async fn locate(
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
-        // The wait is the same for every name, so it shows a stranger nothing. The root plane has no
-        // record.
-        if plane != PlaneReference::Root && !self.state.backend.is_fresh().await {
-            return Err(unreachable_plane(LocateError::Unavailable, plane.name()));
+        match self.locate_by_known_records(plane).await {
+            // The wait is the same for every name, so it shows a stranger nothing.
+            Err(refusal) if refusal.is_unproven() && !self.has_fresh_records(plane) => {
+                self.await_fresh_records(plane).await?;
+                self.locate_by_known_records(plane).await
+            }
+            located => located,
         }
+    }
+
+    /// Returns whether the record of the plane is known to be current. The root plane has none.
+    pub(crate) fn has_fresh_records(&self, plane: PlaneReference<'_>) -> bool {
+        let is_fresh = || matches!(self.state.backend.is_fresh(), Verdict::Now(Some(true)));
+        plane == PlaneReference::Root || is_fresh()
+    }
+
+    /// Waits until the record of the plane is current.
+    ///
+    /// # Errors
+    /// Returns 503 if this replica has lost touch with the store.
+    async fn await_fresh_records(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
+        match self.state.backend.is_fresh().await {
+            true => Ok(()),
+            false => Err(unreachable_plane(LocateError::Unavailable, plane.name())),
+        }
+    }
+
+    async fn locate_by_known_records(
+        &self,
+        plane: PlaneReference<'_>,
+    ) -> Result<(Located, Proven), Refusal> {
         let looked_up = match self.state.backend.locate(plane) {
             Verdict::Now(Some(Ok(record))) => {
                 let located = Located { record };
