@@ -9,15 +9,13 @@ use polyplane_auth::service_account::issuer::{FormerKey, TokenIssuer};
 use polyplane_auth::service_account::verdicts::VerdictCache;
 use polyplane_auth::service_account::{TokenFault, VerifiedToken};
 use polyplane_auth::{KeyGeneration, Purpose, RootSecret};
+use polyplane_batteries::bootstrap::ACCESS_LEVEL;
 use polyplane_ownership::Planes;
 use polyplane_registry::TokenIssuers;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-/// The floor of a shared store from which on tokens are issued. A replica of a lower level would
-/// refuse them.
-const ISSUED_FROM_LEVEL: u32 = 4;
 /// Issuers that are kept. Beyond that those that no plane uses at the moment are made again, which
 /// takes a tenth of a millisecond.
 const ISSUERS_MAX: usize = 4096;
@@ -112,7 +110,7 @@ impl TokenIssuers for PlaneTokens {
         let planes = self.planes.upgrade()?;
         // No replica of an earlier release can be beside the one that has an embedded store.
         let is_alone = planes.store().opened_at().is_some();
-        let may_issue = is_alone || planes.floor().level >= ISSUED_FROM_LEVEL;
+        let may_issue = is_alone || planes.floor().level >= ACCESS_LEVEL;
         may_issue.then(|| self.of_plane(plane))
     }
 
