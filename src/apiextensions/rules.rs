@@ -12,6 +12,7 @@ mod field_path;
 mod view;
 
 pub use field_path::normalized;
+pub use polyplane_cel::is_reserved;
 
 use declaration::{Declaration, escape};
 use polyplane_apimachinery::field_error::{FieldError, Path};

@@ -9,7 +9,7 @@ mod parse;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use duration::{DurationError, duration_text, human_duration, parse_duration};
-pub use parse::TimeError;
+pub use parse::{TimeError, days_in_month};
 
 /// A point in time: seconds since 1970 and nanoseconds, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -193,14 +193,33 @@ impl PlaneAccess {
         credentials: &'a Credentials<'a>,
         by_root: Authentication,
     ) -> Authentication {
+        match self.after_root(by_root) {
+            Ok(judged) => judged,
+            Err((denied, tokens)) => {
+                self.after_token(denied, tokens.authenticate(credentials).await)
+            }
+        }
+    }
+
+    /// Returns the judgement if the root's authenticator decides it alone; otherwise what it
+    /// answered, and the authenticator of the plane's own tokens.
+    fn after_root(
+        &self,
+        by_root: Authentication,
+    ) -> Result<Authentication, (Authentication, &dyn Authenticator)> {
         match (by_root, &self.own.tokens) {
-            (Authentication::User(user), _) => self.enter(&user),
-            (Authentication::Token(_), _) => Authentication::Denied(Denied::NotGranted),
-            (denied, None) => denied,
-            (denied, Some(tokens)) => match tokens.authenticate(credentials).await {
-                Authentication::NoOpinion => denied,
-                judged => self.unless_revoked(judged),
-            },
+            (Authentication::User(user), _) => Ok(self.enter(&user)),
+            (Authentication::Token(_), _) => Ok(Authentication::Denied(Denied::NotGranted)),
+            (denied, None) => Ok(denied),
+            (denied, Some(tokens)) => Err((denied, &**tokens)),
+        }
+    }
+
+    /// Judges what the authenticator of the plane's own tokens answered, after the root's refusal.
+    fn after_token(&self, denied: Authentication, by_token: Authentication) -> Authentication {
+        match by_token {
+            Authentication::NoOpinion => denied,
+            judged => self.unless_revoked(judged),
         }
     }
 
@@ -252,21 +271,21 @@ impl Authenticator for PlaneAccess {
     /// Judges bearer tokens: first those of the root's users, which cost a comparison, then the
     /// plane's own.
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
-        match (self.root.bearer.authenticate(credentials), &self.own.tokens) {
-            (Verdict::Now(Some(Authentication::User(user))), _) => Verdict::now(self.enter(&user)),
-            (Verdict::Now(Some(Authentication::Token(_))), _) => {
-                Verdict::now(Authentication::Denied(Denied::NotGranted))
+        let by_root = match self.root.bearer.authenticate(credentials) {
+            Verdict::Now(Some(by_root)) => by_root,
+            later => {
+                return Verdict::later(async move {
+                    let by_root = later.await;
+                    self.judge(credentials, by_root).await
+                });
             }
-            (Verdict::Now(denied), None) => Verdict::Now(denied),
-            (Verdict::Now(denied), Some(tokens)) => match tokens.authenticate(credentials) {
-                Verdict::Now(Some(Authentication::NoOpinion)) => Verdict::Now(denied),
-                Verdict::Now(Some(judged)) => Verdict::now(self.unless_revoked(judged)),
-                later => Verdict::later(async move { self.unless_revoked(later.await) }),
+        };
+        match self.after_root(by_root) {
+            Ok(judged) => Verdict::now(judged),
+            Err((denied, tokens)) => match tokens.authenticate(credentials) {
+                Verdict::Now(Some(by_token)) => Verdict::now(self.after_token(denied, by_token)),
+                later => Verdict::later(async move { self.after_token(denied, later.await) }),
             },
-            (later, _) => Verdict::later(async move {
-                let by_root = later.await;
-                self.judge(credentials, by_root).await
-            }),
         }
     }
 }

@@ -28,6 +28,35 @@ pub struct Macros {
     pub math: bool,
 }
 
+/// The names that nothing may have.
+const RESERVED: [&str; 17] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+/// The names that the grammar reads as values or as an operator.
+const WORDS: [&str; 4] = ["true", "false", "null", "in"];
+
+/// Returns whether an expression cannot have this as the name of a variable or of a field.
+#[must_use]
+pub fn is_reserved(name: &str) -> bool {
+    RESERVED.contains(&name) || WORDS.contains(&name)
+}
+
 /// What the grammar accepts, and its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Syntax {

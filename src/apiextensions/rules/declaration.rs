@@ -1,7 +1,7 @@
 //! What expressions may say about the values of a schema: their types, and how large they can be.
 
 use polyplane_apimachinery::{Map, Value};
-use polyplane_cel::{Environment, Range, Sizes, Type};
+use polyplane_cel::{Environment, Range, Sizes, Type, is_reserved};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -12,30 +12,6 @@ const NAME_LENGTH_MAX: i64 = 253;
 /// Bytes of a time in JSON.
 const TIME_BYTES_MAX: i64 = 32;
 const DATE_BYTES: i64 = 12;
-
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// The declaration of the values of a schema.
 #[derive(Debug, Clone)]
@@ -289,7 +265,7 @@ pub(crate) fn escape(name: &str) -> Option<String> {
     if name.is_empty() || name.starts_with(|first: char| first.is_ascii_digit()) {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let mut escaped = String::with_capacity(name.len());

@@ -3,6 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
+use polyplane_apimachinery::time::days_in_month;
 use regex::Regex;
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
@@ -307,21 +308,14 @@ fn is_date(text: &str) -> bool {
     let number = |range: std::ops::Range<usize>| {
         let part = bytes.get(range)?;
         let digits = part.iter().all(u8::is_ascii_digit);
-        digits.then(|| std::str::from_utf8(part).ok()?.parse::<u32>().ok())?
+        digits.then(|| std::str::from_utf8(part).ok()?.parse::<i64>().ok())?
     };
     let dashes = bytes.len() == 10 && bytes[4] == b'-' && bytes[7] == b'-';
     let (Some(year), Some(month), Some(day)) = (number(0..4), number(5..7), number(8..10)) else {
         return false;
     };
-    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days = match month {
-        2 if is_leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => 0,
-    };
-    dashes && (1..=days).contains(&day)
+    let is_month = (1..=12).contains(&month);
+    dashes && is_month && (1..=days_in_month(year, month)).contains(&day)
 }
 
 fn is_date_time(text: &str) -> bool {

@@ -201,7 +201,8 @@ impl Reader<'_> {
     }
 }
 
-fn days_in_month(year: i64, month: i64) -> i64 {
+/// Returns how many days a month of the Gregorian calendar has; `month` is 1 to 12.
+pub fn days_in_month(year: i64, month: i64) -> i64 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
         2 => 28,

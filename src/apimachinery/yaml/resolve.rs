@@ -1,5 +1,7 @@
 //! The meaning of a plain scalar in YAML 1.1, as Go's library resolves it.
 
+use crate::time::days_in_month;
+
 /// The meaning of a scalar.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Resolved {
@@ -203,21 +205,13 @@ pub(super) fn is_timestamp(text: &str) -> bool {
 }
 
 fn date_is_real(date: &str) -> bool {
-    let mut parts = date.split('-').map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut parts = date.split('-').map(|part| part.parse::<i64>().unwrap_or(0));
     let (year, month, day) = (
         parts.next().unwrap_or(0),
         parts.next().unwrap_or(0),
         parts.next().unwrap_or(0),
     );
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days = match month {
-        2 if leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        1..=12 => 31,
-        _ => 0,
-    };
-    (1..=days).contains(&day)
+    (1..=12).contains(&month) && (1..=days_in_month(year, month)).contains(&day)
 }
 
 fn clock_is_real(clock: &str) -> bool {

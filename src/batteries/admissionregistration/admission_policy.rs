@@ -11,6 +11,7 @@ use crate::shared::table_cells::{age_cell, count_cell, name_cell};
 use crate::shared::validation::complaints::{Errors, complain, named, one_of, one_of_if_set};
 use crate::shared::validation::conditions::conditions;
 use crate::shared::validation::members::present;
+use polyplane_apiextensions::rules::is_reserved;
 use polyplane_apimachinery::field_error::Bad;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -23,29 +24,6 @@ const ANNOTATIONS_MAX: usize = 20;
 const ANNOTATION_BYTES_MAX: usize = 5 * 1024;
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 const PATCH_TYPES: [&str; 2] = ["ApplyConfiguration", "JSONPatch"];
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// Behaviour of admission policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,7 +166,7 @@ fn validate_variables(errors: &mut Errors, spec: &Value, list: &Path<'_>) {
 fn is_identifier(name: &str) -> bool {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     let digit_first = name.as_bytes().first().is_none_or(u8::is_ascii_digit);
-    name.bytes().all(letter) && !digit_first && !RESERVED.contains(&name)
+    name.bytes().all(letter) && !digit_first && !is_reserved(name)
 }
 
 fn validate_validations(errors: &mut Errors, object: &Value, path: &Path<'_>) {

@@ -12,28 +12,7 @@ use crate::source::Issue;
 use complaints::{FIELD, INDEX, OPERANDS, Place};
 
 use super::lex::{Kind, Token};
-use super::{Builder, Syntax, literal};
-
-/// The names that nothing may have.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+use super::{Builder, RESERVED, Syntax, literal};
 
 /// The error that parsing stopped, because the rest cannot be understood after a complaint.
 struct ParseAborted;

@@ -5,22 +5,11 @@ use std::collections::BTreeSet;
 use polyplane_apimachinery::schema::openapi::Document;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::{Map, Value, json};
+use polyplane_registry::answer::negotiate::{CUSTOM_PATCH_TYPES, PATCH_TYPES};
 
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
 use super::operations::META;
 
-const PATCH_TYPES: &[&str] = &[
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-];
-/// The types of patches of a kind that an object defines.
-const CUSTOM_PATCH_TYPES: &[&str] = &[
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/apply-patch+yaml",
-];
 const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
 const STREAM_TYPES: &[&str] = &[
     "application/json",
@@ -39,8 +28,8 @@ fn words(status: u16) -> &'static str {
 
 fn patch_types(is_custom: bool) -> &'static [&'static str] {
     match is_custom {
-        true => CUSTOM_PATCH_TYPES,
-        false => PATCH_TYPES,
+        true => &CUSTOM_PATCH_TYPES,
+        false => &PATCH_TYPES,
     }
 }
 
