@@ -39,6 +39,9 @@ pub struct EffortArguments {
     /// Watchers in watch-fanout and watch-single
     #[arg(long, default_value_t = 100)]
     pub watchers: u64,
+    /// Send the load as a service account with a token and a role, not as the kubeconfig's user
+    #[arg(long)]
+    pub account: bool,
     /// Seconds of warming up before the first block
     #[arg(long, default_value_t = 1.0)]
     pub warm_up: f64,

@@ -70,6 +70,7 @@ impl BuildsArguments {
                 program: program.clone(),
                 commit: None,
                 store: self.store.clone(),
+                options: Vec::new(),
             },
         };
         build.commit = self.a_commit.clone().or(build.commit);
@@ -84,6 +85,7 @@ impl BuildsArguments {
                 program: program.clone(),
                 commit: None,
                 store,
+                options: Vec::new(),
             },
         };
         build.commit = self.b_commit.clone().or(build.commit);
@@ -96,7 +98,7 @@ impl BuildsArguments {
         let mut chosen = self.scenarios.clone();
         if chosen.is_empty() {
             chosen = Scenario::of_one_plane();
-            chosen.retain(|scenario| !scenario.applies());
+            chosen.retain(|scenario| !scenario.is_new());
             chosen.push(Scenario::CreatePlane);
         }
         chosen.sort_unstable();

@@ -44,7 +44,10 @@ pub async fn prepare_and_run(
 ) -> Result<Vec<Vec<Block>>> {
     let mut connected = Vec::new();
     for target in targets {
-        let target = target.reconnected().await?;
+        let mut target = target.reconnected().await?;
+        if plan.effort.account {
+            target = target.as_account().await?;
+        }
         let prepared = scenario.prepare(&target, &plan.effort.effort()).await?;
         connected.push((prepared, target));
     }

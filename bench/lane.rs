@@ -125,6 +125,20 @@ impl Lane {
         Ok(bytes)
     }
 
+    /// Creates an object that an earlier run may have left.
+    ///
+    /// # Errors
+    /// Returns an error if the connection breaks, or the server refuses the object.
+    pub async fn create(&self, collection: &str, object: Bytes) -> Result<()> {
+        let request = self.request(Method::POST, collection, Content::Json(object))?;
+        let (status, body) = self.start(request).await?;
+        if !status.is_success() && status != StatusCode::CONFLICT {
+            let text = body.collect().await?.to_bytes();
+            bail!("{collection}: {status}: {}", String::from_utf8_lossy(&text));
+        }
+        Ok(())
+    }
+
     /// Sends a request and returns the body of the answer; for preparations.
     ///
     /// # Errors

@@ -4,13 +4,16 @@
 //! a plane and the reference are measured with the same instrument. README.md says how to read the
 //! results.
 
+mod account;
 mod against_bare;
 mod against_etcd;
 mod arguments;
+mod audit;
 mod bare;
 mod builds;
 mod cold_start;
 mod compare;
+mod custom;
 mod disk;
 mod forward;
 mod hand_off;
@@ -18,6 +21,7 @@ mod interleave;
 mod lane;
 mod load;
 mod memory_by_object;
+mod objects;
 mod owned;
 mod planes;
 mod proc;
@@ -93,6 +97,14 @@ enum Command {
     },
     /// What a create costs the server on etcd, beyond a bare client of etcd and an embedded store
     AgainstEtcd {
+        /// Blocks on each side
+        #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        #[command(flatten)]
+        effort: EffortArguments,
+    },
+    /// What a line of the audit log adds to a request
+    Audit {
         /// Blocks on each side
         #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
@@ -255,6 +267,7 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         Command::AgainstEtcd { rounds, effort } => {
             against_etcd::against_etcd(rounds, &effort).await
         }
+        Command::Audit { rounds, effort } => audit::audit(rounds, &effort).await,
         Command::Table { arguments } => table::table(&arguments),
         Command::CreatePlane { server, count } => {
             planes::create_plane(&open(&server).await?, count, format).await

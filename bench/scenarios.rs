@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use clap::ValueEnum;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt;
@@ -18,8 +17,10 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::custom;
 use crate::lane::{Content, Lane};
 use crate::load::{Load, Maker, Outcome, Pace, Turn};
+use crate::objects::{Objects, changed_config_map, now_nanos, stamp};
 use crate::owned;
 use crate::planes;
 use crate::report::{Block, Latencies};
@@ -36,9 +37,6 @@ const STRAGGLERS: Duration = Duration::from_secs(20);
 const EMPTYING: Duration = Duration::from_secs(30);
 /// Changes a second in `watch-single`: few enough that each event finds its watchers asleep.
 const SINGLE_PER_SECOND: f64 = 100.0;
-/// Bytes of data in each object, which makes about 1.2 KB as JSON.
-const DATA_BYTES: usize = 900;
-
 /// A load on one plane, or on the root plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Scenario {
@@ -72,6 +70,14 @@ pub enum Scenario {
     PutDeployment,
     /// A merge patch of forty fields of such a Deployment's status, durable
     PatchStatus,
+    /// One object of 1.1 KB of a custom kind with twenty rules, out of a thousand
+    GetCustom,
+    /// A new object of that kind, durable
+    CreateCustom,
+    /// A merge patch of one field of an object of that kind, durable
+    PatchCustom,
+    /// A server-side apply that changes one field of an object of that kind, durable
+    ApplyCustom,
     /// A new plane until it is Ready, one at a time; on the root plane only
     CreatePlane,
 }
@@ -117,6 +123,10 @@ impl Scenario {
             Self::PatchDeployment => "patch-deployment",
             Self::PutDeployment => "put-deployment",
             Self::PatchStatus => "patch-status",
+            Self::GetCustom => "get-custom",
+            Self::CreateCustom => "create-custom",
+            Self::PatchCustom => "patch-custom",
+            Self::ApplyCustom => "apply-custom",
             Self::CreatePlane => "create-plane",
         }
     }
@@ -128,19 +138,29 @@ impl Scenario {
             .collect()
     }
 
-    /// Returns true if the scenario applies server-side, which older releases refuse.
-    pub fn applies(self) -> bool {
-        matches!(self, Self::Apply | Self::ApplyDeployment)
+    /// Returns true if the scenario applies server-side.
+    fn applies(self) -> bool {
+        matches!(
+            self,
+            Self::Apply | Self::ApplyDeployment | Self::ApplyCustom
+        )
     }
 
-    /// Returns true if the objects of the scenario are Deployments.
-    fn is_of_deployments(self) -> bool {
+    /// Returns true if releases before server-side apply and custom kinds refuse the scenario.
+    pub fn is_new(self) -> bool {
+        self.applies() || self.objects() == Objects::Widgets
+    }
+
+    fn objects(self) -> Objects {
         match self {
             Self::ApplyDeployment
             | Self::CreateDeployment
             | Self::PatchDeployment
             | Self::PutDeployment
-            | Self::PatchStatus => true,
+            | Self::PatchStatus => Objects::Deployments,
+            Self::GetCustom | Self::CreateCustom | Self::PatchCustom | Self::ApplyCustom => {
+                Objects::Widgets
+            }
             Self::Get
             | Self::List
             | Self::Create
@@ -151,7 +171,7 @@ impl Scenario {
             | Self::CreateAlone
             | Self::PatchAlone
             | Self::Apply
-            | Self::CreatePlane => false,
+            | Self::CreatePlane => Objects::ConfigMaps,
         }
     }
 
@@ -182,7 +202,11 @@ impl Scenario {
             | Self::CreateDeployment
             | Self::PatchDeployment
             | Self::PutDeployment
-            | Self::PatchStatus => *effort,
+            | Self::PatchStatus
+            | Self::GetCustom
+            | Self::CreateCustom
+            | Self::PatchCustom
+            | Self::ApplyCustom => *effort,
         }
     }
 
@@ -193,10 +217,7 @@ impl Scenario {
     pub async fn prepare(self, target: &Target, effort: &Effort) -> Result<Prepared> {
         let unique = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() % 1_000_000_000_000;
         let namespace = format!("bench-{}-{unique}", self.name());
-        let collection = match self.is_of_deployments() {
-            true => format!("/apis/apps/v1/namespaces/{namespace}/deployments"),
-            false => format!("/api/v1/namespaces/{namespace}/configmaps"),
-        };
+        let collection = self.objects().collection(&namespace);
         let prepared = Prepared {
             scenario: self,
             collection,
@@ -221,13 +242,17 @@ impl Prepared {
             Content::Json(body.into()),
         )
         .await?;
+        if self.scenario.objects() == Objects::Widgets {
+            custom::define(lane).await?;
+        }
         let objects = match self.scenario {
-            Scenario::Get => GET_OBJECTS,
+            Scenario::Get | Scenario::GetCustom => GET_OBJECTS,
             Scenario::List => LIST_OBJECTS,
             Scenario::Create
             | Scenario::CreateAlone
             | Scenario::CreatePlane
-            | Scenario::CreateDeployment => 0,
+            | Scenario::CreateDeployment
+            | Scenario::CreateCustom => 0,
             Scenario::Apply
             | Scenario::ApplyDeployment
             | Scenario::PatchDeployment
@@ -240,10 +265,12 @@ impl Prepared {
             | Scenario::Put
             | Scenario::WatchFanout
             | Scenario::WatchSingle
-            | Scenario::PatchAlone => self.scenario.effort(effort).streams,
+            | Scenario::PatchAlone
+            | Scenario::PatchCustom
+            | Scenario::ApplyCustom => self.scenario.effort(effort).streams,
         };
         for index in 0..objects {
-            let object = object(&format!("o-{index}"));
+            let object = self.scenario.objects().new(&format!("o-{index}"));
             lane.call(Method::POST, &self.collection, Content::Json(object))
                 .await?;
         }
@@ -254,13 +281,13 @@ impl Prepared {
     async fn fill_owned(&self, lane: &Lane, streams: u64) -> Result<()> {
         for index in 0..streams {
             let name = format!("o-{index}");
-            match self.scenario.is_of_deployments() {
-                true => {
+            match self.scenario.objects() {
+                Objects::Deployments => {
                     let scaled = !self.scenario.applies();
                     owned::create_deployment(lane, &self.collection, &name, scaled).await?;
                 }
-                false => {
-                    let object = object(&name);
+                objects => {
+                    let object = objects.new(&name);
                     owned::create_config_map(lane, &self.collection, &name, object).await?;
                 }
             }
@@ -330,13 +357,14 @@ impl Prepared {
     fn load(&self, effort: &Effort) -> Load {
         let collection = self.collection.clone();
         let expected = match self.scenario {
-            Scenario::Create | Scenario::CreateAlone | Scenario::CreateDeployment => {
-                StatusCode::CREATED
-            }
+            Scenario::Create
+            | Scenario::CreateAlone
+            | Scenario::CreateDeployment
+            | Scenario::CreateCustom => StatusCode::CREATED,
             _ => StatusCode::OK,
         };
         let maker: Maker = match self.scenario {
-            Scenario::Get => Arc::new(move |lane: &Lane, turn: Turn| {
+            Scenario::Get | Scenario::GetCustom => Arc::new(move |lane: &Lane, turn: Turn| {
                 let index = scattered(turn) % GET_OBJECTS;
                 lane.request(
                     Method::GET,
@@ -352,21 +380,18 @@ impl Prepared {
             Scenario::Create
             | Scenario::CreateAlone
             | Scenario::CreatePlane
-            | Scenario::CreateDeployment => {
-                let make = match self.scenario.is_of_deployments() {
-                    true => |name: &str| owned::deployment(name, 0),
-                    false => object,
-                };
-                creates(collection, make)
-            }
+            | Scenario::CreateDeployment
+            | Scenario::CreateCustom => creates(collection, self.scenario.objects()),
             Scenario::Apply
             | Scenario::ApplyDeployment
             | Scenario::PatchDeployment
             | Scenario::PutDeployment
-            | Scenario::PatchStatus => self.owned_writes(),
+            | Scenario::PatchStatus
+            | Scenario::PatchCustom
+            | Scenario::ApplyCustom => self.owned_writes(),
             Scenario::Put => Arc::new(move |lane: &Lane, turn: Turn| {
                 let name = format!("o-{}", turn.stream);
-                let content = Content::Json(changed_object(&name, turn.count));
+                let content = Content::Json(changed_config_map(&name, turn.count));
                 lane.request(Method::PUT, &format!("{collection}/{name}"), content)
             }),
             Scenario::Patch
@@ -386,7 +411,7 @@ impl Prepared {
         }
     }
 
-    /// Returns the writes to objects with three managers.
+    /// Returns the writes to objects whose managers have names.
     fn owned_writes(&self) -> Maker {
         let (scenario, collection) = (self.scenario, self.collection.clone());
         Arc::new(move |lane: &Lane, turn: Turn| {
@@ -408,6 +433,14 @@ impl Prepared {
                 Scenario::PatchStatus => {
                     let content = Content::MergePatch(owned::status(mark));
                     (Method::PATCH, owned::REPORTER, content)
+                }
+                Scenario::PatchCustom => {
+                    let content = Content::MergePatch(custom::patch(mark));
+                    (Method::PATCH, owned::SCALER, content)
+                }
+                Scenario::ApplyCustom => {
+                    let content = Content::Apply(custom::applied(&name, mark));
+                    (Method::PATCH, owned::APPLIER, content)
                 }
                 _ => {
                     let content = Content::Apply(owned::applied_config_map(&name, mark));
@@ -479,14 +512,14 @@ impl Prepared {
 }
 
 /// Returns creations of objects that have names of their own.
-fn creates(collection: String, make: fn(&str) -> Bytes) -> Maker {
+fn creates(collection: String, objects: Objects) -> Maker {
     let run = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let run = run.as_nanos() % 1_000_000_000_000;
     Arc::new(move |lane: &Lane, turn: Turn| {
         let name = format!("c-{run}-{}-{}", turn.stream, turn.count);
-        lane.request(Method::POST, &collection, Content::Json(make(&name)))
+        lane.request(Method::POST, &collection, Content::Json(objects.new(&name)))
     })
 }
 
@@ -533,37 +566,6 @@ async fn follow(mut body: Incoming, mut wanted: watch::Receiver<u64>) -> (Latenc
     (latencies, bytes)
 }
 
-fn object(name: &str) -> Bytes {
-    let data = "x".repeat(DATA_BYTES);
-    let text = format!(
-        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"bench":"1"}}}},"data":{{"text":"{data}"}}}}"#
-    );
-    Bytes::from(text)
-}
-
-/// Returns an object that differs from the one before: a server may skip a write that changes
-/// nothing. It has no version, so nothing refuses it.
-fn changed_object(name: &str, count: u64) -> Bytes {
-    let count = format!("{count:020}-{:020}", now_nanos());
-    let data = "x".repeat(DATA_BYTES - count.len());
-    let text = format!(
-        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}","labels":{{"bench":"1"}}}},"data":{{"text":"{count}{data}"}}}}"#
-    );
-    Bytes::from(text)
-}
-
-/// Returns a patch that contains the present time.
-fn stamp() -> Bytes {
-    Bytes::from(format!(r#"{{"data":{{"stamp":"{:020}"}}}}"#, now_nanos()))
-}
-
-fn now_nanos() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Spreads turns evenly over objects without a random generator (a step of splitmix64).
 fn scattered(turn: Turn) -> u64 {
     let mixed = (turn.stream << 32 | turn.count).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -575,23 +577,6 @@ fn scattered(turn: Turn) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn objects_are_json_of_the_promised_size() {
-        let object = object("o-1");
-        let value: Value = serde_json::from_slice(&object).expect("JSON");
-        assert_eq!(value["metadata"]["name"], "o-1");
-        assert!((1000..1200).contains(&object.len()));
-        assert!(serde_json::from_slice::<Value>(&stamp()).is_ok());
-    }
-
-    #[test]
-    fn each_put_changes_the_object_and_not_its_size() {
-        let (one, two) = (changed_object("o-1", 1), changed_object("o-1", 2));
-        assert_ne!(one, two);
-        assert_eq!(one.len(), object("o-1").len());
-        assert!(serde_json::from_slice::<Value>(&one).is_ok());
-    }
 
     #[test]
     fn a_lone_client_is_alone_whatever_was_asked_for() {

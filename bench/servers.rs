@@ -47,6 +47,8 @@ pub struct Build {
     /// `etcd` starts `serve` on an etcd of its own. Any other text is for `up --store`, and `{dir}`
     /// in it stands for the server's folder. Absent: `up` with its default.
     pub store: Option<String>,
+    /// Further arguments of `up`.
+    pub options: Vec<String>,
 }
 
 impl Build {
@@ -60,6 +62,7 @@ impl Build {
             program,
             commit: Some(commit),
             store,
+            options: Vec::new(),
         })
     }
 
@@ -72,6 +75,7 @@ impl Build {
             program: program::current()?,
             commit: None,
             store,
+            options: Vec::new(),
         })
     }
 
@@ -139,15 +143,19 @@ impl Server {
     pub async fn start(label: &str, build: &Build, plane: Plane) -> Result<Self> {
         match build.store.as_deref() {
             Some("etcd") => Self::on_etcd(label, &build.program, plane).await,
-            store => Self::up(label, &build.program, store, plane).await,
+            _ => Self::up(label, build, plane).await,
         }
     }
 
-    async fn up(label: &str, program: &Path, store: Option<&str>, plane: Plane) -> Result<Self> {
+    async fn up(label: &str, build: &Build, plane: Plane) -> Result<Self> {
         let folder = tempfile::tempdir()?;
+        let store = build.store.as_ref();
         let store = store.map(|text| text.replace("{dir}", &folder.path().to_string_lossy()));
-        let options: Vec<&str> = store.iter().flat_map(|store| ["--store", store]).collect();
-        let up = Up::start_program(program, folder.path(), &options).await?;
+        let options = store.iter().flat_map(|store| ["--store", store.as_str()]);
+        let options: Vec<&str> = options
+            .chain(build.options.iter().map(String::as_str))
+            .collect();
+        let up = Up::start_program(&build.program, folder.path(), &options).await?;
         let pid = up.pid()?;
         let place = |context: &str| Place {
             kubeconfig: up.kubeconfig.clone(),
