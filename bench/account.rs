@@ -26,7 +26,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns an error if the server refuses one of the objects, or the token.
-    pub async fn as_account(self) -> Result<Self> {
+    pub async fn as_account(&self) -> Result<Self> {
         let lane = self.lane();
         let accounts = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
         let metadata = json!({"name": NAME});

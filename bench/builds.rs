@@ -98,7 +98,7 @@ impl BuildsArguments {
         let mut chosen = self.scenarios.clone();
         if chosen.is_empty() {
             chosen = Scenario::of_one_plane();
-            chosen.retain(|scenario| !scenario.is_new());
+            chosen.retain(|scenario| !scenario.is_recent());
             chosen.push(Scenario::CreatePlane);
         }
         chosen.sort_unstable();

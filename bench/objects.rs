@@ -35,7 +35,7 @@ impl Objects {
     }
 
     /// Returns a new one.
-    pub fn new(self, name: &str) -> Bytes {
+    pub fn body(self, name: &str) -> Bytes {
         match self {
             Self::ConfigMaps => config_map(name),
             Self::Deployments => owned::deployment(name, 0),

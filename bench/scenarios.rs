@@ -147,7 +147,7 @@ impl Scenario {
     }
 
     /// Returns true if releases before server-side apply and custom kinds refuse the scenario.
-    pub fn is_new(self) -> bool {
+    pub fn is_recent(self) -> bool {
         self.applies() || self.objects() == Objects::Widgets
     }
 
@@ -270,7 +270,7 @@ impl Prepared {
             | Scenario::ApplyCustom => self.scenario.effort(effort).streams,
         };
         for index in 0..objects {
-            let object = self.scenario.objects().new(&format!("o-{index}"));
+            let object = self.scenario.objects().body(&format!("o-{index}"));
             lane.call(Method::POST, &self.collection, Content::Json(object))
                 .await?;
         }
@@ -287,7 +287,7 @@ impl Prepared {
                     owned::create_deployment(lane, &self.collection, &name, scaled).await?;
                 }
                 objects => {
-                    let object = objects.new(&name);
+                    let object = objects.body(&name);
                     owned::create_config_map(lane, &self.collection, &name, object).await?;
                 }
             }
@@ -519,7 +519,11 @@ fn creates(collection: String, objects: Objects) -> Maker {
     let run = run.as_nanos() % 1_000_000_000_000;
     Arc::new(move |lane: &Lane, turn: Turn| {
         let name = format!("c-{run}-{}-{}", turn.stream, turn.count);
-        lane.request(Method::POST, &collection, Content::Json(objects.new(&name)))
+        lane.request(
+            Method::POST,
+            &collection,
+            Content::Json(objects.body(&name)),
+        )
     })
 }
 
