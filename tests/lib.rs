@@ -31,4 +31,5 @@ pub mod run;
 pub mod scenario;
 pub mod sequences;
 pub mod session;
+pub mod site;
 pub mod symbols;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use h2::SendStream;
 use h2::client::ResponseFuture;
@@ -25,6 +25,7 @@ use polyplane_tests::programs::{ask, create_plane, delete_plane, polyplane};
 use polyplane_tests::ring::judged::number;
 use polyplane_tests::ring::replica::at_address;
 use polyplane_tests::ring::setup::{Ring, Wish};
+use polyplane_tests::site::{move_to, owner};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::{JoinHandle, JoinSet};
@@ -41,7 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MEMORY_BYTES_MAX: u64 = 150 << 20;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const CONTROL_PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
-const MERGE_PATCH: &str = "application/merge-patch+json";
 
 /// The requests of one connection, with the streams that keep them open.
 struct Strangers {
@@ -386,34 +386,6 @@ async fn clean(planes: &[&Endpoint]) -> Result<()> {
         ensure!(removed.status == 200, "{removed:?}");
     }
     Ok(())
-}
-
-/// Makes a replica take a plane and waits until it has.
-async fn move_to(root: &Client, plane: &str, replica: &str) -> Result<()> {
-    let pin = json!({"spec": {"placement": {"replica": replica}}}).to_string();
-    let path = format!("{CONTROL_PLANES}/{plane}");
-    let pinned = root.typed(Method::PATCH, &path, MERGE_PATCH, pin).await?;
-    ensure!(pinned.status == 200, "{pinned:?}");
-    let inside = format!("/clusters/{plane}{CONFIG_MAPS}");
-    let began = Instant::now();
-    loop {
-        // A request, because a plane that sleeps has no owner.
-        let woken = root.get(&inside).await?;
-        ensure!(woken.status == 200, "{woken:?}");
-        if owner(root, plane).await? == replica {
-            return Ok(());
-        }
-        if began.elapsed() > PATIENCE {
-            bail!("{replica} does not get {plane}");
-        }
-        sleep(Duration::from_millis(10)).await;
-    }
-}
-
-async fn owner(root: &Client, plane: &str) -> Result<String> {
-    let seen = root.get(&format!("/polyplane/locate/{plane}")).await?;
-    ensure!(seen.status == 200, "{seen:?}");
-    Ok(seen.body["owner"].as_str().unwrap_or_default().to_owned())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,85 +1,20 @@
 //! Users of a control plane's own: what their certificates are worth, where, and how they end.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::Method;
-use polyplane_tests::client::{Client, Reply};
+use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::Endpoint;
-use polyplane_tests::kubectl::Kubectl;
-use polyplane_tests::process::Up;
 use polyplane_tests::programs::{create_plane, remove_plane};
+use polyplane_tests::site::{Site, admitted, endpoint, get, refused};
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
 const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 const AUTHENTICATION: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
-
-/// A server, its administrator's kubectl, and a folder for kubeconfigs.
-struct Site {
-    server: Up,
-    root: Endpoint,
-    kubectl: Kubectl,
-    folder: tempfile::TempDir,
-}
-
-impl Site {
-    async fn start(options: &[&str]) -> Result<Self> {
-        let folder = tempfile::tempdir()?;
-        let server = Up::start(&folder.path().join("data"), options).await?;
-        let bin = folder.path().join("data/bin");
-        let kubectl = Kubectl::find(&server.kubeconfig, folder.path(), &bin)?;
-        Ok(Self {
-            root: server.root()?,
-            server,
-            kubectl,
-            folder,
-        })
-    }
-
-    /// Runs `kubectl plane kubeconfig` and keeps what it prints.
-    fn kubeconfig(&self, file: &str, arguments: &[&str]) -> Result<PathBuf> {
-        let text = self
-            .kubectl
-            .ok(&[&["plane", "kubeconfig"], arguments].concat())?;
-        let path = self.folder.path().join(file);
-        std::fs::write(&path, text)?;
-        Ok(path)
-    }
-
-    fn admin_of(&self, plane: &str) -> Result<PathBuf> {
-        self.kubeconfig(&format!("{plane}.admin"), &[plane, "--admin"])
-    }
-
-    async fn change_access(&self, plane: &str, access: Value) -> Result<Reply> {
-        let root = Client::open(&self.root).await?;
-        let body = json!({"spec": {"access": access}}).to_string();
-        let kind = "application/merge-patch+json";
-        root.typed(Method::PATCH, &format!("{PLANES}/{plane}"), kind, body)
-            .await
-    }
-}
-
-async fn get(endpoint: &Endpoint, path: &str) -> Result<Reply> {
-    Client::open(endpoint).await?.get(path).await
-}
-
-async fn admitted(endpoint: &Endpoint) -> Result<()> {
-    get(endpoint, NAMESPACES).await?.expect(200).map(drop)
-}
-
-async fn refused(endpoint: &Endpoint) -> Result<()> {
-    get(endpoint, NAMESPACES)
-        .await?
-        .refuses(401, "Unauthorized")
-}
-
-fn endpoint(path: &Path) -> Result<Endpoint> {
-    Endpoint::from_kubeconfig(path, None)
-}
 
 /// Returns a kubeconfig whose client shows these certificates behind its own.
 fn with_intermediates(path: &Path, intermediates: &[&str]) -> Result<Endpoint> {

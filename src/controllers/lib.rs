@@ -11,7 +11,8 @@
 //! Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
 //! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
 //! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
-//! whether their priority level exists; `layers` steps planes of an older layer to this
+//! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
+//! the plane's clients; `layers` steps planes of an older layer to this
 //! program's once the store's floor allows it. `work` queues and runs them, so it names each of
 //! them, and they use its types.
 //!
@@ -19,6 +20,7 @@
 //! commit to the plane itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here
 //! knows HTTP.
 
+mod authentication_cas;
 mod client;
 mod control_planes;
 mod definitions;

@@ -3,8 +3,8 @@
 
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{
-    control_planes, definitions, flow_schemas, layers, namespaces, protection, quotas, restore,
-    roles, token_secrets,
+    authentication_cas, control_planes, definitions, flow_schemas, layers, namespaces, protection,
+    quotas, restore, roles, token_secrets,
 };
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
@@ -58,6 +58,8 @@ pub(crate) enum WorkItem {
     Quotas(Str),
     /// Write whether the priority levels of flow schemas exist.
     FlowSchemas,
+    /// Show the CAs that the plane accepts now.
+    AuthenticationCas,
     /// Let a deleted storage object go that is not in use any more.
     Protected(Key),
     /// Fill a Secret for a token, or delete it.
@@ -79,6 +81,7 @@ impl WorkItem {
             Self::NamespaceContent(_)
             | Self::Bootstrap(_)
             | Self::FlowSchemas
+            | Self::AuthenticationCas
             | Self::Definition(_)
             | Self::ControlPlane(_)
             | Self::Layer
@@ -186,6 +189,11 @@ impl Reconcilers {
         for namespace in restore::incomplete(tenant) {
             self.add(tenant, WorkItem::NamespaceContent(namespace));
         }
+    }
+
+    /// Lets a plane that is awake show its new keys. A plane that wakes later shows them by itself.
+    pub fn keys_changed(self: &Arc<Self>, tenant: &Tenant) {
+        self.add(tenant, WorkItem::AuthenticationCas);
     }
 
     /// Searches a plane that was just loaded for pending work.
@@ -308,11 +316,15 @@ impl Reconcilers {
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
             WorkItem::Quotas(namespace) => quotas::count(context, tenant, namespace).await,
             WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
+            WorkItem::AuthenticationCas => authentication_cas::publish(context, tenant).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::Survey => {
+                if authentication_cas::is_own(tenant) {
+                    self.add(tenant, WorkItem::AuthenticationCas);
+                }
                 if roles::are_stale(tenant) {
                     self.add(tenant, WorkItem::Aggregation);
                 }
@@ -373,6 +385,9 @@ impl Observer for WriteObserver {
         }
         for name in definitions::touched(tenant, row, object, gone) {
             self.0.add(tenant, WorkItem::Definition(name));
+        }
+        if authentication_cas::is_subject(key) {
+            self.0.add(tenant, WorkItem::AuthenticationCas);
         }
         if let Some(namespace) = quotas::touched(tenant, key) {
             self.0.add(tenant, WorkItem::Quotas(namespace.into()));

@@ -30,8 +30,8 @@ use tokio_util::sync::CancellationToken;
 /// store.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Changes of switches that wait for a slow receiver. One that lags further looks at all planes.
-const SWITCHES_MAX: usize = 256;
+/// Changes of one sort that wait for a slow receiver. One that lags further looks at all planes.
+const CHANGES_MAX: usize = 256;
 /// Number of different accesses up to which none are swept out. Fewer would sweep for nearly every
 /// row of a small directory.
 const SWEPT_MIN: usize = 64;
@@ -90,6 +90,11 @@ impl DirectoryEntry {
     pub fn created(&self) -> Revision {
         self.created
     }
+
+    /// Returns whether the same users may use this plane as that of `other`, which is the same one.
+    fn admits_as(&self, other: &Self) -> bool {
+        self.id == other.id && self.access == other.access && self.deleting == other.deleting
+    }
 }
 
 /// The reason why the directory cannot be read.
@@ -137,6 +142,8 @@ pub struct Directory {
     pins: watch::Sender<u64>,
     /// The ids of known planes whose switches change.
     switches: broadcast::Sender<Str>,
+    /// The ids of known planes that other users may use from now on, or nobody.
+    accesses: broadcast::Sender<Str>,
     failure: Mutex<Option<String>>,
     /// True if some row was skipped because it could not be decoded.
     skipped: AtomicBool,
@@ -164,7 +171,8 @@ impl Directory {
             reached: watch::Sender::new(Revision(0)),
             changes: watch::Sender::new(0),
             pins: watch::Sender::new(0),
-            switches: broadcast::Sender::new(SWITCHES_MAX),
+            switches: broadcast::Sender::new(CHANGES_MAX),
+            accesses: broadcast::Sender::new(CHANGES_MAX),
             failure: Mutex::new(None),
             skipped: AtomicBool::new(false),
         });
@@ -237,6 +245,13 @@ impl Directory {
     #[must_use]
     pub fn switch_changes(&self) -> broadcast::Receiver<Str> {
         self.switches.subscribe()
+    }
+
+    /// Returns a receiver of the ids of planes whose access changes, or that are deleted. A receiver
+    /// that lags has to look at all planes.
+    #[must_use]
+    pub fn access_changes(&self) -> broadcast::Receiver<Str> {
+        self.accesses.subscribe()
     }
 
     /// Returns the reason why the directory does not follow the store at the moment, if it does
@@ -351,8 +366,12 @@ impl Directory {
         self.advance(at);
         self.notify();
         self.notify_pins();
+        // Without a receiver nobody has to know.
         for earlier in earlier.by_id.values() {
             let now = self.by_id(&earlier.id);
+            if now.as_ref().is_none_or(|now| !now.admits_as(earlier)) {
+                drop(self.accesses.send(earlier.id.clone()));
+            }
             if now.is_some_and(|now| now.switches != earlier.switches) {
                 drop(self.switches.send(earlier.id.clone()));
             }
@@ -362,7 +381,11 @@ impl Directory {
 
     fn apply(&self, event: &StoreEvent) {
         let Some(value) = &event.value else {
-            return self.rows.write().remove(name_of(&event.key));
+            let removed = self.rows.write().remove(name_of(&event.key));
+            if let Some(removed) = removed {
+                drop(self.accesses.send(removed.id.clone()));
+            }
+            return;
         };
         match self.entry(&event.key, value, event.revision, None) {
             Ok(Some((entry, layer))) => {
@@ -371,9 +394,12 @@ impl Directory {
                 if changed.pin {
                     self.notify_pins();
                 }
+                // Without a receiver nobody has to know.
                 if changed.switches {
-                    // Without a receiver nobody has to know.
                     drop(self.switches.send(id));
+                }
+                if let Some(id) = changed.access_of {
+                    drop(self.accesses.send(id));
                 }
             }
             Ok(None) => self.skipped.store(true, Ordering::Release),
@@ -425,6 +451,8 @@ impl Directory {
 struct Changed {
     pin: bool,
     switches: bool,
+    /// The plane that the name meant before, if other users may use it now.
+    access_of: Option<Str>,
 }
 
 impl Rows {
@@ -444,9 +472,16 @@ impl Rows {
         let changed = Changed {
             pin: known.is_some_and(|known| known.pin != entry.pin),
             switches: known.is_some_and(|known| known.switches != entry.switches),
+            access_of: None,
         };
-        self.remove(&entry.name);
+        let earlier = self.remove(&entry.name);
         let entry = Arc::new(entry);
+        let changed = Changed {
+            access_of: earlier
+                .filter(|earlier| !entry.admits_as(earlier))
+                .map(|earlier| earlier.id.clone()),
+            ..changed
+        };
         self.by_id.insert(entry.id.clone(), Arc::clone(&entry));
         self.by_name.insert(entry.name.clone(), entry);
         changed
@@ -461,10 +496,10 @@ impl Rows {
         self.accesses.insert(Arc::clone(access));
     }
 
-    fn remove(&mut self, name: &str) {
-        if let Some(old) = self.by_name.remove(name) {
-            self.by_id.remove(&old.id);
-        }
+    fn remove(&mut self, name: &str) -> Option<Arc<DirectoryEntry>> {
+        let earlier = self.by_name.remove(name)?;
+        self.by_id.remove(&earlier.id);
+        Some(earlier)
     }
 }
 

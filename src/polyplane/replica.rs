@@ -7,6 +7,7 @@ pub mod access_change;
 pub mod backend;
 pub mod credentials;
 pub mod fences;
+pub mod follow_access;
 pub mod metrics;
 pub mod plane_directory;
 pub mod plane_tokens;
@@ -17,6 +18,7 @@ use crate::replica::access::{Access, MetricsFile, accepted, accepted_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
+use crate::replica::follow_access::FollowAccess;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_tokens::{AcceptedKeys, PlaneTokens};
 use crate::replica::root_secret::SharedSecret;
@@ -140,10 +142,7 @@ impl Replica {
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
-        let access = match tokens {
-            Some(tokens) => access.with_tokens(tokens),
-            None => access,
-        };
+        let access = access.with_tokens(tokens);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
@@ -172,6 +171,8 @@ impl Replica {
             }));
         }
         let mut server = setup.config.build(Arc::new(backend), setup.listeners);
+        // Before anybody can open a watch, so that no change is missed.
+        tokio::spawn(FollowAccess::new(&shared, server.watch_guard()).run(stop.clone()));
         let peers = server.serve_peers();
         directory.planes.ring().join().await.context(CANNOT_JOIN)?;
         Ok(Self {
@@ -347,13 +348,17 @@ async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken
     }
 }
 
-/// Lets awake planes step to this program's layer once the store's floor allows it. A plane that
-/// wakes later is checked when it wakes.
+/// Lets awake planes step to this program's layer once the store's floor allows it, and show once
+/// replaced keys are accepted no longer. A plane that wakes later is checked when it wakes.
 async fn follow_floor(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut floor = shared.directory.planes.floor_changes();
     loop {
         for tenant in shared.directory.tenants_awake() {
             shared.reconcilers.check_layer(&tenant);
+            // The time for which replaced keys are accepted may have ended.
+            if shared.directory.has_replaced_keys(tenant.plane.id()) {
+                shared.reconcilers.keys_changed(&tenant);
+            }
         }
         tokio::select! {
             // First: a stopping replica starts no step.

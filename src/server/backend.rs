@@ -131,6 +131,12 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns the immutable id, by which replicas name the plane to each other.
     fn id(&self) -> &str;
 
+    /// Returns whether this is still what the directory says about who may use the plane. Reads memory
+    /// only.
+    fn is_current(&self) -> bool {
+        true
+    }
+
     /// Returns which replica answers for the plane. Reads memory only.
     fn location(&self) -> Location;
 

@@ -105,6 +105,7 @@ impl Connection {
             remote: self.remote.clone(),
             time_left: None,
             resumed: false,
+            plane: None,
         }
     }
 
@@ -159,6 +160,7 @@ pub(crate) async fn serve(
     let caller = Arc::new(Caller {
         connection,
         origin: Origin::Client,
+        plane: None,
     });
     let served = if is_h2 {
         serve_h2(&state, &open, caller, stream).await

@@ -52,3 +52,4 @@ pub use peer::{PeerLimits, Peering};
 pub use request::limits::Limits;
 pub use request::route::PlaneReference;
 pub use server::{PeerService, Server, StopHandle, Stopped};
+pub use watch::open_watches::WatchGuard;

@@ -32,6 +32,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode};
+use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_registry::Verb;
 
@@ -58,12 +59,15 @@ use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::server_state::ServerState;
+use crate::watch::open_watches::OpenWatchEntry;
 use crate::watch::record::WatchForm;
 
 /// The sender of a request.
 pub(crate) struct Caller {
     pub connection: Arc<Connection>,
     pub origin: Origin,
+    /// The id of the plane that the peer means, unless its release is too old to name it.
+    pub plane: Option<HeaderValue>,
 }
 
 /// The way by which a request arrived.
@@ -118,14 +122,27 @@ pub(crate) async fn serve(
     finish(&state, &parts.method, audit_id, reply)
 }
 
-/// Resumes a watch after the version that the query of `parts` names.
+/// A watch that goes on after the version that its query names.
+pub(crate) struct ResumedWatch {
+    /// The head of the request.
+    pub parts: Parts,
+    /// The id of the plane in which the watch began.
+    pub plane: Str,
+    pub audit_id: HeaderValue,
+}
+
+/// Resumes a watch.
 pub(crate) async fn reopen(
     state: Arc<ServerState>,
     caller: Arc<Caller>,
-    parts: Parts,
-    audit_id: HeaderValue,
+    watch: ResumedWatch,
     hint: Option<MovedTo>,
 ) -> Result<Reply, Refusal> {
+    let ResumedWatch {
+        parts,
+        plane,
+        audit_id,
+    } = watch;
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
     let head = ParsedHead {
@@ -142,6 +159,7 @@ pub(crate) async fn reopen(
     let mut body = RequestBody::empty();
     let mut pipeline = Pipeline::new(&state, &head, &route, &info, &mut body);
     pipeline.resumed = true;
+    pipeline.expected_plane = Some(&plane);
     pipeline.process(route.plane, hint).await
 }
 
@@ -227,6 +245,9 @@ pub(crate) struct Pipeline<'a> {
     audited: Option<Audited>,
     /// True if another replica has answered a part of the watch.
     resumed: bool,
+    /// The id of the plane that the request is meant for, if an earlier attempt or a peer has found it
+    /// by the name. Another plane may have the name by now.
+    pub(crate) expected_plane: Option<&'a str>,
 }
 
 impl<'a> Pipeline<'a> {
@@ -252,6 +273,7 @@ impl<'a> Pipeline<'a> {
             started: head.started,
             audited: None,
             resumed: false,
+            expected_plane: head.caller.plane.as_ref().and_then(|id| id.to_str().ok()),
         }
     }
 }
@@ -312,7 +334,12 @@ impl Pipeline<'_> {
             // Locate and prove before the request takes a seat, memory for its body, or a
             // connection to a peer. Both again in each attempt, because the name may belong to
             // another plane by now.
-            let (located, proven) = self.locate(plane).await?;
+            let (located, proven) = match self.locate(plane).await {
+                Err(refusal) if refusal.is_moved() && !self.is_direct() => {
+                    return Ok(moved_reply(self.state, None));
+                }
+                found => found?,
+            };
             self.admit(plane)?;
             let record = &**located.record();
             // Before forwarding, because health and metrics describe this replica.
@@ -320,7 +347,7 @@ impl Pipeline<'_> {
                 return self.answer_about_this_replica(&proven, plane).await;
             }
             match self.destination(record, &mut search).await? {
-                Destination::Moved => return Ok(moved_reply(self.state, record)),
+                Destination::Moved => return Ok(moved_reply(self.state, Some(record))),
                 Destination::Unknown => {}
                 Destination::Peer(peer) => {
                     // Boxed, because the future of a request that this replica answers is far
@@ -344,7 +371,7 @@ impl Pipeline<'_> {
                                 audited.forget();
                             }
                             if !self.is_direct() {
-                                return Ok(moved_reply(self.state, record));
+                                return Ok(moved_reply(self.state, Some(record)));
                             }
                             search.pause().await?;
                         }
@@ -491,12 +518,12 @@ impl Pipeline<'_> {
     }
 
     /// Counts a watch, whose record ends with it.
-    pub(crate) fn gauge(&mut self) -> WatchGauge {
+    pub(crate) fn gauge(&mut self, entry: OpenWatchEntry) -> WatchGauge {
         let mut audited = self.audited.take();
         if let Some(audited) = &mut audited {
             audited.started();
         }
-        OpenWatch::count(self.state, self.labels, audited)
+        OpenWatch::count(self.state, self.labels, audited, entry)
     }
 
     /// Returns whether another replica has answered a part of the watch.

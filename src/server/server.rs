@@ -16,6 +16,7 @@ use crate::operations::drain::Drain;
 use crate::options::StopPolicy;
 use crate::peer::listener;
 use crate::server_state::ServerState;
+use crate::watch::open_watches::WatchGuard;
 
 /// Pause of a listener after a failed accept. Without it, a process that is out of file descriptors
 /// would spin.
@@ -105,6 +106,11 @@ impl Server {
     /// Returns a handle that stops this server.
     pub fn stop_handle(&self) -> StopHandle {
         self.stop.clone()
+    }
+
+    /// Returns what ends the watches of clients that may not use their plane any more.
+    pub fn watch_guard(&self) -> WatchGuard {
+        WatchGuard::new(&self.state)
     }
 
     /// Returns the addresses on which the server listens.

@@ -20,6 +20,7 @@ use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
+use crate::watch::open_watches::OpenWatches;
 
 pub(crate) struct ServerState {
     pub backend: Arc<dyn Backend>,
@@ -35,6 +36,8 @@ pub(crate) struct ServerState {
     pub abandoned_answers: Arc<AtomicCounter>,
     /// The certificate chains of connected clients.
     pub chains: ClientChains,
+    /// The watches that this replica answers.
+    pub watches: OpenWatches,
     /// The connections to peers; `None` if this server is the only replica.
     pub peers: Option<Arc<PeerSide>>,
     /// The drain that `POST /drain` starts; `None` if the planes of this server cannot be handed
@@ -72,6 +75,7 @@ impl ServerState {
             common_headers: CommonHeaders::new(),
             abandoned_answers: Arc::default(),
             chains: ClientChains::default(),
+            watches: OpenWatches::default(),
             peers,
             drain_once,
             audit,

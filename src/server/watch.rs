@@ -2,10 +2,12 @@
 //!
 //! `session` opens a watch and opens it again, `watch_query` rewrites its query for another
 //! replica, `relay` passes on the events that another replica sends, `record` is the form in which
-//! they arrive, `lines` the one of older replicas, `position` keeps up to which version the client has them, and `websocket` frames
-//! events for browsers. The events themselves come from the registry.
+//! they arrive, `lines` the one of older replicas, `position` keeps up to which version the client has
+//! them, `open_watches` ends watches whose clients lost their access, and `websocket` frames events for
+//! browsers. The events themselves come from the registry.
 
 pub(crate) mod lines;
+pub(crate) mod open_watches;
 pub(crate) mod position;
 pub(crate) mod record;
 pub(crate) mod relay;

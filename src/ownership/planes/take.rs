@@ -301,14 +301,20 @@ impl Planes {
         }
     }
 
+    /// Returns the values of the layer's placeholders that derive from the id of a plane, and from what
+    /// its record says now.
+    #[must_use]
+    pub fn derived_params(&self, plane: &str) -> Vec<(String, String)> {
+        let derive = self.options().derived_params.as_ref();
+        derive.map_or_else(Vec::new, |derive| derive(plane))
+    }
+
     /// Opens the plane of a tenure.
     async fn load(&self, slot: &PlaneSlot, held: &NewTenure) -> Result<Arc<Plane>, WakeError> {
         let birth = &slot.birth;
         let received = self.streamed_states().take(&birth.id);
         let mut params = birth.params.clone();
-        if let Some(derive) = &self.options().derived_params {
-            params.extend(derive(&birth.id));
-        }
+        params.extend(self.derived_params(&birth.id));
         let record = PlaneRecord {
             id: birth.id.clone(),
             base: birth.base,

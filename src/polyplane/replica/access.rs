@@ -84,9 +84,12 @@ impl Access {
         })
     }
 
-    /// Makes each plane accept the tokens that it issues.
+    /// Makes each plane accept the tokens that it issues, if there are any.
     #[must_use]
-    pub fn with_tokens(self, tokens: Arc<PlaneTokens>) -> Self {
+    pub fn with_tokens(self, tokens: Option<Arc<PlaneTokens>>) -> Self {
+        let Some(tokens) = tokens else {
+            return self;
+        };
         let of_root = Arc::new(tokens.authenticator(ROOT));
         Self {
             root_bearer: Arc::new(UnionAuthenticator::new(vec![of_root, self.root_bearer])),

@@ -225,6 +225,10 @@ impl PlaneRecord for BackendRecord {
         self.shared.access.token_issuer(self.id())
     }
 
+    fn is_current(&self) -> bool {
+        self.located.is_current(&self.shared.directory)
+    }
+
     fn location(&self) -> Location {
         match self.shared.directory.planes.location(&self.located.birth) {
             ownership::PlaneLocation::Here => Location::Here,

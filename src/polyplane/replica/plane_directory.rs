@@ -12,6 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 use polyplane_auth::PlaneAccess;
 use polyplane_batteries::bootstrap::params;
+use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
@@ -291,6 +292,22 @@ impl PlaneDirectory {
             .collect()
     }
 
+    /// Returns the plane with this id if it is awake here.
+    pub fn tenant_awake(&self, id: &str) -> Option<Tenant> {
+        let located = self.located.read().get(id).cloned()?;
+        located.awake(self).map(|api| api.tenant.clone())
+    }
+
+    /// Returns whether a plane accepts, or has accepted for a time, keys that were replaced.
+    pub fn has_replaced_keys(&self, id: &str) -> bool {
+        let entry = self.rows.by_id(id);
+        entry.is_some_and(|entry| {
+            PlaneAccessSpec::read(&entry.access)
+                .previous_until
+                .is_some()
+        })
+    }
+
     /// Returns all planes that are awake here. The call does not count as use, so it does not keep
     /// them awake.
     pub fn tenants_awake(&self) -> Vec<Tenant> {
@@ -314,6 +331,13 @@ impl LocatedPlane {
         let same =
             Arc::ptr_eq(&self.says_of_access, &entry.access) || self.says_of_access == entry.access;
         same && self.birth.pin == entry.pin
+    }
+
+    /// Returns whether this is what the directory says about who may use the plane.
+    pub fn is_current(&self, directory: &PlaneDirectory) -> bool {
+        let entry = directory.rows.by_id(&self.birth.id);
+        self.birth.id == polyplane_ownership::ROOT
+            || entry.is_some_and(|entry| !entry.deleting && self.is_of(&entry))
     }
 
     /// Returns the authenticators of the plane.

@@ -14,6 +14,7 @@ use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::audited::Audited;
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::server_state::ServerState;
+use crate::watch::open_watches::OpenWatchEntry;
 
 /// Returns the labels under which a request is counted if its kind exists.
 pub(crate) fn labels_of<'a>(
@@ -83,6 +84,8 @@ pub(crate) struct OpenWatch {
     scope: &'static str,
     /// The record of the request.
     audited: Mutex<Option<Audited>>,
+    /// The entry among the watches that end with their callers' access.
+    _entry: OpenWatchEntry,
 }
 
 impl OpenWatch {
@@ -91,6 +94,7 @@ impl OpenWatch {
         state: &Arc<ServerState>,
         labels: Labels<'_>,
         audited: Option<Audited>,
+        entry: OpenWatchEntry,
     ) -> WatchGauge {
         let watch = Self {
             state: Arc::clone(state),
@@ -100,6 +104,7 @@ impl OpenWatch {
             resource: labels.resource.to_owned(),
             scope: labels.scope,
             audited: Mutex::new(audited),
+            _entry: entry,
         };
         state.metrics.running(watch.labels(), 1);
         WatchGauge(Box::new(watch))

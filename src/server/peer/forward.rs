@@ -7,6 +7,10 @@
 //! not begun. A write whose connection broke after it was sent is never sent again, because it may
 //! have been carried out.
 //!
+//! The request names the id of the plane for which its caller was proven. If the name means another plane
+//! at the owner, because it was deleted and made anew and one of the two replicas does not know that yet,
+//! the owner answers *moved* too, and the first replica looks the name up and proves the caller again.
+//!
 //! The table shows what happens to a write whose owner hangs, or whose owner's machine vanished
 //! without closing its connections. Times count from that moment, in a small ring with the default
 //! terms.
@@ -304,7 +308,7 @@ impl Pipeline<'_> {
             let query = self.parts.uri.query();
             watch_query::forwarded(query, self.query)
         });
-        let request = self.peer_request(peer, body, deadline, watch.as_ref())?;
+        let request = self.peer_request((peer, located), body, deadline, watch.as_ref())?;
         let link = side.transport.pool().link(peer);
         let sent = self.send(&side.transport, &link, &request, deadline).await;
         let response = match sent {
@@ -344,7 +348,7 @@ impl Pipeline<'_> {
             return Ok(None);
         }
         ServerState::count(&counters.answered);
-        Ok(Some(self.passed_on(response, &link, watch)))
+        Ok(Some(self.passed_on(located, (response, &link), watch)))
     }
 
     /// Takes a seat among forwarded requests, if the request needs one.
@@ -373,7 +377,7 @@ impl Pipeline<'_> {
     /// Returns the request to send to the peer.
     fn peer_request(
         &self,
-        peer: &Peer,
+        (peer, located): (&Peer, &Located),
         body: Bytes,
         deadline: Instant,
         watch: Option<&WatchQuery>,
@@ -399,6 +403,7 @@ impl Pipeline<'_> {
         let mut received = self.caller.connection.received();
         received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
         received.resumed = self.is_resumed();
+        received.plane = HeaderValue::try_from(located.record().id()).ok();
         received.add(&mut headers);
         if watch.is_some() {
             WatchForm::Records.announce(&mut headers);
@@ -434,8 +439,8 @@ impl Pipeline<'_> {
     /// Makes the reply for the client from the peer's answer.
     fn passed_on(
         &self,
-        response: Response<PeerStream>,
-        link: &Link,
+        located: &Located,
+        (response, link): (Response<PeerStream>, &Link),
         watch: Option<WatchQuery>,
     ) -> Reply {
         let (mut parts, stream) = response.into_parts();
@@ -449,7 +454,7 @@ impl Pipeline<'_> {
         let body = match watch {
             Some(watch) if parts.status == StatusCode::OK => {
                 let reader = WatchReader::new(watch_form, watch.position);
-                self.relayed(stream, link, reader)
+                self.relayed(&**located.record(), (stream, link), reader)
             }
             _ => {
                 let (limits, abandoned) = (
@@ -494,11 +499,16 @@ pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo
     }
 }
 
-/// Returns the reply to a peer's request for a plane that another replica owns.
-pub(crate) fn moved_reply(state: &ServerState, record: &dyn PlaneRecord) -> Reply {
+/// Returns the reply to a peer's request for a plane that another replica owns, or that this replica
+/// does not find.
+pub(crate) fn moved_reply(state: &ServerState, record: Option<&dyn PlaneRecord>) -> Reply {
     ServerState::count(&state.metrics.forwarding.moved_replies);
     let mut reply = bare(StatusCode::MISDIRECTED_REQUEST, ResponseBody::empty());
-    let value = moved_to(state, record).to_value();
-    reply.headers_mut().insert(MOVED, value);
+    let moved = record.map(|record| moved_to(state, record));
+    let moved = moved.unwrap_or_else(|| MovedTo {
+        peer: None,
+        view: state.backend.view(),
+    });
+    reply.headers_mut().insert(MOVED, moved.to_value());
     reply
 }

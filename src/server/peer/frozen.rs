@@ -53,6 +53,7 @@ fn frames() -> Vec<Written> {
         remote: Some(HeaderValue::from_static("10.0.0.9:40000")),
         time_left: Some(std::time::Duration::from_millis(59_000)),
         resumed: false,
+        plane: None,
     };
     received.add(&mut forwarded);
     let sent_values = &mut SentValues::default();

@@ -24,6 +24,9 @@ const PREFIX: &str = "x-polyplane-";
 pub(crate) const FORWARDED_BY: HeaderName = HeaderName::from_static("x-polyplane-forwarded-by");
 /// The replica for which the request is meant. Its address may belong to another replica by now.
 pub(crate) const MEANT_FOR: HeaderName = HeaderName::from_static("x-polyplane-meant-for");
+/// The id of the plane that the request is meant for. Its name may belong to another plane by now. An
+/// older replica ignores and sends no such header.
+pub(crate) const PLANE: HeaderName = HeaderName::from_static("x-polyplane-plane");
 /// The client's certificates, leaf first, as base64 with commas. The client has proven that it
 /// holds their key.
 pub(super) const CHAIN: HeaderName = HeaderName::from_static("x-polyplane-chain");
@@ -102,6 +105,8 @@ pub(crate) struct ForwardedClient {
     pub time_left: Option<Duration>,
     /// True if the request resumes a watch.
     pub resumed: bool,
+    /// The id of the plane that the request is meant for.
+    pub plane: Option<HeaderValue>,
 }
 
 impl ForwardedClient {
@@ -114,6 +119,7 @@ impl ForwardedClient {
             remote: headers.remove(REMOTE),
             time_left: millis.map(Duration::from_millis),
             resumed: headers.remove(RESUMED).is_some(),
+            plane: headers.remove(PLANE),
         };
         strip(headers);
         received
@@ -126,6 +132,9 @@ impl ForwardedClient {
         }
         if let Some(remote) = self.remote {
             headers.insert(REMOTE, remote);
+        }
+        if let Some(plane) = self.plane {
+            headers.insert(PLANE, plane);
         }
         if self.resumed {
             headers.insert(RESUMED, HeaderValue::from_static("1"));
@@ -260,12 +269,14 @@ mod tests {
             remote: Some(HeaderValue::from_static("1.2.3.4:5")),
             time_left: Some(Duration::from_millis(1500)),
             resumed: true,
+            plane: Some(HeaderValue::from_static("cp-1")),
         };
         let mut headers = map(&[("accept", "*/*")]);
         received.clone().add(&mut headers);
         let back = ForwardedClient::take(&mut headers);
         assert_eq!((back.chain, back.remote), (received.chain, received.remote));
         assert_eq!((back.time_left, back.resumed), (received.time_left, true));
+        assert_eq!(back.plane, received.plane);
         assert_eq!(headers, map(&[("accept", "*/*")]));
     }
 

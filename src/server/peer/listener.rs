@@ -338,7 +338,11 @@ async fn answer(
             watch_form,
             resumed: received.resumed,
         };
-        let caller = Arc::new(Caller { connection, origin });
+        let caller = Arc::new(Caller {
+            connection,
+            origin,
+            plane: received.plane,
+        });
         return pipeline::serve(state, caller, request.map(Inbound::Peer)).await;
     }
     if request.method() == Method::POST && request.uri().path() == MESSAGE_PATH {

@@ -9,14 +9,15 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::VerifiedToken;
 use polyplane_auth::{Authentication, Authenticator as _, Credentials, Denied, UserInfo, Verdict};
 
 use crate::answer::respond::{Refusal, Reply};
 use crate::backend::{LocateError, PlaneRecord};
+use crate::connection::Connection;
 use crate::documents::paths;
 use crate::pipeline::Pipeline;
 use crate::request::route::PlaneReference;
@@ -115,6 +116,9 @@ impl Pipeline<'_> {
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
+        if let Some(id) = self.expected_plane {
+            return self.locate_expected(plane, id).await;
+        }
         let looked_up = match self.state.backend.locate(plane) {
             Verdict::Now(Some(Ok(record))) => {
                 let located = Located { record };
@@ -133,6 +137,30 @@ impl Pipeline<'_> {
                 let located = Located { record };
                 let proven = self.prove(&located).await?;
                 Ok((located, proven))
+            }
+            Err(error) => Err(unreachable_plane(error, plane.name())),
+        }
+    }
+
+    /// Finds the plane with this id, which a peer, or this replica before, has found by the name.
+    ///
+    /// # Errors
+    /// Returns *moved* if the name means no plane or another one here. The peer then looks the name up
+    /// again: one of the two replicas does not yet know what became of the plane.
+    async fn locate_expected(
+        &self,
+        plane: PlaneReference<'_>,
+        id: &str,
+    ) -> Result<(Located, Proven), Refusal> {
+        // The caller was proven already, so the wait for an unknown name shows a stranger nothing.
+        match self.state.backend.locate(plane).await {
+            Ok(record) if record.id() == id => {
+                let located = Located { record };
+                let proven = self.prove(&located).await?;
+                Ok((located, proven))
+            }
+            Ok(_) | Err(LocateError::NotFound | LocateError::Deleting) => {
+                Err(ApiError::moved().into())
             }
             Err(error) => Err(unreachable_plane(error, plane.name())),
         }
@@ -174,26 +202,11 @@ impl Pipeline<'_> {
         Err(ApiError::too_many_requests(message, 1).into())
     }
 
-    /// Proves the caller by the plane's record: first its certificate, then its token.
     async fn prove(&self, located: &Located) -> Result<Proven, Refusal> {
-        let record = &**located.record();
-        let now = SystemTime::now();
-        let mut denied = None;
-        if self.caller.connection.chain().is_some() {
-            match self.caller.connection.user_of_chain(record.clients(), now) {
-                Ok(user) => return Ok(Proven::by(user)),
-                Err(why) => denied = Some(why),
-            }
-        }
-        match record.bearer().authenticate(&self.credentials(now)).await {
-            Authentication::User(user) => Ok(Proven::by(user)),
-            Authentication::Token(token) => Ok(Proven {
-                user: Arc::clone(&token.user),
-                token: Some(token),
-            }),
-            Authentication::Denied(why) => Err(unauthorized(&denied.unwrap_or(why))),
-            Authentication::NoOpinion => Err(unauthorized(&denied.unwrap_or(Denied::Nothing))),
-        }
+        let credentials = self.credentials(SystemTime::now());
+        let connection = &self.caller.connection;
+        let proven = prove(&**located.record(), connection, &credentials).await;
+        proven.map_err(|why| unauthorized(&why))
     }
 
     fn credentials(&self, now: SystemTime) -> Credentials<'_> {
@@ -210,9 +223,41 @@ impl Pipeline<'_> {
     }
 }
 
+/// Proves a caller by a plane's record: first by its certificate, then by its token.
+///
+/// # Errors
+/// Returns the reason why neither proves anybody.
+pub(crate) async fn prove(
+    record: &dyn PlaneRecord,
+    connection: &Connection,
+    credentials: &Credentials<'_>,
+) -> Result<Proven, Denied> {
+    let mut denied = None;
+    if connection.chain().is_some() {
+        match connection.user_of_chain(record.clients(), credentials.now) {
+            Ok(user) => return Ok(Proven::by(user)),
+            Err(why) => denied = Some(why),
+        }
+    }
+    match record.bearer().authenticate(credentials).await {
+        Authentication::User(user) => Ok(Proven::by(user)),
+        Authentication::Token(token) => Ok(Proven {
+            user: Arc::clone(&token.user),
+            token: Some(token),
+        }),
+        Authentication::Denied(why) => Err(denied.unwrap_or(why)),
+        Authentication::NoOpinion => Err(denied.unwrap_or(Denied::Nothing)),
+    }
+}
+
 /// Returns the bearer token that a request carries.
 pub(crate) fn bearer_of(headers: &HeaderMap) -> Option<&str> {
-    let text = headers.get(AUTHORIZATION)?.to_str().ok()?;
+    headers.get(AUTHORIZATION).and_then(bearer_in)
+}
+
+/// Returns the bearer token in the value of an `Authorization` header.
+pub(crate) fn bearer_in(authorization: &HeaderValue) -> Option<&str> {
+    let text = authorization.to_str().ok()?;
     let mut words = text.trim().splitn(3, ' ');
     let scheme = words.next()?;
     let token = words.next()?;

@@ -7,6 +7,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Limited};
+use polyplane_apimachinery::Str;
 use polyplane_registry::{Verb, WatchStream};
 
 use crate::answer::body::{ResponseBody, Watch};
@@ -16,9 +17,10 @@ use crate::peer::channel::stream::PeerStream;
 use crate::peer::forward::moved_to;
 use crate::peer::headers::{MOVED, MovedTo, SENT_UP_TO};
 use crate::peer::pool::Link;
-use crate::pipeline::{self, Caller, Origin, Pipeline};
+use crate::pipeline::{self, Caller, Origin, Pipeline, ResumedWatch};
 use crate::request::request_info::RequestInfo;
 use crate::server_state::ServerState;
+use crate::watch::open_watches::OpenWatchEntry;
 use crate::watch::record::{WatchForm, WatchWriter};
 use crate::watch::relay::{Relay, RemoteWatch, Reopen, Reopened, Source, WatchReader};
 use crate::watch::watch_query;
@@ -49,9 +51,11 @@ impl Pipeline<'_> {
         record: &Arc<dyn PlaneRecord>,
         stream: WatchStream,
     ) -> ResponseBody {
-        let ending = || self.state.drain.ending().clone().cancelled_owned();
+        let (connection, headers) = (&self.caller.connection, &self.parts.headers);
+        let entry = OpenWatchEntry::open(self.state, &**record, connection, headers);
         let events = WatchWriter::new(stream, self.watch_form());
-        let watch = Watch::new(events, ending(), self.gauge());
+        let ending = entry.ending();
+        let watch = Watch::new(events, ending, self.gauge(entry));
         if !self.is_direct() {
             let (state, record) = (Arc::clone(self.state), Arc::clone(record));
             let moved_trailers = move |sent_up_to: Option<u64>| {
@@ -68,14 +72,15 @@ impl Pipeline<'_> {
             return ResponseBody::watch(watch);
         }
         let source = Source::Here(Box::new(watch));
-        ResponseBody::relay(Relay::new(source, self.session(), ending()))
+        let ending = self.state.drain.ending().clone().cancelled_owned();
+        ResponseBody::relay(Relay::new(source, self.session(record.id()), ending))
     }
 
     /// Returns the body of a watch that another replica answers.
     pub(crate) fn relayed(
         &self,
-        stream: PeerStream,
-        link: &Link,
+        record: &dyn PlaneRecord,
+        (stream, link): (PeerStream, &Link),
         reader: WatchReader,
     ) -> ResponseBody {
         let there = RemoteWatch {
@@ -86,15 +91,16 @@ impl Pipeline<'_> {
         };
         let ending = self.state.drain.ending().clone().cancelled_owned();
         let source = Source::There(Box::new(there));
-        ResponseBody::relay(Relay::new(source, self.session(), ending))
+        ResponseBody::relay(Relay::new(source, self.session(record.id()), ending))
     }
 
-    fn session(&self) -> Box<Session> {
+    fn session(&self, plane: &str) -> Box<Session> {
         let mut parts = self.parts.clone();
         parts.extensions = http::Extensions::new();
         Box::new(Session {
             state: Arc::clone(self.state),
             caller: Arc::clone(self.caller),
+            plane: plane.into(),
             parts,
             audit_id: self.audit_id.clone(),
             opened: self.started,
@@ -106,6 +112,8 @@ impl Pipeline<'_> {
 struct Session {
     state: Arc<ServerState>,
     caller: Arc<Caller>,
+    /// The id of the plane, because its name may mean another one by the time the watch is resumed.
+    plane: Str,
     parts: Parts,
     audit_id: HeaderValue,
     opened: Instant,
@@ -125,10 +133,14 @@ impl Reopen for Session {
         };
         parts.uri = uri;
         let (state, caller) = (Arc::clone(&self.state), Arc::clone(&self.caller));
-        let audit_id = self.audit_id.clone();
+        let resumed = ResumedWatch {
+            parts,
+            plane: self.plane.clone(),
+            audit_id: self.audit_id.clone(),
+        };
         Box::pin(async move {
             let counters = Arc::clone(&state);
-            match pipeline::reopen(state, caller, parts, audit_id, hint).await {
+            match pipeline::reopen(state, caller, resumed, hint).await {
                 Ok(reply) => {
                     let reopened = reopened(reply).await;
                     if matches!(reopened, Reopened::Source(_)) {

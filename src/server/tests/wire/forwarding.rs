@@ -25,13 +25,13 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 /// The events of a watch as lines `TYPE version`.
-struct Events {
+pub struct Events {
     body: Incoming,
     rest: String,
 }
 
 impl Events {
-    fn of(answer: Response<Incoming>) -> Self {
+    pub fn of(answer: Response<Incoming>) -> Self {
         assert_eq!(answer.status(), StatusCode::OK);
         Self {
             body: answer.into_body(),
@@ -39,7 +39,7 @@ impl Events {
         }
     }
 
-    async fn next(&mut self) -> Option<String> {
+    pub async fn next(&mut self) -> Option<String> {
         while !self.rest.contains('\n') {
             let frame = self.body.frame().await?.expect("the stream is whole");
             let data = frame.into_data().expect("a client sees no trailers");
@@ -55,7 +55,7 @@ impl Events {
         Some(text)
     }
 
-    async fn take(&mut self, count: usize) -> Vec<String> {
+    pub async fn take(&mut self, count: usize) -> Vec<String> {
         let mut taken = Vec::new();
         for _ in 0..count {
             taken.push(self.next().await.expect("an event"));

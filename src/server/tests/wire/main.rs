@@ -6,6 +6,7 @@ mod door;
 mod fake;
 mod forwarding;
 mod identity;
+mod namesakes;
 mod peers;
 mod requests;
 mod ring;

@@ -49,6 +49,8 @@ pub struct World {
     /// For each replica, where it believes the plane; `None` if it knows the truth.
     pub beliefs: Mutex<Vec<Option<Location>>>,
     pub peers: Mutex<Vec<Peer>>,
+    /// For each replica, the id of the plane that has the name there.
+    pub ids: Mutex<Vec<&'static str>>,
     /// True if the other replicas get no answers to their pings from the first one.
     pub is_first_silent: AtomicBool,
     /// The number of times that a request was not sent to the first replica because it answered no
@@ -124,7 +126,7 @@ impl PlaneRecord for Handle {
     }
 
     fn id(&self) -> &str {
-        "team-a"
+        self.0.world.ids.lock()[self.0.index]
     }
 
     fn location(&self) -> Location {
@@ -391,6 +393,7 @@ impl Ring {
             truth: watch::Sender::new(truth),
             beliefs: Mutex::new(vec![None; count]),
             peers: Mutex::default(),
+            ids: Mutex::new(vec!["p-1"; count]),
             is_first_silent: AtomicBool::new(false),
             held: AtomicUsize::new(0),
             created: Mutex::default(),
