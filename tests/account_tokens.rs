@@ -280,16 +280,13 @@ async fn a_token_ends_with_what_it_rests_on() -> Result<()> {
     }
     let held = held_token(&plane, "held").await?;
     ensure!(plane.status(&held).await? == 200);
-    let mut secret = plane
-        .admin
-        .get(&format!("{SECRETS}/held"))
-        .await?
-        .expect(200)?;
     let other = plane.token(json!({})).await?;
-    secret["data"]["token"] = json!(BASE64_STANDARD.encode(&other));
+    // Not a PUT: the server writes to the Secret too, when its token is used.
+    let changed = json!({"data": {"token": BASE64_STANDARD.encode(&other)}}).to_string();
     let path = format!("{SECRETS}/held");
-    let changed = plane.admin.send(http::Method::PUT, &path, &secret).await?;
-    changed.expect(200)?;
+    let kind = "application/merge-patch+json";
+    let changed = plane.admin.typed(http::Method::PATCH, &path, kind, changed);
+    changed.await?.expect(200)?;
     ensure!(plane.status(&held).await? == 401, "the Secret has another");
     let again = held_token(&plane, "again").await?;
     plane
@@ -344,5 +341,154 @@ async fn the_key_sets_of_sleeping_planes_wake_none() -> Result<()> {
     let awake = awake().await?;
     ensure!(awake == 1, "{awake} planes are awake, the root included");
     println!("{} key sets of sleeping planes, 0 woken", names.len());
+    Ok(())
+}
+
+/// A revocation ends all tokens that an account got before, of every sort, and nothing else: not those
+/// of a namesake in another plane, nor those that the account gets afterwards.
+#[tokio::test]
+async fn a_revoked_account_keeps_what_it_gets_afterwards() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(&folder.path().join("data"), &[]).await?;
+    let root = server.root()?;
+    let plane = Open::of("a", create_plane(&root, "a").await?).await?;
+    let namesake = Open::of("b", create_plane(&root, "b").await?).await?;
+    let other = json!({"metadata": {"name": "other"}});
+    plane.admin.post(ACCOUNTS, &other).await?.expect(201)?;
+    let path = format!("{ACCOUNTS}/other/token");
+    let other = plane.admin.post(&path, &json!({"spec": {}})).await?;
+    let other = text(&other.expect(201)?, "/status/token")?;
+    let elsewhere = [
+        namesake.token(json!({})).await?,
+        held_token(&namesake, "held").await?,
+    ];
+    let reviewed = async |token: &str| -> Result<bool> {
+        let review = json!({"spec": {"token": token}});
+        let review = plane.admin.post(REVIEWS, &review).await?.expect(201)?;
+        Ok(review["status"]["authenticated"] == true)
+    };
+    let mut earlier: Vec<String> = Vec::new();
+    for round in 0..3 {
+        let fresh = [
+            plane.token(json!({})).await?,
+            plane.token(json!({"expirationSeconds": 86_400})).await?,
+            held_token(&plane, &format!("held-{round}")).await?,
+        ];
+        for token in &fresh {
+            ensure!(plane.status(token).await? == 200 && reviewed(token).await?);
+        }
+        earlier.extend(fresh);
+        let account = "system:serviceaccount:default:builder";
+        let admin = Client::open(&root).await?;
+        let record = format!("{PLANES}/a");
+        let access = json!({"spec": {"access": {"revoked": [{"user": account}]}}}).to_string();
+        let kind = "application/merge-patch+json";
+        let revoked = admin
+            .typed(http::Method::PATCH, &record, kind, access)
+            .await?;
+        revoked.expect(200)?;
+        for token in &earlier {
+            ensure!(plane.status(token).await? == 401 && !reviewed(token).await?);
+        }
+    }
+    ensure!(plane.status(&other).await? == 200);
+    for token in &elsewhere {
+        ensure!(namesake.status(token).await? == 200);
+    }
+    println!("revoked tokens: {} refused, 0 accepted", earlier.len());
+    Ok(())
+}
+
+/// Tokens name the URL under which clients reached the server when they were issued. They do not end
+/// with that URL: the plane's key and its id prove them.
+#[tokio::test]
+async fn tokens_outlive_the_url_of_the_server() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let server = Up::start(&data, &[]).await?;
+    let plane = Open::of("a", create_plane(&server.root()?, "a").await?).await?;
+    let tokens = [
+        plane.token(json!({})).await?,
+        held_token(&plane, "held").await?,
+    ];
+    let for_vault = plane.token(json!({"audiences": ["vault"]})).await?;
+    server.stop().await?;
+    let server = Up::start(&data, &[]).await?;
+    let endpoint = server.plane("a")?;
+    let admin = Client::open(&endpoint).await?;
+    for token in &tokens {
+        ensure!(status(&endpoint, token).await? == 200);
+        let review = json!({"spec": {"token": token}});
+        let review = admin.post(REVIEWS, &review).await?.expect(201)?;
+        ensure!(review["status"]["authenticated"] == true, "{review}");
+    }
+    ensure!(status(&endpoint, &for_vault).await? == 401);
+    let path = format!("{ACCOUNTS}/builder/token");
+    let fresh = admin.post(&path, &json!({"spec": {}})).await?.expect(201)?;
+    let fresh = text(&fresh, "/status/token")?;
+    ensure!(status(&endpoint, &fresh).await? == 200);
+    let (old, new) = (claims(&tokens[0])?, claims(&fresh)?);
+    ensure!(
+        old["iss"] != new["iss"],
+        "the server has another port: {new}"
+    );
+    Ok(())
+}
+
+/// Repeats a read until what it shows is right.
+async fn until(plane: &Open, path: &str, is_right: impl Fn(&Value) -> bool) -> Result<Value> {
+    let seen = async {
+        loop {
+            let seen = plane.admin.get(path).await?.body;
+            if is_right(&seen) {
+                return anyhow::Ok(seen);
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let seen = timeout(Duration::from_secs(20), seen).await;
+    seen.with_context(|| format!("{path} does not become right"))?
+}
+
+/// The use of a token that a Secret holds is written down by the day, and its account's list forgets a
+/// Secret that is deleted.
+#[tokio::test]
+async fn the_use_of_held_tokens_is_written_down() -> Result<()> {
+    const LABEL: &str = "/metadata/labels/kubernetes.io~1legacy-token-last-used";
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(&folder.path().join("data"), &[]).await?;
+    let plane = Open::of("a", create_plane(&server.root()?, "a").await?).await?;
+    let (used, unused) = ("used", "unused");
+    let token = held_token(&plane, used).await?;
+    held_token(&plane, unused).await?;
+    ensure!(plane.status(&token).await? == 200);
+    let secret = |name: &str| format!("{SECRETS}/{name}");
+    let seen = until(&plane, &secret(used), |seen| seen.pointer(LABEL).is_some()).await?;
+    let day = text(&seen, LABEL)?;
+    ensure!(day.len() == 10 && day.starts_with("20"), "{day}");
+    let tracking = "kube-apiserver-legacy-service-account-token-tracking";
+    let tracking = format!("/api/v1/namespaces/kube-system/configmaps/{tracking}");
+    let since = until(&plane, &tracking, |seen| {
+        seen.pointer("/data/since").is_some()
+    })
+    .await?;
+    ensure!(text(&since, "/data/since")? == day, "{since}");
+    // A second use on the same day writes nothing.
+    ensure!(plane.status(&token).await? == 200);
+    let again = plane.admin.get(&secret(used)).await?.expect(200)?;
+    ensure!(again["metadata"]["resourceVersion"] == seen["metadata"]["resourceVersion"]);
+    let other = plane.admin.get(&secret(unused)).await?.expect(200)?;
+    ensure!(other.pointer(LABEL).is_none(), "{other}");
+
+    let account = format!("{ACCOUNTS}/builder");
+    let listed = json!({"secrets": [{"name": used}, {"name": unused}]}).to_string();
+    let kind = "application/merge-patch+json";
+    let patched = plane
+        .admin
+        .typed(http::Method::PATCH, &account, kind, listed);
+    patched.await?.expect(200)?;
+    plane.admin.delete(&secret(used)).await?.expect(200)?;
+    let left = json!([{"name": unused}]);
+    until(&plane, &account, |seen| seen["secrets"] == left).await?;
     Ok(())
 }

@@ -58,6 +58,14 @@ pub struct Revocation {
     pub before: i64,
 }
 
+impl Revocation {
+    /// Returns the time of the newest revocation of a user.
+    pub(crate) fn newest(revoked: &[Self], user: &str) -> Option<i64> {
+        let of_user = revoked.iter().filter(|one| one.user == user);
+        of_user.map(|one| one.before).max()
+    }
+}
+
 /// Which users of the root may enter a plane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Entry {
@@ -81,8 +89,7 @@ impl AccessRecord {
     /// Returns the first second of which the credentials of a user of the plane are accepted, since
     /// 1970; `None` if none of them ended early.
     pub fn revoked_before(&self, user: &str) -> Option<i64> {
-        let of_user = self.revoked.iter().filter(|one| one.user == user);
-        of_user.map(|one| one.before).max()
+        Revocation::newest(&self.revoked, user)
     }
 
     /// Returns a user of the root as the plane knows him; `None` if he may not enter.
@@ -195,9 +202,7 @@ impl PlaneAccess {
     ) -> Authentication {
         match self.after_root(by_root) {
             Ok(judged) => judged,
-            Err((denied, tokens)) => {
-                self.after_token(denied, tokens.authenticate(credentials).await)
-            }
+            Err((denied, tokens)) => after_token(denied, tokens.authenticate(credentials).await),
         }
     }
 
@@ -212,27 +217,6 @@ impl PlaneAccess {
             (Authentication::Token(_), _) => Ok(Authentication::Denied(Denied::NotGranted)),
             (denied, None) => Ok(denied),
             (denied, Some(tokens)) => Err((denied, &**tokens)),
-        }
-    }
-
-    /// Judges what the authenticator of the plane's own tokens answered, after the root's refusal.
-    fn after_token(&self, denied: Authentication, by_token: Authentication) -> Authentication {
-        match by_token {
-            Authentication::NoOpinion => denied,
-            judged => self.unless_revoked(judged),
-        }
-    }
-
-    /// Refuses a token of the plane that was issued before its user's credentials were revoked. A
-    /// token without that time ends with any revocation.
-    fn unless_revoked(&self, judged: Authentication) -> Authentication {
-        let Authentication::Token(token) = &judged else {
-            return judged;
-        };
-        let issued = token.claims.issued_at.unwrap_or(i64::MIN);
-        match self.record.revoked_before(&token.user.name) {
-            Some(before) if issued < before => Authentication::Denied(Denied::Revoked),
-            Some(_) | None => judged,
         }
     }
 }
@@ -283,10 +267,19 @@ impl Authenticator for PlaneAccess {
         match self.after_root(by_root) {
             Ok(judged) => Verdict::now(judged),
             Err((denied, tokens)) => match tokens.authenticate(credentials) {
-                Verdict::Now(Some(by_token)) => Verdict::now(self.after_token(denied, by_token)),
-                later => Verdict::later(async move { self.after_token(denied, later.await) }),
+                Verdict::Now(Some(by_token)) => Verdict::now(after_token(denied, by_token)),
+                later => Verdict::later(async move { after_token(denied, later.await) }),
             },
         }
+    }
+}
+
+/// Returns what the authenticator of the plane's own tokens answered, or the root's refusal if that one has
+/// no opinion.
+fn after_token(denied: Authentication, by_token: Authentication) -> Authentication {
+    match by_token {
+        Authentication::NoOpinion => denied,
+        judged => judged,
     }
 }
 

@@ -73,6 +73,9 @@ pub enum TokenFault {
         /// The audiences that were asked for.
         target: String,
     },
+    /// The tokens of the account of that time were revoked.
+    #[error("the service account token was revoked")]
+    Revoked,
     /// An object that the token rests on is gone, being deleted, or another one.
     #[error("{0}")]
     Invalidated(String),

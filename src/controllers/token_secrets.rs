@@ -1,5 +1,6 @@
-//! Secrets that hold a token of a service account: fills them, and deletes those whose account is
-//! gone. This module does not decide when a reconciler runs.
+//! Secrets that hold a token of a service account: fills them, deletes those whose account is gone,
+//! removes deleted ones from their account's list, and writes down the day on which a token was last
+//! used. This module does not decide when a reconciler runs.
 
 use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
@@ -7,6 +8,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::service_account::claims::{Binding, Claims, LEGACY_ISSUER, ObjectClaim};
 use polyplane_auth::service_account::issuer::TokenIssuer;
@@ -15,12 +17,20 @@ use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
 use polyplane_registry::tokens::TOKEN_SECRET;
 use polyplane_registry::{Tenant, Verb};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The annotation with the name of the account.
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
 /// The annotation with the account's uid.
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 const SECRETS: &str = "secrets";
+const SERVICE_ACCOUNTS: &str = "serviceaccounts";
+/// The label of a Secret with the day on which its token was last used.
+const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
+/// The config map that says since when the use of tokens is written down: here, since the plane has one.
+const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
+const SYSTEM: &str = "kube-system";
+const DAY_SECONDS: i64 = 86_400;
 
 /// Returns the Secrets that a write may have given work.
 pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
@@ -29,7 +39,8 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
         ("", SECRETS) if !gone && has_work(object, &tenant.settings.serving_ca) => {
             vec![key.clone()]
         }
-        ("", "serviceaccounts") if gone => {
+        ("", SECRETS) if gone && account_of(object).is_some() => vec![key.clone()],
+        ("", SERVICE_ACCOUNTS) if gone => {
             let namespace = key.namespace().unwrap_or("");
             let prefix = Prefix::namespaced("", SECRETS, namespace);
             let cut = tenant.plane.snapshot();
@@ -90,7 +101,10 @@ pub(crate) async fn reconcile(
 ) -> Result<Progress, ApiError> {
     let issuer = context.registry.token_issuer(tenant);
     let cut = tenant.plane.snapshot();
-    let (Some(issuer), Some(secret)) = (issuer, cut.get(key)) else {
+    let Some(secret) = cut.get(key) else {
+        return unlist(context, tenant, &cut, key).await;
+    };
+    let Some(issuer) = issuer else {
         return Ok(Progress::Done);
     };
     let kinds = tenant.kinds();
@@ -131,8 +145,116 @@ pub(crate) async fn reconcile(
         )
     };
     match own.send(&context.registry, tenant).await {
-        Err(error) if error.reason == Reason::NotFound => Ok(Progress::Done),
-        sent => sent.map(|_| Progress::Done),
+        Err(error) if error.reason == Reason::NotFound => return Ok(Progress::Done),
+        sent => drop(sent?),
+    }
+    if verb == Verb::Update {
+        track(context, tenant).await?;
+    }
+    Ok(Progress::Done)
+}
+
+/// Removes a Secret that is gone from the lists of its namespace's accounts.
+async fn unlist(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    cut: &Snapshot,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let kinds = tenant.kinds();
+    let Some(row) = kinds.stored("", SERVICE_ACCOUNTS) else {
+        return Ok(Progress::Done);
+    };
+    let namespace = key.namespace().unwrap_or("");
+    let prefix = Prefix::namespaced("", SERVICE_ACCOUNTS, namespace);
+    for account in cut.range(&prefix, Start::First) {
+        let mut body = tree(&kinds, &account)?;
+        let listed = body.items_at(&["secrets"]);
+        let others = listed
+            .iter()
+            .filter(|one| one.str_at(&["name"]) != key.name());
+        let others: Vec<Value> = others.cloned().collect();
+        if others.len() == listed.len() {
+            continue;
+        }
+        body.set(&["secrets"], others);
+        let (actor, name) = (Controller::ServiceAccountToken, account.key().name());
+        let own = OwnRequest {
+            body: &body,
+            ..OwnRequest::of(actor, Verb::Update, row, namespace, name)
+        };
+        match own.send(&context.registry, tenant).await {
+            Err(error) if error.reason == Reason::NotFound => {}
+            sent => drop(sent?),
+        }
+    }
+    Ok(Progress::Done)
+}
+
+/// Returns the day of a time, as upstream writes it.
+fn day(seconds: i64) -> Str {
+    let mut day = Timestamp::from_seconds(seconds).to_rfc3339();
+    day.truncate("2006-01-02".len());
+    day.into()
+}
+
+/// Returns whether the use of a Secret's token today is still to be written down. The day after counts
+/// too, because the clock of the replica that wrote it may be ahead.
+pub(crate) fn is_use_unknown(secret: &ObjectRef, now: i64) -> bool {
+    let body = secret.body();
+    let known = Scanned(&body)
+        .str_at(&["metadata", "labels", LAST_USED])
+        .to_string();
+    known != *day(now) && known != *day(now + DAY_SECONDS)
+}
+
+/// Writes down that the token of a Secret was used today.
+pub(crate) async fn note_use(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    key: &Key,
+) -> Result<Progress, ApiError> {
+    let now = Timestamp::from(SystemTime::now()).seconds;
+    let secret = tenant.plane.snapshot().get(key);
+    let Some(secret) = secret.filter(|secret| is_use_unknown(secret, now)) else {
+        return Ok(Progress::Done);
+    };
+    let kinds = tenant.kinds();
+    let Some(row) = kinds.stored("", SECRETS) else {
+        return Ok(Progress::Done);
+    };
+    let mut body = tree(&kinds, &secret)?;
+    body.set(&["metadata", "labels", LAST_USED], day(now));
+    let namespace = key.namespace().unwrap_or("");
+    let own = OwnRequest {
+        body: &body,
+        ..OwnRequest::new(Verb::Update, row, namespace, key.name())
+    };
+    match own.send(&context.registry, tenant).await {
+        Err(error) if error.reason == Reason::NotFound => return Ok(Progress::Done),
+        sent => drop(sent?),
+    }
+    track(context, tenant).await?;
+    Ok(Progress::Done)
+}
+
+/// Makes the config map that says since when the use of tokens is written down.
+async fn track(context: &ReconcilerContext, tenant: &Tenant) -> Result<(), ApiError> {
+    let key = Key::new("", "configmaps", Some(SYSTEM), TRACKING);
+    let kinds = tenant.kinds();
+    let row = kinds.stored("", "configmaps");
+    let Some(row) = row.filter(|_| tenant.plane.snapshot().get(&key).is_none()) else {
+        return Ok(());
+    };
+    let today = day(Timestamp::from(SystemTime::now()).seconds);
+    let map = json!({"metadata": {"name": (TRACKING)}, "data": {"since": today}});
+    let own = OwnRequest {
+        body: &map,
+        ..OwnRequest::new(Verb::Create, row, SYSTEM, "")
+    };
+    match own.send(&context.registry, tenant).await {
+        Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
+        sent => sent.map(drop),
     }
 }
 
@@ -162,7 +284,7 @@ fn fill(
         secret.set(&["data", "namespace"], BASE64_STANDARD.encode(namespace));
     }
     if secret.str_at(&["data", "token"]).is_empty() {
-        let claims = Claims {
+        let mut claims = Claims {
             issuer: LEGACY_ISSUER.into(),
             audiences: Vec::new(),
             issued_at: None,
@@ -174,6 +296,8 @@ fn fill(
             binding: Binding::HeldBy(secret.str_at(&["metadata", "name"]).into()),
             warn_after: None,
         };
+        let now = Timestamp::from(SystemTime::now()).seconds;
+        claims.issued_at = Some(issuer.issue_time(&claims.user_name(), now));
         let token = issuer.sign(&claims).map_err(ApiError::internal)?;
         secret.set(&["data", "token"], BASE64_STANDARD.encode(token));
     }

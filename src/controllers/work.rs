@@ -9,6 +9,7 @@ use crate::{
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_batteries::bootstrap::{Release, Restore};
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_ownership::{Birth, Planes};
@@ -17,7 +18,7 @@ use polyplane_registry::services::Removal;
 use polyplane_registry::{Observer, Registry, Resource, Tenant};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -64,6 +65,8 @@ pub(crate) enum WorkItem {
     Protected(Key),
     /// Fill a Secret for a token, or delete it.
     TokenSecret(Key),
+    /// Write down that the token of a Secret was used.
+    TokenUse(Key),
     /// Delete a dependent, or finish the deletion of an owner.
     Belonging(DependentWork),
 }
@@ -82,6 +85,7 @@ impl WorkItem {
             | Self::Bootstrap(_)
             | Self::FlowSchemas
             | Self::AuthenticationCas
+            | Self::TokenUse(_)
             | Self::Definition(_)
             | Self::ControlPlane(_)
             | Self::Layer
@@ -194,6 +198,15 @@ impl Reconcilers {
     /// Lets a plane that is awake show its new keys. A plane that wakes later shows them by itself.
     pub fn keys_changed(self: &Arc<Self>, tenant: &Tenant) {
         self.add(tenant, WorkItem::AuthenticationCas);
+    }
+
+    /// Writes down, once a day, that the token of a Secret was used.
+    pub fn token_used(self: &Arc<Self>, tenant: &Tenant, secret: &Key) {
+        let now = Timestamp::from(SystemTime::now()).seconds;
+        let found = tenant.plane.snapshot().get(secret);
+        if found.is_some_and(|secret| token_secrets::is_use_unknown(&secret, now)) {
+            self.add(tenant, WorkItem::TokenUse(secret.clone()));
+        }
     }
 
     /// Searches a plane that was just loaded for pending work.
@@ -319,6 +332,7 @@ impl Reconcilers {
             WorkItem::AuthenticationCas => authentication_cas::publish(context, tenant).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
+            WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::Survey => {

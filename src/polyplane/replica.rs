@@ -500,6 +500,7 @@ fn plane_tokens(
             former: all
                 .filter_map(|(generation, until)| Some((generation, until?)))
                 .collect(),
+            revoked: spec.record.revoked,
         }
     });
     let tokens = PlaneTokens::new(secret, vec![base], accepted, &directory.planes);

@@ -176,6 +176,9 @@ pub trait PlaneApi: Send + Sync {
     /// Returns the check that decides for one request who may do what.
     fn access_check(&self, deadline: tokio::time::Instant) -> AccessCheck<'_>;
 
+    /// Notes that a request was proven by a token that lives as long as the Secret that holds it.
+    fn held_token_used(&self, _namespace: &str, _secret: &str) {}
+
     /// Carries out an authorized request.
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;
 }

@@ -34,6 +34,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::service_account::claims::Binding;
 use polyplane_registry::Verb;
 
 use crate::answer::body::WatchGauge;
@@ -398,6 +399,9 @@ impl Pipeline<'_> {
         if let Some(token) = proven.token() {
             let live = access_check.prove(Arc::clone(token), SystemTime::now());
             live.await?;
+            if let Binding::HeldBy(secret) = &token.claims.binding {
+                awake.held_token_used(&token.claims.namespace, secret);
+            }
         }
         let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
         if let Some(audited) = &mut self.audited {

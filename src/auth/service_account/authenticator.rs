@@ -28,9 +28,10 @@ impl AccountTokens {
     ) -> Result<Authentication, TokenFault> {
         let verified = self.verdicts.verify(&self.issuer, token)?;
         verified.check_times(credentials.now)?;
-        let own = self.issuer.audiences();
-        if !verified.is_for(own) {
-            verified.audiences(own, own)?;
+        self.issuer.check_revoked(&verified)?;
+        if !verified.is_for(self.issuer.audiences()) {
+            let own = self.issuer.audiences_of(&verified);
+            verified.audiences(&own, &own)?;
         }
         Ok(Authentication::Token(verified))
     }

@@ -125,6 +125,11 @@ impl Claims {
             tree.set(&[LEGACY_SECRET], secret.clone());
             tree.set(&[LEGACY_NAME], self.account.name.clone());
             tree.set(&[LEGACY_UID], self.account.uid.clone());
+            // Upstream's have no such claim. Without it, no revocation of the account's tokens could
+            // tell later ones from earlier ones.
+            if let Some(time) = self.issued_at {
+                tree.set(&["iat"], time);
+            }
             return json::to_vec(&tree);
         }
         if !self.audiences.is_empty() {
@@ -232,6 +237,7 @@ fn legacy(members: &Map, issuer: Str) -> Result<Claims, ClaimsError> {
         &[
             "iss",
             "sub",
+            "iat",
             LEGACY_NAMESPACE,
             LEGACY_SECRET,
             LEGACY_NAME,
@@ -241,7 +247,7 @@ fn legacy(members: &Map, issuer: Str) -> Result<Claims, ClaimsError> {
     Ok(Claims {
         issuer,
         audiences: Vec::new(),
-        issued_at: None,
+        issued_at: time(members, "iat")?,
         not_before: None,
         expires: None,
         id: Str::default(),

@@ -1,5 +1,6 @@
 //! The issuer of one plane: the keys that sign and verify its tokens, and its names.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,6 +11,7 @@ use polyplane_apimachinery::{Str, json};
 use super::claims::{Claims, LEGACY_ISSUER};
 use super::{TokenFault, VerifiedToken};
 use crate::jws::{CompactJws, SigningError, SigningKey, VerifyingKey};
+use crate::plane_access::Revocation;
 
 /// Keys that a plane accepts besides the one that signs. A rotation has one, and a second secret of
 /// the ring doubles that; more would make a token without a cached verdict expensive.
@@ -22,11 +24,14 @@ pub struct AcceptStamp([u8; 32]);
 /// The issuer of a plane's tokens.
 pub struct TokenIssuer {
     plane: Str,
-    /// The names of the issuer; the first stands in new tokens, all are accepted. They are the
-    /// audiences of the plane too.
+    /// The names of the issuer; the first stands in new tokens. They are the audiences of the plane
+    /// too.
     names: Vec<Str>,
+    /// What every name of the issuer ends with, whichever URL it begins with.
+    path: String,
     signing: SigningKey,
     former: Vec<FormerKey>,
+    revoked: Vec<Revocation>,
     stamp: AcceptStamp,
 }
 
@@ -64,7 +69,8 @@ impl TokenIssuer {
         former.truncate(FORMER_KEYS_MAX);
         let plane = plane.into();
         // By the id and not the name, because another plane may get the name some day.
-        let name = |base: &Str| Str::from(format!("{base}/clusters/{plane}/control-plane"));
+        let path = format!("/clusters/{plane}/control-plane");
+        let name = |base: &Str| Str::from(format!("{base}{path}"));
         let names: Vec<Str> = bases.iter().map(name).collect();
         let mut digest = digest::Context::new(&SHA256);
         let keys = former.iter().map(|former| &former.key);
@@ -85,9 +91,37 @@ impl TokenIssuer {
         Self {
             plane,
             names,
+            path,
             signing,
             former,
+            revoked: Vec::new(),
             stamp,
+        }
+    }
+
+    /// Makes the issuer refuse tokens that ended early.
+    #[must_use]
+    pub fn revoking(self, revoked: Vec<Revocation>) -> Self {
+        Self { revoked, ..self }
+    }
+
+    /// Returns the earliest time that a token of this user, issued at `now`, may name as its own, in
+    /// seconds since 1970. That of a revocation may be a little ahead, because clocks differ.
+    pub fn issue_time(&self, user: &str, now: i64) -> i64 {
+        let before = Revocation::newest(&self.revoked, user);
+        before.map_or(now, |before| before.max(now))
+    }
+
+    /// Checks that a token did not end early. A token without the time at which it was issued ends
+    /// with any revocation.
+    ///
+    /// # Errors
+    /// Returns an error if it ended.
+    pub fn check_revoked(&self, token: &VerifiedToken) -> Result<(), TokenFault> {
+        let issued = token.claims.issued_at.unwrap_or(i64::MIN);
+        match Revocation::newest(&self.revoked, &token.user.name) {
+            Some(before) if issued < before => Err(TokenFault::Revoked),
+            Some(_) | None => Ok(()),
         }
     }
 
@@ -104,6 +138,27 @@ impl TokenIssuer {
     /// Returns the plane's own audiences: the names of the issuer.
     pub fn audiences(&self) -> &[Str] {
         &self.names
+    }
+
+    /// Returns the audiences of the plane for a token of this issuer. They include the token's own
+    /// issuer, which was an audience of the plane when the token was issued.
+    pub fn audiences_of<'a>(&'a self, token: &'a VerifiedToken) -> Cow<'a, [Str]> {
+        let issuer = &token.claims.issuer;
+        if *issuer == LEGACY_ISSUER || self.names.contains(issuer) {
+            return Cow::Borrowed(&self.names);
+        }
+        let earlier = std::iter::once(issuer);
+        Cow::Owned(self.names.iter().chain(earlier).cloned().collect())
+    }
+
+    /// Returns whether a name is one that this issuer has, or had while clients reached the server
+    /// under another URL. Only the key proves a token, and the keys of a plane sign for no other
+    /// issuer, so a token does not end because the server's URL has changed.
+    fn is_own_name(&self, name: &str) -> bool {
+        let base = name.strip_suffix(&*self.path);
+        let host = base.and_then(|base| base.strip_prefix("https://"));
+        host.is_some_and(|host| !host.is_empty() && !host.contains('/'))
+            || self.names.iter().any(|known| known == name)
     }
 
     /// Returns the stamp of the accepted keys and issuers.
@@ -139,7 +194,7 @@ impl TokenIssuer {
         let (key, accepted_until) = key.ok_or(TokenFault::UnknownKey)?;
         let payload = jws.verify(key)?;
         let claims = Claims::parse(&payload)?;
-        if claims.issuer != LEGACY_ISSUER && !self.names.contains(&claims.issuer) {
+        if claims.issuer != LEGACY_ISSUER && !self.is_own_name(&claims.issuer) {
             return Err(TokenFault::Foreign);
         }
         Ok(VerifiedToken {

@@ -15,7 +15,7 @@ use polyplane_auth::service_account::authenticator::AccountTokens;
 use polyplane_auth::service_account::claims::{Binding, Claims, ObjectClaim};
 use polyplane_auth::service_account::issuer::{FormerKey, TokenIssuer};
 use polyplane_auth::service_account::verdicts::VerdictCache;
-use polyplane_auth::{Authentication, Authenticator as _, Credentials, Verdict};
+use polyplane_auth::{Authentication, Authenticator as _, Credentials, Revocation, Verdict};
 use proptest::prelude::*;
 
 const BASE: &str = "https://api.example.com:6443";
@@ -178,6 +178,75 @@ fn audiences_are_those_asked_for() {
     assert!(token.audiences(own, own).is_err());
     let asked = [Str::from("vault")];
     assert_eq!(token.audiences(own, &asked), Ok(asked.to_vec()));
+}
+
+/// Returns the issuer of plane `abc` with this key, at a server that clients reach under `bases`.
+fn issuer_at(pkcs8: &[u8], bases: &[&str]) -> TokenIssuer {
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, pkcs8).expect("a key");
+    let point = pair.public_key().as_ref().to_vec();
+    let bases: Vec<Str> = bases.iter().map(|base| Str::from(*base)).collect();
+    let key = SigningKey::new(pair, &point).expect("a key");
+    TokenIssuer::new("abc", &bases, key, Vec::new())
+}
+
+#[test]
+fn a_token_of_an_earlier_url_is_for_the_plane_as_before() {
+    let pkcs8 = pair().to_pkcs8v1().expect("a key");
+    let (before, after) = (
+        issuer_at(pkcs8.as_ref(), &[BASE]),
+        issuer_at(pkcs8.as_ref(), &["https://new.example.com"]),
+    );
+    let own = claims(&before);
+    let of = |change: &dyn Fn(&mut Claims)| {
+        let mut claims = own.clone();
+        change(&mut claims);
+        after.verify(&before.sign(&claims).expect("signed"))
+    };
+    let token = of(&|_| {}).expect("the plane's key signed it");
+    let audiences = after.audiences_of(&token);
+    assert!(token.is_for(&audiences) && !token.is_for(after.audiences()));
+    let for_another = of(&|claims| claims.audiences = vec!["vault".into()]);
+    let for_another = for_another.expect("the plane's key signed it");
+    assert!(!for_another.is_for(&after.audiences_of(&for_another)));
+    for foreign in [
+        "https://api.example.com:6443/clusters/other/control-plane",
+        "https://api.example.com:6443/x/clusters/abc/control-plane",
+        "http://api.example.com:6443/clusters/abc/control-plane",
+        "https:///clusters/abc/control-plane",
+        "/clusters/abc/control-plane",
+        "https://api.example.com:6443/clusters/abc/control-plane/",
+    ] {
+        let refused = of(&|claims| claims.issuer = foreign.into());
+        assert_eq!(refused, Err(TokenFault::Foreign), "{foreign}");
+    }
+}
+
+#[test]
+fn a_revocation_ends_what_was_issued_before_it() {
+    let user = "system:serviceaccount:ci:builder";
+    let revocation = |user: &str, before| Revocation {
+        user: user.into(),
+        before,
+    };
+    let issuer = issuer("abc").revoking(vec![
+        revocation(user, NOW - 5),
+        revocation(user, NOW),
+        revocation("system:serviceaccount:ci:other", NOW + 100),
+    ]);
+    let issued = |at: Option<i64>| {
+        let claims = Claims {
+            issued_at: at,
+            ..claims(&issuer)
+        };
+        let token = issuer.verify(&issuer.sign(&claims).expect("signed"));
+        issuer.check_revoked(&token.expect("its own"))
+    };
+    assert_eq!(issued(Some(NOW - 1)), Err(TokenFault::Revoked));
+    assert_eq!(issued(None), Err(TokenFault::Revoked));
+    assert_eq!(issued(Some(NOW)), Ok(()));
+    assert_eq!(issuer.issue_time(user, NOW - 10), NOW);
+    assert_eq!(issuer.issue_time(user, NOW + 10), NOW + 10);
+    assert_eq!(issuer.issue_time("jane", NOW - 10), NOW - 10);
 }
 
 #[test]

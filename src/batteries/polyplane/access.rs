@@ -24,6 +24,13 @@ const NAME_BYTES_MAX: usize = 256;
 /// The longest life of a credential, in seconds: a year. A revocation older than that ends nothing
 /// that has not ended by itself.
 pub const LIFETIME_MAX: i64 = 366 * 86_400;
+/// Seconds by which a revocation of a service account's tokens is dated ahead. Another replica than the
+/// one that dates revocations issues tokens, and its clock may be ahead; without this, the tokens of so
+/// many seconds would outlive the revocation. Tokens that are issued meanwhile bear that later time.
+/// Less than a minute, by which verifiers let clocks differ.
+const TOKENS_AHEAD: i64 = 20;
+/// The beginning of the names of service accounts.
+const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// Seconds for which the CA of the previous generation is accepted, unless the spec says otherwise:
 /// the usual life of a credential.
 const OVERLAP: i64 = 86_400;
@@ -155,9 +162,15 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value, now: i64) {
         return;
     }
     let overlap = object.int_at(&["spec", "access", "keyOverlapSeconds"]);
-    let until = time(now + overlap.unwrap_or(OVERLAP));
     object.set(&["status", "keys", "generation"], generation);
-    object.set(&["status", "keys", "previousAcceptedUntil"], until);
+    match overlap.unwrap_or(OVERLAP) {
+        // No time at all: at a replica whose clock is behind, the present one would be in the future.
+        0 => drop(object.remove(&["status", "keys", "previousAcceptedUntil"])),
+        overlap => {
+            let until = time(now + overlap);
+            object.set(&["status", "keys", "previousAcceptedUntil"], until);
+        }
+    }
 }
 
 fn generation(object: &Value) -> i64 {
@@ -166,6 +179,7 @@ fn generation(object: &Value) -> i64 {
 }
 
 /// Gives each revocation without a time the present one, and drops those that end nothing any more.
+/// Those of service accounts stay until somebody removes them.
 ///
 /// A certificate is revoked if it becomes valid before that second. The next certificate of the user
 /// becomes valid in it at the earliest, so the same user can have a new one at once.
@@ -181,10 +195,13 @@ fn date_revocations(object: &mut Value, old: &Value, now: i64) {
     };
     let dated = items.iter().filter_map(|item| {
         let mut item = item.clone();
+        let is_account = item.str_at(&["user"]).starts_with(ACCOUNT_PREFIX);
         if let Some(given) = seconds(item.str_at(&["before"])) {
-            return (given > now - LIFETIME_MAX).then_some(item);
+            // Tokens of accounts may have no end.
+            return (is_account || given > now - LIFETIME_MAX).then_some(item);
         }
         let earlier = before(item.str_at(&["user"]));
+        let now = if is_account { now + TOKENS_AHEAD } else { now };
         // A second later than before, or what was issued since the last revocation would stay valid.
         let from = now.max(earlier.map_or(now, |earlier| earlier + 1));
         item.set(&["before"], time(from));
@@ -296,11 +313,7 @@ pub fn credential_errors(user: &str, groups: &[&str]) -> Vec<FieldError> {
     let path = Path::new("spec");
     let mut errors = Vec::new();
     name_errors(user, &path.child("user"), &mut errors);
-    for reserved in [
-        ROOT_USER_PREFIX,
-        "system:serviceaccount:",
-        "system:anonymous",
-    ] {
+    for reserved in [ROOT_USER_PREFIX, ACCOUNT_PREFIX, "system:anonymous"] {
         if user.starts_with(reserved) {
             let why = format!("names that begin with {reserved:?} are given by the server alone");
             errors.push(FieldError::invalid(&path.child("user"), user, why));
@@ -385,6 +398,11 @@ mod tests {
         assert_eq!(before(&both, "joe"), Some(5_000));
         let later = revoking(&["ann"], &both, 1_002 + LIFETIME_MAX);
         assert_eq!(before(&later, "jane"), None);
+        let account = "system:serviceaccount:ci:builder";
+        let account_ended = revoking(&[account], &start, 1_000);
+        assert_eq!(before(&account_ended, account), Some(1_000 + TOKENS_AHEAD));
+        let kept = revoking(&["ann"], &account_ended, 1_002 + 10 * LIFETIME_MAX);
+        assert_eq!(before(&kept, account), Some(1_000 + TOKENS_AHEAD));
         assert_eq!(before(&later, "joe"), Some(5_000));
     }
 
@@ -403,6 +421,9 @@ mod tests {
         let spec = read(&next);
         assert_eq!(spec.generation, KeyGeneration(1));
         assert_eq!(spec.previous_until, Some(1_060));
+        let mut at_once = with(1, 0);
+        prepare_update(&mut at_once, &start, 1_000);
+        assert_eq!(read(&at_once).previous_until, None);
         // A later write moves neither, and no client sets them.
         let mut same = next.clone();
         same.set(&["status", "keys", "generation"], 9_i64);

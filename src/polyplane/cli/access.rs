@@ -35,7 +35,8 @@ pub struct KubeconfigOptions {
 pub struct RevokeOptions {
     /// Name of the control plane.
     pub name: String,
-    /// Name of the user. A kubeconfig that is made for this user afterwards is valid.
+    /// Name of the user, or of a service account as system:serviceaccount:NAMESPACE:NAME. What is
+    /// issued afterwards, such as another kubeconfig or token, is valid.
     pub user: String,
 }
 

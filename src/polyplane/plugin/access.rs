@@ -104,8 +104,8 @@ pub async fn revoke(client: &Client, options: &RevokeOptions) -> anyhow::Result<
     })
     .await?;
     let said = format!(
-        "the certificates of user {user:?} of control plane {name:?} issued until now are refused, \
-         at every replica"
+        "the certificates and tokens of user {user:?} of control plane {name:?} issued until now are \
+         refused, at every replica, and watches that they opened end"
     );
     Ok(line(&said)?)
 }
@@ -131,10 +131,10 @@ pub async fn rotate(client: &Client, options: &RotateOptions) -> anyhow::Result<
     let until = plane.str_at(&["status", "keys", "previousAcceptedUntil"]);
     let said = match options.now {
         true => format!(
-            "the keys of control plane {name:?} are replaced; no earlier certificate is accepted"
+            "the keys of control plane {name:?} are replaced; no earlier certificate or token is accepted"
         ),
         false => format!(
-            "the keys of control plane {name:?} are replaced; certificates of the earlier keys are accepted until {until}"
+            "the keys of control plane {name:?} are replaced; certificates and tokens of the earlier keys are accepted until {until}"
         ),
     };
     Ok(line(&said)?)

@@ -11,7 +11,7 @@ use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
-use polyplane_plane::Memory;
+use polyplane_plane::{Key, Memory};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Location, Peer, PlaneApi,
@@ -302,6 +302,11 @@ impl PlaneApi for TenantApi {
 
     fn access_check(&self, deadline: tokio::time::Instant) -> AccessCheck<'_> {
         self.shared.registry.access_check(&self.tenant, deadline)
+    }
+
+    fn held_token_used(&self, namespace: &str, secret: &str) {
+        let secret = Key::new("", "secrets", Some(namespace), secret);
+        self.shared.reconcilers.token_used(&self.tenant, &secret);
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

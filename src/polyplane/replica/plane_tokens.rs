@@ -8,7 +8,7 @@ use polyplane_auth::service_account::authenticator::AccountTokens;
 use polyplane_auth::service_account::issuer::{FormerKey, TokenIssuer};
 use polyplane_auth::service_account::verdicts::VerdictCache;
 use polyplane_auth::service_account::{TokenFault, VerifiedToken};
-use polyplane_auth::{KeyGeneration, Purpose, RootSecret};
+use polyplane_auth::{KeyGeneration, Purpose, Revocation, RootSecret};
 use polyplane_batteries::bootstrap::ACCESS_LEVEL;
 use polyplane_ownership::Planes;
 use polyplane_registry::TokenIssuers;
@@ -20,13 +20,15 @@ use std::time::SystemTime;
 /// takes a tenth of a millisecond.
 const ISSUERS_MAX: usize = 4096;
 
-/// The generations of a plane's token keys.
+/// The generations of a plane's token keys, and the tokens that ended all the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AcceptedKeys {
     /// The one that signs.
     pub signing: KeyGeneration,
     /// Earlier ones, each with the time until which its tokens are accepted.
     pub former: Vec<(KeyGeneration, SystemTime)>,
+    /// The tokens of accounts that ended early.
+    pub revoked: Vec<Revocation>,
 }
 
 /// Returns the generations of the token keys of the plane with this id, as its record says now.
@@ -97,6 +99,7 @@ impl PlaneTokens {
             until: *until,
         });
         TokenIssuer::new(plane, &self.bases, signing, former.collect())
+            .revoking(accepted.revoked.clone())
     }
 
     /// Returns the authenticator of a plane's tokens.

@@ -137,12 +137,13 @@ fn reviewed(
     let issuer = tokens.and_then(|tokens| Some((tokens, tokens.issuer(call.tenant.plane.id())?)));
     let (tokens, issuer) = issuer.ok_or(TokenFault::Foreign)?;
     let verified = tokens.verify(&issuer, token)?;
-    let own = issuer.audiences();
-    let wanted = if wanted.is_empty() { own } else { wanted };
-    let audiences = verified.audiences(own, wanted)?;
+    let own = issuer.audiences_of(&verified);
+    let wanted = if wanted.is_empty() { &*own } else { wanted };
+    let audiences = verified.audiences(&own, wanted)?;
     let seconds = u64::try_from(call.environment.now()).unwrap_or(0);
     let now = UNIX_EPOCH + Duration::from_secs(seconds);
     verified.check_times(now)?;
+    issuer.check_revoked(&verified)?;
     tokens::check_live(as_of.cut(), &verified, now)?;
     Ok((Arc::clone(&verified.user), audiences))
 }
@@ -159,6 +160,7 @@ fn fault_text(fault: &TokenFault) -> String {
         | TokenFault::NotYetValid
         | TokenFault::IssuedInFuture
         | TokenFault::Audience { .. }
+        | TokenFault::Revoked
         | TokenFault::Invalidated(_) => format!("[invalid bearer token, {fault}]"),
     }
 }

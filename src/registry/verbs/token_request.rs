@@ -114,7 +114,7 @@ fn issue(call: &Call<'_>, cut: &Snapshot, tree: &mut Value) -> Result<(), ApiErr
         true => (EXTENDED_SECONDS, Some(now + seconds)),
         false => (seconds, None),
     };
-    let claims = Claims {
+    let mut claims = Claims {
         issuer: issuer.name().clone(),
         audiences,
         issued_at: Some(now),
@@ -126,6 +126,8 @@ fn issue(call: &Call<'_>, cut: &Snapshot, tree: &mut Value) -> Result<(), ApiErr
         binding: bound,
         warn_after,
     };
+    let issued = issuer.issue_time(&claims.user_name(), now);
+    (claims.issued_at, claims.not_before) = (Some(issued), Some(issued));
     let token = issuer.sign(&claims).map_err(ApiError::internal)?;
     if token.len() > TOKEN_BYTES_MAX {
         let message = format!("the token would have more than {TOKEN_BYTES_MAX} bytes");
