@@ -132,6 +132,12 @@ impl Endpoint {
         }
     }
 
+    /// Returns the client's own certificate, DER.
+    pub fn certificate(&self) -> Option<&[u8]> {
+        let identity = self.identity.as_ref()?;
+        identity.chain.first().map(|leaf| &**leaf)
+    }
+
     /// Returns the name that the server's certificate must have.
     ///
     /// # Errors
