@@ -179,7 +179,9 @@ impl<'a> Machine<'_, 'a> {
         match self.step(at) {
             Step::Variable(index) => {
                 let found = self.variables.get(*index).cloned();
-                found.ok_or_else(|| Fault::error("no such attribute(s)"))
+                found
+                    .ok_or_else(|| Fault::error("no such attribute(s)"))?
+                    .valid()
             }
             Step::Local(index) => {
                 let found = self.locals.get(*index).cloned();
@@ -518,14 +520,17 @@ fn no_such_key(name: &str) -> Fault {
 
 fn field<'a>(operand: &Value<'a>, name: &str) -> Outcome<'a> {
     match operand {
-        Value::Map(map) => map.field(name).ok_or_else(|| no_such_key(name)),
+        Value::Map(map) => map.field(name).ok_or_else(|| no_such_key(name))?.valid(),
         _ => Err(Fault::no_overload()),
     }
 }
 
 fn has(operand: &Value<'_>, name: &str) -> Result<bool, Fault> {
     match operand {
-        Value::Map(map) => Ok(map.field(name).is_some()),
+        Value::Map(map) => match map.field(name) {
+            None => Ok(false),
+            Some(found) => found.valid().map(|_| true),
+        },
         _ => Err(Fault::no_overload()),
     }
 }
@@ -565,6 +570,7 @@ fn list_element<'a>(
         )));
     };
     let found = usize::try_from(at).ok().and_then(|at| list.at(at));
+    let found = found.map(Value::valid).transpose()?;
     Ok(found.ok_or_else(|| format!("index out of bounds: {at}").into()))
 }
 
@@ -573,7 +579,8 @@ fn map_element<'a>(
     index: &Value<'a>,
 ) -> Result<Result<Value<'a>, std::borrow::Cow<'static, str>>, Fault> {
     let shown = || format!("no such key: {}", crate::format::plain(index)).into();
-    Ok(map.get(index).ok_or_else(shown))
+    let found = map.get(index).map(Value::valid).transpose()?;
+    Ok(found.ok_or_else(shown))
 }
 
 fn optional_index<'a>(

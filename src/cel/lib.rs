@@ -43,5 +43,5 @@ pub use source::{Issue, Issues, Source};
 pub use time::{Civil, Timestamp};
 pub use types::Type;
 pub use value::{
-    Blob, Elements, Fault, Fields, Key, List, Map, Node, Opaque, Outcome, Text, Value,
+    Blob, Elements, Fault, Fields, Key, List, Map, Node, Opaque, Outcome, Relation, Text, Value,
 };

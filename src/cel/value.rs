@@ -1,5 +1,10 @@
 //! Values, borrowed from the caller's trees wherever possible.
 
+pub(crate) mod relations;
+mod tree;
+
+pub use tree::{Elements, Fields, Node, Relation};
+
 use std::any::Any;
 use std::borrow::Cow;
 use std::cmp::Ordering;
@@ -11,57 +16,6 @@ use std::sync::Arc;
 use crate::library::Question;
 use crate::limits::PARTS_MAX;
 use crate::time::Timestamp;
-
-/// A part of a tree of the caller's: what JSON knows, and texts that a schema reads as times or bytes.
-#[derive(Debug, Clone, Copy)]
-pub enum Node<'a> {
-    /// `null`
-    Null,
-    /// `true` or `false`
-    Bool(bool),
-    /// A whole number that fits into 64 bits.
-    Int(i64),
-    /// Any other number.
-    Double(f64),
-    /// A text.
-    String(&'a str),
-    /// A list.
-    List(&'a dyn Elements),
-    /// An object.
-    Map(&'a dyn Fields),
-    /// Bytes.
-    Bytes(&'a [u8]),
-    /// A span of time in nanoseconds.
-    Duration(i64),
-    /// A point in time.
-    Timestamp(Timestamp),
-}
-
-/// A list of the caller's.
-pub trait Elements: fmt::Debug + Sync {
-    /// Returns the number of elements.
-    fn len(&self) -> usize;
-    /// Returns true if there is no element.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Returns an element.
-    fn at(&self, index: usize) -> Option<Node<'_>>;
-}
-
-/// An object of the caller's: names and values.
-pub trait Fields: fmt::Debug + Sync {
-    /// Returns the number of fields.
-    fn len(&self) -> usize;
-    /// Returns true if there is no field.
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    /// Returns a field's value.
-    fn get(&self, name: &str) -> Option<Node<'_>>;
-    /// Returns the field at a place, in an order that stays the same.
-    fn at(&self, index: usize) -> Option<(&str, Node<'_>)>;
-}
 
 /// A text, borrowed or shared.
 #[derive(Debug, Clone)]
@@ -137,6 +91,8 @@ pub enum List<'a> {
     Tree(&'a dyn Elements),
     /// A computed list.
     Owned(Arc<Vec<Value<'a>>>),
+    /// A list computed from one whose elements have no order.
+    Related(Arc<(Vec<Value<'a>>, Relation)>),
 }
 
 impl<'a> List<'a> {
@@ -146,6 +102,7 @@ impl<'a> List<'a> {
         match self {
             Self::Tree(elements) => elements.len(),
             Self::Owned(elements) => elements.len(),
+            Self::Related(list) => list.0.len(),
         }
     }
 
@@ -161,6 +118,17 @@ impl<'a> List<'a> {
         match self {
             Self::Tree(elements) => elements.at(index).map(Value::from),
             Self::Owned(elements) => elements.get(index).cloned(),
+            Self::Related(list) => list.0.get(index).cloned(),
+        }
+    }
+
+    /// Returns how the elements are related.
+    #[must_use]
+    pub fn relation(&self) -> Relation {
+        match self {
+            Self::Tree(elements) => elements.relation(),
+            Self::Owned(_) => Relation::Ordered,
+            Self::Related(list) => list.1.clone(),
         }
     }
 
@@ -173,7 +141,7 @@ impl<'a> List<'a> {
     #[must_use]
     pub fn into_vec(self) -> Vec<Value<'a>> {
         match self {
-            Self::Tree(_) => self.iter().collect(),
+            Self::Tree(_) | Self::Related(_) => self.iter().collect(),
             Self::Owned(elements) => Arc::try_unwrap(elements).unwrap_or_else(|it| (*it).clone()),
         }
     }
@@ -382,11 +350,25 @@ impl<'a> From<Node<'a>> for Value<'a> {
             Node::Bytes(value) => Self::Bytes(Blob::Borrowed(value)),
             Node::Duration(value) => Self::Duration(value),
             Node::Timestamp(value) => Self::Timestamp(value),
+            Node::Invalid(why) => Self::Opaque(Arc::new(tree::Invalid(why))),
         }
     }
 }
 
 impl<'a> Value<'a> {
+    /// Returns the value, unless it does not fit its schema.
+    ///
+    /// # Errors
+    /// Returns what is wrong with it.
+    pub(crate) fn valid(self) -> Outcome<'a> {
+        if let Self::Opaque(value) = &self
+            && let Some(tree::Invalid(why)) = value.as_any().downcast_ref()
+        {
+            return Err(Fault::error(*why));
+        }
+        Ok(self)
+    }
+
     /// Makes a text.
     #[must_use]
     pub fn text(text: impl Into<String>) -> Self {
@@ -477,16 +459,14 @@ impl<'a> Value<'a> {
             (Self::Opaque(one), Value::Opaque(two)) => {
                 one.type_name() == two.type_name() && one.equals(&**two)
             }
-            (Self::List(one), Value::List(two)) => {
-                let mut pairs = one.iter().zip(two.iter());
-                one.len() == two.len() && pairs.all(|(a, b)| a.equals_within(&b, parts))
-            }
+            (Self::List(one), Value::List(two)) => relations::equal(one, two, parts),
             (Self::Map(one), Value::Map(two)) => {
                 one.len() == two.len()
                     && one.iter().all(|(key, value)| {
                         let found = two.iter_get(&key);
                         found.is_some_and(|found| value.equals_within(&found, parts))
                     })
+                    && one.hides_the_same(two)
             }
             _ => compare_numbers(self, other) == Some(Ordering::Equal),
         }
@@ -494,6 +474,19 @@ impl<'a> Value<'a> {
 }
 
 impl<'a> Map<'a> {
+    /// Returns whether the fields that both have and expressions cannot read are equal.
+    fn hides_the_same(&self, other: &Map<'_>) -> bool {
+        let (Self::Tree(one), Map::Tree(two)) = (self, other) else {
+            return true;
+        };
+        let (one, two) = (one.hidden(), two.hidden());
+        let differ = |(name, value): &(&str, String)| {
+            two.iter()
+                .any(|(known, other)| known == name && other != value)
+        };
+        !one.iter().any(differ)
+    }
+
     /// Looks a key up whose life is another than the map's.
     fn iter_get(&self, key: &Value<'_>) -> Option<Value<'a>> {
         match key {

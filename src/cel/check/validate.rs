@@ -98,6 +98,11 @@ impl Validator<'_> {
             self.format(id, &format, *first);
             return;
         }
+        if let (Expr::Literal(Literal::Int(seconds)), "timestamp") = (ast.expr(*first), function)
+            && Timestamp::new(*seconds, 0).is_err()
+        {
+            self.complain(*first, format!("invalid {function} argument"));
+        }
         let Some(argument) = text(*first) else {
             return;
         };

@@ -5,7 +5,8 @@ use std::cmp::Ordering;
 use crate::environment::Environment;
 use crate::library::Library;
 use crate::limits::check_elements;
-use crate::value::{Blob, Fault, List, Outcome, Value, compare_numbers};
+use crate::value::relations;
+use crate::value::{Blob, Fault, List, Outcome, Relation, Value, compare_numbers};
 
 pub(crate) const LIBRARY: Library = Library {
     declarations: "
@@ -187,8 +188,13 @@ fn add<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-/// Appends to the first list in place if nothing else holds it.
+/// Appends to the first list in place if nothing else holds it. To elements without an order only
+/// those are added that are not there.
 fn concatenate<'a>(one: List<'a>, two: &List<'a>) -> Value<'a> {
+    let relation = one.relation();
+    if relation != Relation::Ordered {
+        return Value::List(relations::joined(&one, two, relation));
+    }
     if one.is_empty() {
         return Value::List(two.clone());
     }

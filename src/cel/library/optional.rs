@@ -63,6 +63,9 @@ pub(crate) const LIBRARY: Library = Library {
     types: &["optional_type"],
 };
 
+/// Go's zero time, in seconds since 1970.
+const ZERO_TIME_SECONDS: i64 = -62_135_596_800;
+
 fn is_zero(value: &Value<'_>) -> bool {
     match value {
         Value::Null | Value::Optional(None) => true,
@@ -74,7 +77,9 @@ fn is_zero(value: &Value<'_>) -> bool {
         Value::Bytes(bytes) => bytes.is_empty(),
         Value::List(list) => list.is_empty(),
         Value::Map(map) => map.is_empty(),
-        Value::Timestamp(_) | Value::Type(_) | Value::Optional(Some(_)) | Value::Opaque(_) => false,
+        // The first moment of the year 1 is Go's zero time.
+        Value::Timestamp(time) => time.order() == (ZERO_TIME_SECONDS, 0),
+        Value::Type(_) | Value::Optional(Some(_)) | Value::Opaque(_) => false,
     }
 }
 

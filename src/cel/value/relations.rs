@@ -1,0 +1,82 @@
+//! Lists whose elements have no order: sets, and objects that differ in some of their fields.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{Key, List, Relation, Value};
+
+/// What an element is found by: itself, or its fields. What cannot be a key is `None`.
+type Place<'a> = Vec<Option<Key<'a>>>;
+
+fn place<'a>(relation: &Relation, element: &Value<'a>) -> Place<'a> {
+    match (relation, element) {
+        (Relation::Keyed(names), Value::Map(fields)) => {
+            let keys = names.iter().map(|name| Key::of(&fields.field(name)?));
+            keys.collect()
+        }
+        (Relation::Keyed(names), _) => vec![None; names.len()],
+        (Relation::Ordered | Relation::Set, element) => vec![Key::of(element)],
+    }
+}
+
+fn places<'a>(list: &List<'a>, relation: &Relation) -> BTreeMap<Place<'a>, Value<'a>> {
+    let places = list
+        .iter()
+        .map(|element| (place(relation, &element), element));
+    places.collect()
+}
+
+/// Returns whether two lists are equal, in the way of the first one. Takes one from `parts` for
+/// each part that is compared.
+pub(super) fn equal(one: &List<'_>, two: &List<'_>, parts: &mut u64) -> bool {
+    if one.len() != two.len() {
+        return false;
+    }
+    let relation = one.relation();
+    if relation == Relation::Ordered {
+        let mut pairs = one.iter().zip(two.iter());
+        return pairs.all(|(one, two)| one.equals_within(&two, parts));
+    }
+    let (places, others) = (places(one, &relation), places(two, &relation));
+    let has_keys = |places: &BTreeMap<Place<'_>, Value<'_>>| {
+        places.keys().all(|place| place.iter().all(Option::is_some))
+    };
+    if relation == Relation::Set && !(has_keys(&places) && has_keys(&others)) {
+        // Fractions, times and bytes are no keys.
+        let mut within = |part: &List<'_>, whole: &List<'_>| {
+            part.iter()
+                .all(|one| whole.iter().any(|two| one.equals_within(&two, parts)))
+        };
+        return within(one, two) && within(two, one);
+    }
+    let mut pairs = places.iter().zip(others.iter());
+    places.len() == others.len()
+        && pairs.all(|((place, one), (other, two))| place == other && one.equals_within(two, parts))
+}
+
+/// Returns the elements of both lists. Of objects with equal keys the second list's is taken, in
+/// the place of the first one's.
+pub(crate) fn joined<'a>(one: &List<'a>, two: &List<'a>, relation: Relation) -> List<'a> {
+    let mut elements: Vec<Value<'a>> = one.iter().collect();
+    let known = elements.iter().enumerate();
+    let mut known: BTreeMap<Place<'a>, usize> = known
+        .map(|(at, element)| (place(&relation, element), at))
+        .collect();
+    for element in two.iter() {
+        let place = place(&relation, &element);
+        let is_key = place.iter().all(Option::is_some);
+        let found = match is_key || relation != Relation::Set {
+            true => known.get(&place).copied(),
+            false => elements.iter().position(|known| known.equals(&element)),
+        };
+        match found {
+            Some(at) if relation != Relation::Set => elements[at] = element,
+            Some(_) => {}
+            None => {
+                known.insert(place, elements.len());
+                elements.push(element);
+            }
+        }
+    }
+    List::Related(Arc::new((elements, relation)))
+}
