@@ -16,6 +16,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::{Converter, PreparedIn};
 use crate::kinds::feature_gates::Features;
 use crate::kinds::table::KindTable;
+use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::NameRule;
@@ -45,6 +46,27 @@ pub struct Context<'a> {
     pub features: &'a Features,
     /// The kinds that planes share.
     pub kinds: &'a Arc<KindTable>,
+    /// The warnings for the client.
+    pub warnings: &'a Warnings,
+}
+
+/// Warnings for a client, each once.
+#[derive(Debug, Default)]
+pub struct Warnings(Mutex<Vec<String>>);
+
+impl Warnings {
+    /// Adds a warning.
+    pub fn add(&self, text: String) {
+        let mut warnings = self.0.lock();
+        if !warnings.contains(&text) {
+            warnings.push(text);
+        }
+    }
+
+    /// Removes and returns the warnings so far.
+    pub fn take(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock())
+    }
 }
 
 impl Context<'_> {

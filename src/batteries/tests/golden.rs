@@ -19,7 +19,7 @@ use polyplane_registry::answer::negotiate::BodySyntax;
 use polyplane_registry::plan::prepare;
 use polyplane_registry::request::body;
 use polyplane_registry::request::body::Expected;
-use polyplane_registry::strategy::{Context, PlaneSettings};
+use polyplane_registry::strategy::{Context, PlaneSettings, Warnings};
 use polyplane_registry::{KindTable, Resource, Scope};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -36,6 +36,7 @@ struct Bench {
     settings: PlaneSettings,
     user: UserInfo,
     cut: Snapshot,
+    warnings: Warnings,
     shown: usize,
 }
 
@@ -48,6 +49,7 @@ fn answers_agree_with_upstream() {
         settings: shared::settings(16, (30000, 32767), ""),
         user: UserInfo::new("admin", &["system:masters", "system:authenticated"]),
         cut: plane::empty(),
+        warnings: Warnings::default(),
         shown: std::env::var("SHOW")
             .ok()
             .and_then(|text| text.parse().ok())
@@ -143,6 +145,7 @@ impl Bench {
             schemas: &row.schemas,
             features: &row.features,
             kinds: &self.kinds,
+            warnings: &self.warnings,
         }
     }
 

@@ -157,10 +157,28 @@ impl CustomKind {
                 row.group, row.kind
             )));
         }
+        // Upstream sets no defaults of the version that an object is converted to.
         if source.id() != self.schema.id() {
-            render(row, self.metadata, &self.schema.structural(), &mut tree)?;
+            prune(row, self.metadata, &self.schema.structural(), &mut tree)?;
         }
         Ok(tree)
+    }
+
+    /// Returns what is stored of a tree of the row's version, if that is less than the tree: members
+    /// that the stored version does not have are dropped.
+    pub(crate) fn kept(&self, row: &Resource, tree: &Value) -> Option<Value> {
+        let stored = &row.storage.version;
+        if *stored == row.version || self.conversion == ConversionStrategy::Webhook {
+            return None;
+        }
+        let target = self.schema_of(stored)?;
+        if target.id() == self.schema.id() {
+            return None;
+        }
+        let mut kept = tree.clone();
+        // What the request's schema has let pass has metadata that can be read.
+        prune(row, self.metadata, &target.structural(), &mut kept).ok()?;
+        Some(kept)
     }
 
     fn schema_of(&self, version: &str) -> Option<&Arc<dyn CustomSchema>> {
@@ -170,8 +188,8 @@ impl CustomKind {
     }
 }
 
-/// Prunes a stored tree and sets its defaults.
-fn render(
+/// Prunes a stored tree.
+fn prune(
     row: &Resource,
     metadata: DefId,
     structural: &Structural,
@@ -185,6 +203,17 @@ fn render(
             row.qualified
         ))
     })?;
-    custom.default(tree);
+    Ok(())
+}
+
+/// Prunes a stored tree and sets its defaults.
+fn render(
+    row: &Resource,
+    metadata: DefId,
+    structural: &Structural,
+    tree: &mut Value,
+) -> Result<(), ApiError> {
+    prune(row, metadata, structural, tree)?;
+    Custom::new(structural, &row.schemas, metadata).default(tree);
     Ok(())
 }

@@ -28,6 +28,9 @@ pub const STALE: &str =
 /// Panics if the tree has no metadata. Every tree here was checked by the schema, which requires
 /// it.
 pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
+    let kept = row.custom.as_ref();
+    let kept = kept.and_then(|custom| custom.kept(row, tree));
+    let tree = kept.as_ref().unwrap_or(tree);
     let encoded = row.schemas.encode_stored(row.stored_definition, tree);
     let slot = encoded
         .version

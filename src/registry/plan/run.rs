@@ -146,6 +146,7 @@ impl<'r> Run<'r> {
             schemas: &row.schemas,
             features: &row.features,
             kinds: &self.call.tenant.base,
+            warnings: self.call.warnings(),
         }
     }
 

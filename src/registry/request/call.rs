@@ -9,7 +9,7 @@ use crate::kinds::table::{KindTable, Resource, Scope};
 use crate::request::ResourceRequest;
 use crate::request::wait;
 use crate::services::Services;
-use crate::strategy::PlaneSettings;
+use crate::strategy::{PlaneSettings, Warnings};
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -91,7 +91,7 @@ pub struct Call<'a> {
     pub environment: &'a dyn Environment,
     /// The services that all requests share.
     pub services: &'a Arc<Services>,
-    warnings: Mutex<Vec<String>>,
+    warnings: Warnings,
     whole: Option<&'a Call<'a>>,
     /// The objects that [`conversion::ahead`] has converted.
     pub(crate) converted: Mutex<HashMap<(Key, Stamp, Wanted), Value>>,
@@ -134,7 +134,7 @@ impl<'a> Call<'a> {
             row,
             environment,
             services,
-            warnings: Mutex::new(Vec::new()),
+            warnings: Warnings::default(),
             converted: Mutex::default(),
             defined: OnceLock::new(),
             whole: None,
@@ -224,16 +224,17 @@ impl<'a> Call<'a> {
 
     /// Adds a warning for the client, unless it was added before.
     pub fn warn(&self, text: impl Into<String>) {
-        let text = text.into();
-        let mut warnings = self.warnings.lock();
-        if !warnings.contains(&text) {
-            warnings.push(text);
-        }
+        self.warnings.add(text.into());
+    }
+
+    /// Returns where warnings for the client are added.
+    pub fn warnings(&self) -> &Warnings {
+        &self.warnings
     }
 
     /// Removes and returns the warnings so far.
     pub fn take_warnings(&self) -> Vec<String> {
-        std::mem::take(&mut self.warnings.lock())
+        self.warnings.take()
     }
 
     /// Returns the subresource of the path; empty for the object itself.

@@ -10,7 +10,7 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::plan::prepare;
-use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain};
+use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain, Warnings};
 use polyplane_registry::{KindTable, Resource, Strategy};
 use std::sync::Arc;
 
@@ -32,6 +32,7 @@ fn with_kinds<T>(
         schemas: kinds.schemas(),
         features: &features(),
         kinds,
+        warnings: &Warnings::default(),
     })
 }
 

@@ -6,7 +6,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::Snapshot;
-use polyplane_registry::strategy::Context;
+use polyplane_registry::strategy::{Context, Warnings};
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
@@ -36,6 +36,7 @@ fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
         schemas: &row.schemas,
         features: &row.features,
         kinds: &kinds,
+        warnings: &Warnings::default(),
     };
     let mut object = json!({"metadata": {"name": "gpu", "namespace": "lab"}});
     object.set(&["spec"], spec);
@@ -87,6 +88,7 @@ fn an_allocation_grants_admin_access_only_in_a_labelled_namespace() {
         schemas: &row.schemas,
         features: &row.features,
         kinds: &kinds,
+        warnings: &Warnings::default(),
     };
     let claim = |granted: bool| {
         json!({"metadata": {"name": "gpu", "namespace": "lab"},

@@ -7,7 +7,7 @@ use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_registry::plan::prepare;
-use polyplane_registry::strategy::Context;
+use polyplane_registry::strategy::{Context, Warnings};
 use std::path::Path;
 
 /// Returns the number of new objects whose recorded warnings equal ours, and the number of all.
@@ -28,6 +28,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         schemas: &row.schemas,
         features: &row.features,
         kinds: &kinds,
+        warnings: &Warnings::default(),
     };
     let path =
         Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/core.v1.{kind}.jsonl.gz"));
