@@ -77,6 +77,11 @@ fn missing(form: &Form, targets: &BTreeSet<String>) -> Result<Option<String>> {
             return Ok((!there).then_some(wanted));
         }
     }
+    if let (true, Some(package)) = (words.contains(&"--lib"), package) {
+        let wanted = format!("{package} lib ");
+        let there = targets.iter().any(|target| target.starts_with(&wanted));
+        return Ok((!there).then_some(wanted));
+    }
     if package == Some("polyplane-bench") {
         let scenario = behind(&words, "--").context("bench needs a scenario")?;
         return Ok((!scenarios()?.contains(scenario)).then(|| format!("bench {scenario}")));

@@ -33,8 +33,9 @@ pub enum JsonPathError {
 enum Step {
     Field(Str),
     Wildcard,
-    /// All values below, the present one included.
+    /// All lists and objects below that are not empty, the present one included.
     Recursive,
+    /// A step that is not positive selects nothing.
     Slice {
         from: Option<i64>,
         to: Option<i64>,
@@ -118,7 +119,9 @@ impl Step {
                 let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
                 let bound = |at: i64| (if at < 0 { at + length } else { at }).clamp(0, length);
                 let (from, to) = (bound(from.unwrap_or(0)), bound(to.unwrap_or(length)));
-                let step = usize::try_from(*step).unwrap_or(1).max(1);
+                let Some(step) = usize::try_from(*step).ok().filter(|step| *step > 0) else {
+                    return;
+                };
                 let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
                 out.extend(items.get(range).unwrap_or_default().iter().step_by(step));
             }
@@ -142,10 +145,15 @@ fn recurse<'v>(value: &'v Value, out: &mut Vec<&'v Value>) {
     if out.len() > VALUES_MAX {
         return;
     }
-    out.push(value);
     match value {
-        Value::Array(items) => items.iter().for_each(|item| recurse(item, out)),
-        Value::Object(members) => values(members).for_each(|value| recurse(value, out)),
+        Value::Array(items) if !items.is_empty() => {
+            out.push(value);
+            items.iter().for_each(|item| recurse(item, out));
+        }
+        Value::Object(members) if !members.is_empty() => {
+            out.push(value);
+            values(members).for_each(|value| recurse(value, out));
+        }
         _ => {}
     }
 }
@@ -233,10 +241,16 @@ impl<'t> Parser<'t> {
             }
             match first {
                 '.' if self.rest.starts_with("..") => {
-                    self.rest = &self.rest[1..];
+                    if steps.last() == Some(&Step::Recursive) {
+                        return Err(JsonPathError::Unexpected(self.rest.to_owned()));
+                    }
+                    self.rest = &self.rest[2..];
                     steps.push(Step::Recursive);
-                    if self.rest.starts_with(".[") {
-                        self.rest = &self.rest[1..];
+                    if self
+                        .rest
+                        .starts_with(|next: char| next.is_alphanumeric() || next == '_')
+                    {
+                        steps.push(self.field()?);
                     }
                 }
                 '.' => {
@@ -251,7 +265,9 @@ impl<'t> Parser<'t> {
                     steps.push(self.bracket()?);
                 }
                 _ if ends == Ends::InFilter => break,
-                _ if steps.is_empty() => steps.push(self.field()?),
+                _ if steps.is_empty() && (first.is_alphanumeric() || first == '_') => {
+                    steps.push(self.field()?);
+                }
                 _ => return Err(JsonPathError::Unexpected(self.rest.to_owned())),
             }
         }

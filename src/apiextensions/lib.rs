@@ -10,6 +10,7 @@
 //! Invariant: a row is a pure function of one definition. Nothing here does I/O or knows HTTP; which
 //! definitions may be stored, and what becomes of their status, `batteries` decides.
 
+pub mod defaults;
 pub mod definition;
 mod derivation;
 mod embedded;
@@ -19,5 +20,7 @@ mod strategy;
 mod table;
 mod units;
 pub mod validation;
+#[cfg(test)]
+mod vectors;
 
 pub use derivation::CustomKinds;

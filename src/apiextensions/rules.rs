@@ -12,19 +12,22 @@ mod field_path;
 mod view;
 
 pub use field_path::normalized;
-pub use polyplane_cel::is_reserved;
+pub use polyplane_cel::{compile_pattern, is_reserved};
 
 use declaration::{Declaration, escape};
+pub use evaluation::{Findings, Limits, Write};
+
+use crate::validation::Schema;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_cel::{Checked, Environment, Program, Type, check, estimate, parse};
+use polyplane_cel::{Checked, Environment, Expr, Literal, Program, Type, check, estimate, parse};
 use std::sync::{Arc, LazyLock};
 
 /// Cost beyond which one evaluation stops. Upstream's limits are constants, so that a rule that one
 /// server accepts is accepted by all.
-const CALL_COST_MAX: u64 = 1_000_000;
+pub const CALL_COST_MAX: u64 = 1_000_000;
 /// Cost beyond which no further rule of an object is evaluated.
-const OBJECT_COST_MAX: u64 = 10_000_000;
+pub const OBJECT_COST_MAX: u64 = 10_000_000;
 /// Depth of nested schemas. Each level is a stack frame of a recursive walk.
 const DEPTH_MAX: usize = 128;
 /// The name of the type of a whole object.
@@ -54,6 +57,8 @@ struct RuleNode {
     properties: Vec<(Str, RuleNode)>,
     values: Option<Box<RuleNode>>,
     items: Option<Box<RuleNode>>,
+    /// Further rules for the same values, from `allOf`.
+    all: Vec<RuleNode>,
     /// The members by which items are found in an older list.
     keys: Option<Box<[Str]>>,
     /// The declaration of values here, if that of the whole object does not lead to it because of a
@@ -65,7 +70,7 @@ struct RuleNode {
 #[derive(Debug)]
 struct Rule {
     program: Result<Program, String>,
-    message: Option<Program>,
+    message: Option<Message>,
     uses_old: bool,
     /// Whether the rule is evaluated without an old value too, which it then sees as optional.
     optional_old: bool,
@@ -76,19 +81,34 @@ struct Rule {
     field: Option<String>,
 }
 
+/// The expression that makes the message of a broken rule.
+#[derive(Debug)]
+struct Message {
+    program: Program,
+    /// The expression, which the complaint about its cost shows.
+    source: Str,
+    uses_old: bool,
+}
+
 impl Rules {
-    /// Compiles the rules of a schema. A rule that cannot be compiled fails whenever it would be
-    /// evaluated.
+    /// Compiles the rules of a whole object's schema. A rule that cannot be compiled fails whenever
+    /// it would be evaluated.
     pub fn compile(schema: &Value) -> Self {
+        Self::compile_part(schema, true)
+    }
+
+    /// Compiles the rules of a schema. `is_root` says whether it is that of a whole object, in which
+    /// rules see kind and name even if it does not have them.
+    pub fn compile_part(schema: &Value, is_root: bool) -> Self {
         if !has_rules(schema, 0) {
             return Self::default();
         }
-        let declaration = Declaration::of(schema, true, SELF_TYPE);
+        let declaration = Declaration::of(schema, is_root, SELF_TYPE);
         let mut compiler = Compiler::default();
         if let Some(declaration) = &declaration {
             declaration.declare(&mut compiler.environment);
         }
-        let root = compiler.node(schema, declaration.as_ref(), 0);
+        let root = compiler.node(schema, schema, declaration.as_ref(), 0);
         Self {
             root,
             declaration: declaration.map(Arc::new),
@@ -105,13 +125,28 @@ impl Rules {
         self.root.as_ref().map_or(0, RuleNode::bytes)
     }
 
-    /// Returns the complaints about a whole object that replaces another one or is new, and the
-    /// warnings about rules that it breaks as the old one did.
-    pub fn check(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let (Some(root), Some(declaration)) = (&self.root, &self.declaration) else {
-            return Vec::new();
+    /// Returns what the rules say about a whole object that replaces another one or is new.
+    pub fn check(&self, schema: &Schema, new: &Value, old: Option<&Value>) -> Findings {
+        let write = Write {
+            new,
+            old,
+            keeps_unchanged: true,
         };
-        evaluation::evaluate(root, declaration, new, old)
+        self.check_within(schema, write, Limits::default(), &Path::NIL)
+    }
+
+    /// Like [`Self::check`], with other limits, for a value at a place.
+    pub fn check_within(
+        &self,
+        schema: &Schema,
+        write: Write<'_>,
+        limits: Limits,
+        place: &Path<'_>,
+    ) -> Findings {
+        let (Some(root), Some(declaration)) = (&self.root, &self.declaration) else {
+            return Findings::none(limits);
+        };
+        evaluation::evaluate((root, declaration, schema), write, limits, place)
     }
 }
 
@@ -121,6 +156,7 @@ impl RuleNode {
         let own = size_of::<Self>() + self.rules.len() * (4 << 10);
         let properties: usize = self.properties.iter().map(|(_, node)| node.bytes()).sum();
         let below = self.values.iter().chain(&self.items);
+        let below = below.map(|node| &**node).chain(&self.all);
         own + properties + below.map(|node| node.bytes()).sum::<usize>()
     }
 }
@@ -135,6 +171,7 @@ fn has_rules(schema: &Value, depth: usize) -> bool {
         .into_iter()
         .flat_map(Map::iter);
     !schema.items_at(&["x-kubernetes-validations"]).is_empty()
+        || (schema.items_at(&["allOf"]).iter()).any(|nested| has_rules(nested, depth + 1))
         || properties.any(|(_, property)| has_rules(property, depth + 1))
         || ["items", "additionalProperties"]
             .iter()
@@ -176,6 +213,9 @@ impl Compiler {
                 _ => "must evaluate to a string".to_owned(),
             });
         }
+        if let Some(why) = bad_pattern(&checked) {
+            return Err(format!("program instantiation failed: {why}"));
+        }
         let program = Program::checked(&checked, &RUNTIME);
         Ok(Compiled { checked, program })
     }
@@ -191,47 +231,31 @@ impl Compiler {
         self.environment.declare("oldSelf", old);
     }
 
-    /// Compiles the rules at a position and below it; `None` if there are none.
+    /// Compiles the rules that `rules`, which is `schema` or a part of its `allOf`, has at a position
+    /// and below it; `None` if there are none.
     fn node(
         &mut self,
+        rules: &Value,
         schema: &Value,
         declaration: Option<&Declaration>,
         depth: usize,
     ) -> Option<RuleNode> {
         let declaration = declaration.filter(|_| depth <= DEPTH_MAX)?;
-        let rules = schema.items_at(&["x-kubernetes-validations"]).iter();
-        let rules: Vec<Rule> = rules
+        let own = rules.items_at(&["x-kubernetes-validations"]).iter();
+        let own: Vec<Rule> = own
             .filter(|rule| !rule.str_at(&["rule"]).trim().is_empty())
             .map(|rule| self.rule(rule, schema, declaration))
             .collect();
         let below = declaration.element();
-        let items = self.node(&schema["items"], below, depth + 1);
-        let values = self.node(&schema["additionalProperties"], below, depth + 1);
-        let mut properties = Vec::new();
-        for (name, property) in schema["properties"]
-            .as_object()
-            .into_iter()
-            .flat_map(Map::iter)
-        {
-            if escape(name).is_some() {
-                let below = declaration.property(name);
-                let node = self.node(property, below, depth + 1);
-                properties.extend(node.map(|node| (name.into(), node)));
-            } else if has_rules(property, depth) {
-                // Expressions around it cannot see it, but it can have expressions.
-                let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
-                let own =
-                    Declaration::of(property, embedded, &format!("{SELF_TYPE}.{depth}.{name}"));
-                let Some(own) = own else { continue };
-                own.declare(&mut self.environment);
-                let node = self.node(property, Some(&own), depth + 1);
-                properties.extend(node.map(|node| {
-                    let own = Some(Arc::new(own));
-                    (name.into(), RuleNode { own, ..node })
-                }));
-            }
-        }
-        if rules.is_empty() && items.is_none() && values.is_none() && properties.is_empty() {
+        let mut at = |name: &str| self.node(&rules[name], &schema[name], below, depth + 1);
+        let (items, values) = (at("items"), at("additionalProperties"));
+        let properties = self.properties(rules, schema, declaration, depth);
+        let all = rules.items_at(&["allOf"]).iter();
+        let all: Vec<RuleNode> = all
+            .filter_map(|nested| self.node(nested, schema, Some(declaration), depth + 1))
+            .collect();
+        let is_empty = own.is_empty() && properties.is_empty() && all.is_empty();
+        if is_empty && items.is_none() && values.is_none() {
             return None;
         }
         let is_map = schema.str_at(&["x-kubernetes-list-type"]) == "map";
@@ -239,13 +263,46 @@ impl Compiler {
         let keys = keys.filter_map(Value::as_str).map(Str::from);
         Some(RuleNode {
             of: schema.str_at(&["type"]).into(),
-            rules,
+            rules: own,
             properties,
             values: values.map(Box::new),
             items: items.map(Box::new),
+            all,
             keys: is_map.then(|| keys.collect()),
             own: None,
         })
+    }
+
+    fn properties(
+        &mut self,
+        rules: &Value,
+        schema: &Value,
+        declaration: &Declaration,
+        depth: usize,
+    ) -> Vec<(Str, RuleNode)> {
+        let mut nodes = Vec::new();
+        let properties = rules["properties"].as_object().into_iter();
+        for (name, rules) in properties.flat_map(Map::iter) {
+            let property = &schema["properties"][name];
+            if escape(name).is_some() {
+                let below = declaration.property(name);
+                let node = self.node(rules, property, below, depth + 1);
+                nodes.extend(node.map(|node| (name.into(), node)));
+            } else if has_rules(rules, depth) {
+                // Expressions around it cannot see it, but it can have expressions.
+                let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
+                let own =
+                    Declaration::of(property, embedded, &format!("{SELF_TYPE}.{depth}.{name}"));
+                let Some(own) = own else { continue };
+                own.declare(&mut self.environment);
+                let node = self.node(rules, property, Some(&own), depth + 1);
+                nodes.extend(node.map(|node| {
+                    let own = Some(Arc::new(own));
+                    (name.into(), RuleNode { own, ..node })
+                }));
+            }
+        }
+        nodes
     }
 
     fn rule(&mut self, rule: &Value, schema: &Value, declaration: &Declaration) -> Rule {
@@ -255,7 +312,14 @@ impl Compiler {
         let compiled = self.expression(text("rule"), &Type::Bool);
         let message = match text("messageExpression") {
             "" => None,
-            expression => self.expression(expression, &Type::String).ok(),
+            expression => self
+                .expression(expression, &Type::String)
+                .ok()
+                .map(|message| Message {
+                    uses_old: uses_old(&message.checked),
+                    program: message.program,
+                    source: expression.into(),
+                }),
         };
         let shown = match text("message") {
             "" => text("rule").trim(),
@@ -272,7 +336,7 @@ impl Compiler {
         Rule {
             uses_old: compiled.as_ref().is_ok_and(|rule| uses_old(&rule.checked)),
             program: compiled.map(|rule| rule.program),
-            message: message.map(|message| message.program),
+            message,
             optional_old,
             shown: shown.to_owned(),
             detail,
@@ -280,6 +344,25 @@ impl Compiler {
             field,
         }
     }
+}
+
+/// Returns why a constant pattern that is searched for cannot be read. Constants of `matches` are
+/// checked with the types.
+fn bad_pattern(checked: &Checked) -> Option<String> {
+    let ast = checked.ast();
+    let mut open = vec![ast.root()];
+    while let Some(id) = open.pop() {
+        if let Expr::Call { function, args, .. } = ast.expr(id)
+            && matches!(&**function, "find" | "findAll")
+            && let Some(pattern) = args.first()
+            && let Expr::Literal(Literal::String(pattern)) = ast.expr(*pattern)
+            && let Err(why) = compile_pattern(pattern)
+        {
+            return Some(format!("error parsing regexp: {why}"));
+        }
+        open.extend(ast.children(id));
+    }
+    None
 }
 
 /// Returns whether an expression uses the old value.

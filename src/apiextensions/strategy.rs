@@ -74,8 +74,18 @@ impl CustomObject {
     }
 
     /// Checks an object, whole or as far as a write of its status changes it.
-    fn check(&self, object: &Value, old: Option<&Value>, part: Part) -> Vec<FieldError> {
+    fn check(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: Option<&Value>,
+        part: Part,
+    ) -> Vec<FieldError> {
         let compiled = self.unit.compiled();
+        if let Some(why) = &compiled.broken {
+            let text = format!("the schema of this version cannot be used: {why}");
+            return vec![FieldError::internal(&Path::NIL, text)];
+        }
         let (new, old) = (self.whole(object), old.map(|old| self.whole(old)));
         let mut errors = match part {
             Part::Whole => validation::validate(&compiled.schema, change(&new, old.as_ref()), None),
@@ -107,7 +117,11 @@ impl CustomObject {
             let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
             errors.push(FieldError::invalid(&Path::NIL, Value::Null, text));
         } else {
-            errors.extend(compiled.rules.check(&new, old.as_ref()));
+            let found = compiled.rules.check(&compiled.schema, &new, old.as_ref());
+            errors.extend(found.errors);
+            for warning in found.warnings {
+                context.warnings.add(warning);
+            }
         }
         errors
     }
@@ -235,21 +249,26 @@ impl Strategy for CustomObject {
         Some(!content(object).eq(content(old)))
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
-        self.check(object, None, Part::Whole)
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+        self.check(context, object, None, Part::Whole)
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        self.check(object, Some(old), Part::Whole)
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        self.check(context, object, Some(old), Part::Whole)
     }
 
     fn validate_subresource(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         object: &Value,
         old: &Value,
     ) -> Vec<FieldError> {
-        self.check(object, Some(old), Part::Status)
+        self.check(context, object, Some(old), Part::Status)
     }
 
     fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {

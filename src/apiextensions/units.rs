@@ -46,6 +46,8 @@ pub(crate) struct Compiled {
     pub structural: Arc<Structural>,
     pub schema: Schema,
     pub rules: Rules,
+    /// Why nothing can be written: the values that are allowed are not known.
+    pub broken: Option<String>,
     bytes: usize,
 }
 
@@ -111,6 +113,7 @@ impl CustomSchema for Unit {
 impl Compiled {
     fn of(source: &[u8]) -> Self {
         let parsed = parse(source, &Limits::default());
+        let mut broken = parsed.as_ref().err().map(ToString::to_string);
         let tree = parsed.map_or(Value::Null, |parsed| parsed.value);
         // Which schemas may be stored was checked when the definition was written. One that an
         // older release accepted and this one does not keeps all members.
@@ -122,13 +125,17 @@ impl Compiled {
             Structural::parse(&schema).expect("a constant schema is structural")
         };
         let structural = Structural::parse(&tree).unwrap_or_else(|_| open());
-        let schema = Schema::compile(&tree).unwrap_or_default();
+        let schema = Schema::compile(&tree).unwrap_or_else(|error| {
+            broken = Some(error.to_string());
+            Schema::default()
+        });
         let rules = Rules::compile(&tree);
         let bytes = structural.bytes() + schema.bytes() + rules.bytes();
         Self {
             structural: Arc::new(structural),
             schema,
             rules,
+            broken,
             bytes,
         }
     }
@@ -151,4 +158,19 @@ pub(crate) fn open_schema() -> Bytes {
     static OPEN: OnceLock<Bytes> = OnceLock::new();
     let text = b"{\"type\":\"object\",\"x-kubernetes-preserve-unknown-fields\":true}";
     OPEN.get_or_init(|| Bytes::from_static(text)).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_that_cannot_be_compiled_lets_nothing_be_written() {
+        let below = "{\"type\":\"object\",\"items\":".repeat(300);
+        let deep = format!("{below}{{}}{}", "}".repeat(300));
+        for source in [deep.as_bytes(), b"{\"type\""] {
+            assert!(Compiled::of(source).broken.is_some());
+        }
+        assert!(Compiled::of(&open_schema()).broken.is_none());
+    }
 }

@@ -1,7 +1,7 @@
 //! What expressions may say about the values of a schema: their types, and how large they can be.
 
 use polyplane_apimachinery::{Map, Value};
-use polyplane_cel::{Environment, Range, Sizes, Type, is_reserved};
+use polyplane_cel::{Environment, Range, Relation, Sizes, Type, is_reserved};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub(crate) enum Form {
     Object(BTreeMap<String, Field>),
     /// An object with any keys.
     Map(Box<Declaration>),
-    List(Box<Declaration>),
+    List(Box<Declaration>, Relation),
     String,
     Bytes,
     Duration,
@@ -90,7 +90,7 @@ impl Declaration {
         Some(Self {
             of: Type::list(item.of.clone()),
             max_elements: limit(schema, "maxItems").unwrap_or(unlimited),
-            form: Form::List(Box::new(item)),
+            form: Form::List(Box::new(item), relation(schema)),
             min_bytes: 2,
         })
     }
@@ -107,7 +107,7 @@ impl Declaration {
                 min_bytes: 2,
             });
         }
-        let completed = is_root.then(|| with_metadata(schema));
+        let completed = (is_root && !has_metadata(schema)).then(|| with_metadata(schema));
         let schema = completed.as_ref().unwrap_or(schema);
         let required: Vec<&str> = schema
             .items_at(&["required"])
@@ -170,8 +170,11 @@ impl Declaration {
         match &self.form {
             Form::Object(fields) => {
                 if let Type::Struct(name) = &self.of {
-                    let types = fields.iter().map(|(name, field)| {
-                        (Arc::from(name.as_str()), field.declaration.of.clone())
+                    // Fields can also be selected by names that are words of the language.
+                    let types = fields.iter().flat_map(|(name, field)| {
+                        let word = word_of(name);
+                        let names = [Some(name.as_str()), word].into_iter().flatten();
+                        names.map(|name| (Arc::from(name), field.declaration.of.clone()))
                     });
                     environment.declare_struct(name, types.collect());
                 }
@@ -179,7 +182,7 @@ impl Declaration {
                     .values()
                     .for_each(|field| field.declaration.declare(environment));
             }
-            Form::Map(below) | Form::List(below) => below.declare(environment),
+            Form::Map(below) | Form::List(below, _) => below.declare(environment),
             _ => {}
         }
     }
@@ -195,7 +198,7 @@ impl Declaration {
     /// Returns the declaration of the items of a list or the values of a map.
     pub fn element(&self) -> Option<&Self> {
         match &self.form {
-            Form::Map(below) | Form::List(below) => Some(below),
+            Form::Map(below) | Form::List(below, _) => Some(below),
             _ => None,
         }
     }
@@ -225,12 +228,42 @@ impl Sizes for Declaration {
     }
 }
 
+fn relation(schema: &Value) -> Relation {
+    let keys = schema.items_at(&["x-kubernetes-list-map-keys"]).iter();
+    let keys = keys.filter_map(Value::as_str);
+    match schema.str_at(&["x-kubernetes-list-type"]) {
+        "set" => Relation::Set,
+        "map" => Relation::Keyed(
+            keys.map(|key| escape(key).unwrap_or_else(|| key.to_owned()).into())
+                .collect(),
+        ),
+        _ => Relation::Ordered,
+    }
+}
+
 fn is_embedded(schema: &Value) -> bool {
     schema.bool_at(&["x-kubernetes-embedded-resource"])
 }
 
 fn limit(schema: &Value, name: &str) -> Option<i64> {
     schema.int_at(&[name]).map(|limit| limit.max(0))
+}
+
+/// Returns whether a schema has kind, version and names, and perhaps more of the metadata.
+fn has_metadata(schema: &Value) -> bool {
+    let of = |path: &[&str]| {
+        let found = path
+            .iter()
+            .try_fold(schema, |found, name| found["properties"].get(name));
+        found.map_or("", |found| found.str_at(&["type"]))
+    };
+    let texts: [&[&str]; 4] = [
+        &["kind"],
+        &["apiVersion"],
+        &["metadata", "name"],
+        &["metadata", "generateName"],
+    ];
+    of(&["metadata"]) == "object" && texts.iter().all(|path| of(path) == "string")
 }
 
 /// Returns the schema of a whole object with kind, version and names.
@@ -258,6 +291,12 @@ fn with_metadata(schema: &Value) -> Value {
     completed.set(&["properties", "apiVersion"], plain());
     completed.set(&["properties", "metadata"], names);
     completed
+}
+
+/// Returns the word of the language that a name in expressions stands for, if it does.
+fn word_of(escaped: &str) -> Option<&str> {
+    let word = escaped.strip_prefix("__")?.strip_suffix("__")?;
+    is_reserved(word).then_some(word)
 }
 
 /// Returns the name of a property in expressions; `None` if it has none.

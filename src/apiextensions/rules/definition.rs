@@ -13,8 +13,9 @@ const SCHEMA_COST_MAX: u64 = 100_000_000;
 /// The number of expressions that are blamed for the cost of a schema.
 const BLAMED_MAX: usize = 4;
 
-/// Returns the complaints about the rules of a structural schema, which is otherwise sound.
-pub fn validate(schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
+/// Returns the complaints about the rules of a structural schema. Those are left out that would be
+/// blamed for what is wrong with the schema: `unsound` names the fields of other complaints.
+pub fn validate(schema: &Value, path: &Path<'_>, unsound: &[String]) -> Vec<FieldError> {
     if !has_rules(schema, 0) {
         return Vec::new();
     }
@@ -24,6 +25,7 @@ pub fn validate(schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let mut walk = Walk {
         compiler: Compiler::default(),
         errors: Vec::new(),
+        unsound,
         total: 0,
         expensive: Vec::new(),
     };
@@ -49,8 +51,9 @@ pub fn validate(schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
     walk.errors
 }
 
-struct Walk {
+struct Walk<'a> {
     compiler: Compiler,
+    unsound: &'a [String],
     errors: Vec<FieldError>,
     total: u64,
     /// The most expensive expressions, with their fields.
@@ -89,7 +92,7 @@ impl Place {
     }
 }
 
-impl Walk {
+impl Walk<'_> {
     fn node(&mut self, schema: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
         if place.depth > DEPTH_MAX {
             return;
@@ -127,6 +130,10 @@ impl Walk {
             }
             self.node(items, of, &below, &path.child("items"));
         }
+        let own = path.to_string();
+        if self.unsound.iter().any(|field| field.starts_with(&own)) {
+            return;
+        }
         let list = path.child("x-kubernetes-validations");
         for (at, rule) in schema
             .items_at(&["x-kubernetes-validations"])
@@ -142,23 +149,28 @@ impl Walk {
         if text.trim().is_empty() {
             return;
         }
-        let is_optional = rule.bool_at(&["optionalOldSelf"]);
-        self.compiler.declare(declaration, is_optional);
         let shown = || Bad::Shown(shown_rule(rule).into());
-        let compiled = match self.compiler.expression(text, &Type::Bool) {
-            Ok(compiled) => compiled,
+        let estimate = self.compiler.estimate(rule, declaration);
+        match estimate.rule {
+            Ok(cost) => {
+                let times = place.cardinality.unwrap_or(estimate.times_max);
+                let cost = cost.saturating_mul(times);
+                self.charge("estimated rule cost", cost, &path.child("rule"));
+            }
             Err(why) => {
                 let error = FieldError::invalid(&path.child("rule"), shown(), why);
-                return self.errors.push(error);
+                self.errors.push(error);
             }
-        };
-        let least = u64::try_from(declaration.min_bytes.max(0) + 1).unwrap_or(1);
-        let unlimited = u64::try_from(REQUEST_BYTES_MAX).unwrap_or(0) / least;
-        let times = place.cardinality.unwrap_or(unlimited);
-        let cost = cost_of(&compiled, declaration).saturating_mul(times);
-        self.charge("estimated rule cost", cost, &path.child("rule"));
-        self.message(rule, declaration, path);
-        if uses_old(&compiled.checked) {
+        }
+        let message = path.child("messageExpression");
+        match estimate.message {
+            None => {}
+            Some(Ok(cost)) => self.charge("estimated messageExpression cost", cost, &message),
+            Some(Err(why)) => self
+                .errors
+                .push(FieldError::invalid(&message, shown(), why)),
+        }
+        if estimate.uses_old {
             if let Some(list) = &place.uncorrelatable {
                 let why = format!(
                     "oldSelf cannot be used on the uncorrelatable portion of the schema within {list}"
@@ -171,28 +183,6 @@ impl Walk {
             let place = path.child("optionalOldSelf");
             self.errors
                 .push(FieldError::invalid(&place, set.clone(), why));
-        }
-    }
-
-    fn message(&mut self, rule: &Value, declaration: &Declaration, path: &Path<'_>) {
-        let text = rule.str_at(&["messageExpression"]);
-        if text.is_empty() {
-            return;
-        }
-        let place = path.child("messageExpression");
-        match self.compiler.expression(text, &Type::String) {
-            Ok(compiled) => {
-                let cost = cost_of(&compiled, declaration);
-                self.charge("estimated messageExpression cost", cost, &place);
-            }
-            Err(why) => {
-                let why = match why.starts_with("compilation") {
-                    true => format!("messageExpression {why}"),
-                    false => "messageExpression must evaluate to a string".to_owned(),
-                };
-                let shown = Bad::Shown(shown_rule(rule).into());
-                self.errors.push(FieldError::invalid(&place, shown, why));
-            }
         }
     }
 
@@ -209,6 +199,64 @@ impl Walk {
             self.expensive.truncate(BLAMED_MAX);
         }
     }
+}
+
+/// What is known about a rule before it is ever evaluated.
+#[derive(Debug)]
+pub(crate) struct Estimate {
+    /// The greatest cost of one evaluation, or why it cannot be compiled.
+    pub rule: Result<u64, String>,
+    /// The same of the expression that makes the message, if the rule has one.
+    pub message: Option<Result<u64, String>>,
+    /// Whether it uses the old value.
+    pub uses_old: bool,
+    /// How many values there can be where nothing limits them.
+    pub times_max: u64,
+}
+
+impl Compiler {
+    fn estimate(&mut self, rule: &Value, declaration: &Declaration) -> Estimate {
+        self.declare(declaration, rule.bool_at(&["optionalOldSelf"]));
+        let least = u64::try_from(declaration.min_bytes.max(0) + 1).unwrap_or(1);
+        let compiled = self.expression(rule.str_at(&["rule"]), &Type::Bool);
+        let message = match rule.str_at(&["messageExpression"]) {
+            "" => None,
+            _ if compiled.is_err() => None,
+            text => Some(self.expression(text, &Type::String)),
+        };
+        let message = message.map(|message| {
+            let cost = message.map(|message| cost_of(&message, declaration));
+            cost.map_err(|why| format!("messageExpression {why}"))
+        });
+        Estimate {
+            uses_old: compiled.as_ref().is_ok_and(|rule| uses_old(&rule.checked)),
+            rule: compiled.map(|rule| cost_of(&rule, declaration)),
+            message,
+            times_max: u64::try_from(REQUEST_BYTES_MAX).unwrap_or(0) / least,
+        }
+    }
+}
+
+/// Returns what is known about the rules of a schema, without those below it.
+#[cfg(test)]
+pub(crate) fn estimates(schema: &Value, is_root: bool) -> Vec<Estimate> {
+    let Some(declaration) = Declaration::of(schema, is_root, SELF_TYPE) else {
+        return Vec::new();
+    };
+    let mut compiler = Compiler::default();
+    declaration.declare(&mut compiler.environment);
+    let rules = schema.items_at(&["x-kubernetes-validations"]).iter();
+    rules
+        .map(|rule| match rule.str_at(&["rule"]).trim() {
+            "" => Estimate {
+                rule: Ok(0),
+                message: None,
+                uses_old: false,
+                times_max: 0,
+            },
+            _ => compiler.estimate(rule, &declaration),
+        })
+        .collect()
 }
 
 /// Returns a rule as upstream's internal type shows it in JSON.

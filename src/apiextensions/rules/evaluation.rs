@@ -2,43 +2,99 @@
 
 use super::declaration::{Declaration, escape};
 use super::view::View;
-use super::{CALL_COST_MAX, OBJECT_COST_MAX, Rule, RuleNode, complaint};
+use super::{CALL_COST_MAX, Message, OBJECT_COST_MAX, Rule, RuleNode, complaint};
+use crate::validation::Schema;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
-use polyplane_cel::{Fault, Program, Value as CelValue};
+use polyplane_cel::{Fault, Value as CelValue};
 
 /// Bytes of the longest message that an expression may make.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
 
+/// The limits of an evaluation.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Cost beyond which one evaluation stops.
+    pub call: u64,
+    /// Cost beyond which no further rule is evaluated.
+    pub object: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            call: CALL_COST_MAX,
+            object: OBJECT_COST_MAX,
+        }
+    }
+}
+
+/// The value that is checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Write<'v> {
+    /// The value.
+    pub new: &'v Value,
+    /// The value that it replaces.
+    pub old: Option<&'v Value>,
+    /// Whether what has not changed may break rules, which only warnings tell then.
+    pub keeps_unchanged: bool,
+}
+
+/// What rules say about a value.
+#[derive(Clone, Debug)]
+pub struct Findings {
+    /// The complaints.
+    pub errors: Vec<FieldError>,
+    /// The complaints about what has not changed.
+    pub warnings: Vec<String>,
+    /// What is left of the limit on the cost; `None` if rules were not evaluated because of it.
+    pub left: Option<u64>,
+}
+
+impl Findings {
+    pub(super) fn none(limits: Limits) -> Self {
+        Self {
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            left: Some(limits.object),
+        }
+    }
+}
+
 /// Evaluates the rules below a position on an object.
 pub(super) fn evaluate(
-    root: &RuleNode,
-    declaration: &Declaration,
-    new: &Value,
-    old: Option<&Value>,
-) -> Vec<FieldError> {
+    (root, declaration, schema): (&RuleNode, &Declaration, &Schema),
+    write: Write<'_>,
+    limits: Limits,
+    place: &Path<'_>,
+) -> Findings {
+    let Write { new, old, .. } = write;
     let view = View::of(new, declaration);
     let old_view = old.map(|old| View::of(old, declaration));
     let mut evaluation = Evaluation {
-        budget: OBJECT_COST_MAX,
-        errors: Vec::new(),
+        limits,
+        findings: Findings::none(limits),
     };
+    let counterpart = old
+        .filter(|_| write.keeps_unchanged)
+        .map(|old| Pair { new, old, schema });
     let spot = Spot {
         new,
         old,
         view: Some(&view),
         old_view: old_view.as_ref(),
         ratchet: Ratchet {
-            counterpart: old.map(|old| (new, old)),
+            counterpart,
             parent: None,
         },
     };
-    // The end of the budget is in the errors.
-    let _ = evaluation.node(root, declaration, spot, &Path::NIL);
-    evaluation.errors
+    if evaluation.node(root, declaration, spot, place).is_err() {
+        evaluation.findings.left = None;
+    }
+    evaluation.findings
 }
 
 /// A value with the one that it replaces, and both as expressions see them.
@@ -51,28 +107,59 @@ struct Spot<'v> {
     ratchet: Ratchet<'v>,
 }
 
+/// A value, the old one in its place, and the schema that says which parts correspond.
+#[derive(Clone, Copy)]
+struct Pair<'v> {
+    new: &'v Value,
+    old: &'v Value,
+    schema: &'v Schema,
+}
+
+impl<'v> Pair<'v> {
+    fn member(self, name: &str) -> Option<Self> {
+        Some(Self {
+            new: self.new.get(name)?,
+            old: self.old.get(name)?,
+            schema: self.schema.member(name)?,
+        })
+    }
+
+    fn item(self, new: &'v Value) -> Option<Self> {
+        let (old, schema) = self.schema.counterpart(new, self.old.as_array()?)?;
+        Some(Self { new, old, schema })
+    }
+}
+
 /// Whether a complaint about a value is about something that a write has changed.
 #[derive(Clone, Copy)]
 struct Ratchet<'v> {
     /// The value and the old one in its place, if there is one that corresponds.
-    counterpart: Option<(&'v Value, &'v Value)>,
+    counterpart: Option<Pair<'v>>,
     /// The nearest values around it that correspond.
-    parent: Option<(&'v Value, &'v Value)>,
+    parent: Option<Pair<'v>>,
 }
 
 impl<'v> Ratchet<'v> {
     fn is_unchanged(self) -> bool {
         let pair = self.counterpart.or(self.parent);
-        pair.is_some_and(|(new, old)| new == old)
+        pair.is_some_and(|pair| pair.schema.is_unchanged(pair.new, pair.old))
     }
 
-    fn below(self, counterpart: Option<(&'v Value, &'v Value)>) -> Self {
+    fn below(self, find: impl FnOnce(Pair<'v>) -> Option<Pair<'v>>) -> Self {
         match self.counterpart {
             None => self,
-            Some(_) => Self {
-                counterpart,
+            Some(here) => Self {
+                counterpart: find(here),
                 parent: self.counterpart,
             },
+        }
+    }
+
+    /// Returns the same without a value that corresponds: what `allOf` says may not stay broken.
+    fn around(self) -> Self {
+        Self {
+            counterpart: None,
+            ..self
         }
     }
 }
@@ -81,11 +168,25 @@ impl<'v> Ratchet<'v> {
 struct Stopped;
 
 struct Evaluation {
-    budget: u64,
-    errors: Vec<FieldError>,
+    limits: Limits,
+    findings: Findings,
 }
 
 impl Evaluation {
+    fn add(&mut self, error: FieldError) {
+        self.findings.errors.push(error);
+    }
+
+    /// Takes a cost from what is left.
+    ///
+    /// # Errors
+    /// Returns an error if less is left.
+    fn charge(&mut self, cost: u64) -> Result<(), Stopped> {
+        let left = self.findings.left.unwrap_or(0).checked_sub(cost);
+        self.findings.left = Some(left.ok_or(Stopped)?);
+        Ok(())
+    }
+
     fn node(
         &mut self,
         node: &RuleNode,
@@ -97,14 +198,20 @@ impl Evaluation {
             return Ok(());
         }
         if !node.rules.is_empty() {
-            if self.budget == 0 {
-                self.errors
-                    .push(FieldError::invalid(path, node.of.as_str(), OUT_OF_BUDGET));
+            if self.findings.left == Some(0) {
+                self.add(FieldError::invalid(path, node.of.as_str(), OUT_OF_BUDGET));
                 return Err(Stopped);
             }
             for rule in &node.rules {
                 self.rule(node, rule, spot, path)?;
             }
+        }
+        for nested in &node.all {
+            let spot = Spot {
+                ratchet: spot.ratchet.around(),
+                ..spot
+            };
+            self.node(nested, declaration, spot, path)?;
         }
         match spot.new {
             Value::Array(items) => self.items(node, declaration, spot, items, path),
@@ -127,13 +234,15 @@ impl Evaluation {
             .flat_map(|members| members.iter());
         for (name, new) in members {
             let old = spot.old.and_then(|old| old.get(name));
-            let is_meta = spot.ratchet.parent.is_none() && matches!(name, "apiVersion" | "kind");
+            let is_meta = spot.ratchet.counterpart.is_some()
+                && spot.ratchet.parent.is_none()
+                && matches!(name, "apiVersion" | "kind");
             let ratchet = match is_meta {
                 true => Ratchet {
                     counterpart: None,
                     parent: None,
                 },
-                false => spot.ratchet.below(old.map(|old| (new, old))),
+                false => spot.ratchet.below(|pair| pair.member(name)),
             };
             let own = node.properties.iter().find(|(known, _)| known == name);
             let below = match (&node.values, own) {
@@ -213,7 +322,7 @@ impl Evaluation {
                 old,
                 view: spot.view.and_then(|view| view.item(at)),
                 old_view: place.and_then(|place| spot.old_view?.item(place)),
-                ratchet: spot.ratchet.below(old.map(|old| (new, old))),
+                ratchet: spot.ratchet.below(|pair| pair.item(new)),
             };
             self.node(below, of, spot, &path.index(at))?;
         }
@@ -232,7 +341,7 @@ impl Evaluation {
             Ok(program) => program,
             Err(why) => {
                 let text = format!("rule compile error: {why}");
-                self.errors.push(FieldError::invalid(path, of, text));
+                self.add(FieldError::invalid(path, of, text));
                 return Ok(());
             }
         };
@@ -247,13 +356,11 @@ impl Evaluation {
             (true, Some(old)) => CelValue::some(CelValue::from(old.node())),
         };
         let variables = [CelValue::from(view.node()), old];
-        let evaluated = program.evaluate(&variables, CALL_COST_MAX);
-        if evaluated.cost > self.budget {
-            self.errors
-                .push(FieldError::invalid(path, of, OUT_OF_BUDGET));
+        let evaluated = program.evaluate(&variables, self.limits.call);
+        if self.charge(evaluated.cost).is_err() {
+            self.add(FieldError::invalid(path, of, OUT_OF_BUDGET));
             return Err(Stopped);
         }
-        self.budget -= evaluated.cost;
         let shown = &rule.shown;
         match evaluated.outcome {
             Ok(CelValue::Bool(true)) => Ok(()),
@@ -263,7 +370,7 @@ impl Evaluation {
                     "'{}': no further validation rules will be run due to call cost exceeds limit for rule: {shown}",
                     Fault::Budget
                 );
-                self.errors.push(FieldError::invalid(path, of, text));
+                self.add(FieldError::invalid(path, of, text));
                 Err(Stopped)
             }
             Err(fault) => {
@@ -274,7 +381,7 @@ impl Evaluation {
                     ),
                     false => format!("{why} evaluating rule: {shown}"),
                 };
-                self.errors.push(FieldError::invalid(path, of, text));
+                self.add(FieldError::invalid(path, of, text));
                 Ok(())
             }
         }
@@ -291,7 +398,7 @@ impl Evaluation {
     ) -> Result<(), Stopped> {
         let message = match &rule.message {
             None => Ok(None),
-            Some(program) => self.message(program, variables),
+            Some(message) => self.message(message, rule, variables),
         };
         let bad = match &*node.of {
             "object" | "array" => Bad::Omitted,
@@ -314,8 +421,9 @@ impl Evaluation {
                 ..error
             },
         };
-        if rule.uses_old || !spot.ratchet.is_unchanged() {
-            self.errors.push(error);
+        match !rule.uses_old && spot.ratchet.is_unchanged() {
+            true => self.findings.warnings.push(error.to_string()),
+            false => self.add(error),
         }
         outcome
     }
@@ -326,25 +434,28 @@ impl Evaluation {
     /// Returns the complaint if it costs too much.
     fn message(
         &mut self,
-        program: &Program,
+        message: &Message,
+        rule: &Rule,
         variables: &[CelValue<'_>],
     ) -> Result<Option<String>, String> {
-        let owned: Vec<CelValue<'_>> = variables.to_vec();
-        let evaluated = program.evaluate(&owned, CALL_COST_MAX);
-        if evaluated.cost > self.budget {
+        if message.uses_old && rule.optional_old {
+            // Upstream gives messages an old value that is not optional, which they cannot use.
+            return Ok(None);
+        }
+        let evaluated = message.program.evaluate(variables, self.limits.call);
+        if self.charge(evaluated.cost).is_err() {
             return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
         }
         let text = match evaluated.outcome {
             Err(Fault::Budget) => {
                 return Err(format!(
                     "no further validation rules will be run due to call cost exceeds limit for messageExpression: {}",
-                    quote("")
+                    quote(&message.source)
                 ));
             }
             Ok(CelValue::String(text)) => Some(text.trim().to_owned()),
             Ok(_) | Err(_) => None,
         };
-        self.budget -= evaluated.cost;
         Ok(text.filter(|text| {
             !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n')
         }))

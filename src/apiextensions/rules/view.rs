@@ -1,11 +1,11 @@
 //! Values of objects as expressions see them: typed by the schema, borrowed from the tree.
 
-use super::declaration::{Declaration, Form};
+use super::declaration::{Declaration, Form, escape};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::time::parse_duration;
-use polyplane_cel::{Elements, Fields, Node, Timestamp};
+use polyplane_apimachinery::{Map, Value, json};
+use polyplane_cel::{Elements, Fields, Node, Relation, Timestamp, is_reserved};
 
 /// A value.
 #[derive(Debug)]
@@ -20,35 +20,63 @@ pub(crate) enum View<'v> {
     Timestamp(Timestamp),
     List(Items<'v>),
     Object(Members<'v>),
+    /// A value that does not fit the declaration.
+    Invalid(&'static str),
 }
+
+const NO_OBJECT: &str = "invalid data, expected a map for the provided schema with type=object";
+const NO_LIST: &str = "invalid data, expected an array for the provided schema with type=array";
+const NEITHER: &str = "invalid data, expected XIntOrString value to be either a string or integer";
 
 /// The items of a list.
 #[derive(Debug)]
-pub(crate) struct Items<'v>(Vec<View<'v>>);
+pub(crate) struct Items<'v>(Vec<View<'v>>, Relation);
 
 /// The members of an object that expressions can see, sorted by their names in expressions.
 #[derive(Debug)]
 pub(crate) struct Members<'v> {
     visible: Vec<(&'v str, View<'v>)>,
-    /// The number of members, the others included.
-    len: usize,
+    /// All members.
+    all: &'v Map,
+    /// Whether members that are not visible can be there.
+    is_object: bool,
 }
 
 impl<'v> View<'v> {
-    /// Returns a value as expressions see it. A value that does not fit the declaration, which
-    /// only a number can, is seen as what it is.
+    /// Returns a value as expressions see it.
     pub fn of(value: &'v Value, declaration: &'v Declaration) -> Self {
         match (&declaration.form, value) {
             (_, Value::Null) => Self::Null,
+            (
+                Form::IntOrString,
+                Value::Bool(_) | Value::Float(_) | Value::Array(_) | Value::Object(_),
+            ) => Self::Invalid(NEITHER),
+            (
+                Form::Object(_) | Form::Map(_),
+                Value::Bool(_)
+                | Value::Int(_)
+                | Value::Float(_)
+                | Value::String(_)
+                | Value::Array(_),
+            ) => Self::Invalid(NO_OBJECT),
+            (
+                Form::List(..),
+                Value::Bool(_)
+                | Value::Int(_)
+                | Value::Float(_)
+                | Value::String(_)
+                | Value::Object(_),
+            ) => Self::Invalid(NO_LIST),
             (_, Value::Bool(truth)) => Self::Bool(*truth),
             (Form::Double, Value::Int(number)) => Self::Double(*number as f64),
             (_, Value::Int(number)) => Self::Int(*number),
             (_, Value::Float(number)) => Self::Double(*number),
             (form, Value::String(text)) => Self::of_text(form, text),
-            (Form::List(item), Value::Array(items)) => Self::List(Items(
+            (Form::List(item, relation), Value::Array(items)) => Self::List(Items(
                 items.iter().map(|value| Self::of(value, item)).collect(),
+                relation.clone(),
             )),
-            (_, Value::Array(_)) => Self::List(Items(Vec::new())),
+            (_, Value::Array(_)) => Self::List(Items(Vec::new(), Relation::Ordered)),
             (Form::Object(fields), Value::Object(members)) => {
                 let visible = fields.iter().filter_map(|(name, field)| {
                     let member = members.get(&field.name);
@@ -58,7 +86,8 @@ impl<'v> View<'v> {
                 });
                 Self::Object(Members {
                     visible: visible.collect(),
-                    len: members.len(),
+                    all: members,
+                    is_object: true,
                 })
             }
             (Form::Map(below), Value::Object(members)) => {
@@ -67,12 +96,14 @@ impl<'v> View<'v> {
                     .map(|(name, value)| (name, Self::of(value, below)));
                 Self::Object(Members {
                     visible: visible.collect(),
-                    len: members.len(),
+                    all: members,
+                    is_object: false,
                 })
             }
             (_, Value::Object(members)) => Self::Object(Members {
                 visible: Vec::new(),
-                len: members.len(),
+                all: members,
+                is_object: true,
             }),
         }
     }
@@ -117,6 +148,7 @@ impl<'v> View<'v> {
             Self::Timestamp(time) => Node::Timestamp(*time),
             Self::List(items) => Node::List(items),
             Self::Object(members) => Node::Map(members),
+            Self::Invalid(why) => Node::Invalid(why),
         }
     }
 }
@@ -136,16 +168,34 @@ impl<'v> Members<'v> {
 
 impl Fields for Members<'_> {
     fn len(&self) -> usize {
-        self.len
+        self.all.len()
     }
 
     fn get(&self, name: &str) -> Option<Node<'_>> {
-        self.find(name).map(View::node)
+        match self.is_object && is_reserved(name) {
+            true => self.find(&format!("__{name}__")),
+            false => self.find(name),
+        }
+        .map(View::node)
     }
 
     fn at(&self, index: usize) -> Option<(&str, Node<'_>)> {
         let (name, view) = self.visible.get(index)?;
         Some((name, view.node()))
+    }
+
+    fn hidden(&self) -> Vec<(&str, String)> {
+        if !self.is_object {
+            return Vec::new();
+        }
+        let is_hidden = |name: &str| escape(name).is_none_or(|seen| self.find(&seen).is_none());
+        let hidden = self
+            .all
+            .iter()
+            .filter(|(name, value)| !value.is_null() && is_hidden(name));
+        hidden
+            .map(|(name, value)| (name, json::to_string(value)))
+            .collect()
     }
 }
 
@@ -156,5 +206,9 @@ impl Elements for Items<'_> {
 
     fn at(&self, index: usize) -> Option<Node<'_>> {
         self.0.get(index).map(View::node)
+    }
+
+    fn relation(&self) -> Relation {
+        self.1.clone()
     }
 }

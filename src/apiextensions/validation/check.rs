@@ -55,11 +55,12 @@ impl<'v> Old<'v> {
 
     /// Returns the item with the same keys.
     fn item(self, schema: &Schema, item: &Value) -> Self {
-        let (Self::Value(Value::Array(items)), Some(keys)) = (self, &schema.keys) else {
-            return Self::None;
-        };
-        let same = |old: &&Value| keys.iter().all(|key| old.get(key) == item.get(key));
-        Self::of(items.iter().find(same))
+        match self {
+            Self::Value(Value::Array(olds)) => {
+                Self::of(schema.counterpart(item, olds).map(|(old, _)| old))
+            }
+            Self::Value(_) | Self::None => Self::None,
+        }
     }
 }
 
@@ -161,7 +162,7 @@ fn type_of(value: &Value) -> &'static str {
 fn node(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
     let mut own = Found::default();
     plain(schema, value, old, place, &mut own);
-    if !own.is_valid() && matches!(old, Old::Value(old) if old == value) {
+    if !own.is_valid() && matches!(old, Old::Value(old) if schema.is_unchanged(value, old)) {
         own.errors.clear();
     }
     found.merge(own);
@@ -237,6 +238,18 @@ fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
         || word == "integer" && schema.has_type("number");
     if schema.types.is_empty() || fits {
         found.matches += 1;
+    } else if let Some(format) = schema
+        .format
+        .filter(|_| !matches!(value, Value::String(_) | Value::Array(_)))
+    {
+        // Upstream compares the type in Go with the format then.
+        let word = match value {
+            Value::Int(_) => "int64",
+            Value::Float(_) => "float64",
+            _ => "",
+        };
+        let text = format!("must be of type {}: {}", format.name(), quote(word));
+        found.add(place.error(FieldErrorKind::TypeInvalid, word, &text));
     } else {
         found.add(wrong_type(schema, value, place));
     }
@@ -294,7 +307,7 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
         Ok(_) => found.add(place.invalid(text, &format!("should match '{}'", pattern.text))),
         Err(why) => {
             let detail = format!(
-                "should match '{}, but pattern is invalid: {why}'",
+                "should match '{}, but pattern is invalid: error parsing regexp: {why}'",
                 pattern.text
             );
             found.add(place.invalid(text, &detail));

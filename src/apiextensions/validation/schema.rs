@@ -136,6 +136,58 @@ impl Schema {
         found.ok().map(|at| &self.properties[at].1)
     }
 
+    /// Returns the schema of a member, whether it is a property or not.
+    pub fn member(&self, name: &str) -> Option<&Self> {
+        let below = match &self.additional {
+            Additional::Of(schema) => Some(&**schema),
+            Additional::Allowed | Additional::Refused => None,
+        };
+        self.property(name).or(below)
+    }
+
+    /// Returns the item of an older list that corresponds to an item, and the schema of items. Only
+    /// in lists of objects with keys do items correspond; of several that do, the first counts.
+    pub fn counterpart<'v>(&self, item: &Value, olds: &'v [Value]) -> Option<(&'v Value, &Self)> {
+        let (keys, schema) = (self.keys.as_deref()?, self.items.as_deref()?);
+        let key = |item: &'v Value, name: &Str| {
+            let key = item.get(name)?;
+            (!matches!(key, Value::Null | Value::Array(_) | Value::Object(_))).then_some(key)
+        };
+        let same = |old: &&'v Value| {
+            let mut pairs = keys.iter().map(|name| (key(old, name), item.get(name)));
+            pairs.all(|(old, new)| old.is_some() && old == new)
+        };
+        (!keys.is_empty()).then_some(())?;
+        Some((olds.iter().find(same)?, schema))
+    }
+
+    /// Returns whether a value is what it was, as far as upstream can tell: objects that correspond
+    /// by keys may stand in another order, and what the schema does not know counts as changed.
+    pub fn is_unchanged(&self, new: &Value, old: &Value) -> bool {
+        match (new, old) {
+            (Value::Array(items), Value::Array(olds)) => {
+                let mut pairs = items
+                    .iter()
+                    .map(|item| (item, self.counterpart(item, olds)));
+                items.len() == olds.len()
+                    && match self.keys {
+                        None => items == olds,
+                        Some(_) => pairs.all(|(item, pair)| {
+                            pair.is_some_and(|(old, schema)| schema.is_unchanged(item, old))
+                        }),
+                    }
+            }
+            (Value::Object(members), Value::Object(olds)) => {
+                let mut members_kept = members.iter().map(|(name, value)| {
+                    let pair = olds.get(name).zip(self.member(name));
+                    pair.is_some_and(|(old, schema)| schema.is_unchanged(value, old))
+                });
+                members.len() == olds.len() && members_kept.all(|kept| kept)
+            }
+            _ => new == old,
+        }
+    }
+
     pub(super) fn has_type(&self, name: &str) -> bool {
         self.types.split(',').any(|known| known == name)
     }

@@ -1,15 +1,11 @@
 //! Schemas inside CustomResourceDefinitions: which keywords of JSON Schema may be used, and where.
-//!
-//! One thing is not checked: whether schemas under `allOf` and similar keywords name only specified
-//! fields.
 
-use super::schema_defaults;
 use super::structural_schema::{
-    JUNCTORS, Level, invariants, is_set, kind, members, needs_type, unsupported,
+    self, JUNCTORS, Level, is_set, kind, members, needs_type, unsupported,
 };
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
-use polyplane_apiextensions::rules;
+use polyplane_apiextensions::{defaults, rules};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeSet;
@@ -30,24 +26,27 @@ pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
     let mut errors = Errors::new();
     let unsupported = unsupported(schema);
     if unsupported.is_none() {
-        invariants(&mut errors, schema, Level::Root, path);
-        errors.sort_by_key(ToString::to_string);
+        errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
-            schema_defaults::validate(&mut errors, schema, path);
+            errors.extend(defaults::validate(schema, path));
         }
     }
+    let is_structural = unsupported.is_none() && errors.is_empty();
+    let mut found = Errors::new();
     Walker {
         defaults: Ok(()),
         in_meta: false,
     }
-    .validate(&mut errors, schema, Level::Root, path);
+    .validate(&mut found, schema, Level::Root, path);
+    // Rules of a schema that is not sound would be blamed for what is wrong with it.
+    if is_structural {
+        let unsound: Vec<String> = found.iter().map(|error| error.field.clone()).collect();
+        found.extend(rules::definition::validate(schema, path, &unsound));
+    }
+    errors.extend(found);
     if let (Some(name), true) = (unsupported, errors.is_empty()) {
         let detail = format!("OpenAPIV3Schema '{name}' is not supported");
         errors.push(FieldError::invalid(path, "", detail));
-    }
-    // Rules of a schema that is not sound would be blamed for what is wrong with it.
-    if errors.is_empty() {
-        errors.extend(rules::definition::validate(schema, path));
     }
     errors
 }

@@ -3,6 +3,7 @@
 
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
+use polyplane_apiextensions::rules::compile_pattern;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 
@@ -87,8 +88,17 @@ fn is_int_or_string(list: &[Value]) -> bool {
     matches!(list, [first, second] if only(first, "integer") && only(second, "string"))
 }
 
+/// Returns the complaints about a schema that is not structural, sorted as upstream sorts them.
+pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
+    let mut errors = Errors::new();
+    invariants(&mut errors, schema, Level::Root, path);
+    completeness(&mut errors, schema, path);
+    errors.sort_by_key(ToString::to_string);
+    errors
+}
+
 /// Checks the rules that apply at every position, whatever the values are.
-pub fn invariants(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
+fn invariants(errors: &mut Errors, schema: &Value, level: Level, path: &Path<'_>) {
     let (items, additional) = (&schema["items"], &schema["additionalProperties"]);
     if kind(schema) == "array" && !present(items) {
         errors.push(FieldError::required(
@@ -252,8 +262,9 @@ fn value_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
         }
     }
     let pattern = schema.str_at(&["pattern"]);
-    if let Err(error) = regex::Regex::new(pattern) {
-        let detail = format!("must be a valid regular expression, but isn't: {error}");
+    if let Err(error) = compile_pattern(pattern) {
+        let intro = "must be a valid regular expression, but isn't: error parsing regexp";
+        let detail = format!("{intro}: {error}");
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
     }
     if present(&schema["not"]) {
@@ -304,6 +315,56 @@ fn narrowing(errors: &mut Errors, schema: &Value, pattern: bool, path: &Path<'_>
             &place.key("metadata"),
             "must not be specified in a nested context",
         ));
+    }
+}
+
+/// Checks that the schemas under junctors of the whole schema are about fields, items and values
+/// that the schema itself has.
+fn completeness(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+    complete_values(errors, schema, (schema, path), path);
+}
+
+/// Checks the junctors of one schema, which stands at `at`, against the schema itself.
+fn complete_values(
+    errors: &mut Errors,
+    values: &Value,
+    schema: (&Value, &Path<'_>),
+    at: &Path<'_>,
+) {
+    complete(errors, &values["not"], schema, &at.child("not"));
+    for name in JUNCTORS {
+        for (index, nested) in values.items_at(&[name]).iter().enumerate() {
+            complete(errors, nested, schema, &at.child(name).index(index));
+        }
+    }
+}
+
+fn complete(
+    errors: &mut Errors,
+    nested: &Value,
+    (schema, path): (&Value, &Path<'_>),
+    at: &Path<'_>,
+) {
+    if !present(nested) {
+        return;
+    }
+    if !present(schema) {
+        let detail = format!("because it is defined in {at}");
+        return errors.push(FieldError::required(path, detail));
+    }
+    complete_values(errors, nested, (schema, path), at);
+    let (items, items_at) = (path.child("items"), at.child("items"));
+    complete(
+        errors,
+        &nested["items"],
+        (&schema["items"], &items),
+        &items_at,
+    );
+    let (properties, properties_at) = (path.child("properties"), at.child("properties"));
+    for (name, nested) in members(nested, "properties") {
+        let property = &schema["properties"][name];
+        let place = properties.key(name);
+        complete(errors, nested, (property, &place), &properties_at.key(name));
     }
 }
 

@@ -1,0 +1,3 @@
+module polyplane.dev/apiextensions/testdata/generate
+
+go 1.26.0

@@ -1,0 +1,60 @@
+//! Upstream's answers about schemas of custom kinds, recorded from its own tests: see
+//! `testdata/README.md` of the crate `apiextensions`.
+
+use super::structural_schema;
+use flate2::read::GzDecoder;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::{Limits, parse};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path as FilePath;
+
+fn cases() -> Vec<Value> {
+    let folder = FilePath::new(env!("CARGO_MANIFEST_DIR"));
+    let file = File::open(folder.join("../apiextensions/testdata/schemas.jsonl.gz"));
+    let lines = BufReader::new(GzDecoder::new(file.expect("vectors are committed"))).lines();
+    let lines = lines.map(|line| line.expect("vectors are gzip of UTF-8"));
+    lines
+        .filter(|line| !line.is_empty())
+        .map(|line| parse(line.as_bytes(), &Limits::default()).expect("a vector is JSON"))
+        .map(|parsed| parsed.value)
+        .collect()
+}
+
+fn ours(errors: &[FieldError]) -> Vec<String> {
+    let mut texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.sort();
+    texts
+}
+
+fn theirs(case: &Value) -> Vec<String> {
+    let texts = case.items_at(&["errors"]).iter();
+    let mut texts: Vec<String> = texts
+        .map(|error| {
+            let (field, message) = (error.str_at(&["field"]), error.str_at(&["message"]));
+            format!("{field}: {message}")
+        })
+        .collect();
+    texts.sort();
+    texts
+}
+
+#[test]
+fn structure_and_defaults_of_schemas_are_judged_as_upstream_judges_them() {
+    let (mut total, mut different) = (0, Vec::new());
+    for case in cases() {
+        let tree = &case["schema"];
+        let found = match case.str_at(&["op"]) {
+            "structural" => structural_schema::validate(tree, &Path::NIL),
+            _ => polyplane_apiextensions::defaults::validate(tree, &Path::NIL),
+        };
+        total += 1;
+        if ours(&found) != theirs(&case) {
+            let (ours, theirs) = (ours(&found), theirs(&case));
+            different.push(format!("{tree:?}: {ours:#?}, upstream {theirs:#?}"));
+        }
+    }
+    println!("schemas: {} of {total} agree", total - different.len());
+    assert!(different.is_empty(), "{different:#?}");
+}
