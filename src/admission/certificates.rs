@@ -33,6 +33,7 @@ fn may_act_for(
                 subresource: "",
                 namespace: "",
                 name,
+                field_selector: "",
             },
         };
         if call_outs.authorize(&access)? == Decision::Allow {

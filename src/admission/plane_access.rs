@@ -43,6 +43,7 @@ impl Admission for PlaneAccess {
                 subresource: "credentials",
                 namespace: "",
                 name,
+                field_selector: "",
             },
         };
         let changes = access(object) != what.old.and_then(access);

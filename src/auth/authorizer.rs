@@ -25,6 +25,8 @@ pub enum Subject<'a> {
         namespace: &'a str,
         /// The object's name.
         name: &'a str,
+        /// The field selector to which the request is restricted, as text; empty for none.
+        field_selector: &'a str,
     },
     /// Any other path.
     Path(&'a str),

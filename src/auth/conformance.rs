@@ -315,6 +315,7 @@ fn pods<'a>(user: &'a UserInfo, verb: &'a str) -> Attributes<'a> {
             subresource: "",
             namespace: "ns",
             name: "p",
+            field_selector: "",
         },
     }
 }
@@ -419,6 +420,7 @@ fn refusals_speak_as_clients_expect() {
             subresource: "scale",
             namespace: "",
             name: "",
+            field_selector: "",
         },
     };
     assert_eq!(

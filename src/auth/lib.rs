@@ -40,7 +40,8 @@ pub use plane_access::{
 };
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{
-    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, SYSTEM_MASTERS, UserInfo,
+    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, NODE_PREFIX, NODES,
+    SYSTEM_MASTERS, UserInfo,
 };
 pub use verdict::Verdict;
 pub use x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain, X509Error};

@@ -10,6 +10,10 @@ pub const ALL_AUTHENTICATED: &str = "system:authenticated";
 pub const ALL_UNAUTHENTICATED: &str = "system:unauthenticated";
 /// The group whose members may do everything, whatever the roles say.
 pub const SYSTEM_MASTERS: &str = "system:masters";
+/// The group of all kubelets.
+pub const NODES: &str = "system:nodes";
+/// The beginning of the name of a kubelet; the rest is the name of its node.
+pub const NODE_PREFIX: &str = "system:node:";
 /// The group whose members may read this server's metrics, and nothing else.
 pub const METRICS_READERS: &str = "polyplane:metrics-readers";
 
@@ -43,6 +47,13 @@ impl UserInfo {
     /// Returns the user of a request without credentials.
     pub fn anonymous() -> Self {
         Self::new(ANONYMOUS, &[ALL_UNAUTHENTICATED])
+    }
+
+    /// Returns the name of the node whose kubelet the user is, which may be empty; `None` for any
+    /// other user, and for one whom another plane's credential proves.
+    pub fn node(&self) -> Option<&str> {
+        let name = self.name.strip_prefix(NODE_PREFIX)?;
+        (!self.is_foreign && self.in_group(NODES)).then_some(name)
     }
 
     /// Returns true if the user is in `group`.

@@ -100,6 +100,7 @@ impl<'a> OwnRequest<'a> {
             subresource: self.subresource,
             namespace: self.namespace,
             name: self.name,
+            field_selector: "",
         };
         let mut check = registry.access_check(tenant, deadline);
         check.pass(&user, self.verb.name(), subject).await?;

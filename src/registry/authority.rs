@@ -495,6 +495,7 @@ enum What {
         subresource: Str,
         namespace: Str,
         name: Str,
+        field_selector: Str,
     },
     Path(Str),
 }
@@ -510,6 +511,7 @@ impl Access {
                 subresource,
                 namespace,
                 name,
+                field_selector,
             } => What::Resource {
                 group: group.into(),
                 version: version.into(),
@@ -517,6 +519,7 @@ impl Access {
                 subresource: subresource.into(),
                 namespace: namespace.into(),
                 name: name.into(),
+                field_selector: field_selector.into(),
             },
             Subject::Path(path) => What::Path(path.into()),
         };
@@ -537,6 +540,7 @@ impl Access {
                 subresource,
                 namespace,
                 name,
+                field_selector,
             } => Subject::Resource {
                 group,
                 version,
@@ -544,6 +548,7 @@ impl Access {
                 subresource,
                 namespace,
                 name,
+                field_selector,
             },
             What::Path(path) => Subject::Path(path),
         };
@@ -561,8 +566,9 @@ impl Access {
                 resource,
                 namespace,
                 name,
+                field_selector,
                 ..
-            } => resource.len() + namespace.len() + name.len(),
+            } => resource.len() + namespace.len() + name.len() + field_selector.len(),
             What::Path(path) => path.len(),
         }
     }

@@ -13,6 +13,7 @@ fn resource<'a>(path: &'a str, namespace: &'a str, name: &'a str) -> Subject<'a>
         subresource,
         namespace,
         name,
+        field_selector: "",
     }
 }
 

@@ -83,6 +83,7 @@ fn resource<'a>(group: &'a str, resource: &'a str, namespace: &'a str) -> Subjec
         subresource: "",
         namespace,
         name: "web",
+        field_selector: "",
     }
 }
 

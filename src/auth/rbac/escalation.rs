@@ -115,6 +115,7 @@ fn role_access<'a>(
             subresource: "",
             namespace: name.namespace,
             name: name.name,
+            field_selector: "",
         },
     }
 }

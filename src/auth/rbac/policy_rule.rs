@@ -2,7 +2,7 @@
 
 use polyplane_apimachinery::{Str, Value};
 
-use crate::authorizer::Subject;
+use crate::authorizer::{Attributes, Subject};
 
 /// In each list of a rule but the names, the item that matches everything.
 pub(crate) const ALL: &str = "*";
@@ -131,6 +131,12 @@ impl PolicyRule {
     #[must_use]
     pub fn non_resource_urls(&self) -> &[Str] {
         &self.non_resource_urls
+    }
+
+    /// Returns whether the rule allows a request, whoever makes it.
+    #[must_use]
+    pub fn allows_request(&self, attributes: &Attributes<'_>) -> bool {
+        self.allows(Verb::new(attributes.verb), &attributes.subject)
     }
 
     /// Returns whether the rule allows `verb` on `subject`.

@@ -38,6 +38,7 @@ fn an_allowed_request_allocates_nothing() {
         subresource,
         namespace: "ns",
         name,
+        field_selector: "",
     };
     let asked = [
         ("get", resource("scale", "web"), true),

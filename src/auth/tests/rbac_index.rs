@@ -156,6 +156,7 @@ fn check_decisions(index: &Index, objects: &BTreeMap<Place, Value>) {
                     subresource: "",
                     namespace,
                     name: "",
+                    field_selector: "",
                 };
                 let attributes = Attributes {
                     user: &user,

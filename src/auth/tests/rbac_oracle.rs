@@ -85,6 +85,7 @@ fn subject_of(question: &Value) -> Subject<'_> {
         subresource: question.str_at(&["subresource"]),
         namespace: question.str_at(&["namespace"]),
         name: question.str_at(&["name"]),
+        field_selector: "",
     }
 }
 

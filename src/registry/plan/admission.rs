@@ -331,6 +331,7 @@ fn check_create<C: ObjectChange>(run: &mut Run<'_>, change: &C) -> Result<(), In
             subresource: call.subresource(),
             namespace: call.namespace(),
             name: &change.request().name,
+            field_selector: "",
         },
     };
     let decision = run.call_outs.authorize(&attributes)?;

@@ -60,6 +60,7 @@ impl Site {
             subresource: "",
             namespace: "ns",
             name: request.name.as_deref().unwrap_or_default(),
+            field_selector: "",
         };
         access_check
             .pass(&request.user, request.verb.name(), subject)

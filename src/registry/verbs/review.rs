@@ -10,6 +10,7 @@ use crate::request::call::Call;
 use crate::request::options::WriteOptions;
 use crate::tokens;
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::field_selector::escape_value;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
@@ -230,10 +231,33 @@ fn named_user(tree: &Value) -> UserInfo {
     }
 }
 
+/// Returns the field selector of a review as text. A requirement that no field selector can express
+/// is left out, as upstream does: what is left selects more.
+fn field_selector(selector: &Value) -> String {
+    let requirements = selector.items_at(&["requirements"]);
+    if requirements.is_empty() {
+        return selector.str_at(&["rawSelector"]).to_owned();
+    }
+    let terms = requirements.iter().filter_map(|requirement| {
+        let sign = match requirement.str_at(&["operator"]) {
+            "In" => "=",
+            "NotIn" => "!=",
+            _ => return None,
+        };
+        let [value] = requirement.items_at(&["values"]) else {
+            return None;
+        };
+        let value = escape_value(value.as_str()?);
+        Some(format!("{}{sign}{value}", requirement.str_at(&["key"])))
+    });
+    terms.collect::<Vec<_>>().join(",")
+}
+
 async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
     let spec = tree["spec"].clone();
     let of_resource = &spec["resourceAttributes"];
     let of_path = &spec["nonResourceAttributes"];
+    let field_selector = field_selector(&of_resource["fieldSelector"]);
     let (verb, subject) = if of_resource.is_null() {
         (
             of_path.str_at(&["verb"]),
@@ -248,6 +272,7 @@ async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
             subresource: part("subresource"),
             namespace: part("namespace"),
             name: part("name"),
+            field_selector: &field_selector,
         };
         (of_resource.str_at(&["verb"]), subject)
     };

@@ -34,6 +34,8 @@ pub(crate) struct Requested<'a> {
     pub verb: Cow<'a, str>,
     /// The name of the object; empty for none.
     pub name: Cow<'a, str>,
+    /// The field selector of a collection; empty for none.
+    field_selector: &'a str,
     info: &'a RequestInfo<'a>,
 }
 
@@ -51,7 +53,16 @@ impl<'a> Requested<'a> {
                 (lower.into(), "".into())
             }
         };
-        Self { verb, name, info }
+        let field_selector = match info {
+            RequestInfo::Resource(info) => info.authorized_fields(query),
+            RequestInfo::Path(_) => "",
+        };
+        Self {
+            verb,
+            name,
+            field_selector,
+            info,
+        }
     }
 
     pub(crate) fn subject(&self) -> Subject<'_> {
@@ -63,6 +74,7 @@ impl<'a> Requested<'a> {
                 subresource: info.subresource,
                 namespace: info.namespace,
                 name: &self.name,
+                field_selector: self.field_selector,
             },
             RequestInfo::Path(path) => Subject::Path(path),
         }

@@ -89,6 +89,7 @@ impl Impersonation {
             subresource,
             namespace,
             name,
+            field_selector: "",
         };
         let mut rights = Vec::new();
         rights.push(match service_account(&self.user) {

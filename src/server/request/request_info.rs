@@ -160,6 +160,14 @@ impl<'a> ResourceInfo<'a> {
             || LONG_RUNNING.contains(&self.subresource)
     }
 
+    /// Returns the field selector that authorization sees: that of a collection.
+    pub(crate) fn authorized_fields(&self, query: &'a Query) -> &'a str {
+        match self.verb {
+            Some(Verb::List | Verb::Watch | Verb::DeleteCollection) => FIELD_SELECTOR.read(query),
+            _ => "",
+        }
+    }
+
     /// Returns the name that authorization sees: the one in the path, or the one to which a field
     /// selector restricts the list.
     pub(crate) fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
