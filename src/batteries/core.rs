@@ -7,6 +7,7 @@ pub mod event;
 pub mod limit_range;
 pub mod namespace;
 pub mod node;
+pub mod node_access;
 pub mod persistent_volume;
 pub mod persistent_volume_claim;
 pub mod pod;
@@ -54,5 +55,8 @@ pub(crate) const BATTERY: Battery = Battery {
         }),
         Kind::new("services", || Arc::new(service::Service)),
     ],
-    indexes: &[|| Arc::new(service::allocation::NodePorts)],
+    indexes: &[
+        || Arc::new(service::allocation::NodePorts),
+        || Arc::new(node_access::NodeRelations),
+    ],
 };

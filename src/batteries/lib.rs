@@ -37,7 +37,9 @@ mod storage;
 mod storagemigration;
 
 pub use crate::core::namespace::root_ca;
+pub use crate::core::node_access;
 pub use apiextensions::custom_resource_definition::status as definition_status;
+pub use certificates::{keys as certificate_keys, pem};
 
 use battery::Battery;
 use polyplane_plane::Index;

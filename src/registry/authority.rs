@@ -61,6 +61,8 @@ pub struct RuleLists {
     pub paths: Vec<PolicyRule>,
     /// Texts about rules that could not be listed.
     pub errors: Vec<String>,
+    /// True if an authorizer decides by more than rules.
+    pub is_incomplete: bool,
 }
 
 /// One authorizer of an [`Authority`].

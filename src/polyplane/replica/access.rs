@@ -10,6 +10,7 @@ use polyplane_auth::{
     MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
     RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
+use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_ownership::ROOT;
 use polyplane_pki::{Pki, PlaneCa};
@@ -29,7 +30,8 @@ const TOKEN_BYTES_MAX: usize = 4096;
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// Returns the authorizers: administrators may do everything, everybody may ask for the health,
-/// metrics readers may read metrics, and a plane's roles decide on the rest. A user whom no role can
+/// metrics readers may read metrics, kubelets what belongs to their node, and a plane's roles decide on
+/// the rest. A user whom no role can
 /// mean may discover what every authenticated user may.
 pub fn authority() -> Authority {
     Authority::new(vec![
@@ -37,6 +39,7 @@ pub fn authority() -> Authority {
         ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
         ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
         ChainedAuthorizer::Fixed(Arc::new(ForForeigners(PublicRules))),
+        ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
         ChainedAuthorizer::OfCut(Arc::new(Roles)),
     ])
 }

@@ -308,7 +308,7 @@ fn set_rules(tree: &mut Value, rules: &RuleLists) {
     };
     tree.set(&["status", "resourceRules"], values(&rules.resources));
     tree.set(&["status", "nonResourceRules"], values(&rules.paths));
-    tree.set(&["status", "incomplete"], false);
+    tree.set(&["status", "incomplete"], rules.is_incomplete);
     if !rules.errors.is_empty() {
         tree.set(&["status", "evaluationError"], rules.errors.join("\n"));
     }
