@@ -167,7 +167,14 @@ fn crates_know_only_what_lies_below_them() {
         ),
         (
             "src/admission",
-            &["apimachinery", "auth", "batteries", "plane", "registry"],
+            &[
+                "apimachinery",
+                "auth",
+                "batteries",
+                "pki",
+                "plane",
+                "registry",
+            ],
         ),
         ("src/audit", &["apimachinery", "auth"]),
         (
@@ -178,6 +185,7 @@ fn crates_know_only_what_lies_below_them() {
                 "auth",
                 "batteries",
                 "ownership",
+                "pki",
                 "plane",
                 "registry",
                 "storage",

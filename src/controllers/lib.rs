@@ -12,7 +12,8 @@
 //! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
 //! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
 //! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
-//! the plane's clients; `layers` steps planes of an older layer to this
+//! the plane's clients; `certificates` approves and signs certificate signing requests and deletes old
+//! ones; `layers` steps planes of an older layer to this
 //! program's once the store's floor allows it. `work` queues and runs them, so it names each of
 //! them, and they use its types.
 //!
@@ -21,6 +22,7 @@
 //! knows HTTP.
 
 mod authentication_cas;
+mod certificates;
 mod client;
 mod control_planes;
 mod definitions;

@@ -3,16 +3,18 @@
 
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{
-    authentication_cas, control_planes, definitions, flow_schemas, layers, namespaces, protection,
-    quotas, restore, roles, token_secrets,
+    authentication_cas, certificates, control_planes, definitions, flow_schemas, layers,
+    namespaces, protection, quotas, restore, roles, token_secrets,
 };
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
+use polyplane_auth::Purpose;
 use polyplane_batteries::bootstrap::{Release, Restore};
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_ownership::{Birth, Planes};
+use polyplane_pki::PlaneCa;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::services::Removal;
 use polyplane_registry::{Observer, Registry, Resource, Tenant};
@@ -67,6 +69,12 @@ pub(crate) enum WorkItem {
     TokenSecret(Key),
     /// Write down that the token of a Secret was used.
     TokenUse(Key),
+    /// Approve a kubelet's certificate signing request.
+    ApproveCertificate(Str),
+    /// Sign a certificate signing request.
+    SignCertificate(Str),
+    /// Delete the certificate signing requests that are done with.
+    CleanCertificates,
     /// Delete a dependent, or finish the deletion of an owner.
     Belonging(DependentWork),
 }
@@ -81,6 +89,9 @@ impl WorkItem {
             Self::Protected(key) => protection::controller(key),
             Self::TokenSecret(_) => Some(Controller::ServiceAccountToken),
             Self::Belonging(_) => Some(Controller::GarbageCollector),
+            Self::ApproveCertificate(_) => Some(Controller::CertificateApproving),
+            Self::SignCertificate(_) => Some(Controller::CertificateSigning),
+            Self::CleanCertificates => Some(Controller::CertificateCleaner),
             Self::NamespaceContent(_)
             | Self::Bootstrap(_)
             | Self::FlowSchemas
@@ -101,6 +112,17 @@ pub trait PlaneInfo: Send + Sync {
 
     /// Returns the controllers that the owner of the plane with this id runs.
     fn controllers(&self, id: &str) -> Controllers;
+
+    /// Returns the CA with which the plane with this id signs for a purpose now; `None` if it never
+    /// signs anything.
+    ///
+    /// # Errors
+    /// Returns an error if the plane cannot sign yet.
+    fn signing_ca(&self, id: &str, purpose: Purpose) -> Result<Option<PlaneCa>, ApiError>;
+
+    /// Returns the time before which the credentials of a user of the plane with this id ended;
+    /// `None` if none did.
+    fn revoked_before(&self, id: &str, user: &str) -> Option<SystemTime>;
 }
 
 /// Everything that reconcilers use.
@@ -185,6 +207,19 @@ impl Reconcilers {
         }
         let release = self.context.get().map(|context| &context.release);
         release.is_some_and(|release| release.restore(key) == Some(Restore::Now))
+    }
+
+    /// Queues the deletion of certificate signing requests that are done with. Called at intervals
+    /// for planes that are awake; one that wakes is searched when it wakes.
+    pub fn clean(self: &Arc<Self>, tenant: &Tenant) {
+        if certificates::exist(tenant) {
+            self.add(tenant, WorkItem::CleanCertificates);
+        }
+    }
+
+    fn add_certificate(self: &Arc<Self>, tenant: &Tenant, name: Str) {
+        self.add(tenant, WorkItem::ApproveCertificate(name.clone()));
+        self.add(tenant, WorkItem::SignCertificate(name));
     }
 
     /// Searches a plane for the work of controllers that may have been switched on.
@@ -335,31 +370,13 @@ impl Reconcilers {
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
+            WorkItem::ApproveCertificate(name) => {
+                certificates::approve(context, tenant, name).await
+            }
+            WorkItem::SignCertificate(name) => certificates::sign(context, tenant, name).await,
+            WorkItem::CleanCertificates => certificates::clean(context, tenant).await,
             WorkItem::Survey => {
-                if authentication_cas::is_own(tenant) {
-                    self.add(tenant, WorkItem::AuthenticationCas);
-                }
-                if roles::are_stale(tenant) {
-                    self.add(tenant, WorkItem::Aggregation);
-                }
-                if flow_schemas::are_own(tenant) {
-                    self.add(tenant, WorkItem::FlowSchemas);
-                }
-                for name in definitions::pending(tenant) {
-                    self.add(tenant, WorkItem::Definition(name));
-                }
-                for namespace in quotas::namespaces(tenant) {
-                    self.add(tenant, WorkItem::Quotas(namespace));
-                }
-                for key in protection::pending(tenant) {
-                    self.add(tenant, WorkItem::Protected(key));
-                }
-                for key in token_secrets::pending(tenant) {
-                    self.add(tenant, WorkItem::TokenSecret(key));
-                }
-                for work in self.dependents.survey(tenant).await {
-                    self.add(tenant, WorkItem::Belonging(work));
-                }
+                self.survey(tenant).await;
                 Ok(Progress::Done)
             }
             WorkItem::Belonging(DependentWork::Dependent(key)) => {
@@ -369,6 +386,38 @@ impl Reconcilers {
                 dependents::owner(context, tenant, &self.dependents, key).await
             }
         }
+    }
+
+    /// Queues all work that the objects of a plane have.
+    async fn survey(self: &Arc<Self>, tenant: &Tenant) {
+        if authentication_cas::is_own(tenant) {
+            self.add(tenant, WorkItem::AuthenticationCas);
+        }
+        if roles::are_stale(tenant) {
+            self.add(tenant, WorkItem::Aggregation);
+        }
+        if flow_schemas::are_own(tenant) {
+            self.add(tenant, WorkItem::FlowSchemas);
+        }
+        for name in definitions::pending(tenant) {
+            self.add(tenant, WorkItem::Definition(name));
+        }
+        for namespace in quotas::namespaces(tenant) {
+            self.add(tenant, WorkItem::Quotas(namespace));
+        }
+        for key in protection::pending(tenant) {
+            self.add(tenant, WorkItem::Protected(key));
+        }
+        for key in token_secrets::pending(tenant) {
+            self.add(tenant, WorkItem::TokenSecret(key));
+        }
+        for work in self.dependents.survey(tenant).await {
+            self.add(tenant, WorkItem::Belonging(work));
+        }
+        for name in certificates::pending(tenant) {
+            self.add_certificate(tenant, name);
+        }
+        self.clean(tenant);
     }
 }
 
@@ -411,6 +460,9 @@ impl Observer for WriteObserver {
         }
         for key in token_secrets::touched(tenant, object, gone) {
             self.0.add(tenant, WorkItem::TokenSecret(key));
+        }
+        for name in certificates::touched(tenant, key, gone) {
+            self.0.add_certificate(tenant, name);
         }
         for work in self.0.dependents.written(tenant, object, removal) {
             self.0.add(tenant, WorkItem::Belonging(work));

@@ -1,4 +1,4 @@
-//! Encodes client certificates.
+//! Encodes the certificates that a plane's CAs sign.
 //!
 //! The library that encodes all other certificates here allows one attribute of a kind in a subject,
 //! and a user has any number of groups. This module knows the form of a certificate alone: what
@@ -14,18 +14,68 @@ use yasna::{DERWriter, DERWriterSeq, Tag};
 
 /// The year from which on RFC 5280 wants dates with four digits of the year.
 const LONG_DATES_FROM: u64 = 2_524_608_000;
-const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
-const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
+/// The attribute of a subject that contains the name.
+pub(crate) const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
+/// The attribute of a subject that contains an organisation.
+pub(crate) const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 /// The attribute of a subject that contains the user's uid.
-const UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
+pub(crate) const UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
 const ED25519: &[u64] = &[1, 3, 101, 112];
 const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
+const ALTERNATIVE_NAMES: &[u64] = &[2, 5, 29, 17];
 const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
 const AUTHORITY_KEY_ID: &[u64] = &[2, 5, 29, 35];
 const EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37];
 const CLIENT_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 2];
-/// The bit string whose first bit, digital signature, is set.
-const DIGITAL_SIGNATURE: (&[u8], usize) = (&[0x80], 1);
+const SERVER_AUTH: &[u64] = &[1, 3, 6, 1, 5, 5, 7, 3, 1];
+
+/// What a certified key may be used for. No certificate here may sign others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usages {
+    /// To sign, as in a handshake.
+    pub digital_signature: bool,
+    /// To encrypt a key, which only RSA does.
+    pub key_encipherment: bool,
+    /// To prove a client.
+    pub client_auth: bool,
+    /// To prove a server.
+    pub server_auth: bool,
+}
+
+impl Usages {
+    /// Those of a client.
+    pub(crate) const CLIENT: Self = Self {
+        digital_signature: true,
+        key_encipherment: false,
+        client_auth: true,
+        server_auth: false,
+    };
+}
+
+/// Another name of whom a certificate proves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AlternativeName {
+    /// A host name.
+    Dns(String),
+    /// An address of electronic mail.
+    Email(String),
+    /// The 4 or 16 bytes of an address.
+    Address(Vec<u8>),
+    /// A URI.
+    Uri(String),
+}
+
+impl AlternativeName {
+    /// Returns the tag and the bytes of the name, which are ASCII or an address.
+    fn encoded(&self) -> (u64, &[u8]) {
+        match self {
+            Self::Email(text) => (1, text.as_bytes()),
+            Self::Dns(text) => (2, text.as_bytes()),
+            Self::Uri(text) => (6, text.as_bytes()),
+            Self::Address(bytes) => (7, bytes),
+        }
+    }
+}
 
 /// What a certificate says about its issuer.
 pub(crate) struct IssuerName {
@@ -53,16 +103,17 @@ impl IssuerName {
     }
 }
 
-/// The content of a client certificate.
+/// The content of a certificate that signs nothing.
 pub(crate) struct Leaf<'a> {
     pub(crate) issuer: &'a IssuerName,
     /// A positive number, highest byte first.
     pub(crate) serial: &'a [u8],
     /// The public key with its algorithm, DER.
     pub(crate) public_key: &'a [u8],
-    pub(crate) user: &'a str,
-    pub(crate) uid: &'a str,
-    pub(crate) groups: &'a [&'a str],
+    /// The attributes of the subject with their values, in order.
+    pub(crate) subject: &'a [(&'static [u64], &'a str)],
+    pub(crate) names: &'a [AlternativeName],
+    pub(crate) usages: Usages,
     pub(crate) begins: SystemTime,
     pub(crate) ends: SystemTime,
 }
@@ -106,23 +157,38 @@ impl Leaf<'_> {
     }
 
     fn write_subject(&self, attributes: &mut DERWriterSeq<'_>) {
-        for group in self.groups {
-            write_attribute(attributes.next(), ORGANIZATION, group);
+        for (id, value) in self.subject {
+            write_attribute(attributes.next(), id, value);
         }
-        if !self.uid.is_empty() {
-            write_attribute(attributes.next(), UID, self.uid);
-        }
-        write_attribute(attributes.next(), COMMON_NAME, self.user);
     }
 
     fn write_extensions(&self, extensions: &mut DERWriterSeq<'_>) {
-        let (bits, count) = DIGITAL_SIGNATURE;
-        write_extension(extensions.next(), KEY_USAGE, true, |writer| {
-            writer.write_bitvec_bytes(bits, count);
-        });
-        write_extension(extensions.next(), EXTENDED_KEY_USAGE, false, |writer| {
-            writer.write_sequence(|usages| write_oid(usages.next(), CLIENT_AUTH));
-        });
+        // In a bit string the first bit is the highest: digital signature is bit 0, key
+        // encipherment bit 2. DER leaves out the zeros at the end.
+        let (bits, count) = match (self.usages.digital_signature, self.usages.key_encipherment) {
+            (true, true) => (0xa0, 3),
+            (true, false) => (0x80, 1),
+            (false, true) => (0x20, 3),
+            (false, false) => (0, 0),
+        };
+        if count > 0 {
+            write_extension(extensions.next(), KEY_USAGE, true, |writer| {
+                writer.write_bitvec_bytes(&[bits], count);
+            });
+        }
+        let usages = [
+            (self.usages.server_auth, SERVER_AUTH),
+            (self.usages.client_auth, CLIENT_AUTH),
+        ];
+        if usages.iter().any(|(is_meant, _)| *is_meant) {
+            write_extension(extensions.next(), EXTENDED_KEY_USAGE, false, |writer| {
+                writer.write_sequence(|list| {
+                    for (_, id) in usages.iter().filter(|(is_meant, _)| *is_meant) {
+                        write_oid(list.next(), id);
+                    }
+                });
+            });
+        }
         // An empty sequence: the certificate is no CA.
         write_extension(extensions.next(), BASIC_CONSTRAINTS, true, |writer| {
             writer.write_sequence(|_| {});
@@ -136,6 +202,26 @@ impl Leaf<'_> {
                     });
             });
         });
+        if !self.names.is_empty() {
+            // Without a subject the names are all that says whom the certificate proves.
+            let is_critical = self.subject.is_empty();
+            write_extension(
+                extensions.next(),
+                ALTERNATIVE_NAMES,
+                is_critical,
+                |writer| {
+                    writer.write_sequence(|list| {
+                        for name in self.names {
+                            let (tag, bytes) = name.encoded();
+                            list.next()
+                                .write_tagged_implicit(Tag::context(tag), |writer| {
+                                    writer.write_bytes(bytes);
+                                });
+                        }
+                    });
+                },
+            );
+        }
     }
 }
 

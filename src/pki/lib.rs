@@ -32,6 +32,7 @@ mod plane_ca;
 mod role;
 mod root_secret;
 mod serving;
+mod signing_request;
 
 use std::fs;
 use std::io;
@@ -56,11 +57,13 @@ use pair::PairFiles;
 
 pub use chain::check_short;
 pub use files::write_private;
+pub use leaf::{AlternativeName, Usages};
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
 pub use plane_ca::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa};
 pub use role::{RoleError, Unmarked};
 pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};
 pub use serving::{RenewingCertificate, TlsError};
+pub use signing_request::SigningRequest;
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// How long a CA is valid. This program never replaces a CA, because clients have copies of it.

@@ -5,6 +5,7 @@
 //! stands above it: what one plane's CA signs is worth nothing in another plane.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -24,7 +25,8 @@ use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::AlgorithmIdentifier;
 
-use crate::leaf::{IssuerName, Leaf};
+use crate::leaf::{COMMON_NAME, IssuerName, Leaf, ORGANIZATION, UID, Usages};
+use crate::signing_request::SigningRequest;
 
 /// How long before its issue a certificate becomes valid. Without it, clients and replicas whose
 /// clocks are slow would refuse a new certificate.
@@ -122,19 +124,52 @@ impl PlaneCa {
     /// # Errors
     /// Returns an error if the public key is not acceptable.
     pub fn issue_client(&self, wanted: &ClientCertificate<'_>) -> Result<String, IssueError> {
-        let public_key = public_key(wanted.public_key)?;
-        let mut serial = [0; SERIAL_BYTES];
-        aws_lc_rs::rand::fill(&mut serial).map_err(|_| IssueError::Random)?;
-        let leaf = Leaf {
+        let der = SubjectPublicKeyInfoDer::from_pem_slice(wanted.public_key.as_bytes());
+        let public_key = der.map_err(|_| IssueError::NotAKey)?;
+        check_key(&public_key)?;
+        let groups = wanted.groups.iter().map(|group| (ORGANIZATION, *group));
+        let mut subject: Vec<_> = groups.collect();
+        if !wanted.uid.is_empty() {
+            subject.push((UID, wanted.uid));
+        }
+        subject.push((COMMON_NAME, wanted.user));
+        self.issue(&Leaf {
             issuer: &self.name,
-            serial: &positive(serial),
+            serial: &random_serial()?,
             public_key: &public_key,
-            user: wanted.user,
-            uid: wanted.uid,
-            groups: &wanted.groups,
+            subject: &subject,
+            names: &[],
+            usages: Usages::CLIENT,
             begins: wanted.begins,
             ends: wanted.ends,
-        };
+        })
+    }
+
+    /// Issues what a signing request asks for, with these usages. Of the request's extensions only
+    /// the alternative names are taken over, and of its subject what names a user or a host.
+    ///
+    /// # Errors
+    /// Returns an error if the public key is not acceptable.
+    pub fn sign(
+        &self,
+        request: &SigningRequest,
+        usages: Usages,
+        valid: Range<SystemTime>,
+    ) -> Result<String, IssueError> {
+        check_key(request.public_key())?;
+        self.issue(&Leaf {
+            issuer: &self.name,
+            serial: &random_serial()?,
+            public_key: request.public_key(),
+            subject: &request.subject(),
+            names: request.names(),
+            usages,
+            begins: valid.start,
+            ends: valid.end,
+        })
+    }
+
+    fn issue(&self, leaf: &Leaf<'_>) -> Result<String, IssueError> {
         let der = leaf.signed(|content| self.key.0.sign(content).as_ref().to_vec());
         Ok(pem_of(&der))
     }
@@ -182,11 +217,15 @@ fn pem_of(der: &[u8]) -> String {
     text
 }
 
-/// Reads a public key as DER, and refuses one that is weak or that no client could use.
-fn public_key(pem: &str) -> Result<Vec<u8>, IssueError> {
-    let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes());
-    let der = der.map_err(|_| IssueError::NotAKey)?;
-    let parsed = x509_parser::x509::SubjectPublicKeyInfo::from_der(&der);
+fn random_serial() -> Result<[u8; SERIAL_BYTES], IssueError> {
+    let mut serial = [0; SERIAL_BYTES];
+    aws_lc_rs::rand::fill(&mut serial).map_err(|_| IssueError::Random)?;
+    Ok(positive(serial))
+}
+
+/// Refuses a public key that is weak or that no client could use.
+fn check_key(der: &[u8]) -> Result<(), IssueError> {
+    let parsed = x509_parser::x509::SubjectPublicKeyInfo::from_der(der);
     let (rest, parsed) = parsed.map_err(|_| IssueError::NotAKey)?;
     let is_ed25519 = parsed.algorithm.algorithm == OID_SIG_ED25519;
     let is_strong = match parsed.parsed().map_err(|_| IssueError::NotAKey)? {
@@ -196,7 +235,7 @@ fn public_key(pem: &str) -> Result<Vec<u8>, IssueError> {
         _ => false,
     };
     match is_strong && rest.is_empty() {
-        true => Ok(der.to_vec()),
+        true => Ok(()),
         false => Err(IssueError::KeyAlgorithm),
     }
 }

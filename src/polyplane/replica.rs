@@ -10,6 +10,7 @@ pub mod fences;
 pub mod follow_access;
 pub mod metrics;
 pub mod plane_directory;
+pub mod plane_info;
 pub mod plane_tokens;
 pub mod ring_report;
 pub mod root_secret;
@@ -20,6 +21,7 @@ use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
 use crate::replica::follow_access::FollowAccess;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
+use crate::replica::plane_info::DirectoryInfo;
 use crate::replica::plane_tokens::{AcceptedKeys, PlaneTokens};
 use crate::replica::root_secret::SharedSecret;
 use crate::store::wait::StoreWait;
@@ -30,12 +32,11 @@ use polyplane_auth::{Purpose, RootSecret};
 use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, Release, params};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
-use polyplane_batteries::polyplane::controllers::Controllers;
-use polyplane_controllers::{PlaneInfo, Reconcilers, Sweeper, WriteObserver};
+use polyplane_controllers::{Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
-    Birth, DeriveParams, Freshness, NoPeers, Peers, PlaneLocation, Planes, PlanesOptions,
-    ReplicaOptions, Ring,
+    DeriveParams, Freshness, NoPeers, Peers, PlaneLocation, Planes, PlanesOptions, ReplicaOptions,
+    Ring,
 };
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
@@ -55,6 +56,8 @@ const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Pause between two attempts to wake the root plane at the replica to which it belongs. Less would
 /// load a store that fails.
 const ROOT_RETRY: Duration = Duration::from_secs(1);
+/// Pause between two looks for old certificate signing requests. These stay an hour anyway.
+const CLEAN_EVERY: Duration = Duration::from_secs(600);
 /// Pause between two checks of all awake planes for an older layer. Replicas notice a raised floor
 /// at once; this check only finds planes that woke meanwhile.
 const FLOOR_LOOK: Duration = Duration::from_secs(60);
@@ -138,7 +141,7 @@ impl Replica {
         reconcilers.attach(
             Arc::clone(&registry),
             Arc::clone(&directory.planes),
-            Arc::new(DirectoryInfo(Arc::clone(&directory))),
+            Arc::new(DirectoryInfo::new(&directory, &secret)),
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
@@ -210,6 +213,10 @@ impl Replica {
         tasks.spawn(sweeper.run(self.stop.clone()));
         tasks.spawn(sweep_directory(
             Arc::clone(&self.directory),
+            self.stop.clone(),
+        ));
+        tasks.spawn(clean_certificates(
+            Arc::clone(&self.shared),
             self.stop.clone(),
         ));
         tasks.spawn(follow_floor(Arc::clone(&self.shared), self.stop.clone()));
@@ -344,6 +351,21 @@ async fn sweep_directory(directory: Arc<PlaneDirectory>, stop: CancellationToken
             biased;
             () = stop.cancelled() => return,
             () = tokio::time::sleep(Duration::from_secs(60)) => directory.sweep(),
+        }
+    }
+}
+
+/// Lets old certificate signing requests of awake planes be deleted.
+async fn clean_certificates(shared: Arc<BackendState>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            // First: a stopping replica starts no work.
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(CLEAN_EVERY) => {}
+        }
+        for tenant in shared.directory.tenants_awake() {
+            shared.reconcilers.clean(&tenant);
         }
     }
 }
@@ -551,20 +573,6 @@ where
     match &setup.wait {
         Some(wait) => wait.out(step).await,
         None => step().await,
-    }
-}
-
-/// Answers what reconcilers need to know about planes.
-struct DirectoryInfo(Arc<PlaneDirectory>);
-
-impl PlaneInfo for DirectoryInfo {
-    fn birth(&self, name: &str) -> Option<Birth> {
-        let entry = self.0.rows.named(name)?;
-        Some(self.0.birth(&entry))
-    }
-
-    fn controllers(&self, id: &str) -> Controllers {
-        self.0.controllers(id)
     }
 }
 

@@ -35,11 +35,20 @@ pub enum Controller {
     ServiceAccountToken,
     /// Lets deleted attributes classes go that nothing names.
     VolumeAttributesClassProtection,
+    /// Approves the certificate signing requests of kubelets.
+    CertificateApproving,
+    /// Deletes certificate signing requests that are done with.
+    CertificateCleaner,
+    /// Signs certificate signing requests.
+    CertificateSigning,
 }
 
 impl Controller {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 13] = [
+        Self::CertificateApproving,
+        Self::CertificateCleaner,
+        Self::CertificateSigning,
         Self::ClusterRoleAggregation,
         Self::GarbageCollector,
         Self::Namespace,
@@ -56,6 +65,9 @@ impl Controller {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::CertificateApproving => "certificatesigningrequest-approving-controller",
+            Self::CertificateCleaner => "certificatesigningrequest-cleaner-controller",
+            Self::CertificateSigning => "certificatesigningrequest-signing-controller",
             Self::ClusterRoleAggregation => "clusterrole-aggregation-controller",
             Self::GarbageCollector => "garbage-collector-controller",
             Self::Namespace => "namespace-controller",
@@ -74,6 +86,9 @@ impl Controller {
     #[must_use]
     pub const fn account(self) -> &'static str {
         match self {
+            Self::CertificateApproving | Self::CertificateCleaner | Self::CertificateSigning => {
+                "certificate-controller"
+            }
             Self::GarbageCollector => "generic-garbage-collector",
             Self::PersistentVolumeProtection => "pv-protection-controller",
             Self::PersistentVolumeClaimProtection => "pvc-protection-controller",
