@@ -5,8 +5,20 @@ pub(crate) mod attest;
 pub(crate) mod signing;
 pub(crate) mod subject;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use polyplane_apimachinery::Value;
 use polyplane_auth::{Attributes as Access, Decision, Subject};
+use polyplane_batteries::pem::blocks;
+use polyplane_pki::SigningRequest;
 use polyplane_registry::plan::{Attributes, CallOuts, Interrupted};
+
+/// Returns the request that a certificate signing request carries, if it can be read.
+pub(crate) fn request_of(object: &Value) -> Option<SigningRequest> {
+    let pem = STANDARD.decode(object.str_at(&["spec", "request"])).ok()?;
+    let block = blocks(&String::from_utf8_lossy(&pem)).into_iter().next()?;
+    SigningRequest::read(&block.bytes)
+}
 
 /// The resource of certificate signing requests.
 const REQUESTS: &str = "certificatesigningrequests.certificates.k8s.io";

@@ -10,6 +10,7 @@
 mod certificates;
 mod ingress_class;
 mod limit_ranger;
+mod node_restriction;
 mod node_taint;
 mod objects;
 mod plane_access;
@@ -58,6 +59,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
     vec![
         Arc::new(limit_ranger::LimitRanger),
         Arc::new(service_account::ServiceAccount),
+        Arc::new(node_restriction::NodeRestriction),
         Arc::new(node_taint::TaintNodesByCondition),
         Arc::new(pod_security::PodSecurity),
         Arc::new(priority::Priority),

@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Str, Value, json};
+use polyplane_batteries::node_access::MIRROR_POD;
 use polyplane_plane::{Claim, Key};
 use polyplane_registry::Admission;
 use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
@@ -13,8 +14,6 @@ use std::time::Duration;
 
 /// The account of a pod that names none.
 const DEFAULT: &str = "default";
-/// The annotation of a mirror pod: the kubelet's copy of a pod that it runs from a file.
-const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 /// The annotation of an account whose pods may use only the secrets that it names.
 const ENFORCE_SECRETS: &str = "kubernetes.io/enforce-mountable-secrets";
 /// The path at which client libraries look for the token.

@@ -21,6 +21,7 @@ pub mod prepare;
 mod run;
 mod stages;
 
+pub(crate) use admission::admit_sent;
 pub use admission::{Admission, AdmissionChain, Attributes, Interest, Mutated, Operation, Options};
 pub use call_outs::{CallOuts, Interrupted};
 pub use fields::Ownership;

@@ -7,7 +7,7 @@ mod chain;
 
 pub use chain::{AdmissionChain, Interest};
 
-use super::call_outs::{CallOuts, Interrupted};
+use super::call_outs::{CallOutMemo, CallOuts, Interrupted};
 use super::fields::{self, Managed};
 use super::run::Run;
 use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
@@ -291,6 +291,45 @@ fn default_again<C: ObjectChange>(
     let mut tree = change.default(run.call, Decoded::new(tree))?.into_tree();
     fields::normalize(run, change, &mut tree);
     Ok(tree)
+}
+
+/// Runs the mutating side of the chain on what a request sends to a subresource and what is not
+/// stored: the request of a token.
+///
+/// # Errors
+/// Returns the refusal of a plug-in, and 500 if one needs a reply from outside.
+pub(crate) fn admit_sent(
+    call: &Call<'_>,
+    cut: &Snapshot,
+    subject: Expected<'_>,
+    options: &WriteOptions,
+    sent: &mut Value,
+) -> Result<(), ApiError> {
+    if acting_on(call).is_empty() {
+        return Ok(());
+    }
+    let version = subject.version;
+    let what = Attributes {
+        call,
+        operation: Operation::Create,
+        subject,
+        version,
+        name: call.name()?,
+        old: None,
+        options: Options::Write(options),
+        cut,
+        suffix: Str::default(),
+        now: call.environment.now(),
+    };
+    let mut memo = CallOutMemo::default();
+    let mut call_outs = memo.begin(&call.services.authority, cut);
+    match chain(call, &what, Some(sent), &mut call_outs) {
+        Ok(_) => Ok(()),
+        Err(Interrupted::Failed(error)) => Err(error),
+        Err(Interrupted::NeedsReplies | Interrupted::VersionUnsettled) => Err(ApiError::internal(
+            "an admission plug-in needs a reply from outside",
+        )),
+    }
 }
 
 /// A write that all plug-ins admit.

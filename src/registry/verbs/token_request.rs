@@ -2,7 +2,7 @@
 //! node. Nothing is stored.
 
 use crate::answer::negotiate;
-use crate::plan::fields;
+use crate::plan::{admit_sent, fields};
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -55,6 +55,7 @@ pub async fn request(call: &Call<'_>) -> Result<Vec<u8>, ApiError> {
     fields::manage_unstored_subresource(call, expected, &manager, &mut tree);
     answerable(call).await?;
     let cut = call.newest().await?;
+    admit_sent(call, &cut, expected, &options, &mut tree)?;
     issue(call, &cut, &mut tree)?;
     let body = expected.schemas.to_vec(expected.definition, &tree);
     let mut out = format!("{{\"kind\":\"{KIND}\",\"apiVersion\":\"{GROUP}/v1\",").into_bytes();
