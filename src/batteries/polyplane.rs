@@ -7,6 +7,7 @@ pub mod access;
 pub mod control_plane;
 pub mod controllers;
 pub mod fence;
+pub mod limits;
 
 use crate::battery::{Battery, Kind};
 use std::sync::Arc;

@@ -49,7 +49,8 @@ pub struct DirectoryRow {
     pub pin: Pin,
     /// Bits of the embedder, which the directory only tells apart.
     pub switches: u32,
-    /// What the object says about who may use the plane, for the directory's reader to decode.
+    /// What the object says about who may use the plane and how much, for the directory's reader to
+    /// decode.
     pub access: Vec<u8>,
 }
 
@@ -72,8 +73,8 @@ pub struct DirectoryEntry {
     pub pin: Pin,
     /// Bits of the embedder, which the directory only tells apart.
     pub switches: u32,
-    /// What the plane's object says about who may use the plane. Planes of which it says the same
-    /// share the bytes.
+    /// What the plane's object says about who may use the plane and how much. Planes of which it says
+    /// the same share the bytes.
     pub access: Arc<[u8]>,
     /// The version of the first put of the plane's object.
     pub born: Version,

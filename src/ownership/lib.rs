@@ -60,7 +60,7 @@ pub use membership::options::ReplicaOptions;
 pub use membership::ring::{Ring, RingStats};
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
-    ViewMember,
+    Used, ViewMember,
 };
 pub use planes::delete::DeleteError;
 pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};

@@ -165,7 +165,7 @@ impl PeerReply {
     /// Longest reply as JSON, in bytes. A peer refuses a longer one, which could use up its memory.
     pub const BYTES_MAX: usize = 1024 * 1024;
     /// Longest JSON of one plane's figures beside the plane's id, in bytes.
-    const FIGURES_BYTES_MAX: usize = 80;
+    const FIGURES_BYTES_MAX: usize = 288;
 
     /// Returns a reply with the figures of as many planes as it has room for.
     pub(crate) fn figures(mut planes: Vec<Figures>) -> Self {
@@ -191,6 +191,33 @@ pub struct Figures {
     pub objects: usize,
     /// Bytes of the plane's own objects.
     pub bytes: u64,
+    /// What the plane has used of its owner since it woke. A release before this field sends none.
+    #[serde(default, skip_serializing_if = "Used::is_none")]
+    pub used: Used,
+}
+
+/// What a plane has used of its owner since it woke.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Used {
+    /// Number of the plane's own objects.
+    pub own_objects: u64,
+    /// Requests that were carried out.
+    pub requests: u64,
+    /// Those of them that change something.
+    pub writes: u64,
+    /// Requests that were refused because of a limit of the plane.
+    pub refused: u64,
+    /// CPU time, in milliseconds.
+    pub cpu_millis: u64,
+    /// Open watches.
+    pub watches: u64,
+}
+
+impl Used {
+    fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// One member of a view, as a message carries it.
@@ -339,11 +366,19 @@ mod tests {
 
     #[test]
     fn figures_fit_a_reply_however_long_the_names_are() {
-        for (id_bytes, count) in [(6, PeerReply::FIGURES_MAX), (63, 7332), (253, 3148)] {
+        for (id_bytes, count) in [(6, 3565), (63, 2986), (253, 1937)] {
             let figures = Figures {
                 plane: "p".repeat(id_bytes),
                 objects: usize::MAX,
                 bytes: u64::MAX,
+                used: Used {
+                    own_objects: u64::MAX,
+                    requests: u64::MAX,
+                    writes: u64::MAX,
+                    refused: u64::MAX,
+                    cpu_millis: u64::MAX,
+                    watches: u64::MAX,
+                },
             };
             let reply = PeerReply::figures(vec![figures; 20_000]);
             let bytes = serde_json::to_vec(&reply).expect("plain data").len();

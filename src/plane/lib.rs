@@ -88,6 +88,7 @@ pub use state::claim::{Claim, Scope};
 pub use state::entry::{Entry, Flags, NewObject, ObjectRef};
 pub use state::index::{Index, IndexId, IndexRow, IndexValues};
 pub use state::overlay::{ByContent, ContentId, Derivation, Overlay, Row, Source, SourceBody};
+pub use state::room::{Full, Growth, Room};
 pub use state::summary::{Summarize, Summary};
 pub use state::{Snapshot, Start};
 pub use version::{Base, Point, Stamp, Version};

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
+use polyplane_fairness::PlaneMeter;
 use polyplane_storage::{Revision, Store};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, OnceCell, oneshot};
@@ -55,6 +56,8 @@ pub enum Settled {
 pub struct PlaneStats {
     /// Number of objects, those of layers included.
     pub objects: usize,
+    /// Number of the plane's own objects.
+    pub own_objects: u64,
     /// Bytes of the plane's own objects.
     pub own_bytes: u64,
     /// Number of open watches.
@@ -99,6 +102,7 @@ pub struct Plane {
     opened: Opened,
     pub(crate) history: OnceCell<()>,
     observer: OnceLock<Arc<dyn Observer>>,
+    meter: OnceLock<Arc<PlaneMeter>>,
 }
 
 /// The revision and head that a load found.
@@ -167,6 +171,7 @@ impl Plane {
             opened,
             history: OnceCell::new(),
             observer: OnceLock::new(),
+            meter: OnceLock::new(),
         })
     }
 
@@ -185,6 +190,18 @@ impl Plane {
     /// Notifies an observer of every later commit. A plane has one observer: later calls do nothing.
     pub fn observe(&self, observer: Arc<dyn Observer>) {
         drop(self.observer.set(observer));
+    }
+
+    /// Sets the meter that counts what the plane uses here and has its limits. A plane has one:
+    /// later calls do nothing.
+    pub fn attach_meter(&self, meter: Arc<PlaneMeter>) {
+        drop(self.meter.set(meter));
+    }
+
+    /// Returns the plane's meter, if it has one.
+    #[must_use]
+    pub fn meter(&self) -> Option<&Arc<PlaneMeter>> {
+        self.meter.get()
     }
 
     /// Returns whether the plane was opened from its former owner's export.
@@ -368,6 +385,7 @@ impl Plane {
         let snapshot = self.snapshot();
         PlaneStats {
             objects: snapshot.objects(),
+            own_objects: snapshot.own_objects(),
             own_bytes: snapshot.own_bytes(),
             watchers: self.watchers.load(Ordering::Relaxed),
             log_bytes: self.log.bytes(),

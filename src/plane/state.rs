@@ -3,7 +3,7 @@
 //! A root has all objects, and shares structure with the roots before and after it. A [`Snapshot`]
 //! is a root as a reader holds it. [`entry`] is one object, [`tree`] the map, [`index`] has the
 //! facts that a claim can test besides keys, [`overlay`] the definitions that follow from objects,
-//! [`summary`] what follows from the bodies of some of them.
+//! [`summary`] what follows from the bodies of some of them, [`room`] how much a plane may have.
 //! [`intern`] shares large pieces of bodies, and [`selectable`] remembers the fields that objects
 //! are selected by.
 
@@ -12,6 +12,7 @@ pub(crate) mod entry;
 pub(crate) mod index;
 pub(crate) mod intern;
 pub(crate) mod overlay;
+pub(crate) mod room;
 pub(crate) mod selectable;
 pub(crate) mod summary;
 pub(crate) mod tree;
@@ -325,6 +326,7 @@ impl Root {
                 add,
                 max,
             } => self.indexes[index.0].amount(values).saturating_add(*add) <= *max,
+            Claim::Within { growth, room } => self.has_room(*growth, *room).is_ok(),
             Claim::Below { prefix, count } => self.resources.weight_of(prefix).count < *count,
             Claim::View { resource, view } => self.view(resource) == *view,
             Claim::Summary(summary) => is_same(self.summary.as_ref(), Some(summary)),

@@ -6,11 +6,13 @@ pub mod audit;
 pub mod limits;
 pub mod memory;
 pub mod store_command;
+pub mod usage;
 
 use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
+use crate::cli::usage::{SpecLimitOptions, TopOptions};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -392,6 +394,10 @@ pub enum PluginAction {
     Revoke(RevokeOptions),
     /// Replaces the keys that sign a control plane's credentials.
     Rotate(RotateOptions),
+    /// Limits what a control plane may use of the server, or shows its limits.
+    Limits(SpecLimitOptions),
+    /// Shows the control planes in use that take the most CPU time.
+    Top(TopOptions),
     /// Makes a control plane the current context of the kubeconfig.
     Use {
         /// Name of the control plane, or `root`.

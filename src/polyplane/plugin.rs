@@ -11,6 +11,7 @@ mod pinned;
 mod print;
 mod ring;
 mod terms;
+mod usage;
 
 use crate::cli::{PluginAction, PluginCommand};
 use anyhow::{Context, bail};
@@ -57,6 +58,8 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
             }
             PluginAction::Revoke(options) => access::revoke(&client, &options).await,
             PluginAction::Rotate(options) => access::rotate(&client, &options).await,
+            PluginAction::Limits(options) => usage::limits(&client, &options).await,
+            PluginAction::Top(options) => usage::top(&client, &options).await,
             PluginAction::Use { name } => {
                 if name != "root" {
                     exists(&client, &name).await?;

@@ -14,6 +14,7 @@ pub mod plane_info;
 pub mod plane_tokens;
 pub mod ring_report;
 pub mod root_secret;
+pub mod usage_report;
 
 use crate::replica::access::{Access, MetricsFile, accepted, accepted_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
@@ -470,7 +471,9 @@ async fn build_directory(
     let root = planes.root_birth(root_layer, params.clone());
     let kinds = kind_tables::tenant_kinds();
     let freshness = Freshness::follow(&ring, &rows, stop);
-    let directory = PlaneDirectory::new(planes, rows, kinds, Arc::new(settings), params, freshness);
+    let limits = setup.config.limits.plane;
+    let settings = Arc::new(settings);
+    let directory = PlaneDirectory::new(planes, rows, kinds, settings, params, freshness, limits);
     directory.set_root(root, kind_tables::root_kinds());
     Ok(Arc::new(directory))
 }

@@ -9,6 +9,8 @@
 //! A plan that needs the reply of a webhook, a converter or an authorizer ends early and runs again
 //! with the reply. Other writers do not wait for that call: see `Attempt` and `Line`.
 
+mod room;
+
 use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run};
 use crate::request::call::Call;
 use crate::request::wait::{answerable_by, out_of_time};
@@ -101,7 +103,8 @@ async fn run(
         }
         let cut = plane.accepted();
         call.stands_in(&cut)?;
-        let answer = match plan(&mut attempt.state.run(call, &cut)) {
+        let planned = plan(&mut attempt.state.run(call, &cut));
+        let answer = match planned.and_then(|planned| room::claim(call, key, &cut, planned)) {
             Ok(PlannedWrite::Commit(write)) => {
                 // Dropped first: the sequencer changes a state in place if nothing else refers to
                 // it.

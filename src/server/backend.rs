@@ -12,6 +12,7 @@ use std::sync::Arc;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
+use polyplane_fairness::PlaneMeter;
 use polyplane_plane::Memory;
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
@@ -139,6 +140,9 @@ pub trait PlaneRecord: Send + Sync {
 
     /// Returns which replica answers for the plane. Reads memory only.
     fn location(&self) -> Location;
+
+    /// Returns what counts the plane's requests at this replica, and has the plane's limits.
+    fn meter(&self) -> &Arc<PlaneMeter>;
 
     /// Returns the judge of clients' certificates.
     fn clients(&self) -> &dyn ChainJudge;

@@ -8,11 +8,13 @@
 //! | locate the plane, prove the caller | `request/prove.rs` | 401, 404 |
 //! | count the connection as proven | `request/prove.rs` | 429 |
 //! | decide where: here, or forward | `peer/forward.rs` | 503 |
+//! | count against the plane's limits | `request/plane_limits.rs` | 429 |
 //! | take a seat | `request/seat.rs` | 429 |
 //! | wake the plane | `backend.rs` | 503 |
 //! | impersonate, authorize | `request/impersonate.rs`, `authorize.rs` | 403 |
 //! | resolve the kind and verb | `request/resolve.rs` | 404, 405 |
 //! | read the body | `request/body.rs` | 413, 429 |
+//! | wait for the plane's turn | `request/turn.rs` | |
 //! | execute | the registry | |
 //! | form of the answer | `answer/respond.rs` | 406 |
 //! | back: count, read the rest of the body, headers | `answer/finish.rs` | |
@@ -24,7 +26,9 @@
 //! that receives a request proves the caller; if another replica owns the plane, the request is
 //! forwarded there and passes all stages again.
 
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -35,7 +39,8 @@ use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::claims::Binding;
-use polyplane_registry::Verb;
+use polyplane_fairness::CountedWatch;
+use polyplane_registry::{AnswerBody, Verb};
 
 use crate::answer::body::WatchGauge;
 use crate::answer::finish::{count, finish};
@@ -52,6 +57,7 @@ use crate::request::audit_id;
 use crate::request::audited::Audited;
 use crate::request::authorize::{Authorized, authorize};
 use crate::request::body::{RequestBody, discard_unread};
+use crate::request::charge::{Charge, charged};
 use crate::request::deadline::within;
 use crate::request::impersonate::effective_user;
 use crate::request::inbound::Inbound;
@@ -59,6 +65,7 @@ use crate::request::prove::{Located, Proven, unreachable_plane};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
+use crate::request::turn::burst;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
 use crate::watch::record::WatchForm;
@@ -100,6 +107,7 @@ pub(crate) async fn serve(
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
+    let charge = Charge::new(&state.unproven);
     let head = ParsedHead {
         caller: &caller,
         parts: &parts,
@@ -107,16 +115,15 @@ pub(crate) async fn serve(
         client: &client,
         audit_id: &audit_id,
         started,
+        charge: &charge,
     };
     let mut body = RequestBody::Coming(body);
-    // In one expression: a future that is bound to a name first needs its memory twice.
-    let reply = match AssertUnwindSafe(answer(&state, &head, &mut body))
-        .catch_unwind()
-        .await
-    {
-        Ok(reply) => reply,
-        Err(_) => panicked(&state, &head),
+    let answered = {
+        // Pinned in place: a future that is bound to a name first needs its memory twice.
+        let mut answering = pin!(AssertUnwindSafe(answer(&state, &head, &mut body)).catch_unwind());
+        poll_fn(|context| charge.poll(answering.as_mut(), context)).await
     };
+    let reply = answered.unwrap_or_else(|_| panicked(&state, &head));
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
     discard_unread(&state, &parts, &mut body, reply.status()).await;
@@ -146,6 +153,7 @@ pub(crate) async fn reopen(
     } = watch;
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query);
+    let charge = Charge::new(&state.unproven);
     let head = ParsedHead {
         caller: &caller,
         parts: &parts,
@@ -153,6 +161,7 @@ pub(crate) async fn reopen(
         client: &client,
         audit_id: &audit_id,
         started: Instant::now(),
+        charge: &charge,
     };
     let route = Route::parse(parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
     let info = RequestInfo::parse(&parts.method, &route.path, &query)
@@ -173,6 +182,7 @@ struct ParsedHead<'a> {
     client: &'a Client<'a>,
     audit_id: &'a HeaderValue,
     started: Instant,
+    charge: &'a Charge<'a>,
 }
 
 /// Parses the path, passes the request through the stages, and counts the reply.
@@ -242,6 +252,9 @@ pub(crate) struct Pipeline<'a> {
     known_kind: bool,
     pub(crate) body: &'a mut RequestBody,
     pub(crate) started: Instant,
+    charge: &'a Charge<'a>,
+    /// The plane's count of the watch that is about to begin.
+    watch: Option<CountedWatch>,
     /// The record of the request, from the proof of its caller on.
     audited: Option<Audited>,
     /// True if another replica has answered a part of the watch.
@@ -272,6 +285,8 @@ impl<'a> Pipeline<'a> {
             known_kind: false,
             body,
             started: head.started,
+            charge: head.charge,
+            watch: None,
             audited: None,
             resumed: false,
             expected_plane: head.caller.plane.as_ref().and_then(|id| id.to_str().ok()),
@@ -343,6 +358,7 @@ impl Pipeline<'_> {
             };
             self.admit(plane)?;
             let record = &**located.record();
+            self.charge.to(record.meter());
             // Before forwarding, because health and metrics describe this replica.
             if plane == PlaneReference::Root && self.is_answered_by_any_replica(record) {
                 return self.answer_about_this_replica(&proven, plane).await;
@@ -351,6 +367,7 @@ impl Pipeline<'_> {
                 Destination::Moved => return Ok(moved_reply(self.state, Some(record))),
                 Destination::Unknown => {}
                 Destination::Peer(peer) => {
+                    self.count_forwarded(record)?;
                     // Boxed, because the future of a request that this replica answers is far
                     // smaller.
                     let forwarded = Box::pin(self.forward(&peer, &located, deadline, &mut search));
@@ -392,7 +409,11 @@ impl Pipeline<'_> {
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         // Before waking, so that a plane that loads slowly does not collect requests without limit.
-        let _seat = self.take_seat()?;
+        let record = &**located.record();
+        if let Some(limited) = self.count_at_owner(record, plane) {
+            return Ok(limited);
+        }
+        let _seat = self.take_seat(record)?;
         let awake = self.wake(located, proven).await?;
         // After waking, because only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline);
@@ -489,7 +510,20 @@ impl Pipeline<'_> {
             let row = kinds.resolve(info.group, info.version, info.resource);
             audited.sent(&request, row.map_or("", |row| &row.kind));
         }
-        let answer = plane.handle(request).await?;
+        if verb == Verb::Watch {
+            self.watch = Some(self.open_watch(&**located.record())?);
+        }
+        if self.writes() {
+            self.charge.commit(request.body.len());
+        }
+        // With the body in memory and the plane awake, so that nothing but the plane itself is waited
+        // for in the turn.
+        let (gate, meter) = (&self.state.gate, located.record().meter());
+        let turn = gate.enter(meter, self.state.now()).await;
+        let mut answer = burst(turn, self.charge, plane.handle(request)).await?;
+        if let AnswerBody::Stream(stream) = answer.body {
+            answer.body = AnswerBody::Stream(charged(stream, self.state, meter));
+        }
         if let Some(audited) = &mut self.audited {
             audited.answered(&answer, verb);
         }
@@ -503,6 +537,9 @@ impl Pipeline<'_> {
         let mut reply = delivery
             .reply(answer, |stream| self.watch(located.record(), stream))
             .await?;
+        if let Some(bytes) = http_body::Body::size_hint(reply.body()).exact() {
+            self.charge.send(bytes);
+        }
         if reply.body().is_watch() {
             self.watch_form().announce(reply.headers_mut());
         }
@@ -527,7 +564,8 @@ impl Pipeline<'_> {
         if let Some(audited) = &mut audited {
             audited.started();
         }
-        OpenWatch::count(self.state, self.labels, audited, entry)
+        let counted = self.watch.take();
+        OpenWatch::count(self.state, self.labels, counted, audited, entry)
     }
 
     /// Returns whether another replica has answered a part of the watch.

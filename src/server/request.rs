@@ -10,11 +10,14 @@
 //! | `prove` | who the caller is: 401 |
 //! | `authorize`, `impersonate` | whether the caller may do it: 403 |
 //! | `deadline` | how long the request may take: 504 |
+//! | `plane_limits` | what the plane may use: 429 |
 //! | `seat` | how many requests are in flight: 429 |
 //! | `resolve` | which kind and verb the request means: 404, 405 |
 //! | `body`, `inbound`, `budget` | how long a body is, and how much memory bodies use: 413, 429 |
 //! | `resource_request` | what the registry gets |
 //! | `limits` | the limits that options set |
+//! | `charge` | what the request costs its plane |
+//! | `turn` | when the request goes on, if several planes want the CPU |
 //!
 //! [`crate::pipeline`] gives the order of these stages.
 
@@ -23,10 +26,12 @@ pub(crate) mod audited;
 pub(crate) mod authorize;
 pub(crate) mod body;
 pub(crate) mod budget;
+pub(crate) mod charge;
 pub(crate) mod deadline;
 pub(crate) mod impersonate;
 pub(crate) mod inbound;
 pub(crate) mod limits;
+pub(crate) mod plane_limits;
 pub(crate) mod prove;
 pub(crate) mod request_info;
 pub(crate) mod resolve;
@@ -34,3 +39,4 @@ pub(crate) mod resource_request;
 pub(crate) mod route;
 pub(crate) mod seat;
 pub(crate) mod seats;
+pub(crate) mod turn;

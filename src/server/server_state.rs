@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::Anonymous;
+use polyplane_fairness::{Moment, PlaneMeter};
 use polyplane_plane::Memory;
 
 use crate::answer::body::AtomicCounter;
@@ -20,6 +22,7 @@ use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
+use crate::request::turn::Gate;
 use crate::watch::open_watches::OpenWatches;
 
 pub(crate) struct ServerState {
@@ -28,6 +31,12 @@ pub(crate) struct ServerState {
     pub metrics: Metrics,
     /// The memory budget of the process.
     pub memory: Arc<Memory>,
+    /// What requests cost whose callers were not proven, so that no plane is known to charge.
+    pub unproven: PlaneMeter,
+    /// Gives planes their turns at the CPU.
+    pub gate: Arc<Gate>,
+    /// The time from which [`Self::now`] counts.
+    started: Instant,
     pub drain: Arc<Drain>,
     pub checks: Checks,
     pub documents: Documents,
@@ -67,6 +76,9 @@ impl ServerState {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
             memory,
+            unproven: PlaneMeter::default(),
+            gate: Gate::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            started: Instant::now(),
             backend,
             limits,
             drain,
@@ -90,6 +102,12 @@ impl ServerState {
         }
     }
 
+    /// Returns the time since the server started, for the rates of planes.
+    pub(crate) fn now(&self) -> Moment {
+        let elapsed = self.started.elapsed().as_nanos();
+        Moment(u64::try_from(elapsed).unwrap_or(u64::MAX))
+    }
+
     pub(crate) fn count(counter: &AtomicU64) {
         counter.fetch_add(1, Ordering::Relaxed);
     }
@@ -98,6 +116,7 @@ impl ServerState {
     pub(crate) fn expose(&self) -> String {
         let mut out = Exposition::default();
         self.metrics.expose(&mut out);
+        self.gate.expose(&mut out);
         let name = "polyplane_abandoned_answers_total";
         out.family(
             name,

@@ -240,7 +240,8 @@ fn pods(add: Add<'_>) {
             "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["etcd.example.org"]}],
             "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
             "server": {
-                "extraArgs": ["--host-name=more.example.org"], "log": "info,polyplane_ownership=debug",
+                "extraArgs": ["--host-name=more.example.org"],
+                "planeLimits": {"requestsPerSecond": 50, "watches": 0, "bytes": "256Mi"}, "log": "info,polyplane_ownership=debug",
                 "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
             },
             "extraVolumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "1Gi"}}],

@@ -50,7 +50,8 @@
 {{- define "polyplane.chosenFlags" -}}
 {{- list "--store" "--store-prefix" "--store-ca" "--store-cert" "--store-key" "--store-user" "--store-password-file"
   "--listen" "--peer-listen" "--advertise" "--endpoint" "--replica-id" "--zone" "--weight" "--certs" "--member-ttl"
-  "--metrics-token-file" "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log" | toJson }}
+  "--metrics-token-file" "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log"
+  "--plane-requests-per-second" "--plane-writes-per-second" "--plane-watches-max" "--plane-objects-max" "--plane-bytes-max" | toJson }}
 {{- end }}
 
 {{/* A given Secret that can be seen is looked through; `helm template` sees none. */}}

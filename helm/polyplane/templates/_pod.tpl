@@ -32,6 +32,16 @@
 - --sleep-after={{ $values.server.sleepAfterSeconds }}
 - --raise-floor-after={{ $values.server.raiseFloorAfterSeconds }}
 - --log={{ $values.server.log }}
+{{- $limits := $values.server.planeLimits | default dict }}
+{{- range $field, $flag := dict "requestsPerSecond" "requests-per-second" "writesPerSecond" "writes-per-second" "watches" "watches-max" "objects" "objects-max" "bytes" "bytes-max" }}
+{{- $limit := get $limits $field }}
+{{- if not (kindIs "invalid" $limit) }}
+{{- if not (kindIs "string" $limit) }}{{ $limit = int64 $limit }}{{ end }}
+{{- if ne (toString $limit) "" }}
+- --plane-{{ $flag }}={{ $limit }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- if $values.audit.policy }}
 - --audit-policy-file=/audit/policy.yaml
 - --audit-log-path=-

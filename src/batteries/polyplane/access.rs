@@ -46,18 +46,23 @@ pub struct PlaneAccessSpec {
     pub previous_until: Option<i64>,
 }
 
-/// Returns what the directory keeps of a ControlPlane's access: the JSON of both members, as stored.
-/// Empty if the record says nothing.
+/// Returns what the directory keeps of a ControlPlane's access and limits: the JSON of the members, as
+/// stored. Empty if the record says nothing.
 pub(crate) fn raw(body: &[u8]) -> Vec<u8> {
     let part = |path: &[&str]| json::scan::find(body, path).map(|range| &body[range]);
     let (access, keys) = (part(&["spec", "access"]), part(&["status", "keys"]));
-    if access.is_none() && keys.is_none() {
+    let limits = part(&["spec", "limits"]);
+    if access.is_none() && keys.is_none() && limits.is_none() {
         return Vec::new();
     }
     let mut out = b"{\"access\":".to_vec();
     out.extend_from_slice(access.unwrap_or(b"null"));
     out.extend_from_slice(b",\"keys\":");
     out.extend_from_slice(keys.unwrap_or(b"null"));
+    if let Some(limits) = limits {
+        out.extend_from_slice(b",\"limits\":");
+        out.extend_from_slice(limits);
+    }
     out.push(b'}');
     out
 }

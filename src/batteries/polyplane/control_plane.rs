@@ -14,7 +14,7 @@ use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::{Context, age};
 
-use crate::polyplane::access;
+use crate::polyplane::{access, limits};
 
 /// The finalizer that keeps a ControlPlane until its plane is removed.
 pub const FINALIZER: &str = "polyplane.dev/plane";
@@ -144,6 +144,7 @@ impl Strategy for ControlPlane {
         errors.extend(spec_errors(object));
         let is_read_by_all = context.settings.records_say_access.present();
         errors.extend(access::errors(object, None, is_read_by_all));
+        errors.extend(limits::errors(object, is_read_by_all));
         errors
     }
 
@@ -156,6 +157,7 @@ impl Strategy for ControlPlane {
         let mut errors = spec_errors(object);
         let is_read_by_all = context.settings.records_say_access.present();
         errors.extend(access::errors(object, Some(old), is_read_by_all));
+        errors.extend(limits::errors(object, is_read_by_all));
         errors
     }
 
@@ -251,7 +253,8 @@ pub struct DirectoryRecord {
     pub zone: Option<String>,
     /// The controllers that the plane's owner runs.
     pub controllers: Controllers,
-    /// Who may use the plane, for [`access::PlaneAccessSpec::read`].
+    /// Who may use the plane and how much, for [`access::PlaneAccessSpec::read`] and
+    /// [`limits::read`].
     pub access: Vec<u8>,
 }
 

@@ -2,11 +2,12 @@
 //! them; no decision rests on what is read here.
 
 use crate::directory::birth::Birth;
-use crate::peers::{Figures, PeerMessage, PeerReply};
+use crate::peers::{Figures, PeerMessage, PeerReply, Used};
 use crate::planes::Planes;
 use crate::records::{Damaged, FENCES, decode_fence, fence_key, plane_of};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
+use polyplane_plane::{Plane, PlaneStats};
 use polyplane_storage::{KeyValue, RangeRequest, ReadError, Revision};
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ impl Planes {
                     plane: plane.id().to_owned(),
                     objects: stats.objects,
                     bytes: stats.own_bytes,
+                    used: used(&plane, &stats),
                 }
             })
             .collect()
@@ -143,6 +145,18 @@ impl Planes {
             fences: fences.collect(),
             more: reply.more,
         })
+    }
+}
+
+fn used(plane: &Plane, stats: &PlaneStats) -> Used {
+    let used = plane.meter().map(|meter| meter.usage()).unwrap_or_default();
+    Used {
+        own_objects: stats.own_objects,
+        requests: used.requests,
+        writes: used.writes,
+        refused: used.refused,
+        cpu_millis: used.cpu_nanos / 1_000_000,
+        watches: used.watches,
     }
 }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::copy::record::{COPY_KEY, CopyFigures, CopyProgress, CopyRecord, SourceId};
 use crate::directory::birth::{Birth, DirectoryKey};
 use crate::membership::member_record::{MemberRecord, decode_member, member_key};
-use crate::peers::{Figures, Life, PeerMessage, PeerReply, ViewMember};
+use crate::peers::{Figures, Life, PeerMessage, PeerReply, Used, ViewMember};
 use crate::records::{
     Adoption, FLOOR_KEY, Floor, TERMS_KEY, adoption_key, adoption_of, complaint_key, complaint_of,
     decode_adoption, decode_fence, decode_floor, decode_life, decode_terms, encode_adoption,
@@ -251,6 +251,22 @@ fn replies() -> Vec<PeerReply> {
                 plane: "p1a2b".to_owned(),
                 objects: 90,
                 bytes: 1234,
+                used: Used::default(),
+            }],
+        },
+        PeerReply::Figures {
+            planes: vec![Figures {
+                plane: "p1a2b".to_owned(),
+                objects: 90,
+                bytes: 1234,
+                used: Used {
+                    own_objects: 3,
+                    requests: 40,
+                    writes: 5,
+                    refused: 6,
+                    cpu_millis: 70,
+                    watches: 2,
+                },
             }],
         },
         PeerReply::View {

@@ -7,6 +7,7 @@ use polyplane_apimachinery::Str;
 use crate::key::{Key, Prefix};
 use crate::state::index::{IndexId, IndexValues};
 use crate::state::overlay::ContentId;
+use crate::state::room::{Growth, Room};
 use crate::state::summary::Summary;
 use crate::version::Stamp;
 
@@ -47,6 +48,13 @@ pub enum Claim {
         add: i128,
         /// The amount that all objects together may take.
         max: i128,
+    },
+    /// What the plane has of its own, and what the write adds, fit into its room.
+    Within {
+        /// What the write adds.
+        growth: Growth,
+        /// What the plane may have.
+        room: Room,
     },
     /// Fewer objects than this have keys under the prefix.
     Below {

@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::layers::layer::Template;
 use crate::layers::template_values::TemplateValues;
 use crate::state::intern::{Interner, Rope};
+use crate::state::room::own_bytes;
 use crate::state::selectable::Selectable;
 use crate::state::tree::{Item, Weight};
 use crate::version::{Stamp, Version};
@@ -23,7 +24,7 @@ const VERSION_HEAD: &[u8] = b"\"resourceVersion\":\"";
 /// The text after the digits of a version in a body.
 const VERSION_TAIL: &[u8] = b"\",";
 /// Estimated bytes of an entry beside its key and body: its head and its position in the tree.
-const ENTRY_BYTES: usize = 160;
+pub(crate) const ENTRY_BYTES: usize = 160;
 
 /// An object as the code of its kind creates it: canonical JSON without TypeMeta and without
 /// `metadata.resourceVersion`.
@@ -330,15 +331,11 @@ impl Item for Arc<Entry> {
     }
 
     fn weight(&self) -> Weight {
-        let own = match &self.state {
-            State::Template(_) => 0,
+        match &self.state {
+            State::Template(_) => Weight::of_layer(),
             State::Own(_) | State::InFlight(_) => {
-                (self.body_len() + self.key.as_bytes().len() + ENTRY_BYTES) as u64
+                Weight::own(own_bytes(&self.key, self.body_len()))
             }
-        };
-        Weight {
-            count: 1,
-            bytes: own,
         }
     }
 }

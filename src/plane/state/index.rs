@@ -91,7 +91,7 @@ impl Item for Arc<Cell> {
     }
 
     fn weight(&self) -> Weight {
-        Weight { count: 1, bytes: 0 }
+        Weight::of_layer()
     }
 }
 

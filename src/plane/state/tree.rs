@@ -26,11 +26,32 @@ pub(crate) trait Item: Clone {
     fn weight(&self) -> Weight;
 }
 
-/// The number of items and of bytes under a node.
+/// The number of items and of bytes under a node, and of items that have bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Weight {
     pub(crate) count: u64,
+    /// The items that are the plane's own: only these have bytes.
+    pub(crate) own: u64,
     pub(crate) bytes: u64,
+}
+
+impl Weight {
+    /// Returns the weight of an item that is not the plane's own.
+    pub(crate) fn of_layer() -> Self {
+        Self {
+            count: 1,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the weight of an item of the plane's own.
+    pub(crate) fn own(bytes: u64) -> Self {
+        Self {
+            count: 1,
+            own: 1,
+            bytes,
+        }
+    }
 }
 
 /// A persistent sorted map of items.
@@ -474,6 +495,7 @@ impl Add for Weight {
     fn add(self, other: Self) -> Self {
         Self {
             count: self.count + other.count,
+            own: self.own + other.own,
             bytes: self.bytes + other.bytes,
         }
     }
@@ -485,6 +507,7 @@ impl Sub for Weight {
     fn sub(self, other: Self) -> Self {
         Self {
             count: self.count - other.count,
+            own: self.own - other.own,
             bytes: self.bytes - other.bytes,
         }
     }

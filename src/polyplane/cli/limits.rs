@@ -2,6 +2,7 @@
 //! This module does not know how the server enforces them.
 
 use clap::Args;
+use polyplane_fairness::PlaneLimits;
 use polyplane_plane::{Memory, Share};
 use polyplane_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -152,6 +153,63 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub answer_stall_max: u64,
+    /// Limits of one control plane.
+    #[command(flatten)]
+    pub plane: PlaneLimitOptions,
+}
+
+/// Limits of each control plane whose `spec.limits` does not say otherwise. Without a flag there is no
+/// limit.
+#[derive(Clone, Copy, Debug, Args)]
+#[command(next_help_heading = "Limits of a control plane")]
+pub struct PlaneLimitOptions {
+    /// Requests in a second to one control plane, unless its spec.limits.requestsPerSecond says
+    /// otherwise. Beyond it they are refused with 429 and Retry-After.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "POLYPLANE_PLANE_REQUESTS_PER_SECOND",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub plane_requests_per_second: Option<u64>,
+    /// Changing requests in a second to one control plane, unless its spec.limits.writesPerSecond
+    /// says otherwise. Beyond it they are refused with 429 and Retry-After.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        env = "POLYPLANE_PLANE_WRITES_PER_SECOND",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub plane_writes_per_second: Option<u64>,
+    /// Open watches of one control plane, unless its spec.limits.watches says otherwise. One more is
+    /// refused with 429 and Retry-After.
+    #[arg(long, value_name = "NUMBER", env = "POLYPLANE_PLANE_WATCHES_MAX")]
+    pub plane_watches_max: Option<u64>,
+    /// Objects of one control plane, unless its spec.limits.objects says otherwise. Those that each
+    /// control plane has from the start do not count. One more is refused with 403.
+    #[arg(long, value_name = "NUMBER", env = "POLYPLANE_PLANE_OBJECTS_MAX")]
+    pub plane_objects_max: Option<u64>,
+    /// Bytes, such as 256Mi, that one control plane may store, unless its spec.limits.bytes says
+    /// otherwise. Beyond it writes are refused with 403, unless they make objects smaller.
+    #[arg(
+        long,
+        value_name = "BYTES",
+        env = "POLYPLANE_PLANE_BYTES_MAX",
+        value_parser = crate::cli::memory::bytes
+    )]
+    pub plane_bytes_max: Option<u64>,
+}
+
+impl PlaneLimitOptions {
+    fn limits(self) -> PlaneLimits {
+        PlaneLimits {
+            requests_per_second: self.plane_requests_per_second,
+            writes_per_second: self.plane_writes_per_second,
+            watches: self.plane_watches_max,
+            objects: self.plane_objects_max,
+            bytes: self.plane_bytes_max,
+        }
+    }
 }
 
 fn default() -> Limits {
@@ -184,6 +242,7 @@ impl LimitOptions {
             head_time_max: Duration::from_secs(self.head_time_max),
             answer_time_max: Duration::from_secs(self.answer_time_max),
             answer_stall_max: Duration::from_secs(self.answer_stall_max),
+            plane: self.plane.limits(),
         }
     }
 }

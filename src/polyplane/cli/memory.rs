@@ -39,21 +39,29 @@ fn budget(given: Option<usize>) -> usize {
 /// Returns a message for the user if the text is not a number of bytes, or is one too small or too
 /// large.
 pub fn parse(text: &str) -> Result<usize, String> {
+    let bytes = usize::try_from(bytes(text)?).map_err(|_| TOO_MANY)?;
+    match bytes {
+        0..BUDGET_SMALLEST => Err("this is too little; give at least 32Mi".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
+const TOO_MANY: &str = "this is more than any machine has";
+
+/// Parses a number of bytes of any size.
+///
+/// # Errors
+/// Returns a message for the user if the text is not a number of bytes.
+pub fn bytes(text: &str) -> Result<u64, String> {
     let units = [("Ki", 10), ("Mi", 20), ("Gi", 30), ("", 0)];
     let (digits, shift) = units
         .iter()
         .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)))
         .unwrap_or((text, 0));
-    let number: usize = digits
+    let number: u64 = digits
         .parse()
         .map_err(|_| "this is not a number of bytes; use for example 512Mi or 2Gi".to_owned())?;
-    let bytes = number
-        .checked_mul(1 << shift)
-        .ok_or("this is more than any machine has")?;
-    match bytes {
-        0..BUDGET_SMALLEST => Err("this is too little; give at least 32Mi".to_owned()),
-        bytes => Ok(bytes),
-    }
+    Ok(number.checked_mul(1 << shift).ok_or(TOO_MANY)?)
 }
 
 /// The smallest budget that can be given, in bytes. With less, the share of bodies could not hold

@@ -143,13 +143,28 @@ pub async fn rotate(client: &Client, options: &RotateOptions) -> anyhow::Result<
 /// Changes a control plane as it is now. A plane of an earlier release, which admits the masters of
 /// the root without saying so, says so afterwards.
 async fn change(client: &Client, name: &str, change: impl Fn(&mut Value)) -> anyhow::Result<Value> {
-    let mut attempt = 1;
-    loop {
-        let mut plane = exists(client, name).await?;
+    let change = |plane: &mut Value| {
         if plane.at(&["spec", "access"]).is_none() {
             let grant = json!({"group": "system:masters", "groups": ["system:masters"]});
             plane.set(&["spec", "access", "grants"], vec![grant]);
         }
+        change(plane);
+    };
+    update(client, name, change).await
+}
+
+/// Changes a control plane as it is now.
+///
+/// # Errors
+/// Returns the server's refusal.
+pub async fn update(
+    client: &Client,
+    name: &str,
+    change: impl Fn(&mut Value),
+) -> anyhow::Result<Value> {
+    let mut attempt = 1;
+    loop {
+        let mut plane = exists(client, name).await?;
         change(&mut plane);
         match client.send("PUT", &path_of(name), Some(&plane)).await {
             Err(Refusal::Status { code: 409, .. }) if attempt < ATTEMPTS => attempt += 1,

@@ -10,6 +10,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_controllers::Reconcilers;
+use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::{Key, Memory};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
@@ -205,6 +206,10 @@ impl PlaneRecord for BackendRecord {
 
     fn name(&self) -> &str {
         &self.located.name
+    }
+
+    fn meter(&self) -> &Arc<PlaneMeter> {
+        &self.located.meter
     }
 
     fn clients(&self) -> &dyn ChainJudge {

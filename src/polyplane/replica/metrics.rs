@@ -1,11 +1,15 @@
 //! The metrics that the server does not have itself: those of planes, store and ring.
 //!
-//! Invariant: the number of series does not grow with the number of planes.
+//! Invariant: the number of series does not grow with the number of planes. Only the few that use most
+//! have series of their own.
 
 use crate::replica::plane_directory::PlaneDirectory;
+use polyplane_fairness::Usage;
+use polyplane_ownership::ROOT;
 use polyplane_plane::{Memory, Plane, Prefix, Share};
 use polyplane_server::{Exposition, Kind};
 use polyplane_storage::Health;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -38,6 +42,7 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
         i32::from(status.health == Health::Ok),
     );
     planes(&awake, out);
+    largest(directory, &awake, out);
     memory(directory.planes.memory(), out);
     ring(directory, out);
     moves(directory, out);
@@ -166,7 +171,40 @@ fn gauge(out: &mut Exposition, name: &str, help: &str, value: impl std::fmt::Dis
     out.sample(name, &[], value);
 }
 
-/// Writes sums over all awake planes, because no plane has series of its own.
+/// Planes that have series of their own. More would make the number of series grow with that of
+/// planes, and all of them together say what the sums say.
+const LARGEST: usize = 10;
+
+/// Writes what the planes with the most CPU time have used since they woke here.
+fn largest(directory: &PlaneDirectory, awake: &[Arc<Plane>], out: &mut Exposition) {
+    let mut used: Vec<(Usage, &str)> = awake
+        .iter()
+        .filter_map(|plane| Some((plane.meter()?.usage(), plane.id())))
+        .collect();
+    used.sort_by_key(|(usage, _)| Reverse(usage.cpu_nanos));
+    used.truncate(LARGEST);
+    let named: Vec<(Usage, String)> = used
+        .into_iter()
+        .filter_map(|(usage, id)| match id {
+            ROOT => Some((usage, ROOT.to_owned())),
+            id => Some((usage, directory.rows.by_id(id)?.name.as_str().to_owned())),
+        })
+        .collect();
+    let name = "polyplane_largest_plane_cpu_seconds_total";
+    let help = "CPU time of the control planes that use most here, since they woke.";
+    out.family(name, Kind::Counter, help);
+    for (usage, plane) in &named {
+        out.sample(name, &[("plane", plane)], usage.cpu_nanos as f64 / 1e9);
+    }
+    let name = "polyplane_largest_plane_requests_total";
+    let help = "Requests to the control planes that use most CPU time here, since they woke.";
+    out.family(name, Kind::Counter, help);
+    for (usage, plane) in &named {
+        out.sample(name, &[("plane", plane)], usage.requests);
+    }
+}
+
+/// Writes sums over all awake planes.
 fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
     let mut objects: BTreeMap<String, usize> = BTreeMap::new();
     let (mut watchers, mut log_bytes, mut queued) = (0, 0, 0);

@@ -15,6 +15,8 @@ use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
 use polyplane_batteries::polyplane::controllers::Controllers;
+use polyplane_batteries::polyplane::limits;
+use polyplane_fairness::{LimitDefaults, PlaneMeter};
 use polyplane_ownership::directory::{Directory, DirectoryEntry, DirectoryRow};
 use polyplane_ownership::{Birth, DirectoryKey, Freshness, Pin, Planes, WakeError};
 use polyplane_plane::{Key, LayerHash, Plane, Prefix, external};
@@ -43,6 +45,8 @@ pub struct PlaneDirectory {
     pub params: BTreeMap<String, String>,
     /// Whether the rows may decide who somebody is.
     pub freshness: Arc<Freshness>,
+    /// The limits of planes whose record says none.
+    limits: LimitDefaults,
     root: OnceLock<Arc<LocatedPlane>>,
     located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
 }
@@ -53,8 +57,10 @@ pub struct LocatedPlane {
     pub name: Str,
     /// Everything that is needed to wake the plane.
     pub birth: Birth,
+    /// Counts what the plane uses here, and has its limits.
+    pub meter: Arc<PlaneMeter>,
     kinds: Arc<KindTable>,
-    /// What the plane's record says about who may use it.
+    /// What the plane's record says about who may use it, and how much.
     says_of_access: Arc<[u8]>,
     /// The plane's authenticators, made when the first caller has to be proven.
     access: OnceLock<PlaneAccess>,
@@ -119,6 +125,7 @@ impl PlaneDirectory {
         settings: Arc<PlaneSettings>,
         params: BTreeMap<String, String>,
         freshness: Arc<Freshness>,
+        limits: LimitDefaults,
     ) -> Self {
         Self {
             planes,
@@ -127,6 +134,7 @@ impl PlaneDirectory {
             settings,
             params,
             freshness,
+            limits,
             root: OnceLock::new(),
             located: RwLock::default(),
         }
@@ -137,6 +145,7 @@ impl PlaneDirectory {
         let root = LocatedPlane {
             name: polyplane_ownership::ROOT.into(),
             birth,
+            meter: Arc::default(),
             kinds,
             says_of_access: Arc::default(),
             access: OnceLock::new(),
@@ -226,15 +235,18 @@ impl PlaneDirectory {
             return Err(LookupError::Deleting);
         }
         let known = self.located.read().get(&entry.id).cloned();
-        let api = match known {
+        let (api, meter) = match known {
             Some(located) if located.is_of(entry) => return Ok(located),
-            // Only the pin or the access has changed, so the interface of the plane stays valid.
-            Some(located) => located.api.lock().clone(),
-            None => None,
+            // Only the pin, the access or the limits have changed, so the interface of the plane
+            // stays valid, and so does what it has used.
+            Some(located) => (located.api.lock().clone(), Arc::clone(&located.meter)),
+            None => (None, Arc::default()),
         };
+        meter.set_limits(&limits::read(&entry.access).or(&self.limits));
         let fresh = Arc::new(LocatedPlane {
             name: entry.name.clone(),
             birth: self.birth(entry),
+            meter,
             kinds: Arc::clone(&self.kinds),
             says_of_access: Arc::clone(&entry.access),
             access: OnceLock::new(),
@@ -372,6 +384,7 @@ impl LocatedPlane {
         {
             return Ok(Arc::clone(known));
         }
+        plane.attach_meter(Arc::clone(&self.meter));
         let fresh = Arc::new(build(Tenant {
             name: self.name.clone(),
             plane,

@@ -1,8 +1,9 @@
-//! The answers of `/polyplane/ring`, `/polyplane/ring/terms` and `/polyplane/locate/<name>`: the
-//! ring as this replica sees it, with the numbers that the other replicas report. The plugin prints
-//! these answers.
+//! The answers of `/polyplane/ring`, `/polyplane/ring/terms`, `/polyplane/top` and
+//! `/polyplane/locate/<name>`: the ring as this replica sees it, with the numbers that the other
+//! replicas report. The plugin prints these answers.
 
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
+use crate::replica::usage_report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::polyplane::control_plane::{GROUP, RESOURCE};
 use polyplane_ownership::{
@@ -20,6 +21,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(1);
 const RING: &str = "/polyplane/ring";
 const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
+const TOP: &str = "/polyplane/top";
 const TERMS: &str = "/polyplane/ring/terms";
 const LOCATE: &str = "/polyplane/locate/";
 
@@ -101,6 +103,9 @@ pub fn of<'a>(
 ) -> Option<BoxFuture<'a, Result<Vec<u8>, ApiError>>> {
     if path == RING {
         return Some(Box::pin(async { json(&ring(directory).await) }));
+    }
+    if path == TOP {
+        return Some(Box::pin(usage_report::of_ring(directory)));
     }
     if path == TERMS {
         return Some(Box::pin(async {

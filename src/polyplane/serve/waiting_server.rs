@@ -7,6 +7,7 @@ use crate::store::wait::StoreWait;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_batteries::kind_tables;
+use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::ROOT;
 use polyplane_registry::{AccessCheck, Answer, Authority, Kinds, ResourceRequest};
 use polyplane_server::{
@@ -74,6 +75,7 @@ impl WaitingServer {
             audit: None,
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
+            meter: Arc::default(),
             wait,
             access,
             authority: authority(),
@@ -107,6 +109,7 @@ struct WaitingBackend(Arc<WaitingState>);
 
 /// The root plane, as far as it is known without a store.
 struct WaitingState {
+    meter: Arc<PlaneMeter>,
     wait: Arc<StoreWait>,
     access: Access,
     /// Decides on requests that need no object of the plane: administrators, health, version,
@@ -167,6 +170,10 @@ impl PlaneRecord for WaitingRoot {
 
     fn id(&self) -> &str {
         ROOT
+    }
+
+    fn meter(&self) -> &Arc<PlaneMeter> {
+        &self.0.meter
     }
 
     /// `Here`, so that the server does not forward the request: this replica knows no other one.

@@ -346,8 +346,8 @@ impl Finite for PeerStream {
 
 /// Counts the events of one watch.
 pub(crate) trait WatchCounter: Send + Sync {
-    /// Counts `count` events that were sent.
-    fn sent(&self, count: u64);
+    /// Counts `count` events that were sent in a chunk of `bytes` bytes.
+    fn sent(&self, count: u64, bytes: usize);
     /// Notes that the watch goes on at another replica.
     fn moved(&self) {}
     /// Counts the end of the watch.
@@ -412,7 +412,7 @@ impl Watch {
             Poll::Ready(Some(Ok(chunk))) => {
                 // Every event ends with a newline, and no other newline occurs in JSON text or in
                 // the head of a record.
-                self.gauge.0.sent(newlines(&chunk));
+                self.gauge.0.sent(newlines(&chunk), chunk.len());
                 Poll::Ready(Some(Ok(chunk)))
             }
             Poll::Ready(end) => {
@@ -621,7 +621,7 @@ mod tests {
     struct Count(Arc<AtomicU64>);
 
     impl WatchCounter for Count {
-        fn sent(&self, count: u64) {
+        fn sent(&self, count: u64, _bytes: usize) {
             self.0.fetch_add(count, Ordering::Relaxed);
         }
 

@@ -22,6 +22,7 @@ use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::forward::Forwarding;
 use crate::request::budget::BodyBudget;
 use crate::request::limits::Limits;
+use crate::request::plane_limits::LimitRefusals;
 use crate::request::seats::Seats;
 
 /// Number of shards of the series. With fewer, threads would wait for each other.
@@ -193,6 +194,8 @@ pub(crate) struct Metrics {
     pub discards: Arc<Seats>,
     /// Requests refused because too many were in flight.
     pub rejected: AtomicU64,
+    /// Requests refused because their plane was at a limit of its own.
+    pub limits: LimitRefusals,
     /// Requests that panicked.
     pub panics: AtomicU64,
     /// Outcomes of requests that this replica sent to other replicas.
@@ -233,6 +236,7 @@ impl Metrics {
             discards: Seats::new(DISCARDS_MAX),
             failed_handshakes: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
+            limits: LimitRefusals::default(),
             panics: AtomicU64::new(0),
             forwarding: Forwarding::default(),
             forwards: Seats::new(forwards_max),
@@ -317,6 +321,7 @@ impl Metrics {
         self.expose_server(out);
         self.connections.expose(out);
         self.bodies.expose(out);
+        self.limits.expose(out);
     }
 
     fn expose_watch_events(&self, out: &mut Exposition) {

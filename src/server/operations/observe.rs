@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
 use parking_lot::Mutex;
+use polyplane_fairness::CountedWatch;
 use polyplane_registry::Verb;
 use polyplane_registry::request::parameters::{DRY_RUN, Query};
 
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::audited::Audited;
+use crate::request::charge::charge_events;
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
@@ -82,6 +84,8 @@ pub(crate) struct OpenWatch {
     version: String,
     resource: String,
     scope: &'static str,
+    /// The plane's own count; `None` if another replica answers the watch.
+    counted: Option<CountedWatch>,
     /// The record of the request.
     audited: Mutex<Option<Audited>>,
     /// The entry among the watches that end with their callers' access.
@@ -93,6 +97,7 @@ impl OpenWatch {
     pub(crate) fn count(
         state: &Arc<ServerState>,
         labels: Labels<'_>,
+        counted: Option<CountedWatch>,
         audited: Option<Audited>,
         entry: OpenWatchEntry,
     ) -> WatchGauge {
@@ -103,6 +108,7 @@ impl OpenWatch {
             version: labels.version.to_owned(),
             resource: labels.resource.to_owned(),
             scope: labels.scope,
+            counted,
             audited: Mutex::new(audited),
             _entry: entry,
         };
@@ -124,8 +130,11 @@ impl OpenWatch {
 }
 
 impl WatchCounter for OpenWatch {
-    fn sent(&self, count: u64) {
+    fn sent(&self, count: u64, bytes: usize) {
         self.events.fetch_add(count, Ordering::Relaxed);
+        if let Some(counted) = &self.counted {
+            charge_events(counted.meter(), count, bytes);
+        }
     }
 
     fn moved(&self) {

@@ -55,7 +55,7 @@ use crate::peer::wire::PeerBody;
 use crate::pipeline::{Origin, Pipeline};
 use crate::request::prove::Located;
 use crate::request::request_info::RequestInfo;
-use crate::request::seats::Seat;
+use crate::request::seat::PlaneSeat;
 use crate::server_state::ServerState;
 use crate::watch::record::WatchForm;
 use crate::watch::relay::WatchReader;
@@ -303,7 +303,7 @@ impl Pipeline<'_> {
             search.pause().await?;
             return Ok(None);
         }
-        let _seat = self.take_forward_seat()?;
+        let _seat = self.take_forward_seat(&**located.record())?;
         let watch = self.is_watch().then(|| {
             let query = self.parts.uri.query();
             watch_query::forwarded(query, self.query)
@@ -352,18 +352,14 @@ impl Pipeline<'_> {
     }
 
     /// Takes a seat among forwarded requests, if the request needs one.
-    fn take_forward_seat(&self) -> Result<Option<Seat>, Refusal> {
+    fn take_forward_seat(&self, record: &dyn PlaneRecord) -> Result<Option<PlaneSeat>, Refusal> {
         if let RequestInfo::Resource(info) = self.info
             && info.is_long_running()
         {
             return Ok(None);
         }
-        let seat = self.state.metrics.forwards.take();
-        seat.map(Some).ok_or_else(|| {
-            ServerState::count(&self.state.metrics.rejected);
-            let message = "Too many requests, please try again later.";
-            ApiError::too_many_requests(message, 1).into()
-        })
+        self.seat_among(&self.state.metrics.forwards, record)
+            .map(Some)
     }
 
     /// Returns whether the request does no harm if it is carried out twice.
@@ -444,6 +440,7 @@ impl Pipeline<'_> {
         watch: Option<WatchQuery>,
     ) -> Reply {
         let (mut parts, stream) = response.into_parts();
+        self.remember_limit(&**located.record(), parts.status, &parts.headers);
         let watch_form = WatchForm::of(&parts.headers);
         strip(&mut parts.headers);
         if let Some(id) = parts.headers.get_mut(AUDIT_ID) {

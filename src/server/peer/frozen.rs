@@ -17,8 +17,8 @@ use crate::peer::channel::frame::{
     take_request, take_trailers, usual_names,
 };
 use crate::peer::headers::{
-    self, CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, MOVED, MovedTo, SENT_UP_TO,
-    WATCH_RECORDS,
+    self, CHAIN, FORWARDED_BY, ForwardedClient, LIMITED, Limited, MEANT_FOR, MOVED, MovedTo,
+    SENT_UP_TO, WATCH_RECORDS,
 };
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
@@ -168,6 +168,7 @@ fn frozen_words_of_peers() {
         CHAIN,
         FORWARDED_BY,
         MEANT_FOR,
+        LIMITED,
         MOVED,
         SENDER,
         SENT_UP_TO,
@@ -192,11 +193,17 @@ fn frozen_header_values() {
         }),
         view: 9,
     };
+    let limited = |writes_only| Limited {
+        writes_only,
+        wait_millis: 20,
+    };
     let known = moved(Some(("polyplane-1", "10.0.0.2:7443")));
     let written = [
         Written::new("chain", headers::encode_chain(&chain).as_bytes()),
         Written::new("moved", known.to_value().as_bytes()),
         Written::new("moved, not known where", moved(None).to_value().as_bytes()),
+        Written::new("limited", limited(false).to_value().as_bytes()),
+        Written::new("limited, writes only", limited(true).to_value().as_bytes()),
     ];
     let read = |name: &str, bytes: &[u8]| {
         let value = HeaderValue::from_bytes(bytes)?;
@@ -204,6 +211,9 @@ fn frozen_header_values() {
             let chain = headers::decode_chain(&value).context("no chain")?;
             let certificates: Vec<&[u8]> = chain.certificates().iter().map(AsRef::as_ref).collect();
             return Ok(format!("{certificates:?}"));
+        }
+        if name.starts_with("limited") {
+            return Ok(format!("{:?}", Limited::parse(&value).context("no limit")?));
         }
         Ok(format!("{:?}", MovedTo::parse(&value)))
     };

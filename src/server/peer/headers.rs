@@ -49,6 +49,47 @@ pub(crate) const WATCH_RECORDS: HeaderName = HeaderName::from_static("x-polyplan
 /// ignores and sends no such header; the audit then has the start of the watch twice.
 pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-polyplane-resumed");
 
+/// The rate of a plane that a request has exceeded, in the head of an owner's 429: `requests;MILLIS` or
+/// `writes;MILLIS`, with the time until there is room for one more. An older replica ignores and
+/// sends no such header, and forwards each request.
+pub(crate) const LIMITED: HeaderName = HeaderName::from_static("x-polyplane-limited");
+
+/// The content of [`LIMITED`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limited {
+    /// True if only changing requests are refused.
+    pub writes_only: bool,
+    /// Milliseconds until there is room for one request.
+    pub wait_millis: u64,
+}
+
+impl Limited {
+    /// Returns the header.
+    pub(crate) fn to_value(self) -> HeaderValue {
+        let kind = if self.writes_only {
+            "writes"
+        } else {
+            "requests"
+        };
+        HeaderValue::try_from(format!("{kind};{}", self.wait_millis))
+            .expect("a word and a number are a header value")
+    }
+
+    /// Reads the header; returns `None` if this program does not understand it.
+    pub(crate) fn parse(value: &HeaderValue) -> Option<Self> {
+        let (kind, millis) = value.to_str().ok()?.split_once(';')?;
+        let writes_only = match kind {
+            "requests" => false,
+            "writes" => true,
+            _ => return None,
+        };
+        Some(Self {
+            writes_only,
+            wait_millis: millis.parse().ok()?,
+        })
+    }
+}
+
 /// Headers that concern one connection only and are never forwarded.
 const OF_ONE_CONNECTION: [HeaderName; 11] = [
     CONNECTION,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use polyplane_fairness::LimitDefaults;
+
 use crate::option_problems::OptionProblem;
 
 /// The limits on requests and connections of a server.
@@ -40,6 +42,8 @@ pub struct Limits {
     pub answer_time_max: Duration,
     /// Longest time in which a client may read nothing of a finite answer.
     pub answer_stall_max: Duration,
+    /// The limits of each plane whose record does not say others.
+    pub plane: LimitDefaults,
 }
 
 impl Default for Limits {
@@ -60,6 +64,7 @@ impl Default for Limits {
             head_time_max: Duration::from_secs(90),
             answer_time_max: Duration::from_secs(60),
             answer_stall_max: Duration::from_secs(10),
+            plane: LimitDefaults::NONE,
         }
     }
 }

@@ -1,24 +1,50 @@
-//! Seats limit the number of requests in flight. A request that finds none gets 429.
+//! Seats limit the number of requests in flight. A request that finds none gets 429, and so does one
+//! of a plane that has taken so many that others would find none.
 
 use std::sync::Arc;
 
+use polyplane_fairness::InFlight;
 use polyplane_registry::Verb;
 
 use crate::answer::respond::Refusal;
+use crate::backend::PlaneRecord;
 use crate::pipeline::Pipeline;
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::seats::{Seat, Seats, too_many};
 use crate::server_state::ServerState;
 
+/// A seat, which also counts among those of its plane.
+pub(crate) struct PlaneSeat {
+    _seat: Seat,
+    _of_plane: InFlight,
+}
+
 impl Pipeline<'_> {
     /// Takes a seat, if the request needs one.
-    pub(crate) fn take_seat(&self) -> Result<Option<Seat>, Refusal> {
+    pub(crate) fn take_seat(&self, record: &dyn PlaneRecord) -> Result<Option<PlaneSeat>, Refusal> {
         let Some(seats) = self.seats() else {
             return Ok(None);
         };
-        seats.take().map(Some).ok_or_else(|| {
+        self.seat_among(seats, record).map(Some)
+    }
+
+    /// Takes one of these seats for a request to a plane.
+    ///
+    /// # Errors
+    /// Returns 429 if no seat is free, or the plane has too many of them.
+    pub(crate) fn seat_among(
+        &self,
+        seats: &Arc<Seats>,
+        record: &dyn PlaneRecord,
+    ) -> Result<PlaneSeat, Refusal> {
+        let seat = seats.take().ok_or_else(|| {
             ServerState::count(&self.state.metrics.rejected);
-            too_many().into()
+            Refusal::from(too_many())
+        })?;
+        let of_plane = self.share_of(record.meter(), seats)?;
+        Ok(PlaneSeat {
+            _seat: seat,
+            _of_plane: of_plane,
         })
     }
 

@@ -49,6 +49,11 @@ impl Seats {
         }
     }
 
+    /// Returns the number of free seats.
+    pub(crate) fn free(&self) -> usize {
+        self.seats_max.saturating_sub(self.taken())
+    }
+
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }

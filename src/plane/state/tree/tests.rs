@@ -20,6 +20,7 @@ impl Item for Word {
     fn weight(&self) -> Weight {
         Weight {
             count: 1,
+            own: 1,
             bytes: u64::from(self.value),
         }
     }

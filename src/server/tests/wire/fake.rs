@@ -12,6 +12,7 @@ use polyplane_auth::{
     Authenticator, ChainJudge, ClientCa, Masters, PublicRules, SYSTEM_MASTERS, StaticToken,
     StaticTokens, UserInfo, Verdict,
 };
+use polyplane_fairness::PlaneMeter;
 use polyplane_pki::{Identity, Pki};
 use polyplane_registry::strategy::Strategy;
 use polyplane_registry::{
@@ -62,6 +63,7 @@ pub struct Plane {
     authority: Authority,
     kinds: Arc<KindTable>,
     woken: Arc<AtomicUsize>,
+    meter: Arc<PlaneMeter>,
     /// When notified, lets requests for objects called `gate` continue.
     pub gate: Arc<Notify>,
 }
@@ -114,6 +116,10 @@ impl PlaneRecord for Handle {
 
     fn location(&self) -> Location {
         Location::Here
+    }
+
+    fn meter(&self) -> &Arc<PlaneMeter> {
+        &self.0.meter
     }
 
     fn clients(&self) -> &dyn ChainJudge {
@@ -310,6 +316,7 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
             authority: authority(),
             kinds: Arc::clone(&kinds),
             woken: Arc::clone(&woken),
+            meter: Arc::default(),
             gate: Arc::clone(&gate),
         })
     };

@@ -17,6 +17,7 @@ use polyplane_auth::{
     Authenticator, ChainJudge, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo,
     Verdict,
 };
+use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{PeerHandler, PeerMessage, PeerReply, PeerRequest};
 use polyplane_pki::{Identity, PeerTls, Pki};
 use polyplane_registry::request::options::{Bookmarks, InitialEvents, ListOptions, ListPurpose};
@@ -90,6 +91,7 @@ struct Seen {
     ca: ClientCa,
     tokens: StaticTokens,
     authority: Authority,
+    meter: Arc<PlaneMeter>,
 }
 
 struct Handle(Arc<Seen>);
@@ -139,6 +141,10 @@ impl PlaneRecord for Handle {
             Some(owner) if owner == self.0.index => Location::Here,
             Some(owner) => Location::There(world.peers.lock()[owner].clone()),
         }
+    }
+
+    fn meter(&self) -> &Arc<PlaneMeter> {
+        &self.0.meter
     }
 
     fn clients(&self) -> &dyn ChainJudge {
@@ -454,6 +460,7 @@ impl Ring {
                 StaticToken::new("member", UserInfo::new("jane", &["dev"])),
             ]),
             authority: authority(),
+            meter: Arc::default(),
         };
         let mut server = config.build(Arc::new(Handle(Arc::new(seen))), listeners);
         let peers = server.serve_peers();

@@ -1,0 +1,39 @@
+//! What each control plane uses of a replica, what it may use of it, and whose turn it is when the
+//! replica is busy.
+//!
+//! A [`PlaneMeter`] is one plane's account at one replica: it counts requests, CPU time and open
+//! watches, and holds the plane's [`PlaneLimits`]. The plane's owner enforces the limits; a replica
+//! that forwards to the owner counts only its own work, and remembers for at most a second that the
+//! owner has refused. A rate is a [`RateLimit`]: one time stamp, read when somebody asks. So a plane
+//! that nobody uses has no timer and no task here.
+//!
+//! When planes want more of a replica than there is, [`Turns`] says who goes next: start-time fair
+//! queueing by the CPU time that requests take. The server asks it only while the replica is busy and
+//! shared.
+//!
+//! Objects and bytes are not counted here: the plane's map knows them, and its sequencer tests them
+//! as a claim.
+//!
+//! Invariant: this crate does no I/O and reads no clock. Times are [`Moment`]s that the caller gives.
+
+mod limits;
+mod meter;
+mod rate_limit;
+mod turns;
+
+pub use limits::{LimitDefaults, PlaneLimits};
+pub use meter::{CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
+pub use rate_limit::RateLimit;
+pub use turns::{Flow, Started, Turns, VirtualTime};
+
+/// A time, in nanoseconds since a moment of the caller's choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    /// Returns the time that is `nanos` nanoseconds later.
+    #[must_use]
+    pub const fn plus(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+}

@@ -1,0 +1,361 @@
+//! One plane's account at one replica.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::Moment;
+use crate::limits::PlaneLimits;
+use crate::rate_limit::RateLimit;
+use crate::turns::Flow;
+
+/// Stands for "without limit" in an atomic.
+const UNLIMITED: u64 = u64::MAX;
+/// Longest time for which a replica remembers that a plane's owner has refused, in nanoseconds.
+/// Longer, and a plane whose limit was raised would still be refused.
+const REMEMBERED_MAX: u64 = 1_000_000_000;
+
+/// Counts what one plane uses of a replica, and holds the plane's limits.
+#[derive(Debug)]
+pub struct PlaneMeter {
+    requests: AtomicU64,
+    writes: AtomicU64,
+    refused: AtomicU64,
+    cpu_nanos: AtomicU64,
+    watches: AtomicU64,
+    in_flight: AtomicU64,
+    flow: Flow,
+    limits: AtomicLimits,
+    request_rate: RateLimit,
+    write_rate: RateLimit,
+    /// The times until which the plane's owner refuses requests, and changing requests.
+    refused_until: [AtomicU64; 2],
+}
+
+#[derive(Debug)]
+struct AtomicLimits {
+    requests_per_second: AtomicU64,
+    writes_per_second: AtomicU64,
+    watches: AtomicU64,
+    objects: AtomicU64,
+    bytes: AtomicU64,
+}
+
+/// What a plane has used of a replica, since it was first named there or woke.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Requests that were carried out or forwarded, the refused ones not among them.
+    pub requests: u64,
+    /// Those of them that change something.
+    pub writes: u64,
+    /// Requests that were refused because the plane was at a limit of its own.
+    pub refused: u64,
+    /// CPU time of requests, in nanoseconds.
+    pub cpu_nanos: u64,
+    /// Open watches.
+    pub watches: u64,
+}
+
+/// The limit that a request would exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Too many requests in this second.
+    Requests {
+        /// The plane's limit; `None` if only its owner knows it.
+        per_second: Option<u64>,
+        /// Nanoseconds until there is room for one.
+        wait_nanos: u64,
+    },
+    /// Too many changing requests in this second.
+    Writes {
+        /// The plane's limit; `None` if only its owner knows it.
+        per_second: Option<u64>,
+        /// Nanoseconds until there is room for one.
+        wait_nanos: u64,
+    },
+    /// Too many open watches.
+    Watches {
+        /// The plane's limit.
+        watches: u64,
+    },
+}
+
+impl Default for PlaneMeter {
+    fn default() -> Self {
+        let unlimited = || AtomicU64::new(UNLIMITED);
+        Self {
+            requests: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            cpu_nanos: AtomicU64::new(0),
+            watches: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            flow: Flow::default(),
+            limits: AtomicLimits {
+                requests_per_second: unlimited(),
+                writes_per_second: unlimited(),
+                watches: unlimited(),
+                objects: unlimited(),
+                bytes: unlimited(),
+            },
+            request_rate: RateLimit::default(),
+            write_rate: RateLimit::default(),
+            refused_until: [AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+}
+
+impl PlaneMeter {
+    /// Replaces the limits. What was taken from a rate stays taken.
+    pub fn set_limits(&self, limits: &PlaneLimits) {
+        let own = &self.limits;
+        for (place, limit) in [
+            (&own.requests_per_second, limits.requests_per_second),
+            (&own.writes_per_second, limits.writes_per_second),
+            (&own.watches, limits.watches),
+            (&own.objects, limits.objects),
+            (&own.bytes, limits.bytes),
+        ] {
+            place.store(limit.unwrap_or(UNLIMITED), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the limits.
+    #[must_use]
+    pub fn limits(&self) -> PlaneLimits {
+        let own = &self.limits;
+        PlaneLimits {
+            requests_per_second: limit(&own.requests_per_second),
+            writes_per_second: limit(&own.writes_per_second),
+            watches: limit(&own.watches),
+            objects: limit(&own.objects),
+            bytes: limit(&own.bytes),
+        }
+    }
+
+    /// Counts a request at the plane's owner against the plane's rates.
+    ///
+    /// # Errors
+    /// Returns the limit that the request would exceed.
+    pub fn admit(&self, now: Moment, writes: bool) -> Result<(), Refusal> {
+        if let Err(refusal) = self.take_rates(now, writes) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(refusal);
+        }
+        self.count(writes);
+        Ok(())
+    }
+
+    /// Counts a request without a limit: one of the root plane, or one that this replica forwards.
+    pub fn count(&self, writes: bool) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        if writes {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn take_rates(&self, now: Moment, writes: bool) -> Result<(), Refusal> {
+        if let Some(per_second) = limit(&self.limits.requests_per_second) {
+            let taken = self.request_rate.take(now, per_second);
+            taken.map_err(|wait_nanos| Refusal::Requests {
+                per_second: Some(per_second),
+                wait_nanos,
+            })?;
+        }
+        if writes && let Some(per_second) = limit(&self.limits.writes_per_second) {
+            let taken = self.write_rate.take(now, per_second);
+            taken.map_err(|wait_nanos| Refusal::Writes {
+                per_second: Some(per_second),
+                wait_nanos,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Remembers, at a replica that forwards, that the owner has refused a request.
+    pub fn remember_refusal(&self, now: Moment, writes_only: bool, wait_nanos: u64) {
+        let until = now.plus(wait_nanos.min(REMEMBERED_MAX));
+        self.refused_until[usize::from(writes_only)].fetch_max(until.0, Ordering::Relaxed);
+    }
+
+    /// Returns whether the owner would refuse a request, as far as this replica remembers.
+    ///
+    /// # Errors
+    /// Returns the refusal that is remembered.
+    pub fn remembered(&self, now: Moment, writes: bool) -> Result<(), Refusal> {
+        let left = |kind: usize| {
+            let until = self.refused_until[kind].load(Ordering::Relaxed);
+            until.checked_sub(now.0).filter(|left| *left > 0)
+        };
+        let refusal = match (left(0), left(1)) {
+            (Some(wait_nanos), _) => Refusal::Requests {
+                per_second: None,
+                wait_nanos,
+            },
+            (None, Some(wait_nanos)) if writes => Refusal::Writes {
+                per_second: None,
+                wait_nanos,
+            },
+            (None, _) => return Ok(()),
+        };
+        self.refused.fetch_add(1, Ordering::Relaxed);
+        Err(refusal)
+    }
+
+    /// Counts a watch from now on.
+    ///
+    /// # Errors
+    /// Returns the limit, if as many watches are open.
+    pub fn open_watch(self: &Arc<Self>) -> Result<CountedWatch, Refusal> {
+        let open = self.watches.fetch_add(1, Ordering::Relaxed);
+        let watch = CountedWatch(Arc::clone(self));
+        match limit(&self.limits.watches) {
+            Some(watches) if open >= watches => {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                Err(Refusal::Watches { watches })
+            }
+            _ => Ok(watch),
+        }
+    }
+
+    /// Counts a request as in flight, unless the plane has so many that little would be left for
+    /// others: at most `times` as many as `free`. So a plane that is alone gets nearly everything,
+    /// and there is always room for one more plane.
+    #[must_use]
+    pub fn enter(self: &Arc<Self>, free: usize, times: u64) -> Option<InFlight> {
+        let free = u64::try_from(free).unwrap_or(u64::MAX);
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let entered = InFlight(Arc::clone(self));
+        (before < free.saturating_mul(times)).then_some(entered)
+    }
+
+    /// Returns the plane's account among the planes that take turns.
+    #[must_use]
+    pub fn flow(&self) -> &Flow {
+        &self.flow
+    }
+
+    /// Charges CPU time to the plane.
+    pub fn charge(&self, nanos: u64) {
+        self.cpu_nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Returns what the plane has used.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Usage {
+            requests: load(&self.requests),
+            writes: load(&self.writes),
+            refused: load(&self.refused),
+            cpu_nanos: load(&self.cpu_nanos),
+            watches: load(&self.watches),
+        }
+    }
+}
+
+fn limit(place: &AtomicU64) -> Option<u64> {
+    let limit = place.load(Ordering::Relaxed);
+    (limit != UNLIMITED).then_some(limit)
+}
+
+/// An open watch, which counts until this is dropped.
+#[derive(Debug)]
+pub struct CountedWatch(Arc<PlaneMeter>);
+
+impl CountedWatch {
+    /// Returns the meter that counts the watch.
+    #[must_use]
+    pub fn meter(&self) -> &PlaneMeter {
+        &self.0
+    }
+}
+
+impl Drop for CountedWatch {
+    fn drop(&mut self) {
+        self.0.watches.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A request in flight, which counts until this is dropped.
+#[derive(Debug)]
+pub struct InFlight(Arc<PlaneMeter>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn writes_count_as_requests_and_have_a_rate_of_their_own() {
+        let meter = PlaneMeter::default();
+        meter.set_limits(&PlaneLimits {
+            requests_per_second: Some(5),
+            writes_per_second: Some(2),
+            ..PlaneLimits::NONE
+        });
+        let now = Moment(SECOND);
+        assert_eq!(meter.admit(now, true), Ok(()));
+        assert_eq!(meter.admit(now, true), Ok(()));
+        let refused = meter.admit(now, true).expect_err("a third write");
+        let wait_nanos = SECOND / 2;
+        let per_second = Some(2);
+        assert_eq!(
+            refused,
+            Refusal::Writes {
+                per_second,
+                wait_nanos
+            }
+        );
+        assert_eq!(meter.admit(now, false), Ok(()));
+        assert_eq!(meter.admit(now, false), Ok(()));
+        assert!(matches!(
+            meter.admit(now, false),
+            Err(Refusal::Requests { .. })
+        ));
+        let usage = meter.usage();
+        assert_eq!((usage.requests, usage.writes, usage.refused), (4, 2, 2));
+    }
+
+    #[test]
+    fn a_refusal_is_remembered_for_a_second_at_most() {
+        let meter = PlaneMeter::default();
+        meter.remember_refusal(Moment(0), true, 20 * SECOND);
+        assert_eq!(meter.remembered(Moment(5), false), Ok(()));
+        assert!(meter.remembered(Moment(SECOND - 1), true).is_err());
+        assert_eq!(meter.remembered(Moment(SECOND), true), Ok(()));
+    }
+
+    #[test]
+    fn watches_are_given_back() {
+        let meter = Arc::new(PlaneMeter::default());
+        let limits = PlaneLimits {
+            watches: Some(1),
+            ..PlaneLimits::NONE
+        };
+        meter.set_limits(&limits);
+        let first = meter.open_watch().expect("the first");
+        assert!(meter.open_watch().is_err());
+        assert_eq!(meter.usage().watches, 1);
+        drop(first);
+        assert!(meter.open_watch().is_ok());
+        assert_eq!(meter.limits(), limits);
+    }
+
+    #[test]
+    fn a_greedy_plane_leaves_room_for_each_further_one() {
+        let (greedy, modest) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+        let (seats, mut taken) = (100, Vec::new());
+        while let Some(entered) = greedy.enter(seats - taken.len(), 8) {
+            taken.push(entered);
+        }
+        assert!((80..95).contains(&taken.len()), "{}", taken.len());
+        assert!(modest.enter(seats - taken.len(), 8).is_some());
+    }
+}

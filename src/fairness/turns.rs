@@ -1,0 +1,200 @@
+//! Whose turn it is: start-time fair queueing of requests, with the planes as flows.
+//!
+//! Each plane has a *finish*, the virtual time at which everything that it was given is paid for. A
+//! request starts at the later of the plane's finish and the present virtual time, and moves the
+//! finish by what it is expected to cost; when it has ended, the difference to what it did cost is
+//! added, and may be a debt. The request that starts earliest goes next, and virtual time is the
+//! start of the newest request that went. So planes that want more than there is get equal CPU time
+//! however many requests they make and however dear each is, and one that has waited for nothing
+//! goes first when it comes. A debt needs no timer: it is what the finish is ahead of virtual time,
+//! which goes on with every request of anybody.
+//!
+//! The queue has an entry for a plane only while it has requests that wait.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::meter::PlaneMeter;
+
+/// The cost that a plane's first request is expected to have, in nanoseconds: that of a GET.
+const FIRST_COST: u64 = 30_000;
+/// The expected cost is an average in which the newest request counts this part. With a larger one, a
+/// single dear request would make the cheap ones after it wait.
+const NEWEST_PART: u64 = 8;
+
+/// The account of one plane in virtual time.
+#[derive(Debug)]
+pub struct Flow {
+    /// The virtual time at which everything that the plane was given is paid for.
+    finish: AtomicU64,
+    /// What a request of the plane is expected to cost.
+    expected: AtomicU64,
+}
+
+impl Default for Flow {
+    fn default() -> Self {
+        Self {
+            finish: AtomicU64::new(0),
+            expected: AtomicU64::new(FIRST_COST),
+        }
+    }
+}
+
+/// The virtual time of one replica, in nanoseconds of CPU time.
+#[derive(Debug, Default)]
+pub struct VirtualTime(AtomicU64);
+
+/// A request that was given its turn, with what was charged for it.
+#[derive(Debug)]
+#[must_use]
+pub struct Started {
+    expected: u64,
+}
+
+impl Started {
+    /// Returns what the request is expected to cost, in nanoseconds.
+    #[must_use]
+    pub fn expected(&self) -> u64 {
+        self.expected
+    }
+}
+
+impl Flow {
+    /// Gives a request of the plane its turn.
+    pub fn start(&self, time: &VirtualTime) -> Started {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let now = time.0.load(Ordering::Relaxed);
+        let mut finish = self.finish.load(Ordering::Relaxed);
+        loop {
+            let start = finish.max(now);
+            let next = start.saturating_add(expected);
+            let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+            let swapped = self
+                .finish
+                .compare_exchange_weak(finish, next, success, failure);
+            match swapped {
+                Ok(_) => {
+                    if start > now {
+                        time.0.fetch_max(start, Ordering::Relaxed);
+                    }
+                    return Started { expected };
+                }
+                Err(found) => finish = found,
+            }
+        }
+    }
+
+    /// Corrects the account when it is known what a request cost.
+    pub fn settle(&self, started: Started, cost: u64) {
+        let Started { expected } = started;
+        if cost >= expected {
+            self.finish.fetch_add(cost - expected, Ordering::Relaxed);
+        } else {
+            self.finish.fetch_sub(expected - cost, Ordering::Relaxed);
+        }
+        // Two requests that end at once may lose one of both costs, which only an average needs.
+        let average = self.expected.load(Ordering::Relaxed);
+        let average = average - average / NEWEST_PART + cost / NEWEST_PART;
+        self.expected.store(average.max(1), Ordering::Relaxed);
+    }
+
+    /// Adds a cost that no request waits for, such as that of a long answer while it is sent.
+    pub fn charge(&self, cost: u64) {
+        self.finish.fetch_add(cost, Ordering::Relaxed);
+    }
+
+    /// Returns the virtual time at which the plane's next request starts.
+    fn next_start(&self, time: &VirtualTime) -> u64 {
+        let now = time.0.load(Ordering::Relaxed);
+        self.finish.load(Ordering::Relaxed).max(now)
+    }
+}
+
+/// The requests that wait for their turn.
+#[derive(Debug)]
+pub struct Turns<T> {
+    waiting: HashMap<usize, Waiting<T>>,
+    /// The planes that wait, by the virtual time at which their next request starts.
+    order: BTreeSet<(u64, usize)>,
+    length: usize,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    meter: Arc<PlaneMeter>,
+    requests: VecDeque<T>,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Self {
+            waiting: HashMap::new(),
+            order: BTreeSet::new(),
+            length: 0,
+        }
+    }
+}
+
+impl<T> Turns<T> {
+    /// Returns the number of requests that wait.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns whether no request waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Adds a request of a plane behind the plane's others.
+    pub fn push(&mut self, meter: &Arc<PlaneMeter>, request: T, time: &VirtualTime) {
+        self.length += 1;
+        let (key, order) = (key(meter), &mut self.order);
+        let waiting = self.waiting.entry(key).or_insert_with(|| {
+            let start = meter.flow().next_start(time);
+            order.insert((start, key));
+            Waiting {
+                meter: Arc::clone(meter),
+                requests: VecDeque::new(),
+            }
+        });
+        waiting.requests.push_back(request);
+    }
+
+    /// Removes the request that goes next, and gives it its turn. Returns it with its plane.
+    pub fn pop(&mut self, time: &VirtualTime) -> Option<(Arc<PlaneMeter>, T, Started)> {
+        loop {
+            let (start, key) = self.order.pop_first()?;
+            let waiting = self.waiting.get_mut(&key)?;
+            let flow = waiting.meter.flow();
+            // A request of the plane may have cost more than expected since.
+            let next = flow.next_start(time);
+            if next > start && self.order.first().is_some_and(|(other, _)| *other < next) {
+                self.order.insert((next, key));
+                continue;
+            }
+            let request = waiting.requests.pop_front()?;
+            self.length -= 1;
+            let started = flow.start(time);
+            let meter = Arc::clone(&waiting.meter);
+            if waiting.requests.is_empty() {
+                self.waiting.remove(&key);
+            } else {
+                self.order.insert((flow.next_start(time), key));
+            }
+            return Some((meter, request, started));
+        }
+    }
+}
+
+/// Returns a number that no other plane of the queue has: the queue holds the meter, so that its
+/// address is not used again.
+fn key(meter: &Arc<PlaneMeter>) -> usize {
+    Arc::as_ptr(meter).addr()
+}
+
+#[cfg(test)]
+mod tests;

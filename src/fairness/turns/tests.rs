@@ -1,0 +1,183 @@
+//! Shares in a simulated replica: a few seats, planes with requests of different cost.
+
+use super::*;
+use proptest::prelude::*;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A plane that always has `depth` requests in flight or waiting.
+struct Greedy {
+    flow: Arc<PlaneMeter>,
+    cost: u64,
+    depth: usize,
+    served: u64,
+}
+
+fn greedy(cost: u64, depth: usize) -> Greedy {
+    Greedy {
+        flow: Arc::default(),
+        cost,
+        depth,
+        served: 0,
+    }
+}
+
+/// Lets planes compete for `seats` until each unit of time up to `end` is served. Each request holds
+/// its seat for as long as it costs.
+fn compete(planes: &mut [Greedy], seats: usize, end: u64) {
+    let time = VirtualTime::default();
+    let mut turns = Turns::default();
+    for (at, plane) in planes.iter().enumerate() {
+        for _ in 0..plane.depth {
+            turns.push(&plane.flow, at, &time);
+        }
+    }
+    let mut running: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
+    let mut charged: HashMap<usize, Vec<Started>> = HashMap::new();
+    let mut now = 0;
+    while now < end {
+        while running.len() < seats {
+            let Some((_, at, started)) = turns.pop(&time) else {
+                break;
+            };
+            charged.entry(at).or_default().push(started);
+            running.push(Reverse((now + planes[at].cost, at)));
+        }
+        let Reverse((ended, at)) = running.pop().expect("greedy planes never rest");
+        now = ended;
+        let plane = &mut planes[at];
+        let started = charged.get_mut(&at).and_then(Vec::pop).expect("it ran");
+        plane.flow.flow().settle(started, plane.cost);
+        plane.served += plane.cost;
+        turns.push(&plane.flow, at, &time);
+    }
+}
+
+#[test]
+fn a_thousand_busy_planes_get_shares_within_a_tenth_of_fair() {
+    // Costs of 20 µs to 2 ms, one to 60 requests at a time: one plane wants a hundred times as much
+    // with each request as another.
+    let mut planes: Vec<Greedy> = (0..1000_u64)
+        .map(|at| {
+            greedy(
+                20_000 + 1_980_000 * (at % 17) / 16,
+                1 + (at * 7 % 60) as usize,
+            )
+        })
+        .collect();
+    let (seats, end) = (16, 60_000_000_000 / 4);
+    compete(&mut planes, seats, end);
+    let total: u64 = planes.iter().map(|plane| plane.served).sum();
+    let fair = total / 1000;
+    for plane in &planes {
+        let off = plane.served.abs_diff(fair);
+        assert!(
+            off * 10 <= fair,
+            "{} of {fair} with requests of {}",
+            plane.served,
+            plane.cost
+        );
+    }
+}
+
+#[test]
+fn a_modest_plane_waits_for_no_queue_of_a_greedy_one() {
+    let time = VirtualTime::default();
+    let (flood, modest) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    let mut turns = Turns::default();
+    for _ in 0..10_000 {
+        turns.push(&flood, "flood", &time);
+    }
+    for _ in 0..500 {
+        let (_, who, started) = turns.pop(&time).expect("one waits");
+        assert_eq!(who, "flood");
+        flood.flow().settle(started, 1_000_000);
+    }
+    turns.push(&modest, "modest", &time);
+    let (_, next, started) = turns.pop(&time).expect("one waits");
+    modest.flow().settle(started, 30_000);
+    assert_eq!(next, "modest");
+}
+
+#[test]
+fn idle_time_earns_no_credit() {
+    let time = VirtualTime::default();
+    let (old, new) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    for _ in 0..1000 {
+        let started = old.flow().start(&time);
+        old.flow().settle(started, FIRST_COST);
+    }
+    let mut turns = Turns::default();
+    for _ in 0..100 {
+        turns.push(&old, "old", &time);
+        turns.push(&new, "new", &time);
+    }
+    let mut of_new = 0;
+    for _ in 0..20 {
+        let (_, who, started) = turns.pop(&time).expect("one waits");
+        let flow = if who == "new" { &new } else { &old };
+        flow.flow().settle(started, FIRST_COST);
+        of_new += usize::from(who == "new");
+    }
+    assert!((9..=11).contains(&of_new), "{of_new} of 20");
+}
+
+#[test]
+fn a_dear_answer_is_paid_for_by_waiting() {
+    let time = VirtualTime::default();
+    let (dear, cheap) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    let started = dear.flow().start(&time);
+    dear.flow().settle(started, FIRST_COST);
+    dear.flow().charge(100 * FIRST_COST);
+    let mut turns = Turns::default();
+    for _ in 0..50 {
+        turns.push(&dear, "dear", &time);
+        turns.push(&cheap, "cheap", &time);
+    }
+    for _ in 0..50 {
+        let (_, who, started) = turns.pop(&time).expect("one waits");
+        assert_eq!(who, "cheap");
+        cheap.flow().settle(started, FIRST_COST);
+    }
+}
+
+proptest! {
+    #[test]
+    fn nothing_is_lost_and_nothing_stays(steps in proptest::collection::vec((0_usize..5, any::<bool>()), 1..300)) {
+        let time = VirtualTime::default();
+        let flows: Vec<Arc<PlaneMeter>> = (0..5).map(|_| Arc::default()).collect();
+        let mut turns = Turns::default();
+        let (mut pushed, mut taken) = (0_usize, 0_usize);
+        for (flow, pushes) in steps {
+            if pushes {
+                turns.push(&flows[flow], flow, &time);
+                pushed += 1;
+            } else if let Some((meter, flow, started)) = turns.pop(&time) {
+                prop_assert!(Arc::ptr_eq(&meter, &flows[flow]));
+                meter.flow().settle(started, 1000 * flow as u64);
+                taken += 1;
+            }
+            prop_assert_eq!(turns.len(), pushed - taken);
+        }
+        while let Some((meter, _, started)) = turns.pop(&time) {
+            meter.flow().settle(started, 1);
+            taken += 1;
+        }
+        prop_assert_eq!(pushed, taken);
+        prop_assert!(turns.waiting.is_empty() && turns.order.is_empty());
+    }
+
+    #[test]
+    fn two_planes_share_equally_whatever_their_requests_cost(
+        first in 1_000_u64..2_000_000, second in 1_000_u64..2_000_000,
+        depths in (1_usize..100, 1_usize..100), seats in 1_usize..8,
+    ) {
+        // A plane with fewer requests than seats cannot take half of them.
+        let depths = (depths.0.max(seats), depths.1.max(seats));
+        let mut planes = [greedy(first, depths.0), greedy(second, depths.1)];
+        compete(&mut planes, seats, 2_000_000_000);
+        let (a, b) = (planes[0].served, planes[1].served);
+        let slack = (a + b) / 20 + 2 * seats as u64 * first.max(second);
+        prop_assert!(a.abs_diff(b) <= slack, "{a} and {b}");
+    }
+}

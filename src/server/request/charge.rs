@@ -1,0 +1,145 @@
+//! What a request costs, charged to its plane when the request ends.
+//!
+//! The time of each poll of the request's future is added up. Work that others do for the request
+//! later, on tasks that serve many requests, is charged by bytes: the commit of a write, and the
+//! encryption and sending of an answer.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use bytes::Bytes;
+use futures_util::Stream;
+use polyplane_fairness::PlaneMeter;
+use polyplane_registry::StreamEnd;
+
+use crate::answer::body::SliceStream;
+use crate::request::turn::Pieces;
+use crate::server_state::ServerState;
+
+/// CPU time of the commit of one write beside its bytes, in nanoseconds, as measured on one core.
+const COMMIT_NANOS: u64 = 20_000;
+/// CPU time of the commit of one byte, in nanoseconds.
+const COMMIT_NANOS_PER_BYTE: u64 = 8;
+/// CPU time of sending one byte, in nanoseconds: encryption, frames and copies.
+const SEND_NANOS_PER_BYTE: u64 = 1;
+/// CPU time of one event of a watch beside its bytes, in nanoseconds.
+const EVENT_NANOS: u64 = 1_000;
+
+/// The cost of one request so far. Dropping it charges the plane; a request whose plane is not known,
+/// because nobody was proven, is charged to `unproven`.
+pub(crate) struct Charge<'a> {
+    nanos: AtomicU64,
+    /// The part of it that was spent in turns, which the plane's flow knows already.
+    nanos_in_turns: AtomicU64,
+    plane: OnceLock<Arc<PlaneMeter>>,
+    unproven: &'a PlaneMeter,
+}
+
+impl<'a> Charge<'a> {
+    pub(crate) fn new(unproven: &'a PlaneMeter) -> Self {
+        Self {
+            nanos: AtomicU64::new(0),
+            nanos_in_turns: AtomicU64::new(0),
+            plane: OnceLock::new(),
+            unproven,
+        }
+    }
+
+    /// Names the plane to charge. The first name stays: a request that is sent again, because the
+    /// plane has moved, is charged once.
+    pub(crate) fn to(&self, meter: &Arc<PlaneMeter>) {
+        self.plane.get_or_init(|| Arc::clone(meter));
+    }
+
+    /// Polls a part of the request and adds the time that it takes.
+    pub(crate) fn poll<F: Future>(
+        &self,
+        future: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let began = Instant::now();
+        let polled = future.poll(context);
+        self.add(nanos_since(began));
+        polled
+    }
+
+    /// Notes that a part of what is polled was spent in a turn.
+    pub(crate) fn in_turn(&self, nanos: u64) {
+        self.nanos_in_turns.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Adds the cost of the commit of a write with a body of this length.
+    pub(crate) fn commit(&self, bytes: usize) {
+        self.add(COMMIT_NANOS + COMMIT_NANOS_PER_BYTE * bytes as u64);
+    }
+
+    /// Adds the cost of sending an answer.
+    pub(crate) fn send(&self, bytes: u64) {
+        self.add(SEND_NANOS_PER_BYTE * bytes);
+    }
+
+    fn add(&self, nanos: u64) {
+        self.nanos.fetch_add(nanos, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        let meter = self.plane.get().map_or(self.unproven, |meter| &**meter);
+        let nanos = *self.nanos.get_mut();
+        meter.charge(nanos);
+        let in_turns = *self.nanos_in_turns.get_mut();
+        meter.flow().charge(nanos.saturating_sub(in_turns));
+    }
+}
+
+/// Charges a plane for events of its watches.
+pub(crate) fn charge_events(meter: &PlaneMeter, count: u64, bytes: usize) {
+    meter.charge(count * EVENT_NANOS + SEND_NANOS_PER_BYTE * bytes as u64);
+}
+
+/// Charges a plane for a long answer while it is written, which happens after the request's own
+/// future has ended, and lets the answer wait for the plane's turn before each piece.
+pub(crate) fn charged(
+    stream: SliceStream,
+    state: &Arc<ServerState>,
+    meter: &Arc<PlaneMeter>,
+) -> SliceStream {
+    Box::pin(ChargedStream {
+        stream,
+        pieces: Pieces::new(&state.gate, meter),
+        state: Arc::clone(state),
+    })
+}
+
+struct ChargedStream {
+    stream: SliceStream,
+    pieces: Pieces,
+    state: Arc<ServerState>,
+}
+
+impl Stream for ChargedStream {
+    type Item = Result<Bytes, StreamEnd>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let now = self.state.now();
+        let turn = ready!(self.pieces.poll_turn(context, now));
+        let began = Instant::now();
+        let polled = self.stream.as_mut().poll_next(context);
+        let bytes = match &polled {
+            Poll::Ready(Some(Ok(slice))) => slice.len(),
+            Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
+        };
+        let cost = nanos_since(began) + SEND_NANOS_PER_BYTE * bytes as u64;
+        self.pieces.meter().charge(cost);
+        turn.end(cost);
+        polled
+    }
+}
+
+pub(crate) fn nanos_since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,234 @@
+//! The limits that a plane has by itself, at its owner and at a replica that forwards to it.
+//!
+//! The owner enforces them. A replica that forwards remembers for at most a second that the owner has
+//! refused, so that a flood ends where it arrives. The root plane has no limits, because the objects
+//! that say the others' limits are in it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::{HeaderMap, StatusCode};
+use polyplane_apimachinery::status::ApiError;
+use polyplane_fairness::{CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit};
+use polyplane_registry::Verb;
+
+use crate::answer::respond::{Refusal, Reply, refuse};
+use crate::backend::PlaneRecord;
+use crate::operations::exposition::{Exposition, Kind};
+use crate::peer::headers::{LIMITED, Limited};
+use crate::pipeline::Pipeline;
+use crate::request::request_info::RequestInfo;
+use crate::request::route::PlaneReference;
+use crate::request::seats::{Seats, too_many};
+use crate::server_state::ServerState;
+
+/// A plane may have this many times as many requests in flight as there are free seats. A plane that
+/// is alone gets 8 of 9 seats, and of several greedy ones each gets the same, with
+/// an eighth of that left for the next.
+const TIMES_FREE: u64 = 8;
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// Counts the requests that were refused because their plane was at a limit of its own.
+#[derive(Debug, Default)]
+pub(crate) struct LimitRefusals {
+    requests: AtomicU64,
+    writes: AtomicU64,
+    watches: AtomicU64,
+    share: AtomicU64,
+}
+
+impl LimitRefusals {
+    fn count(&self, limit: Limit) {
+        let counter = match limit {
+            Limit::Requests { .. } => &self.requests,
+            Limit::Writes { .. } => &self.writes,
+            Limit::Watches { .. } => &self.watches,
+        };
+        ServerState::count(counter);
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let name = "polyplane_limited_requests_total";
+        let help =
+            "Requests refused because their control plane was at a limit of its own, by the limit.";
+        out.family(name, Kind::Counter, help);
+        for (limit, counter) in [
+            ("requests", &self.requests),
+            ("writes", &self.writes),
+            ("watches", &self.watches),
+            ("in_flight", &self.share),
+        ] {
+            out.sample(name, &[("limit", limit)], counter.load(Ordering::Relaxed));
+        }
+    }
+}
+
+impl Pipeline<'_> {
+    /// Counts a request at its plane's owner. Returns the reply to one that is beyond a rate of the
+    /// plane.
+    pub(crate) fn count_at_owner(
+        &self,
+        record: &dyn PlaneRecord,
+        plane: PlaneReference<'_>,
+    ) -> Option<Reply> {
+        let (meter, writes) = (record.meter(), self.writes());
+        if is_root(record, plane) {
+            meter.count(writes);
+            return None;
+        }
+        let limit = meter.admit(self.state.now(), writes).err()?;
+        self.state.metrics.limits.count(limit);
+        let mut reply = refuse(self.client, &error(record.name(), limit).into());
+        if !self.is_direct() {
+            let value = Limited::of(limit).to_value();
+            reply.headers_mut().insert(LIMITED, value);
+        }
+        Some(reply)
+    }
+
+    /// Counts a request that is forwarded.
+    ///
+    /// # Errors
+    /// Returns 429 if the owner has just refused a request of this kind.
+    pub(crate) fn count_forwarded(&self, record: &dyn PlaneRecord) -> Result<(), Refusal> {
+        let (meter, writes) = (record.meter(), self.writes());
+        meter
+            .remembered(self.state.now(), writes)
+            .map_err(|limit| {
+                self.state.metrics.limits.count(limit);
+                error(record.name(), limit)
+            })?;
+        meter.count(writes);
+        Ok(())
+    }
+
+    /// Remembers that the owner has refused a request because of the plane's limits.
+    pub(crate) fn remember_limit(
+        &self,
+        record: &dyn PlaneRecord,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) {
+        if status != StatusCode::TOO_MANY_REQUESTS {
+            return;
+        }
+        let Some(limited) = headers.get(LIMITED).and_then(Limited::parse) else {
+            return;
+        };
+        let now = self.state.now();
+        let wait_nanos = jittered(limited.wait_millis.saturating_mul(NANOS_PER_MILLI), now);
+        let meter = record.meter();
+        meter.remember_refusal(now, limited.writes_only, wait_nanos);
+    }
+
+    /// Counts a watch while it is open.
+    ///
+    /// # Errors
+    /// Returns 429 if the plane has as many open watches as it may have.
+    pub(crate) fn open_watch(&self, record: &dyn PlaneRecord) -> Result<CountedWatch, Refusal> {
+        record.meter().open_watch().map_err(|limit| {
+            self.state.metrics.limits.count(limit);
+            error(record.name(), limit).into()
+        })
+    }
+
+    /// Counts a request of a plane among those of `seats`, in which it has taken its place.
+    ///
+    /// # Errors
+    /// Returns 429 if the plane has so many requests in flight that others would find no seat.
+    pub(crate) fn share_of(
+        &self,
+        meter: &Arc<PlaneMeter>,
+        seats: &Seats,
+    ) -> Result<InFlight, Refusal> {
+        // The request's own seat counts as free.
+        meter.enter(seats.free() + 1, TIMES_FREE).ok_or_else(|| {
+            ServerState::count(&self.state.metrics.limits.share);
+            ServerState::count(&self.state.metrics.rejected);
+            too_many().into()
+        })
+    }
+
+    /// Returns whether the request changes something, as far as its head tells.
+    pub(crate) fn writes(&self) -> bool {
+        match self.info {
+            RequestInfo::Path(_) => false,
+            RequestInfo::Resource(info) => match info.verb {
+                Some(Verb::Get | Verb::List | Verb::Watch | Verb::Connect) | None => false,
+                Some(
+                    Verb::Create
+                    | Verb::Update
+                    | Verb::Patch
+                    | Verb::Delete
+                    | Verb::DeleteCollection,
+                ) => true,
+            },
+        }
+    }
+}
+
+fn is_root(record: &dyn PlaneRecord, plane: PlaneReference<'_>) -> bool {
+    plane == PlaneReference::Root || record.id() == polyplane_ownership::ROOT
+}
+
+/// Returns the answer to a request that is beyond a limit of its plane.
+fn error(plane: &str, limit: Limit) -> ApiError {
+    let rate = |what: &str, field: &str, per_second: Option<u64>| match per_second {
+        Some(per_second) => format!(
+            "control plane {plane:?} is at its limit of {per_second} {what} a second (spec.limits.{field}), please \
+             try again later"
+        ),
+        None => format!(
+            "control plane {plane:?} is at its limit of {what} a second (spec.limits.{field}), please try again later"
+        ),
+    };
+    let (message, wait_nanos) = match limit {
+        Limit::Requests {
+            per_second,
+            wait_nanos,
+        } => (
+            rate("requests", "requestsPerSecond", per_second),
+            wait_nanos,
+        ),
+        Limit::Writes {
+            per_second,
+            wait_nanos,
+        } => (
+            rate("changing requests", "writesPerSecond", per_second),
+            wait_nanos,
+        ),
+        Limit::Watches { watches } => (
+            format!(
+                "control plane {plane:?} is at its limit of {watches} open watches (spec.limits.watches), please \
+                 try again later"
+            ),
+            NANOS_PER_SECOND,
+        ),
+    };
+    let seconds = wait_nanos.div_ceil(NANOS_PER_SECOND).max(1);
+    ApiError::too_many_requests(&message, u32::try_from(seconds).unwrap_or(u32::MAX))
+}
+
+/// Shortens a wait by up to a quarter, so that the replicas that have heard of one refusal do not
+/// all send again in the same moment.
+fn jittered(wait_nanos: u64, now: Moment) -> u64 {
+    let part = now.0 % 256;
+    wait_nanos - wait_nanos / 4 * part / 256
+}
+
+impl Limited {
+    /// Returns what a peer is told of a limit.
+    fn of(limit: Limit) -> Self {
+        let (writes_only, wait_nanos) = match limit {
+            Limit::Requests { wait_nanos, .. } => (false, wait_nanos),
+            Limit::Writes { wait_nanos, .. } => (true, wait_nanos),
+            // Another watch may end at any moment, so there is nothing to remember.
+            Limit::Watches { .. } => (false, 0),
+        };
+        Self {
+            writes_only,
+            wait_millis: wait_nanos.div_ceil(NANOS_PER_MILLI),
+        }
+    }
+}

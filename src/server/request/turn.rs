@@ -1,0 +1,416 @@
+//! Planes take turns at a busy replica, so that each gets a fair share of its CPU time.
+//!
+//! A request is carried out in one burst of work, from the call of the registry until it waits for
+//! something or is answered; a long answer is written in one burst for each piece. Before a burst, a
+//! request takes its turn. As long as one plane alone uses the replica, or there is time to spare, a
+//! turn costs a few atomic operations. When the bursts of several planes have taken [`ROUND_NANOS`] of
+//! each worker thread, the gate closes: requests then queue, and go on in the order of [`Turns`], a
+//! round's worth at a time. Before each round the runtime polls the tasks that are ready, so that what
+//! has arrived by then is in the queue when it is decided who goes next. A request thus waits for
+//! little more than a round of others that arrived before it, and not for all of them. The next round
+//! begins when a worker thread would have nothing to do.
+//!
+//! Invariant: if the gate is closed, a task is about to begin the next round, or at least as many
+//! requests as there are worker threads have their turn, and will end it.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use polyplane_fairness::{Moment, PlaneMeter, Started, Turns, VirtualTime};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+use crate::operations::exposition::{Exposition, Kind};
+use crate::request::charge::{Charge, nanos_since};
+
+/// CPU time of one round on one worker thread, in nanoseconds. A shorter one would spend more of the
+/// time on turns; for as long as a round a request may wait for others that came before it.
+const ROUND_NANOS: u64 = 500_000;
+/// Requests of one round for each worker thread, at most, so that a round of cheap requests is not
+/// much longer than expected.
+const ROUND_REQUESTS: usize = 32;
+/// How long the replica counts as shared after two planes have used it in turn, in nanoseconds.
+/// Shorter, and a plane that asks once in a while would find a queue of others each time.
+const SHARED_NANOS: u64 = 1_000_000_000;
+
+/// Gives planes their turns.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// The number of worker threads.
+    workers: usize,
+    time: VirtualTime,
+    /// The plane that has asked last, as the address of its meter.
+    last: AtomicUsize,
+    /// The time until which the replica counts as shared.
+    shared_until: AtomicU64,
+    /// CPU time of bursts since the last round.
+    spent: AtomicU64,
+    closed: AtomicBool,
+    /// True while a task is about to begin the next round.
+    is_beginning: AtomicBool,
+    /// Requests that a round has given their turns and that have not ended them. Pieces of answers are not
+    /// counted: a connection whose client does not read may leave one alone for long.
+    outstanding: AtomicUsize,
+    queue: Mutex<Turns<Waiting>>,
+    /// Bursts that had to wait for their turn.
+    waited: AtomicU64,
+}
+
+/// A burst that waits for its turn.
+#[derive(Debug)]
+struct Waiting {
+    sender: oneshot::Sender<Turn>,
+    kind: Work,
+}
+
+/// What is done in a burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    /// A request, whose task goes on as soon as it has its turn.
+    Request,
+    /// A piece of an answer, which is written when the connection asks for it.
+    Piece,
+}
+
+/// The right to one burst of work.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    gate: Arc<Gate>,
+    meter: Arc<PlaneMeter>,
+    /// `None` once the burst has ended.
+    started: Option<Started>,
+    /// True if the next round waits for this turn to end.
+    is_awaited: bool,
+    /// The time at which the gate was asked, or the round began.
+    at: Moment,
+}
+
+/// The answer of the gate.
+pub(crate) enum Asked {
+    /// Go on.
+    Now(Turn),
+    /// Wait for this.
+    Later(oneshot::Receiver<Turn>),
+}
+
+impl Turn {
+    /// Ends the burst, which took `cost` nanoseconds.
+    pub(crate) fn end(mut self, cost: u64) {
+        self.settle(cost);
+    }
+
+    fn settle(&mut self, cost: u64) {
+        if let Some(started) = self.started.take() {
+            self.meter.flow().settle(started, cost);
+            self.gate.ended(cost, self.is_awaited, self.at);
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.settle(0);
+    }
+}
+
+/// Carries out `work` in a turn, which ends when the work first waits.
+pub(crate) async fn burst<F: Future + Unpin>(
+    turn: Turn,
+    charge: &Charge<'_>,
+    work: F,
+) -> F::Output {
+    let (mut turn, mut work) = (Some(turn), pin!(work));
+    poll_fn(|context| {
+        let began = Instant::now();
+        let polled = work.as_mut().poll(context);
+        if let Some(turn) = turn.take() {
+            let nanos = nanos_since(began);
+            charge.in_turn(nanos);
+            turn.end(nanos);
+        }
+        polled
+    })
+    .await
+}
+
+/// Asks for a turn for each piece of a long answer.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    gate: Arc<Gate>,
+    meter: Arc<PlaneMeter>,
+    waiting: Option<oneshot::Receiver<Turn>>,
+}
+
+impl Pieces {
+    pub(crate) fn new(gate: &Arc<Gate>, meter: &Arc<PlaneMeter>) -> Self {
+        Self {
+            gate: Arc::clone(gate),
+            meter: Arc::clone(meter),
+            waiting: None,
+        }
+    }
+
+    pub(crate) fn meter(&self) -> &PlaneMeter {
+        &self.meter
+    }
+
+    /// Waits for the turn of the next piece.
+    pub(crate) fn poll_turn(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Turn> {
+        let waiting = match &mut self.waiting {
+            Some(waiting) => waiting,
+            None => match self.gate.ask(&self.meter, Work::Piece, now) {
+                Asked::Now(turn) => return Poll::Ready(turn),
+                Asked::Later(waiting) => self.waiting.insert(waiting),
+            },
+        };
+        let turn = ready!(Pin::new(waiting).poll(context));
+        self.waiting = None;
+        Poll::Ready(turn.unwrap_or_else(|_| self.gate.begin(&self.meter, now)))
+    }
+}
+
+impl Gate {
+    /// Creates an open gate for a runtime with this many worker threads.
+    pub(crate) fn new(workers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            workers: workers.max(1),
+            time: VirtualTime::default(),
+            last: AtomicUsize::new(0),
+            shared_until: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            is_beginning: AtomicBool::new(false),
+            outstanding: AtomicUsize::new(0),
+            queue: Mutex::default(),
+            waited: AtomicU64::new(0),
+        })
+    }
+
+    /// Waits for the turn of a plane.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the turn to the next one.
+    pub(crate) async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>, now: Moment) -> Turn {
+        match self.ask(meter, Work::Request, now) {
+            Asked::Now(turn) => turn,
+            Asked::Later(waiting) => waiting.await.unwrap_or_else(|_| self.begin(meter, now)),
+        }
+    }
+
+    /// Returns the turn of a plane, or a place in the queue for it.
+    fn ask(self: &Arc<Self>, meter: &Arc<PlaneMeter>, kind: Work, now: Moment) -> Asked {
+        self.note(meter, now);
+        if !self.closed.load(Ordering::Relaxed) {
+            return Asked::Now(self.begin(meter, now));
+        }
+        let mut queue = self.queue.lock();
+        // Again under the lock, under which the gate opens: or the request would wait in a queue that
+        // nobody empties.
+        if !self.closed.load(Ordering::Relaxed) {
+            drop(queue);
+            return Asked::Now(self.begin(meter, now));
+        }
+        let (sender, waiting) = oneshot::channel();
+        queue.push(meter, Waiting { sender, kind }, &self.time);
+        self.waited.fetch_add(1, Ordering::Relaxed);
+        Asked::Later(waiting)
+    }
+
+    fn begin(self: &Arc<Self>, meter: &Arc<PlaneMeter>, now: Moment) -> Turn {
+        Turn {
+            gate: Arc::clone(self),
+            meter: Arc::clone(meter),
+            started: Some(meter.flow().start(&self.time)),
+            is_awaited: false,
+            at: now,
+        }
+    }
+
+    /// Notes that a plane uses the replica.
+    fn note(&self, meter: &Arc<PlaneMeter>, now: Moment) {
+        let own = Arc::as_ptr(meter).addr();
+        let last = self.last.load(Ordering::Relaxed);
+        if last == own {
+            return;
+        }
+        self.last.store(own, Ordering::Relaxed);
+        if last != 0 {
+            let until = now.plus(SHARED_NANOS);
+            self.shared_until.store(until.0, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a burst that has ended.
+    fn ended(self: &Arc<Self>, cost: u64, is_awaited: bool, at: Moment) {
+        if is_awaited {
+            if self.outstanding.fetch_sub(1, Ordering::AcqRel) <= self.workers {
+                self.begin_round(at);
+            }
+            return;
+        }
+        let spent = self.spent.fetch_add(cost, Ordering::Relaxed) + cost;
+        if spent < self.round_nanos() {
+            return;
+        }
+        if self.shared_until.load(Ordering::Relaxed) < at.0 {
+            // One plane alone: nobody waits for it.
+            self.spent.store(0, Ordering::Relaxed);
+        } else if !self.closed.swap(true, Ordering::Relaxed) {
+            self.begin_round(at);
+        }
+    }
+
+    fn round_nanos(&self) -> u64 {
+        ROUND_NANOS * self.workers as u64
+    }
+
+    /// Begins the next round, once the runtime has polled the tasks that are ready now.
+    fn begin_round(self: &Arc<Self>, at: Moment) {
+        if self.is_beginning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let gate = Arc::clone(self);
+        // Without a runtime the server has ended, and nobody waits.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn(async move {
+                tokio::task::yield_now().await;
+                gate.next_round(at);
+            });
+        }
+    }
+
+    /// Gives the next turns, or opens the gate if nobody waits.
+    fn next_round(self: &Arc<Self>, at: Moment) {
+        let mut round = Vec::new();
+        {
+            let mut queue = self.queue.lock();
+            // First, so that whoever ends a turn from now on begins another round.
+            self.is_beginning.store(false, Ordering::Release);
+            self.spent.store(0, Ordering::Relaxed);
+            if queue.is_empty() {
+                self.closed.store(false, Ordering::Relaxed);
+                return;
+            }
+            let running = self.outstanding.load(Ordering::Acquire);
+            let (mut expected, requests_max) = (0, ROUND_REQUESTS * self.workers);
+            while (expected < self.round_nanos() || running + round.len() < self.workers)
+                && round.len() < requests_max
+            {
+                let Some((meter, waiting, started)) = queue.pop(&self.time) else {
+                    break;
+                };
+                expected += started.expected();
+                let turn = Turn {
+                    gate: Arc::clone(self),
+                    meter,
+                    started: Some(started),
+                    is_awaited: waiting.kind == Work::Request,
+                    at,
+                };
+                round.push((waiting.sender, turn));
+            }
+        }
+        let awaited = round.iter().filter(|(_, turn)| turn.is_awaited).count();
+        // Before any turn is given, because the last ones to end begin the next round.
+        let running = self.outstanding.fetch_add(awaited, Ordering::AcqRel) + awaited;
+        for (sender, turn) in round {
+            // If the request is gone, its turn comes back and ends here.
+            drop(sender.send(turn));
+        }
+        if running < self.workers {
+            self.begin_round(at);
+        }
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let name = "polyplane_requests_queued";
+        let help =
+            "Requests and pieces of long answers that wait for the turn of their control plane.";
+        out.family(name, Kind::Gauge, help);
+        out.sample(name, &[], self.queue.lock().len());
+        let name = "polyplane_requests_queued_total";
+        let help = "Requests and pieces of long answers that had to wait for a turn.";
+        out.family(name, Kind::Counter, help);
+        out.sample(name, &[], self.waited.load(Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets tasks of the planes go through the gate, all ready at once, and returns the order in which
+    /// they had their turns. Costs are what the tasks say, so that the test needs no time.
+    async fn order(gate: &Arc<Gate>, tasks: &[(&Arc<PlaneMeter>, u64)]) -> Vec<usize> {
+        let order: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let tasks: Vec<_> = tasks
+            .iter()
+            .enumerate()
+            .map(|(at, (meter, cost))| {
+                let (gate, meter, cost) = (Arc::clone(gate), Arc::clone(meter), *cost);
+                let order = Arc::clone(&order);
+                tokio::spawn(async move {
+                    let turn = gate.enter(&meter, Moment(1)).await;
+                    order.lock().push(at);
+                    turn.end(cost);
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        order.lock().clone()
+    }
+
+    #[tokio::test]
+    async fn whoever_comes_last_waits_for_a_round_and_not_for_the_flood() {
+        let gate = Gate::new(1);
+        let (flood, modest) = (Arc::default(), Arc::default());
+        let mut tasks = vec![(&modest, 30_000)];
+        tasks.extend(std::iter::repeat_n((&flood, 400_000), 500));
+        tasks.push((&modest, 30_000));
+        let order = order(&gate, &tasks).await;
+        let place = order.iter().position(|at| *at == 501).expect("it ran");
+        assert!(place < 50, "{place}");
+        assert_eq!(order.len(), 502);
+        assert!(gate.queue.lock().is_empty());
+        // The task that finds that nobody waits opens the gate.
+        while gate.closed.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn one_plane_alone_never_waits() {
+        let gate = Gate::new(1);
+        let alone = Arc::default();
+        let tasks = vec![(&alone, 400_000); 500];
+        let order = order(&gate, &tasks).await;
+        assert!(order.is_sorted());
+        assert_eq!(gate.waited.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_goes_away_leaves_its_turn() {
+        let gate = Gate::new(1);
+        let (a, b): (Arc<PlaneMeter>, Arc<PlaneMeter>) = (Arc::default(), Arc::default());
+        gate.enter(&b, Moment(1)).await.end(1);
+        gate.enter(&a, Moment(1)).await.end(ROUND_NANOS);
+        // The gate is closed now, until this task waits.
+        let (Asked::Later(gone), Asked::Later(stays)) = (
+            gate.ask(&a, Work::Request, Moment(1)),
+            gate.ask(&b, Work::Request, Moment(1)),
+        ) else {
+            panic!("the gate is open");
+        };
+        drop(gone);
+        stays.await.expect("its turn").end(1);
+        assert_eq!(order(&gate, &[(&a, 1), (&b, 1)]).await.len(), 2);
+        assert!(gate.queue.lock().is_empty());
+    }
+}
