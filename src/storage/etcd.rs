@@ -6,6 +6,7 @@
 //! * `calls`: commits, reads and leases. `feed`: watches that reconnect by themselves, and histories.
 //! * `clients` and `credentials`: connections, and the credentials they use.
 //! * `version`: which etcd versions are refused. `space`: the quota.
+//! * `server`: the other side, an etcd over another store, for tests of whom one process is enough.
 //!
 //! # Guarantees
 //! * A commit is one transaction and is proposed once. Its outcome is final when etcd replies that
@@ -29,6 +30,7 @@ mod credentials;
 mod feed;
 mod members;
 mod reply;
+pub mod server;
 mod space;
 mod version;
 mod wire;

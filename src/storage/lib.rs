@@ -6,6 +6,7 @@
 //! * [`SledStore`] is the embedded default: one folder, one process, power-safe.
 //! * [`FjallStore`] is another embedded one, which writes less.
 //! * [`EtcdStore`] is shared by replicas: an etcd cluster.
+//! * [`EtcdServer`] is the other side: it serves any store to clients of etcd.
 //! * [`FaultyStore`] wraps any of them and misbehaves on request.
 //! * `conformance` is the one suite that every engine passes (feature `testing`).
 //!
@@ -26,6 +27,7 @@ mod store;
 mod txn;
 mod watch;
 
+pub use self::etcd::server::{ETCD_VERSION, EtcdServer};
 pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
 pub use self::fjall::{FjallOptions, FjallStore};
 pub use self::sled::{SledOptions, SledStore};

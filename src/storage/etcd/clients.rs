@@ -11,6 +11,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 use super::EtcdOptions;
 use super::credentials::Credentials;
 use super::reply::{Fault, describe, fault, is_untrusted};
+use super::server::OWN_AGENT;
 use crate::error::OpenError;
 
 /// The longest time that a member may take to answer a status request.
@@ -113,6 +114,8 @@ impl EndpointUrl {
             return Err(wrong("it needs a host and a port".to_owned()));
         }
         let mut endpoint = Endpoint::from_shared(format!("{scheme}://{rest}"))
+            .map_err(|error| wrong(error.to_string()))?
+            .user_agent(OWN_AGENT)
             .map_err(|error| wrong(error.to_string()))?
             .connect_timeout(PROBE_TIMEOUT)
             .tcp_nodelay(true)

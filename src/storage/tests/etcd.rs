@@ -8,6 +8,8 @@ mod compaction;
 mod proxy;
 #[path = "etcd/rotation.rs"]
 mod rotation;
+#[path = "etcd/served.rs"]
+mod served;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
