@@ -152,6 +152,19 @@ pub struct Anonymous {
 const PUBLIC_PATHS: &[&str] = &["/healthz", "/livez", "/readyz", "/version", "/version/"];
 
 impl Anonymous {
+    /// Admits no anonymous request.
+    pub fn nowhere() -> Self {
+        Self {
+            paths: &[],
+            ..Self::public_paths()
+        }
+    }
+
+    /// Returns whether the path is one on which anonymous requests are admitted.
+    pub fn may_see(&self, path: &str) -> bool {
+        self.paths.contains(&path)
+    }
+
     /// Admits anonymous requests for health and version, and for nothing else.
     pub fn public_paths() -> Self {
         Self {
@@ -166,7 +179,7 @@ impl Authenticator for Anonymous {
         let offered = credentials.bearer.is_some() || credentials.chain.is_some();
         Verdict::now(if offered {
             Authentication::NoOpinion
-        } else if self.paths.contains(&credentials.path) {
+        } else if self.may_see(credentials.path) {
             Authentication::User(Arc::clone(&self.user))
         } else {
             Authentication::Denied(Denied::Nothing)

@@ -1,5 +1,5 @@
-//! JSON Web Signatures in compact form (RFC 7515), as service account tokens use them: ES256, and
-//! RS256 for verification only.
+//! JSON Web Signatures in compact form (RFC 7515), as service account tokens use them: ES256 and
+//! RS256.
 //!
 //! This module owns the form, the algorithms and the keys. It must not know claims.
 //!
@@ -11,7 +11,8 @@ use std::ops::RangeInclusive;
 use aws_lc_rs::digest::{self, SHA256};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED, EcdsaKeyPair, ParsedPublicKey, RSA_PKCS1_2048_8192_SHA256,
+    ECDSA_P256_SHA256_FIXED, EcdsaKeyPair, KeyPair as _, ParsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_SHA256, RsaKeyPair,
 };
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -300,10 +301,15 @@ fn der_integer(bytes: &[u8]) -> Vec<u8> {
     der(2, &[sign, digits].concat())
 }
 
-/// A private key for ES256 with its public key.
+/// A private key with its public key.
 pub struct SigningKey {
-    pair: EcdsaKeyPair,
+    pair: PrivateKey,
     public: VerifyingKey,
+}
+
+enum PrivateKey {
+    Es256(EcdsaKeyPair),
+    Rs256(Box<RsaKeyPair>),
 }
 
 /// The system's source of random numbers failed.
@@ -318,6 +324,20 @@ impl SigningKey {
     /// Returns an error if `point` is not on the curve.
     pub fn new(pair: EcdsaKeyPair, point: &[u8]) -> Result<Self, KeyRejected> {
         let public = VerifyingKey::es256(point)?;
+        let pair = PrivateKey::Es256(pair);
+        Ok(Self { pair, public })
+    }
+
+    /// Creates a key for RS256.
+    ///
+    /// # Errors
+    /// Returns an error if the modulus has fewer than 2048 bits or more than 8192.
+    pub fn rs256(pair: RsaKeyPair) -> Result<Self, KeyRejected> {
+        let key = pair.public_key();
+        let modulus = key.modulus().big_endian_without_leading_zero();
+        let exponent = key.exponent().big_endian_without_leading_zero();
+        let public = VerifyingKey::rs256(modulus, exponent)?;
+        let pair = PrivateKey::Rs256(Box::new(pair));
         Ok(Self { pair, public })
     }
 
@@ -326,19 +346,35 @@ impl SigningKey {
         &self.public
     }
 
+    /// Returns the public key, and forgets the private one.
+    pub fn into_public(self) -> VerifyingKey {
+        self.public
+    }
+
     /// Signs a payload, and returns the token.
     ///
     /// # Errors
     /// Returns an error if the system gives no random numbers.
     pub fn sign(&self, payload: &[u8]) -> Result<String, SigningError> {
         let mut header = Value::object();
-        header.set(&["alg"], Algorithm::Es256.name());
+        header.set(&["alg"], self.public.algorithm().name());
         header.set(&["kid"], self.public.id());
         let mut token = BASE64_URL_SAFE_NO_PAD.encode(json::to_vec(&header));
         token.push('.');
         BASE64_URL_SAFE_NO_PAD.encode_string(payload, &mut token);
-        let signature = self.pair.sign(&SystemRandom::new(), token.as_bytes());
-        let signature = signature.map_err(|_| SigningError)?;
+        let (random, signed) = (SystemRandom::new(), token.as_bytes());
+        let signature = match &self.pair {
+            PrivateKey::Es256(pair) => {
+                let signature = pair.sign(&random, signed);
+                signature.map_err(|_| SigningError)?.as_ref().to_vec()
+            }
+            PrivateKey::Rs256(pair) => {
+                let mut signature = vec![0; pair.public_modulus_len()];
+                let made = pair.sign(&RSA_PKCS1_SHA256, &random, signed, &mut signature);
+                made.map_err(|_| SigningError)?;
+                signature
+            }
+        };
         token.push('.');
         BASE64_URL_SAFE_NO_PAD.encode_string(signature, &mut token);
         Ok(token)

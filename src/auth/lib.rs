@@ -10,12 +10,15 @@
 
 pub mod authenticator;
 pub mod authorizer;
+pub mod front_proxy;
 pub mod jws;
+pub mod key_files;
 pub mod keys;
 pub mod plane_access;
 pub mod rbac;
 pub mod service_account;
 pub mod token;
+pub mod token_file;
 pub mod user;
 mod verdict;
 pub mod x509;
@@ -31,6 +34,7 @@ pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,
     METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
 };
+pub use front_proxy::{FrontProxy, FrontProxyHeaders};
 pub use keys::{
     CheckValue, DerivedKey, KeyGeneration, P256Key, Purpose, RootSecret, SECRET_BYTES, SecretEpoch,
 };

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest;
 use polyplane_apimachinery::Str;
-use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::{DistinguishedName, RootCertStore};
 use rustls_pki_types::{CertificateDer, UnixTime};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::oid_registry::{Oid, asn1_rs::oid};
@@ -96,6 +96,7 @@ pub trait ChainJudge: Send + Sync {
 }
 
 /// The CA that signs the client certificates of the root plane's users.
+#[derive(Clone)]
 pub struct ClientCa {
     verifier: Arc<dyn ClientCertVerifier>,
     fingerprint: [u8; 32],
@@ -125,6 +126,11 @@ impl ClientCa {
             verifier,
             fingerprint,
         })
+    }
+
+    /// Returns the names of the roots, which a server may tell clients.
+    pub fn names(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
     }
 
     fn verify(&self, chain: &ClientChain, now: SystemTime) -> Result<Arc<UserInfo>, Denied> {

@@ -209,6 +209,28 @@ impl Pki {
         })
     }
 
+    /// Creates a CA and a token for this process alone, of which nothing is written. The server shows
+    /// the certificate and key in the files `serving` if they are given, and reads them again when they
+    /// change.
+    ///
+    /// # Errors
+    /// Returns an error if the system gives no random bytes.
+    pub fn in_memory(serving: Option<(PathBuf, PathBuf)>) -> Result<Self, PkiError> {
+        let (root_pem, key_pem) = new_ca("polyplane-ca")?;
+        let key = KeyPair::from_pem(&key_pem).map_err(PkiError::Issue)?;
+        let damaged = |_| PkiError::Issue(rcgen::Error::CouldNotParseCertificate);
+        Ok(Self {
+            ca: Authority {
+                issuer: Issuer::from_ca_cert_pem(&root_pem, key).map_err(PkiError::Issue)?,
+                root: CertificateDer::from_pem_slice(root_pem.as_bytes()).map_err(damaged)?,
+                root_pem,
+            },
+            admin_token: new_token().ok_or(PkiError::Issue(rcgen::Error::RingUnspecified))?,
+            root_secret: None,
+            serving: serving.map(|(certificate, key)| PairFiles::given(certificate, key)),
+        })
+    }
+
     /// Returns the CA certificate.
     pub fn root(&self) -> &CertificateDer<'static> {
         &self.ca.root
@@ -372,6 +394,16 @@ fn leaf(name: &str, usages: &[ExtendedKeyUsagePurpose]) -> CertificateParams {
 }
 
 fn create_ca(folder: &Path, stem: &str, name: &str) -> Result<(), PkiError> {
+    let (certificate_pem, key_pem) = new_ca(name)?;
+    let path = |ending: &str| folder.join(format!("{stem}.{ending}"));
+    write_private_together([
+        (&path("key"), key_pem.as_bytes()),
+        (&path("crt"), certificate_pem.as_bytes()),
+    ])
+}
+
+/// Makes a CA called `name`, and returns its certificate and its key as PEM text.
+fn new_ca(name: &str) -> Result<(String, String), PkiError> {
     let mut params = base_params(name, CA_LIFETIME);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
@@ -381,12 +413,14 @@ fn create_ca(folder: &Path, stem: &str, name: &str) -> Result<(), PkiError> {
     ];
     let key = new_key()?;
     let certificate = params.self_signed(&key).map_err(PkiError::Issue)?;
-    let (certificate_pem, key_pem) = (certificate.pem(), key.serialize_pem());
-    let path = |ending: &str| folder.join(format!("{stem}.{ending}"));
-    write_private_together([
-        (&path("key"), key_pem.as_bytes()),
-        (&path("crt"), certificate_pem.as_bytes()),
-    ])
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+/// Returns a random token; `None` if the system gives no random bytes.
+fn new_token() -> Option<String> {
+    let mut secret = [0_u8; 32];
+    aws_lc_rs::rand::fill(&mut secret).ok()?;
+    Some(URL_SAFE_NO_PAD.encode(secret))
 }
 
 fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
@@ -400,12 +434,10 @@ fn load_or_create_token(path: &Path) -> Result<String, PkiError> {
         }
         return Ok(token.to_owned());
     }
-    let mut secret = [0_u8; 32];
-    aws_lc_rs::rand::fill(&mut secret).map_err(|_| PkiError::Write {
+    let token = new_token().ok_or_else(|| PkiError::Write {
         path: path.to_owned(),
         source: io::Error::other("the system gives no random bytes"),
     })?;
-    let token = URL_SAFE_NO_PAD.encode(secret);
     write_private(path, token.as_bytes())?;
     Ok(token)
 }

@@ -50,6 +50,11 @@ impl PairFiles {
         }
     }
 
+    /// Returns the pair of these files, which are not looked at yet.
+    pub(crate) fn given(certificate: PathBuf, key: PathBuf) -> Self {
+        Self { certificate, key }
+    }
+
     /// Returns the files to check for changes.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         vec![self.certificate.clone(), self.key.clone()]

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod audit;
+pub mod envtest;
 pub mod limits;
 pub mod memory;
 pub mod store_command;
@@ -10,6 +11,7 @@ pub mod usage;
 
 use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
+use crate::cli::envtest::EnvtestCommand;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
 use crate::cli::usage::{SpecLimitOptions, TopOptions};
@@ -36,6 +38,8 @@ pub enum Command {
     Drain(DrainOptions),
     /// Creates the keys and certificates of a ring in a folder, and prints where they are.
     Certs(CertsOptions),
+    /// Prepares the programs that test harnesses start: kube-apiserver, etcd and kubectl.
+    Envtest(EnvtestCommand),
     /// Works on stores that no server uses: copies one into another.
     Store(StoreCommand),
     /// Manages control planes of a running server, like `kubectl plane`.

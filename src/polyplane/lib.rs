@@ -1,5 +1,5 @@
 //! The program behind the `polyplane` binary: a server on an embedded store, a replica of a ring on
-//! a shared one, and the kubectl plugin.
+//! a shared one, the kubectl plugin, and the programs that test harnesses start.
 //!
 //! It is a library so that a test can build a binary of another release from it: the difference
 //! between two releases for stores and planes is a [`Release`], which [`run`] gets as an argument.
@@ -12,6 +12,7 @@
 
 mod cli;
 mod drain;
+mod envtest;
 mod plugin;
 mod process;
 mod replica;
@@ -19,6 +20,7 @@ mod serve;
 mod store;
 mod up;
 
+use crate::cli::envtest::EnvtestAction;
 use crate::cli::store_command::StoreAction;
 use clap::{CommandFactory, Parser};
 use std::io::Write;
@@ -37,6 +39,10 @@ pub fn command() -> clap::Command {
 /// Parses the command line and runs the command, as the binary of a release.
 #[must_use]
 pub fn run(release: Arc<Release>) -> ExitCode {
+    let called_as = std::env::args_os().next();
+    if let Some(program) = envtest::path::called_as(called_as.as_deref()) {
+        return envtest::run(program);
+    }
     let called_as_plugin = std::env::args_os().next().is_some_and(|name| {
         std::path::Path::new(&name)
             .file_stem()
@@ -50,6 +56,9 @@ pub fn run(release: Arc<Release>) -> ExitCode {
             cli::Command::Serve(options) => serve::run(*options, release),
             cli::Command::Drain(options) => drain::run(options),
             cli::Command::Certs(options) => serve::certs(&options),
+            cli::Command::Envtest(command) => match command.action {
+                EnvtestAction::Path { dir } => envtest::path::run(dir),
+            },
             cli::Command::Store(command) => match command.action {
                 StoreAction::Copy(options) => store::copy::run(*options, release),
             },

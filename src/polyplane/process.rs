@@ -16,6 +16,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 /// Returns the command's error, or an error if `level` is not a log filter, if the system refuses a
 /// thread or runtime, or if another TLS provider is installed.
 pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    start_log(level)?;
+    warm_up()?;
+    install_tls()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(work);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// Starts the process log, on standard error.
+///
+/// # Errors
+/// Returns an error if `level` is not a log filter.
+pub fn start_log(level: &str) -> anyhow::Result<()> {
     let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
         Ok(filter) => filter,
         Err(error) => bail!(
@@ -29,14 +45,7 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
         .with_ansi(std::io::stderr().is_terminal())
         .log_internal_errors(false)
         .init();
-    warm_up()?;
-    install_tls()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
-    let result = runtime.block_on(work);
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    result
+    Ok(())
 }
 
 /// Computes two values on separate threads that take tens of milliseconds once per process and are

@@ -9,6 +9,7 @@ pub mod credentials;
 pub mod fences;
 pub mod follow_access;
 pub mod metrics;
+pub mod plain_root;
 pub mod plane_directory;
 pub mod plane_info;
 pub mod plane_tokens;
@@ -21,6 +22,7 @@ use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
 use crate::replica::follow_access::FollowAccess;
+use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_info::DirectoryInfo;
 use crate::replica::plane_tokens::{AcceptedKeys, PlaneTokens};
@@ -33,6 +35,7 @@ use polyplane_auth::{Purpose, RootSecret};
 use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, Release, params};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
+use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_controllers::{Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
@@ -96,6 +99,8 @@ pub struct ReplicaParts {
     pub wait: Option<Arc<StoreWait>>,
     /// The memory budget of this replica. Replicas in one process have one each.
     pub memory: Arc<Memory>,
+    /// Set if the root plane is that of a plain kube-apiserver.
+    pub plain: Option<Arc<PlainRoot>>,
 }
 
 /// The context of every error that occurs while joining.
@@ -129,15 +134,15 @@ impl Replica {
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
         let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
-        let registry = registry.admitting(polyplane_admission::built_in());
+        let registry = registry.admitting(match &setup.plain {
+            Some(plain) => plain.admission.clone(),
+            None => polyplane_admission::built_in(),
+        });
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
         let issuer = CredentialIssuer::new(Arc::clone(&secret));
         let registry = registry.with_credentials(Arc::new(issuer));
         let tokens = plane_tokens(&secret, &setup.endpoint, &directory);
-        let registry = match &tokens {
-            Some(tokens) => registry.with_tokens(Arc::clone(tokens) as _),
-            None => registry,
-        };
+        let registry = plain_root::with_issuers(registry, setup.plain.as_ref(), tokens.as_ref());
         let registry = Arc::new(registry);
         reconcilers.attach(
             Arc::clone(&registry),
@@ -146,7 +151,7 @@ impl Replica {
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
-        let access = access.with_tokens(tokens);
+        let access = access.with_users(setup.plain.as_ref(), tokens);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
@@ -439,7 +444,10 @@ async fn build_directory(
     let ring = Ring::newcomer(Arc::clone(&setup.store), replica, peers);
     let ring = ring.await.context(CANNOT_JOIN)?;
     let options = PlanesOptions {
-        derived_params: Some(plane_cas(secret, ca, &rows_known)),
+        derived_params: Some(match &setup.plain {
+            Some(plain) => plain.derived_params(),
+            None => plane_cas(secret, ca, &rows_known),
+        }),
         indexes: polyplane_admission::indexes(),
         derivation: Some(kind_tables::custom_kinds()),
         summarize: Some(Arc::new(Roles)),
@@ -471,23 +479,30 @@ async fn build_directory(
     let root = planes.root_birth(root_layer, params.clone());
     let kinds = kind_tables::tenant_kinds();
     let freshness = Freshness::follow(&ring, &rows, stop);
+    let (root_kinds, controllers) = match &setup.plain {
+        Some(_) => (Arc::clone(&kinds), Controllers::NONE),
+        None => (kind_tables::root_kinds(), Controllers::EVERY),
+    };
     let limits = setup.config.limits.plane;
     let settings = Arc::new(settings);
-    let directory = PlaneDirectory::new(planes, rows, kinds, settings, params, freshness, limits);
-    directory.set_root(root, kind_tables::root_kinds());
+    let directory = PlaneDirectory::new(planes, rows, kinds, settings, params, freshness, limits)
+        .with_root_controllers(controllers);
+    directory.set_root(root, root_kinds);
     Ok(Arc::new(directory))
 }
 
 /// Returns the facts that kinds need about every plane.
 fn settings(setup: &ReplicaParts, planes: &Arc<Planes>) -> PlaneSettings {
     let (base, bits) = bootstrap::SERVICE_RANGE;
+    let base = base.into();
+    let plain = setup.plain.as_ref();
     PlaneSettings {
-        service_range: ServiceRange {
-            base: base.into(),
-            bits,
+        service_range: plain.map_or(ServiceRange { base, bits }, |plain| plain.service_range),
+        node_ports: plain.map_or(NODE_PORTS, |plain| plain.node_ports),
+        serving_ca: match plain {
+            Some(_) => Str::default(),
+            None => setup.config.pki.root_pem().into(),
         },
-        node_ports: NODE_PORTS,
-        serving_ca: setup.config.pki.root_pem().into(),
         endpoint: format!("https://{}", setup.endpoint).into(),
         birth_layer: BirthLayer::new({
             let planes = Arc::downgrade(planes);

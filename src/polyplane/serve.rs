@@ -247,6 +247,7 @@ async fn start(
         metrics: prepared.metrics,
         root_secret: prepared.root_secret,
         wait: Some(wait),
+        plain: None,
         memory: prepared.memory,
     };
     let replica = Replica::start(setup).await?;

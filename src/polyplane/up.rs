@@ -87,6 +87,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             idle: Duration::from_secs(options.sleep_after),
             metrics: None,
             wait: None,
+            plain: None,
             memory: memory::shares(&options.memory, &options.limits, options.replicas),
         };
         let mut setup = match options.replicas {

@@ -88,7 +88,8 @@ pub struct PlaneSettings {
     pub service_range: ServiceRange,
     /// The first and the last node port.
     pub node_ports: (u16, u16),
-    /// The text of `kube-root-ca.crt`: the certificates that sign the serving certificate.
+    /// The text of `kube-root-ca.crt`: the certificates that sign the serving certificate. If it is
+    /// empty, new namespaces are too, as beside a kube-apiserver alone.
     pub serving_ca: Str,
     /// The address at which clients reach this server: scheme, host and port, without a path.
     pub endpoint: Str,

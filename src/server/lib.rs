@@ -51,5 +51,6 @@ pub use peer::transport::PeerTransport;
 pub use peer::{PeerLimits, Peering};
 pub use request::limits::Limits;
 pub use request::route::PlaneReference;
+pub use request::single::SinglePlane;
 pub use server::{PeerService, Server, StopHandle, Stopped};
 pub use watch::open_watches::WatchGuard;

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use polyplane_audit::Auditor;
 use polyplane_pki::{Pki, PkiError, TlsError};
-use rustls::ServerConfig;
+use rustls::{DistinguishedName, ServerConfig};
 use tokio::net::TcpListener;
 
 use crate::backend::Backend;
@@ -23,6 +23,7 @@ use crate::option_problems::{OptionProblem, OptionProblems};
 use crate::peer::Peering;
 use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
+use crate::request::single::SinglePlane;
 use crate::server::Server;
 use crate::server_state::ServerState;
 
@@ -214,8 +215,21 @@ impl CompletedOptions {
     /// Returns an error if the data folder cannot be used.
     pub fn configure(self) -> Result<Config, ConfigError> {
         let pki = Pki::load_or_create(&self.certs_folder).map_err(ConfigError::Pki)?;
-        let pki = Arc::new(pki);
-        let tls = server_config(Arc::clone(&pki), self.host_names).map_err(ConfigError::Tls)?;
+        self.configure_with(Arc::new(pki), Vec::new())
+    }
+
+    /// Builds the TLS configuration from keys that are there. The server tells clients that it accepts
+    /// certificates of `client_cas`, if there are any; which of them counts is decided later.
+    ///
+    /// # Errors
+    /// Returns an error if no certificate can be issued for the names, or the given one cannot be used.
+    pub fn configure_with(
+        self,
+        pki: Arc<Pki>,
+        client_cas: Vec<DistinguishedName>,
+    ) -> Result<Config, ConfigError> {
+        let tls = server_config(Arc::clone(&pki), self.host_names, client_cas);
+        let tls = tls.map_err(ConfigError::Tls)?;
         Ok(Config {
             pki,
             tls,
@@ -225,6 +239,7 @@ impl CompletedOptions {
             peering: None,
             drain_requested: None,
             audit: None,
+            single: None,
         })
     }
 }
@@ -247,6 +262,8 @@ pub struct Config {
     pub drain_requested: Option<DrainRequested>,
     /// Records requests; `None` to record nothing.
     pub audit: Option<Arc<Auditor>>,
+    /// Set if the server has the root plane alone and looks as a plain kube-apiserver does.
+    pub single: Option<SinglePlane>,
 }
 
 impl Config {
@@ -267,7 +284,15 @@ impl Config {
             None => (None, Vec::new()),
         };
         let drain_once = self.drain_requested.map(DrainOnce::new);
-        let state = ServerState::new(backend, self.limits, address, side, drain_once, self.audit);
+        let state = ServerState::new(
+            backend,
+            self.limits,
+            address,
+            side,
+            drain_once,
+            self.audit,
+            self.single,
+        );
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)
     }
 }

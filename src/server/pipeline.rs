@@ -65,6 +65,7 @@ use crate::request::prove::{Located, Proven, unreachable_plane};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
+use crate::request::single::route as route_of;
 use crate::request::turn::burst;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
@@ -163,7 +164,7 @@ pub(crate) async fn reopen(
         started: Instant::now(),
         charge: &charge,
     };
-    let route = Route::parse(parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
+    let route = route_of(&state, parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
     let info = RequestInfo::parse(&parts.method, &route.path, &query)
         .map_err(|error| ApiError::bad_request(error.to_string()))?;
     let mut body = RequestBody::empty();
@@ -194,7 +195,7 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
         started,
         ..
     } = *head;
-    let route = match Route::parse(parts.uri.path()) {
+    let route = match route_of(state, parts.uri.path()) {
         Ok(route) => route,
         Err(RouteError::NoPlane) => {
             let (route, info) = (Route::nowhere(), RequestInfo::Path(""));
@@ -314,7 +315,8 @@ impl Pipeline<'_> {
             return published;
         }
         // Before any lookup, so that a stranger costs nothing and learns no names of planes.
-        if self.has_no_credential() {
+        let is_stranger = self.has_no_credential();
+        if is_stranger && (self.anonymous_user(plane).is_none() || self.is_for_everybody()) {
             let answered = self.answer_without_credential(plane).await;
             if let Err(refusal) = &answered {
                 self.audit_unproven(refusal);
@@ -444,7 +446,9 @@ impl Pipeline<'_> {
                 self.drain(&authorized.into_user()).await
             }
             RequestInfo::Path(path)
-                if plane == PlaneReference::Root && path.starts_with(REPORTS) =>
+                if plane == PlaneReference::Root
+                    && path.starts_with(REPORTS)
+                    && self.state.single.is_none() =>
             {
                 self.report(&authorized.into_user()).await
             }

@@ -18,6 +18,7 @@
 //! | `limits` | the limits that options set |
 //! | `charge` | what the request costs its plane |
 //! | `turn` | when the request goes on, if several planes want the CPU |
+//! | `single` | what a server of one plane does otherwise |
 //!
 //! [`crate::pipeline`] gives the order of these stages.
 
@@ -39,4 +40,5 @@ pub(crate) mod resource_request;
 pub(crate) mod route;
 pub(crate) mod seat;
 pub(crate) mod seats;
+pub(crate) mod single;
 pub(crate) mod turn;

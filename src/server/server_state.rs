@@ -22,6 +22,7 @@ use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
+use crate::request::single::SinglePlane;
 use crate::request::turn::Gate;
 use crate::watch::open_watches::OpenWatches;
 
@@ -41,6 +42,8 @@ pub(crate) struct ServerState {
     pub checks: Checks,
     pub documents: Documents,
     pub anonymous: Anonymous,
+    /// Set if the root plane is the only one.
+    pub single: Option<SinglePlane>,
     pub common_headers: CommonHeaders,
     pub abandoned_answers: Arc<AtomicCounter>,
     /// The certificate chains of connected clients.
@@ -65,6 +68,7 @@ impl ServerState {
         peers: Option<Arc<PeerSide>>,
         drain_once: Option<DrainOnce>,
         audit: Option<Arc<Auditor>>,
+        single: Option<SinglePlane>,
     ) -> Arc<Self> {
         let drain = Drain::new();
         let forwards_max = peers
@@ -83,7 +87,11 @@ impl ServerState {
             limits,
             drain,
             documents: Documents::new(address),
-            anonymous: Anonymous::public_paths(),
+            anonymous: match &single {
+                Some(single) if !single.admits_anonymous => Anonymous::nowhere(),
+                Some(_) | None => Anonymous::public_paths(),
+            },
+            single,
             common_headers: CommonHeaders::new(),
             abandoned_answers: Arc::default(),
             chains: ClientChains::default(),

@@ -24,15 +24,29 @@ pub struct AcceptStamp([u8; 32]);
 /// The issuer of a plane's tokens.
 pub struct TokenIssuer {
     plane: Str,
-    /// The names of the issuer; the first stands in new tokens. They are the audiences of the plane
-    /// too.
+    /// The names of the issuer; the first stands in new tokens.
     names: Vec<Str>,
-    /// What every name of the issuer ends with, whichever URL it begins with.
-    path: String,
+    /// The audiences of the plane, which tokens have unless others are requested.
+    audiences: Vec<Str>,
+    /// What every name of the issuer ends with, whichever URL it begins with; `None` if the names are
+    /// given.
+    path: Option<String>,
+    /// The URL of the key set.
+    key_set_url: Str,
     signing: SigningKey,
     former: Vec<FormerKey>,
     revoked: Vec<Revocation>,
     stamp: AcceptStamp,
+}
+
+/// The names of an issuer that flags give, and not the plane's id.
+pub struct IssuerNames {
+    /// The issuers: the first stands in new tokens, all are accepted.
+    pub issuers: Vec<Str>,
+    /// The audiences of the plane.
+    pub audiences: Vec<Str>,
+    /// The URL of the key set.
+    pub key_set_url: Str,
 }
 
 /// A key that has signed tokens and does not sign any more.
@@ -63,21 +77,49 @@ impl TokenIssuer {
         plane: impl Into<Str>,
         bases: &[Str],
         signing: SigningKey,
-        mut former: Vec<FormerKey>,
+        former: Vec<FormerKey>,
     ) -> Self {
-        assert!(!bases.is_empty(), "an issuer has a URL");
-        former.truncate(FORMER_KEYS_MAX);
         let plane = plane.into();
         // By the id and not the name, because another plane may get the name some day.
         let path = format!("/clusters/{plane}/control-plane");
         let name = |base: &Str| Str::from(format!("{base}{path}"));
-        let names: Vec<Str> = bases.iter().map(name).collect();
+        let issuers: Vec<Str> = bases.iter().map(name).collect();
+        let names = IssuerNames {
+            audiences: issuers.clone(),
+            key_set_url: format!("{}{JWKS_PATH}", issuers.first().map_or("", |name| name)).into(),
+            issuers,
+        };
+        Self {
+            path: Some(path),
+            ..Self::named(plane, names, signing, former)
+        }
+    }
+
+    /// Creates the issuer of the plane with the id `plane` under names of its own. Of the `former`
+    /// keys at most eight are accepted.
+    ///
+    /// # Panics
+    /// Panics if there is no name.
+    pub fn named(
+        plane: impl Into<Str>,
+        names: IssuerNames,
+        signing: SigningKey,
+        mut former: Vec<FormerKey>,
+    ) -> Self {
+        assert!(!names.issuers.is_empty(), "an issuer has a name");
+        former.truncate(FORMER_KEYS_MAX);
+        let plane = plane.into();
+        let IssuerNames {
+            issuers: names,
+            audiences,
+            key_set_url,
+        } = names;
         let mut digest = digest::Context::new(&SHA256);
         let keys = former.iter().map(|former| &former.key);
         let keys = std::iter::once(signing.public()).chain(keys);
         let keys = keys.map(|key| key.id());
         for part in std::iter::once(&*plane)
-            .chain(names.iter().map(|name| &**name))
+            .chain(names.iter().chain(&audiences).map(|name| &**name))
             .chain(keys)
         {
             digest.update(&(part.len() as u64).to_be_bytes());
@@ -91,7 +133,9 @@ impl TokenIssuer {
         Self {
             plane,
             names,
-            path,
+            audiences,
+            path: None,
+            key_set_url,
             signing,
             former,
             revoked: Vec::new(),
@@ -135,9 +179,9 @@ impl TokenIssuer {
         &self.names[0]
     }
 
-    /// Returns the plane's own audiences: the names of the issuer.
+    /// Returns the plane's own audiences.
     pub fn audiences(&self) -> &[Str] {
-        &self.names
+        &self.audiences
     }
 
     /// Returns the audiences of the plane for a token of this issuer. They include the token's own
@@ -145,17 +189,18 @@ impl TokenIssuer {
     pub fn audiences_of<'a>(&'a self, token: &'a VerifiedToken) -> Cow<'a, [Str]> {
         let issuer = &token.claims.issuer;
         if *issuer == LEGACY_ISSUER || self.names.contains(issuer) {
-            return Cow::Borrowed(&self.names);
+            return Cow::Borrowed(&self.audiences);
         }
         let earlier = std::iter::once(issuer);
-        Cow::Owned(self.names.iter().chain(earlier).cloned().collect())
+        Cow::Owned(self.audiences.iter().chain(earlier).cloned().collect())
     }
 
     /// Returns whether a name is one that this issuer has, or had while clients reached the server
     /// under another URL. Only the key proves a token, and the keys of a plane sign for no other
     /// issuer, so a token does not end because the server's URL has changed.
     fn is_own_name(&self, name: &str) -> bool {
-        let base = name.strip_suffix(&*self.path);
+        let path = self.path.as_deref();
+        let base = path.and_then(|path| name.strip_suffix(path));
         let host = base.and_then(|base| base.strip_prefix("https://"));
         host.is_some_and(|host| !host.is_empty() && !host.contains('/'))
             || self.names.iter().any(|known| known == name)
@@ -232,7 +277,7 @@ impl TokenIssuer {
         let mut out = b"{\"issuer\":".to_vec();
         json::write_string(self.name(), &mut out);
         out.extend_from_slice(b",\"jwks_uri\":");
-        json::write_string(&format!("{}{JWKS_PATH}", self.name()), &mut out);
+        json::write_string(&self.key_set_url, &mut out);
         out.extend_from_slice(
             b",\"response_types_supported\":[\"id_token\"],\"subject_types_supported\":[\"public\"],\"id_token_signing_alg_values_supported\":[",
         );

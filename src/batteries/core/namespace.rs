@@ -128,6 +128,9 @@ impl Strategy for Namespace {
     }
 
     fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
+        if context.settings.serving_ca.is_empty() {
+            return Vec::new();
+        }
         let name = object.str_at(&["metadata", "name"]);
         let companion = |resource: &str, companion_name: &str, tree: Value| Companion {
             group: Default::default(),

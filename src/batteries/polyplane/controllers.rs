@@ -133,6 +133,8 @@ pub struct Controllers {
 impl Controllers {
     /// All controllers.
     pub const EVERY: Self = Self { off: 0 };
+    /// No controller, as in a kube-apiserver beside which no controller manager runs.
+    pub const NONE: Self = Self { off: u32::MAX };
 
     /// Returns whether a controller is in the set.
     #[must_use]

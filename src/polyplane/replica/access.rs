@@ -1,6 +1,7 @@
 //! Authentication and authorization of callers: which credentials the server accepts at which plane.
 //! This module does not know requests.
 
+use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_tokens::PlaneTokens;
 use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
@@ -54,6 +55,8 @@ pub struct Access {
     secret: Arc<SharedSecret>,
     /// The issuers of the planes' tokens, if this installation has any.
     tokens: Option<Arc<PlaneTokens>>,
+    /// The issuer of a server with a plain root plane.
+    plain_issuer: Option<Arc<TokenIssuer>>,
 }
 
 impl Access {
@@ -84,15 +87,39 @@ impl Access {
             }),
             secret,
             tokens: None,
+            plain_issuer: None,
         })
     }
 
-    /// Makes each plane accept the tokens that it issues, if there are any.
+    /// Makes planes accept the users of a plain root plane, or else those whom `tokens` prove.
     #[must_use]
-    pub fn with_tokens(self, tokens: Option<Arc<PlaneTokens>>) -> Self {
-        let Some(tokens) = tokens else {
-            return self;
-        };
+    pub fn with_users(
+        self,
+        plain: Option<&Arc<PlainRoot>>,
+        tokens: Option<Arc<PlaneTokens>>,
+    ) -> Self {
+        match (plain, tokens) {
+            (Some(plain), _) => self.of_plain_root(plain),
+            (None, Some(tokens)) => self.with_tokens(tokens),
+            (None, None) => self,
+        }
+    }
+
+    /// Makes the root plane accept the users of a plain kube-apiserver, and nobody else.
+    #[must_use]
+    fn of_plain_root(self, plain: &Arc<PlainRoot>) -> Self {
+        let (root, root_bearer) = plain.authenticators();
+        Self {
+            root,
+            root_bearer,
+            plain_issuer: plain.issuer.clone(),
+            ..self
+        }
+    }
+
+    /// Makes each plane accept the tokens that it issues.
+    #[must_use]
+    fn with_tokens(self, tokens: Arc<PlaneTokens>) -> Self {
         let of_root = Arc::new(tokens.authenticator(ROOT));
         Self {
             root_bearer: Arc::new(UnionAuthenticator::new(vec![of_root, self.root_bearer])),
@@ -103,7 +130,8 @@ impl Access {
 
     /// Returns the issuer of a plane's tokens, if it issues any.
     pub fn token_issuer(&self, plane: &str) -> Option<Arc<TokenIssuer>> {
-        self.tokens.as_ref()?.issuer(plane)
+        let issued = self.tokens.as_ref().and_then(|tokens| tokens.issuer(plane));
+        issued.or_else(|| self.plain_issuer.clone())
     }
 
     /// Returns the authenticators of the root plane's users.

@@ -48,6 +48,7 @@ pub struct PlaneDirectory {
     /// The limits of planes whose record says none.
     limits: LimitDefaults,
     root: OnceLock<Arc<LocatedPlane>>,
+    root_controllers: Controllers,
     located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
 }
 
@@ -136,7 +137,17 @@ impl PlaneDirectory {
             freshness,
             limits,
             root: OnceLock::new(),
+            root_controllers: Controllers::EVERY,
             located: RwLock::default(),
+        }
+    }
+
+    /// Lets the root run these controllers and no others.
+    #[must_use]
+    pub fn with_root_controllers(self, root_controllers: Controllers) -> Self {
+        Self {
+            root_controllers,
+            ..self
         }
     }
 
@@ -276,10 +287,10 @@ impl PlaneDirectory {
         }
     }
 
-    /// Returns the controllers that the owner of a plane runs. The root has all.
+    /// Returns the controllers that the owner of a plane runs. The root has no record that says it.
     pub fn controllers(&self, id: &str) -> Controllers {
         let entry = self.rows.by_id(id);
-        entry.map_or(Controllers::EVERY, |entry| {
+        entry.map_or(self.root_controllers, |entry| {
             Controllers::without(entry.switches)
         })
     }

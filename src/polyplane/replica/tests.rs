@@ -61,6 +61,7 @@ async fn started(
         metrics: None,
         root_secret: None,
         wait: None,
+        plain: None,
         memory: Arc::default(),
     };
     Ok(Started {

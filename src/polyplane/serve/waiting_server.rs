@@ -73,6 +73,7 @@ impl WaitingServer {
             drain_requested: Some(Box::new(|| Box::pin(std::future::ready(Ok(()))))),
             // It answers about health alone.
             audit: None,
+            single: None,
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             meter: Arc::default(),

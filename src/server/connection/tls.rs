@@ -1,6 +1,6 @@
 //! The TLS settings of this server.
 //!
-//! The server requests a client certificate without naming CAs, and checks only that the client
+//! The server requests a client certificate without naming CAs, unless it has one plane, and checks only that the client
 //! holds its key. Which CA counts is known when the request names its plane.
 
 use std::sync::Arc;
@@ -23,11 +23,13 @@ const ALPN_HTTP1: &[u8] = b"http/1.1";
 pub(crate) fn server_config(
     pki: Arc<Pki>,
     names: Vec<String>,
+    client_cas: Vec<DistinguishedName>,
 ) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let certificates = RenewingCertificate::new(pki, names, Arc::clone(&provider))?;
     let verifier = PossessionOnly {
         algorithms: provider.signature_verification_algorithms,
+        client_cas,
     };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -43,6 +45,8 @@ pub(crate) fn server_config(
 #[derive(Debug)]
 struct PossessionOnly {
     algorithms: WebPkiSupportedAlgorithms,
+    /// The CAs that the server names; none of many planes.
+    client_cas: Vec<DistinguishedName>,
 }
 
 impl ClientCertVerifier for PossessionOnly {
@@ -55,7 +59,7 @@ impl ClientCertVerifier for PossessionOnly {
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &[]
+        &self.client_cas
     }
 
     fn verify_client_cert(

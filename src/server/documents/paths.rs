@@ -24,7 +24,7 @@ use crate::answer::respond::{
 use crate::documents::discovery::{AGGREGATED, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi;
 use crate::documents::openid::OpenIdDocument;
-use crate::documents::version::VERSION;
+use crate::documents::version;
 use crate::operations::health::{Endpoint, Health};
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
@@ -122,7 +122,9 @@ fn health(
 
 fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
     require_get(request)?;
-    Ok(raw_json(StatusCode::OK, &to_json(&VERSION)))
+    let single = request.state.single.as_ref();
+    let shown = version::shown(single.and_then(|single| single.version.as_deref()));
+    Ok(raw_json(StatusCode::OK, &to_json(&shown)))
 }
 
 fn metrics(request: &PathRequest<'_>) -> Reply {

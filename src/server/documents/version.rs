@@ -5,7 +5,7 @@ use serde::Serialize;
 /// The version of the API that this server speaks, as clients compare it.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Version {
+pub(crate) struct Version<'a> {
     /// Major number as text.
     pub major: &'static str,
     /// Minor number as text.
@@ -19,7 +19,7 @@ pub(crate) struct Version {
     /// Minor number of the oldest behaviour that can be emulated.
     pub min_compatibility_minor: &'static str,
     /// Full version, a semantic version with a leading `v`.
-    pub git_version: &'static str,
+    pub git_version: &'a str,
     /// The commit from which this was built.
     pub git_commit: &'static str,
     /// `clean` if the build's tree had no uncommitted change.
@@ -34,8 +34,16 @@ pub(crate) struct Version {
     pub platform: &'static str,
 }
 
+/// Returns the version of this build, which shows `instead` if that is given.
+pub(crate) fn shown(instead: Option<&str>) -> Version<'_> {
+    Version {
+        git_version: instead.unwrap_or(VERSION.git_version),
+        ..VERSION
+    }
+}
+
 /// The version of this build.
-pub(crate) const VERSION: Version = Version {
+pub(crate) const VERSION: Version<'static> = Version {
     major: "1",
     minor: "37",
     emulation_major: "1",

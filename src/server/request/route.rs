@@ -62,16 +62,24 @@ impl<'a> Route<'a> {
         }
     }
 
+    /// Routes the raw path of a request to a server that has the root plane alone.
+    ///
+    /// # Errors
+    /// Returns an error if the path is not UTF-8 once decoded.
+    pub(crate) fn of_root(raw: &'a str) -> Result<Self, RouteError> {
+        Ok(Self {
+            plane: PlaneReference::Root,
+            path: decode(raw)?,
+        })
+    }
+
     /// Routes the raw path of a request.
     ///
     /// # Errors
     /// Returns an error if the path names a plane that cannot exist, or is not UTF-8 once decoded.
     pub(crate) fn parse(raw: &'a str) -> Result<Self, RouteError> {
         let Some(rest) = raw.strip_prefix(PREFIX) else {
-            return Ok(Self {
-                plane: PlaneReference::Root,
-                path: decode(raw)?,
-            });
+            return Self::of_root(raw);
         };
         let (name, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         if !may_name_a_plane(name) {

@@ -193,7 +193,7 @@ impl Face {
         let descends = request.sort_order == 2;
         let named = Named::of(request.key, request.range_end)?;
         let limit = usize::try_from(request.limit).unwrap_or(0);
-        let mut pages = RangeRequest {
+        let first = RangeRequest {
             at: named_revision(request.revision).or(at),
             modified_after: named_revision(request.min_mod_revision - 1),
             fields: match request.keys_only || request.count_only {
@@ -208,21 +208,20 @@ impl Face {
             ..RangeRequest::between(named.start, named.end)
         };
         // A range may be empty by its bounds, which the store takes for no bound at all.
-        let is_void = !pages.end.is_empty() && pages.start >= pages.end;
+        let is_void = !first.end.is_empty() && first.start >= first.end;
+        let mut wanted = (!is_void).then_some(first);
         let mut items: Vec<KeyValue> = Vec::new();
         let mut more = false;
-        while !is_void {
+        while let Some(pages) = wanted.take() {
             let mut page = self.page(pages.clone()).await?;
             let next = pages.next_page(&page);
             items.append(&mut page.items);
-            more = next.is_some() && pages.limit > 0 && items.len() >= limit;
-            match next {
-                Some(next) if !more => pages = next,
-                Some(_) | None => break,
-            }
-            if pages.limit > 0 {
-                pages.limit = limit - items.len();
-            }
+            let is_limited = pages.limit > 0;
+            more = next.is_some() && is_limited && items.len() >= limit;
+            wanted = next.filter(|_| !more).map(|next| RangeRequest {
+                limit: if is_limited { limit - items.len() } else { 0 },
+                ..next
+            });
         }
         let count = i64::try_from(items.len()).unwrap_or(i64::MAX);
         if descends {

@@ -1,0 +1,333 @@
+//! The drop-in's `kube-apiserver`: one plane at `/`, whose users, authorizers and admission plug-ins come
+//! from flags, with its state in the etcd that they name.
+//!
+//! No controllers run, as beside the real one: namespaces stay Terminating, nobody collects garbage,
+//! and no service accounts appear, unless a controller manager is started.
+
+use crate::cli::audit::{self, AuditOptions};
+use crate::envtest::etcd::print;
+use crate::envtest::flags::{FlagTable, Wording};
+use crate::envtest::settings::{Mode, Settings, has_meaning};
+use crate::process::{self, Signals};
+use crate::replica::plain_root::PlainRoot;
+use crate::replica::{Replica, ReplicaParts};
+use anyhow::{Context, anyhow};
+use polyplane_apimachinery::Value;
+use polyplane_auth::{AllowAll, ClientCa, DenyAll, HealthRules, Masters};
+use polyplane_batteries::bootstrap::{self, BootstrapObject, KUBERNETES_ADDRESS, LEVEL, Release};
+use polyplane_batteries::node_access::NodeAuthorizer;
+use polyplane_ownership::ReplicaOptions;
+use polyplane_pki::{Pki, write_private};
+use polyplane_plane::{Key, Memory};
+use polyplane_registry::strategy::ServiceRange;
+use polyplane_registry::{Authority, ChainedAuthorizer, Roles};
+use polyplane_server::{Limits, Options, SinglePlane, StopPolicy};
+use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
+use rustls::DistinguishedName;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The flags of kube-apiserver.
+pub const FLAGS: FlagTable = FlagTable {
+    program: "kube-apiserver",
+    lines: include_str!("kube-apiserver.flags"),
+    wording: Wording::Pflag,
+};
+/// The version of Kubernetes that this program is like.
+pub const VERSION: &str = "v1.37.0";
+
+const HEAD: &str = "\
+The kube-apiserver of Polyplane's test drop-in. It serves one control plane at / and keeps its state
+in the etcd that --etcd-servers names: the drop-in's own, or a real one.";
+
+/// How long requests in flight may take when the server stops. Watches do not delay the stop.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long the first connection to etcd may take: as long as a harness waits.
+const OPEN: Duration = Duration::from_secs(20);
+/// The time after which an unused plane sleeps: longer than any test. The only plane is always in use.
+const NEVER: Duration = Duration::from_secs(365 * 86_400);
+/// Bytes of memory beside the objects. A test needs little, and many run side by side; with less, long
+/// lists in parallel would be refused.
+const MEMORY_BUDGET: usize = 256 << 20;
+
+/// Runs until a signal ends it.
+///
+/// # Errors
+/// Returns the reason why it cannot run.
+pub fn run(arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let flags = FLAGS.parse(arguments)?;
+    if flags.switch("help", false) {
+        return print(&FLAGS.help(HEAD, has_meaning));
+    }
+    if let Some("true" | "raw") = flags.last("version") {
+        return print(&format!("Kubernetes {VERSION}\n"));
+    }
+    let verbosity = flags
+        .text("v")
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0);
+    let level = match verbosity {
+        0..4 => "info",
+        4..8 => "debug",
+        _ => "trace",
+    };
+    process::run(level, async move {
+        let settings = Settings::read(&flags).map_err(|problems| anyhow!(problems))?;
+        for name in flags.names().filter(|name| !has_meaning(name)) {
+            tracing::info!("--{name} has no effect here");
+        }
+        serve(settings).await
+    })
+}
+
+async fn serve(mut settings: Settings) -> anyhow::Result<()> {
+    let signals = Signals::new()?;
+    let audit = AuditOptions {
+        audit_policy_file: settings.audit_policy.take(),
+        audit_log_path: settings.audit_log.take(),
+        audit_log_maxsize: 100,
+        ..AuditOptions::default()
+    };
+    let auditor = audit.open()?;
+    let endpoint = SocketAddr::new(settings.advertise, settings.listen.port()).to_string();
+    let completed = options(&settings, &endpoint).complete()?;
+    let listeners = completed.listen().await?;
+    let store = EtcdStore::connect(etcd_options(&settings)).await?;
+    let pki = Arc::new(pki(&settings, &completed.host_names)?);
+    let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
+    config.audit.clone_from(&auditor);
+    let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
+    config.single = Some(SinglePlane {
+        admits_anonymous: settings.admits_anonymous,
+        front_proxy,
+        version: Some(
+            settings
+                .version
+                .take()
+                .unwrap_or_else(|| VERSION.to_owned()),
+        ),
+    });
+    let authority = authority(&settings.modes);
+    let release = release(settings.service_range)?;
+    let name = format!("kube-apiserver-{}", settings.listen.port());
+    let plain = plain_root(settings, &pki, front_proxy_ca_pem)?;
+    let parts = ReplicaParts {
+        store: Arc::clone(&store) as _,
+        release,
+        replica: ReplicaOptions::new(name.parse()?, endpoint.parse()?),
+        peering: None,
+        root_secret: None,
+        config,
+        listeners,
+        endpoint,
+        authority,
+        idle: NEVER,
+        metrics: None,
+        wait: None,
+        memory: Memory::with_limits(|share| share.part_of(MEMORY_BUDGET)),
+        plain: Some(Arc::new(plain)),
+    };
+    let replica = Replica::start(parts).await?;
+    replica.wake_root().await?;
+    // Nobody else uses the prefix, so there is no earlier release to wait for.
+    replica.directory.planes.raise_floor().await?;
+    tracing::info!("serving");
+    let stopping = tokio::spawn(signals.stop(vec![replica.stop_handle()]));
+    replica.run().await;
+    store.close().await;
+    stopping.abort();
+    audit::close(auditor).await;
+    Ok(())
+}
+
+fn options(settings: &Settings, endpoint: &str) -> Options {
+    Options {
+        listen: vec![settings.listen.to_string()],
+        host_names: names(settings),
+        advertise: Some(endpoint.to_owned()),
+        stop: StopPolicy {
+            ready_delay: Duration::ZERO,
+            grace: GRACE,
+        },
+        limits: Limits {
+            reads_in_flight_max: settings.in_flight_max.0,
+            writes_in_flight_max: settings.in_flight_max.1,
+            ..Limits::default()
+        },
+        ..Options::default()
+    }
+}
+
+/// Returns the names of the CAs whose client certificates are accepted, as the real one tells clients.
+fn client_cas(settings: &Settings) -> Vec<DistinguishedName> {
+    let clients = settings.clients.iter().map(|(ca, _)| ca);
+    let proxies = settings.front_proxy.iter().map(|(proxy, _)| proxy.ca());
+    let names = clients.chain(proxies).flat_map(ClientCa::names);
+    names.cloned().collect()
+}
+
+/// Returns the names of the serving certificate beside the listener's own.
+fn names(settings: &Settings) -> Vec<String> {
+    let first = first_address(settings.service_range);
+    let mut names = vec![settings.advertise.to_string(), first.to_string()];
+    let services = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
+    names.extend(services.map(str::to_owned));
+    names
+}
+
+/// Returns the first address of the range, which the service `kubernetes` has.
+fn first_address(range: ServiceRange) -> Ipv4Addr {
+    Ipv4Addr::from_bits(range.base.to_bits() + 1)
+}
+
+fn etcd_options(settings: &Settings) -> EtcdOptions {
+    let is_tls = settings
+        .etcd_servers
+        .iter()
+        .any(|url| url.starts_with("https://"));
+    let file = |path: &PathBuf| Secret::File(path.clone());
+    EtcdOptions {
+        endpoints: settings.etcd_servers.clone(),
+        // Below the prefix, because a real kube-apiserver's objects may be beside it.
+        prefix: format!("{}/polyplane/", settings.etcd_prefix.trim_end_matches('/')).into(),
+        tls: is_tls.then(|| EtcdTls {
+            ca: settings.etcd_ca.as_ref().map(file),
+            cert_and_key: settings
+                .etcd_pair
+                .as_ref()
+                .map(|(certificate, key)| (file(certificate), file(key))),
+            server_name: None,
+        }),
+        open_timeout: OPEN,
+        ..EtcdOptions::default()
+    }
+}
+
+/// Returns the keys of the server. As the real one it leaves a certificate in the folder that is named
+/// for it, if there is none.
+fn pki(settings: &Settings, names: &[String]) -> anyhow::Result<Pki> {
+    if settings.serving.is_some() {
+        return Ok(Pki::in_memory(settings.serving.clone())?);
+    }
+    let Some(folder) = &settings.cert_dir else {
+        return Ok(Pki::in_memory(None)?);
+    };
+    let pair = (folder.join("apiserver.crt"), folder.join("apiserver.key"));
+    if !pair.0.exists() && !pair.1.exists() {
+        leave_certificate(folder, &pair, names)
+            .with_context(|| format!("--cert-dir: cannot write to {}", folder.display()))?;
+    }
+    Ok(Pki::in_memory(Some(pair))?)
+}
+
+fn leave_certificate(
+    folder: &Path,
+    (certificate, key): &(PathBuf, PathBuf),
+    names: &[String],
+) -> anyhow::Result<()> {
+    std::fs::create_dir_all(folder)?;
+    let issuer = Pki::in_memory(None)?;
+    let issued = issuer.issue_serving(names)?;
+    let chain = format!("{}{}", issued.certificate_pem, issuer.root_pem());
+    write_private(key, issued.key_pem.as_bytes())?;
+    Ok(std::fs::write(certificate, chain)?)
+}
+
+fn authority(modes: &[Mode]) -> Authority {
+    // Members of system:masters may do everything in each mode, as upstream.
+    let mut chain = vec![
+        ChainedAuthorizer::Fixed(Arc::new(Masters)),
+        ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
+    ];
+    for mode in modes {
+        chain.push(match mode {
+            Mode::AlwaysAllow => ChainedAuthorizer::Fixed(Arc::new(AllowAll)),
+            Mode::AlwaysDeny => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
+            Mode::Rbac => ChainedAuthorizer::OfCut(Arc::new(Roles)),
+            Mode::Node => ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
+        });
+    }
+    Authority::new(chain)
+}
+
+fn plain_root(
+    settings: Settings,
+    pki: &Pki,
+    front_proxy_ca_pem: Option<String>,
+) -> anyhow::Result<PlainRoot> {
+    let (clients, client_ca_pem) = match settings.clients {
+        Some(given) => given,
+        // Nobody has a certificate of this CA, whose key is in this process alone.
+        None => {
+            let nobody = ClientCa::new(std::slice::from_ref(pki.root()))?;
+            (nobody, String::new())
+        }
+    };
+    Ok(PlainRoot {
+        clients,
+        client_ca_pem,
+        front_proxy_ca_pem: front_proxy_ca_pem.unwrap_or_default(),
+        bearer: settings.tokens,
+        issuer: settings.issuer,
+        admission: settings.admission,
+        service_range: settings.service_range,
+        node_ports: settings.node_ports,
+    })
+}
+
+/// Returns the bootstrap objects that a kube-apiserver without a controller manager makes.
+fn release(range: ServiceRange) -> anyhow::Result<Arc<Release>> {
+    let (base, bits) = bootstrap::SERVICE_RANGE;
+    let base = Ipv4Addr::from(base);
+    let texts = [
+        (
+            KUBERNETES_ADDRESS.to_owned(),
+            first_address(range).to_string(),
+        ),
+        (
+            format!("{base}/{bits}"),
+            format!("{}/{}", range.base, range.bits),
+        ),
+    ];
+    let objects = bootstrap::objects().iter();
+    let objects = objects.filter(|object| !is_of_controllers(&object.key));
+    let objects = objects.map(|object| {
+        let mut tree = object.tree.clone();
+        replace(&mut tree, &texts);
+        let key = &object.key;
+        let named = texts.iter().find(|(from, _)| key.name() == from);
+        BootstrapObject {
+            key: match named {
+                Some((_, to)) => Key::new(key.group(), key.resource(), key.namespace(), to),
+                None => key.clone(),
+            },
+            tree,
+            restore: object.restore,
+        }
+    });
+    let objects: Vec<BootstrapObject> = objects.collect();
+    Ok(Release::new(LEVEL, &objects)?)
+}
+
+/// Returns whether upstream's controller manager makes the object, and not its API server.
+fn is_of_controllers(key: &Key) -> bool {
+    let is_root_ca = key.resource() == "configmaps" && key.name() == "kube-root-ca.crt";
+    key.group().is_empty() && (key.resource() == "serviceaccounts" || is_root_ca)
+}
+
+fn replace(tree: &mut Value, texts: &[(String, String)]) {
+    match tree {
+        Value::String(text) => {
+            if let Some((_, to)) = texts.iter().find(|(from, _)| *text == from.as_str()) {
+                *text = to.as_str().into();
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| replace(item, texts)),
+        Value::Object(members) => members
+            .iter_mut()
+            .for_each(|(_, value)| replace(value, texts)),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
+    }
+}

@@ -1,0 +1,459 @@
+//! What the flags of kube-apiserver mean here, checked. All problems are reported together.
+
+use crate::envtest::credentials::{client_ca, front_proxy, issuer, serving, tokens};
+use crate::envtest::flags::Flags;
+use polyplane_admission::built_in;
+use polyplane_auth::service_account::issuer::TokenIssuer;
+use polyplane_auth::{Authenticator, ClientCa, FrontProxy};
+use polyplane_batteries::kind_tables;
+use polyplane_registry::Admission;
+use polyplane_registry::strategy::ServiceRange;
+use std::fmt::Display;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// The names of all admission plug-ins of upstream, in their order.
+const PLUGINS: &str = include_str!("admission-plugins.txt");
+/// Plug-ins of this program that upstream has off unless they are enabled.
+const OFF: [&str; 1] = ["NodeRestriction"];
+/// Requests in flight if flags set no limit. Each takes memory.
+const IN_FLIGHT_MAX: usize = 10_000;
+
+/// One authorizer of `--authorization-mode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Allows everything.
+    AlwaysAllow,
+    /// Allows nothing.
+    AlwaysDeny,
+    /// Decides by roles.
+    Rbac,
+    /// Decides on what belongs to a node.
+    Node,
+}
+
+/// The settings of the API server.
+pub struct Settings {
+    /// The address to listen on.
+    pub listen: SocketAddr,
+    /// The address that discovery and the service `kubernetes` name.
+    pub advertise: IpAddr,
+    /// The endpoints of etcd.
+    pub etcd_servers: Vec<String>,
+    /// The prefix of all keys in etcd.
+    pub etcd_prefix: String,
+    /// The CA of etcd's certificates, PEM file.
+    pub etcd_ca: Option<PathBuf>,
+    /// The client certificate for etcd and its key, PEM files.
+    pub etcd_pair: Option<(PathBuf, PathBuf)>,
+    /// The serving certificate and its key.
+    pub serving: Option<(PathBuf, PathBuf)>,
+    /// The folder in which a serving certificate is found, or left if none is given.
+    pub cert_dir: Option<PathBuf>,
+    /// The CA of client certificates.
+    pub clients: Option<(ClientCa, String)>,
+    /// The front proxy, and the certificates of its CA.
+    pub front_proxy: Option<(FrontProxy, String)>,
+    /// The authenticators of tokens in a file.
+    pub tokens: Vec<Arc<dyn Authenticator>>,
+    /// The issuer of service account tokens.
+    pub issuer: Option<Arc<TokenIssuer>>,
+    /// Whether strangers are `system:anonymous`.
+    pub admits_anonymous: bool,
+    /// The authorizers.
+    pub modes: Vec<Mode>,
+    /// The admission plug-ins.
+    pub admission: Vec<Arc<dyn Admission>>,
+    /// The range of service addresses.
+    pub service_range: ServiceRange,
+    /// The first and the last port of services on nodes.
+    pub node_ports: (u16, u16),
+    /// Requests in flight that may read, and that may write.
+    pub in_flight_max: (usize, usize),
+    /// The policy of the audit.
+    pub audit_policy: Option<PathBuf>,
+    /// The log of the audit.
+    pub audit_log: Option<PathBuf>,
+    /// The version to show instead of the own one.
+    pub version: Option<String>,
+}
+
+/// Flags that must not be ignored, because somebody relies on what they promise.
+const REFUSED: [(&str, &str); 13] = [
+    (
+        "admission-control-config-file",
+        "admission plug-ins have no configuration here",
+    ),
+    ("audit-webhook-config-file", "the audit goes to a log only"),
+    (
+        "authentication-config",
+        "tokens of other issuers are not accepted here",
+    ),
+    (
+        "authentication-token-webhook-config-file",
+        "no webhook is asked about tokens here",
+    ),
+    ("authorization-config", "give --authorization-mode"),
+    ("authorization-policy-file", "there is no ABAC here"),
+    (
+        "authorization-webhook-config-file",
+        "no webhook is asked about requests here",
+    ),
+    (
+        "egress-selector-config-file",
+        "there is no egress proxy here",
+    ),
+    (
+        "encryption-provider-config",
+        "objects are not encrypted here",
+    ),
+    ("etcd-servers-overrides", "all kinds are in one etcd here"),
+    (
+        "oidc-issuer-url",
+        "tokens of other issuers are not accepted here",
+    ),
+    (
+        "service-account-signing-endpoint",
+        "give --service-account-signing-key-file",
+    ),
+    ("tls-sni-cert-key", "there is one serving certificate here"),
+];
+
+/// Flags that [`Settings`] or the program read.
+const MEANINGFUL: [&str; 39] = [
+    "advertise-address",
+    "anonymous-auth",
+    "api-audiences",
+    "audit-log-path",
+    "audit-policy-file",
+    "authorization-mode",
+    "bind-address",
+    "cert-dir",
+    "client-ca-file",
+    "disable-admission-plugins",
+    "enable-admission-plugins",
+    "etcd-cafile",
+    "etcd-certfile",
+    "etcd-keyfile",
+    "etcd-prefix",
+    "etcd-servers",
+    "feature-gates",
+    "help",
+    "max-mutating-requests-inflight",
+    "max-requests-inflight",
+    "requestheader-allowed-names",
+    "requestheader-client-ca-file",
+    "requestheader-extra-headers-prefix",
+    "requestheader-group-headers",
+    "requestheader-uid-headers",
+    "requestheader-username-headers",
+    "runtime-config",
+    "secure-port",
+    "service-account-issuer",
+    "service-account-jwks-uri",
+    "service-account-key-file",
+    "service-account-signing-key-file",
+    "service-cluster-ip-range",
+    "service-node-port-range",
+    "storage-backend",
+    "tls-cert-file",
+    "token-auth-file",
+    "v",
+    "version",
+];
+
+/// Returns whether a flag has a meaning here.
+pub fn has_meaning(name: &str) -> bool {
+    MEANINGFUL.contains(&name)
+        || name == "tls-private-key-file"
+        || REFUSED.iter().any(|(refused, _)| name == *refused)
+}
+
+/// The problems that were found.
+#[derive(Default)]
+pub(super) struct Problems(Vec<String>);
+
+impl Problems {
+    pub(super) fn add(&mut self, problem: impl Display) {
+        self.0.push(problem.to_string());
+    }
+
+    /// Returns the value of a result, or records its error.
+    pub(super) fn value<T, E: Display>(&mut self, flag: &str, result: Result<T, E>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.add(format!("--{flag}: {error}"));
+                None
+            }
+        }
+    }
+
+    fn parsed<T: FromStr>(&mut self, flags: &Flags, flag: &str, default: T) -> T
+    where
+        T::Err: Display,
+    {
+        let Some(text) = flags.text(flag) else {
+            return default;
+        };
+        let parsed = text.parse().map_err(|error| format!("{text:?}: {error}"));
+        self.value(flag, parsed).unwrap_or(default)
+    }
+}
+
+impl Settings {
+    /// Reads the settings of a command line, and the files that it names.
+    ///
+    /// # Errors
+    /// Returns all problems, in the form in which the real program lists them.
+    pub fn read(flags: &Flags) -> Result<Self, String> {
+        let mut problems = Problems::default();
+        for (name, why) in REFUSED {
+            if flags.text(name).is_some() {
+                problems.add(format!("--{name} cannot be used: {why}"));
+            }
+        }
+        let bind = problems.parsed(flags, "bind-address", IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let port = problems.parsed(flags, "secure-port", 6443);
+        let advertised = match bind.is_unspecified() {
+            true => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            false => bind,
+        };
+        let advertise = problems.parsed(flags, "advertise-address", advertised);
+        let etcd_servers = flags.list("etcd-servers");
+        if etcd_servers.is_empty() {
+            problems.add("--etcd-servers must be specified");
+        }
+        if flags
+            .text("storage-backend")
+            .is_some_and(|backend| backend != "etcd3")
+        {
+            problems.add(
+                "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'",
+            );
+        }
+        check_features(flags, &mut problems);
+        let modes = modes(flags, &mut problems);
+        let settings = Self {
+            listen: SocketAddr::new(bind, port),
+            advertise,
+            etcd_servers,
+            etcd_prefix: flags.text("etcd-prefix").unwrap_or("/registry").to_owned(),
+            etcd_ca: path(flags, "etcd-cafile"),
+            etcd_pair: path(flags, "etcd-certfile").zip(path(flags, "etcd-keyfile")),
+            serving: serving(flags, &mut problems),
+            cert_dir: path(flags, "cert-dir"),
+            clients: client_ca(flags, &mut problems),
+            front_proxy: front_proxy(flags, &mut problems),
+            tokens: tokens(flags, &mut problems),
+            issuer: issuer(flags, advertise, port, &mut problems),
+            admits_anonymous: admits_anonymous(flags, &modes),
+            modes,
+            admission: admission(flags, &mut problems),
+            service_range: service_range(flags, &mut problems),
+            node_ports: node_ports(flags, &mut problems),
+            in_flight_max: in_flight_max(flags, &mut problems),
+            audit_policy: path(flags, "audit-policy-file"),
+            audit_log: path(flags, "audit-log-path"),
+            version: version(flags, &mut problems),
+        };
+        match &problems.0[..] {
+            [] => Ok(settings),
+            [only] => Err(only.clone()),
+            many => Err(format!("[{}]", many.join(", "))),
+        }
+    }
+}
+
+pub(super) fn path(flags: &Flags, name: &str) -> Option<PathBuf> {
+    flags.text(name).map(PathBuf::from)
+}
+
+/// Returns whether strangers are admitted. As upstream they are not if they could do everything.
+fn admits_anonymous(flags: &Flags, modes: &[Mode]) -> bool {
+    let admitted = flags.switch("anonymous-auth", true);
+    if admitted && modes.contains(&Mode::AlwaysAllow) {
+        tracing::info!("--anonymous-auth is off, because --authorization-mode has AlwaysAllow");
+        return false;
+    }
+    admitted
+}
+
+fn modes(flags: &Flags, problems: &mut Problems) -> Vec<Mode> {
+    let named = flags.list("authorization-mode");
+    if named.is_empty() {
+        return vec![Mode::AlwaysAllow];
+    }
+    let mut modes = Vec::new();
+    for name in named {
+        modes.push(match name.as_str() {
+            "AlwaysAllow" => Mode::AlwaysAllow,
+            "AlwaysDeny" => Mode::AlwaysDeny,
+            "RBAC" => Mode::Rbac,
+            "Node" => Mode::Node,
+            "ABAC" | "Webhook" => {
+                problems.add(format!(
+                    "--authorization-mode: {name} cannot be used here; use RBAC"
+                ));
+                continue;
+            }
+            _ => {
+                problems.add(format!("authorization-mode {name:?} is not a valid mode"));
+                continue;
+            }
+        });
+    }
+    modes
+}
+
+/// Returns the plug-ins that are on. What upstream has and this program has not is named in the log if
+/// it was asked for.
+fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> {
+    let all: Vec<&str> = PLUGINS.lines().collect();
+    let own = built_in();
+    let lists = ["enable-admission-plugins", "disable-admission-plugins"];
+    let [enabled, disabled] = lists.map(|flag| {
+        let names = flags.list(flag);
+        for name in names.iter().filter(|name| !all.contains(&name.as_str())) {
+            problems.add(format!("{flag} plugin {name:?} is unknown"));
+        }
+        names
+    });
+    // Part of the path of every write.
+    let is_there =
+        |name: &str| name == "NamespaceLifecycle" || own.iter().any(|one| one.name() == name);
+    for name in enabled.iter().filter(|name| !is_there(name)) {
+        tracing::warn!("--enable-admission-plugins: {name} is not there");
+    }
+    let is_on = |name: &str| {
+        let is_enabled = !OFF.contains(&name) || enabled.iter().any(|one| one == name);
+        is_enabled && !disabled.iter().any(|one| one == name)
+    };
+    own.into_iter()
+        .filter(|plugin| is_on(plugin.name()))
+        .collect()
+}
+
+/// Returns the limits of requests in flight. As upstream, 0 is no limit.
+fn in_flight_max(flags: &Flags, problems: &mut Problems) -> (usize, usize) {
+    let limit = |flag, default, problems: &mut Problems| match problems.parsed(flags, flag, default)
+    {
+        0 => IN_FLIGHT_MAX,
+        limit => limit,
+    };
+    (
+        limit("max-requests-inflight", 400, problems),
+        limit("max-mutating-requests-inflight", 200, problems),
+    )
+}
+
+fn service_range(flags: &Flags, problems: &mut Problems) -> ServiceRange {
+    let default = ServiceRange {
+        base: Ipv4Addr::new(10, 0, 0, 0),
+        bits: 24,
+    };
+    let ranges = flags.list("service-cluster-ip-range");
+    let Some(first) = ranges.first() else {
+        return default;
+    };
+    if ranges.len() > 1 {
+        tracing::info!(
+            "--service-cluster-ip-range: services get addresses of the first range only"
+        );
+    }
+    let parsed = first.split_once('/').and_then(|(base, bits)| {
+        let (base, bits): (Ipv4Addr, u8) = (base.parse().ok()?, bits.parse().ok()?);
+        let mask = u32::MAX
+            .checked_shl(u32::from(32_u8.checked_sub(bits)?))
+            .unwrap_or(0);
+        (8..=30).contains(&bits).then_some(ServiceRange {
+            base: Ipv4Addr::from_bits(base.to_bits() & mask),
+            bits,
+        })
+    });
+    let parsed =
+        parsed.ok_or_else(|| format!("{first:?} is no range of IPv4 addresses with 8 to 30 bits"));
+    problems
+        .value("service-cluster-ip-range", parsed)
+        .unwrap_or(default)
+}
+
+fn node_ports(flags: &Flags, problems: &mut Problems) -> (u16, u16) {
+    let default = (30_000, 32_767);
+    let Some(text) = flags.text("service-node-port-range") else {
+        return default;
+    };
+    let parsed = text.split_once('-').and_then(|(first, last)| {
+        let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+        (0 < first && first <= last).then_some((first, last))
+    });
+    let parsed = parsed.ok_or_else(|| format!("{text:?} is no range of ports such as 30000-32767"));
+    problems
+        .value("service-node-port-range", parsed)
+        .unwrap_or(default)
+}
+
+/// Checks names and values of gates and group-versions. This program serves what is on by default: the
+/// log names each that was to be otherwise.
+fn check_features(flags: &Flags, problems: &mut Problems) {
+    let features = kind_tables::features();
+    for (name, wanted) in pairs(flags, "feature-gates", problems) {
+        match features.known(&name, "--feature-gates") {
+            Ok(has) if has != wanted => {
+                tracing::warn!("--feature-gates: {name} stays {has}");
+            }
+            Ok(_) => {}
+            Err(_) if matches!(name.as_str(), "AllAlpha" | "AllBeta") => {}
+            // The table has the gates of kinds alone.
+            Err(_) => tracing::info!("--feature-gates: {name} has no effect here"),
+        }
+    }
+    let kinds = kind_tables::tenant_kinds();
+    for (name, wanted) in pairs(flags, "runtime-config", problems) {
+        let served = match name.split_once('/') {
+            Some(("api", "all" | "ga" | "legacy" | "v1")) => true,
+            Some(("api", _)) | None => false,
+            Some((group, version)) => {
+                let version = version.split('/').next().unwrap_or("");
+                let group = kinds.group(group);
+                group.is_some_and(|group| group.versions.iter().any(|one| one.version == version))
+            }
+        };
+        if served != wanted {
+            let stays = if served { "served" } else { "not served" };
+            tracing::warn!("--runtime-config: {name} is {stays} by this program");
+        }
+    }
+}
+
+/// Returns the pairs of a flag of the form `name=true,name=false,name`.
+fn pairs(flags: &Flags, flag: &str, problems: &mut Problems) -> Vec<(String, bool)> {
+    let mut pairs = Vec::new();
+    for item in flags.list(flag) {
+        let (name, value) = item.split_once('=').unwrap_or((&item, "true"));
+        match value {
+            "true" | "1" | "" => pairs.push((name.to_owned(), true)),
+            "false" | "0" => pairs.push((name.to_owned(), false)),
+            _ => problems.add(format!(
+                "invalid argument {item:?} for \"--{flag}\" flag: invalid value of {name}={value}"
+            )),
+        }
+    }
+    pairs
+}
+
+/// Returns the version that `--version=v1.37.0-…` sets.
+fn version(flags: &Flags, problems: &mut Problems) -> Option<String> {
+    let given = flags.text("version").filter(|text| text.starts_with('v'))?;
+    let own = super::kube_apiserver::VERSION;
+    let rest = given.strip_prefix(own);
+    if rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['-', '+'])) {
+        return Some(given.to_owned());
+    }
+    problems.add(format!(
+        "invalid argument {given:?} for \"--version\" flag: version {given:?} must match major/minor/patch of default version {own:?}"
+    ));
+    None
+}

@@ -1,0 +1,571 @@
+//! The test drop-in: the programs that test harnesses start, as they start them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command as Finished, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use http::{Method, StatusCode};
+use polyplane_tests::client::Client;
+use polyplane_tests::kubeconfig::Endpoint;
+use polyplane_tests::process::memory_bytes;
+use polyplane_tests::programs::polyplane;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+
+/// The longest time until a program answers, on a busy machine.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// Returns the folder that `polyplane envtest path` prints.
+fn assets(folder: &Path) -> Result<PathBuf> {
+    let output = Finished::new(polyplane()?)
+        .args(["envtest", "path", "--dir"])
+        .arg(folder.join("assets"))
+        .output()?;
+    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
+}
+
+fn finished(program: &Path, arguments: &[&str]) -> Result<Output> {
+    Ok(Finished::new(program).args(arguments).output()?)
+}
+
+async fn free_port() -> Result<u16> {
+    Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port())
+}
+
+/// A CA with its key, and the certificates that it signs.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> Result<Self> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate()?;
+        let pem = params.self_signed(&key)?.pem();
+        let issuer = Issuer::from_ca_cert_pem(&pem, key)?;
+        Ok(Self { issuer, pem })
+    }
+
+    /// Returns certificate and key of a client.
+    fn client(&self, name: &str, groups: &[&str]) -> Result<(String, String)> {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        for group in groups {
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *group);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+}
+
+/// An etcd and an API server, each of which can be stopped for itself.
+struct DropIn {
+    folder: tempfile::TempDir,
+    assets: PathBuf,
+    clients: Authority,
+    proxies: Authority,
+    etcd: Child,
+    etcd_port: u16,
+    server: Child,
+    port: u16,
+    /// How long the API server took until it was ready.
+    ready_in: Duration,
+}
+
+impl DropIn {
+    /// Starts both. `etcd` is the etcd to use instead of the drop-in's.
+    async fn start(etcd: Option<PathBuf>) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let assets = assets(folder.path())?;
+        let (clients, proxies) = (Authority::new("clients")?, Authority::new("proxies")?);
+        let accounts = KeyPair::generate()?;
+        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
+        write("clients.crt", &clients.pem)?;
+        write("proxies.crt", &proxies.pem)?;
+        // As controller-runtime does it: a certificate for the key that signs.
+        write("accounts.key", &accounts.serialize_pem())?;
+        let account_certificate = CertificateParams::new(vec!["x".to_owned()])?;
+        write(
+            "accounts.crt",
+            &account_certificate.self_signed(&accounts)?.pem(),
+        )?;
+        write(
+            "tokens.csv",
+            "a-token-of-a-file,jane,uid-1,\"sailors,cooks\"\n",
+        )?;
+        let etcd = etcd.unwrap_or_else(|| assets.join("etcd"));
+        let (etcd_port, port) = (free_port().await?, free_port().await?);
+        let running = start_etcd(&etcd, folder.path(), etcd_port).await?;
+        let (server, ready_in) = start_server(&assets, folder.path(), etcd_port, port).await?;
+        Ok(Self {
+            folder,
+            assets,
+            clients,
+            proxies,
+            etcd: running,
+            etcd_port,
+            server,
+            port,
+            ready_in,
+        })
+    }
+
+    /// Starts the API server again, on `port`.
+    async fn start_again(&mut self, port: u16) -> Result<()> {
+        self.port = port;
+        let folder = self.folder.path();
+        (self.server, self.ready_in) =
+            start_server(&self.assets, folder, self.etcd_port, port).await?;
+        Ok(())
+    }
+
+    /// Returns a client with these members of a user in a kubeconfig.
+    async fn client(&self, user: Value) -> Result<Client> {
+        let ca = self.folder.path().join("certs/apiserver.crt");
+        let config = json!({
+            "current-context": "x",
+            "clusters": [{"name": "x", "cluster": {
+                "server": format!("https://127.0.0.1:{}", self.port),
+                "certificate-authority": ca,
+            }}],
+            "users": [{"name": "x", "user": user}],
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+        });
+        let path = self.folder.path().join("kubeconfig");
+        std::fs::write(&path, config.to_string())?;
+        Client::open(&Endpoint::from_kubeconfig(&path, None)?).await
+    }
+
+    async fn with_certificate(&self, (certificate, key): (String, String)) -> Result<Client> {
+        let folder = self.folder.path();
+        std::fs::write(folder.join("user.crt"), certificate)?;
+        std::fs::write(folder.join("user.key"), key)?;
+        let user = json!({
+            "client-certificate": folder.join("user.crt"),
+            "client-key": folder.join("user.key"),
+        });
+        self.client(user).await
+    }
+
+    async fn admin(&self) -> Result<Client> {
+        let admin = self.clients.client("admin", &["system:masters"])?;
+        self.with_certificate(admin).await
+    }
+}
+
+async fn start_etcd(program: &Path, folder: &Path, port: u16) -> Result<Child> {
+    let url = format!("http://127.0.0.1:{port}");
+    let child = Command::new(program)
+        .args([
+            "--listen-client-urls",
+            &url,
+            "--advertise-client-urls",
+            &url,
+        ])
+        .args([
+            "--listen-peer-urls",
+            "http://127.0.0.1:0",
+            "--unsafe-no-fsync=true",
+        ])
+        .arg(format!("--data-dir={}", folder.join("etcd").display()))
+        .stderr(std::fs::File::create(folder.join("etcd.log"))?)
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let deadline = Instant::now() + START_LIMIT;
+    while tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .is_err()
+    {
+        if Instant::now() > deadline {
+            bail!("etcd does not listen");
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    Ok(child)
+}
+
+async fn start_server(
+    assets: &Path,
+    folder: &Path,
+    etcd_port: u16,
+    port: u16,
+) -> Result<(Child, Duration)> {
+    let file = |name: &str| folder.join(name).display().to_string();
+    let began = Instant::now();
+    let child = Command::new(assets.join("kube-apiserver"))
+        .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
+        .arg(format!("--cert-dir={}", file("certs")))
+        .arg(format!("--secure-port={port}"))
+        .args(["--bind-address=127.0.0.1", "--authorization-mode=RBAC"])
+        .args([
+            "--allow-privileged=true",
+            "--disable-admission-plugins=ServiceAccount",
+        ])
+        .arg("--service-cluster-ip-range=10.77.0.0/24")
+        .arg(format!("--client-ca-file={}", file("clients.crt")))
+        .arg(format!("--token-auth-file={}", file("tokens.csv")))
+        .arg(format!(
+            "--requestheader-client-ca-file={}",
+            file("proxies.crt")
+        ))
+        .arg("--requestheader-allowed-names=front-proxy")
+        .args([
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+        ])
+        .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
+        .arg("--service-account-issuer=https://issuer.example.com/")
+        .arg(format!(
+            "--service-account-key-file={}",
+            file("accounts.crt")
+        ))
+        .arg(format!(
+            "--service-account-signing-key-file={}",
+            file("accounts.key")
+        ))
+        .stderr(
+            std::fs::File::options()
+                .create(true)
+                .append(true)
+                .open(folder.join("server.log"))?,
+        )
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    let mut child = child;
+    let ready = |port| async move {
+        // Without proof of the server: it may still have to write its certificate.
+        let out = Command::new("curl")
+            .args(["-skf", "--max-time", "5"])
+            .arg(format!("https://127.0.0.1:{port}/healthz"))
+            .output()
+            .await;
+        out.is_ok_and(|out| out.stdout == b"ok")
+    };
+    while !ready(port).await {
+        if let Some(status) = child.try_wait()? {
+            let log = std::fs::read_to_string(folder.join("server.log"))?;
+            bail!("the API server ended with {status}: {log}");
+        }
+        if began.elapsed() > START_LIMIT {
+            bail!("the API server is not ready");
+        }
+    }
+    Ok((child, began.elapsed()))
+}
+
+/// Returns the user that the server takes a caller for.
+async fn who_am_i(client: &Client, headers: &[(&str, &str)]) -> Result<(StatusCode, Value)> {
+    let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let mut ask = polyplane_tests::programs::ask(Method::POST, path, &body);
+    let headers = headers.iter();
+    ask.headers
+        .extend(headers.map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+    let answer = client.raw(ask).await?;
+    let body: Value = serde_json::from_slice(&answer.body)?;
+    Ok((answer.status, body["status"]["userInfo"].clone()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
+    let drop_in = DropIn::start(None).await?;
+    let admin = drop_in.admin().await?;
+    let all = "system:authenticated";
+
+    let (status, user) = who_am_i(&admin, &[]).await?;
+    assert_eq!(status, StatusCode::CREATED);
+    assert_eq!(user["username"], "admin");
+    assert_eq!(user["groups"], json!(["system:masters", all]));
+
+    let jane = drop_in
+        .client(json!({"token": "a-token-of-a-file"}))
+        .await?;
+    let (_, user) = who_am_i(&jane, &[]).await?;
+    assert_eq!(
+        user,
+        json!({"username": "jane", "uid": "uid-1", "groups": ["sailors", "cooks", all]})
+    );
+    assert_eq!(
+        jane.get("/api/v1/pods").await?.status,
+        StatusCode::FORBIDDEN
+    );
+
+    let wrong = drop_in.client(json!({"token": "another"})).await?;
+    assert_eq!(wrong.get("/api").await?.status, StatusCode::UNAUTHORIZED);
+
+    let headers = [
+        ("x-remote-user", "proxied"),
+        ("x-remote-group", "one"),
+        ("x-remote-group", "two"),
+        ("x-remote-extra-scope", "deep"),
+    ];
+    let proxy = drop_in.proxies.client("front-proxy", &[])?;
+    let proxy = drop_in.with_certificate(proxy).await?;
+    let (_, user) = who_am_i(&proxy, &headers).await?;
+    assert_eq!(user["username"], "proxied");
+    assert_eq!(user["groups"], json!(["one", "two", all]));
+    assert_eq!(user["extra"], json!({"scope": ["deep"]}));
+    // Headers of others count for nothing: of a proxy by another name, of a user, of a stranger.
+    let other = drop_in.proxies.client("other-proxy", &[])?;
+    let other = drop_in.with_certificate(other).await?;
+    assert_eq!(
+        who_am_i(&other, &headers).await?.0,
+        StatusCode::UNAUTHORIZED
+    );
+    assert_eq!(who_am_i(&jane, &headers).await?.1["username"], "jane");
+    let stranger = drop_in.client(json!({})).await?;
+    let pods = stranger.get("/api/v1/pods").await?;
+    assert_eq!(pods.status, StatusCode::FORBIDDEN);
+    let text = pods.body["message"].as_str().unwrap_or_default();
+    assert!(
+        text.contains("User \"system:anonymous\" cannot list"),
+        "{text}"
+    );
+
+    accounts_have_tokens(&drop_in, &admin).await
+}
+
+async fn accounts_have_tokens(drop_in: &DropIn, admin: &Client) -> Result<()> {
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let account = json!({"metadata": {"name": "robot"}});
+    assert_eq!(
+        admin.post(accounts, &account).await?.status,
+        StatusCode::CREATED
+    );
+    let token = admin
+        .post(&format!("{accounts}/robot/token"), &json!({"spec": {}}))
+        .await?;
+    let token = token.body["status"]["token"]
+        .as_str()
+        .context("a token")?
+        .to_owned();
+    let robot = drop_in.client(json!({"token": token})).await?;
+    let (_, user) = who_am_i(&robot, &[]).await?;
+    assert_eq!(user["username"], "system:serviceaccount:default:robot");
+    let known = admin.get("/.well-known/openid-configuration").await?;
+    assert_eq!(known.body["issuer"], "https://issuer.example.com/");
+    assert_eq!(
+        admin.get("/openid/v1/jwks").await?.body["keys"][0]["alg"],
+        "ES256"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_root_looks_as_a_plain_kube_apiserver() -> Result<()> {
+    let drop_in = DropIn::start(None).await?;
+    let admin = drop_in.admin().await?;
+    let groups = admin.get("/apis").await?.body.to_string();
+    assert!(
+        groups.contains("apiextensions.k8s.io") && !groups.contains("polyplane"),
+        "{groups}"
+    );
+    let version = admin.get("/version").await?.body;
+    assert_eq!(version["gitVersion"], "v1.37.0");
+    let service = admin
+        .get("/api/v1/namespaces/default/services/kubernetes")
+        .await?;
+    assert_eq!(service.body["spec"]["clusterIP"], "10.77.0.1");
+    for (path, count) in [("/api/v1/serviceaccounts", 0), ("/api/v1/namespaces", 4)] {
+        let list = admin.get(path).await?.body;
+        assert_eq!(
+            list["items"].as_array().map(Vec::len),
+            Some(count),
+            "{path}"
+        );
+    }
+    for path in [
+        "/clusters/root/api/v1/namespaces",
+        "/polyplane/ring",
+        "/drain",
+    ] {
+        assert_eq!(
+            admin.get(path).await?.status,
+            StatusCode::NOT_FOUND,
+            "{path}"
+        );
+    }
+    // Nobody makes anything in a new namespace, and nobody removes a deleted one.
+    let made = admin
+        .post("/api/v1/namespaces", &json!({"metadata": {"name": "new"}}))
+        .await?;
+    assert_eq!(made.status, StatusCode::CREATED);
+    let maps = admin.get("/api/v1/namespaces/new/configmaps").await?.body;
+    assert_eq!(maps["items"], json!([]));
+    let gone = admin.delete("/api/v1/namespaces/new").await?.body;
+    assert_eq!(gone["status"]["phase"], "Terminating");
+    let server = drop_in.server.id().context("it runs")?;
+    println!(
+        "envtest: API server ready in {} ms, resident {} KiB",
+        drop_in.ready_in.as_millis(),
+        memory_bytes(server)? / 1024,
+    );
+    Ok(())
+}
+
+/// The state survives the API server, however it ends, and nothing else.
+async fn state_outlives_the_server(mut drop_in: DropIn) -> Result<()> {
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let made = drop_in
+        .admin()
+        .await?
+        .post(maps, &json!({"metadata": {"name": "stays"}}))
+        .await?;
+    assert_eq!(made.status, StatusCode::CREATED);
+    let first_port = drop_in.port;
+    for port in [first_port, free_port().await?, first_port] {
+        // Kill, so that nothing is handed over.
+        drop_in.server.kill().await?;
+        drop_in.start_again(port).await?;
+        let admin = drop_in.admin().await?;
+        let found = admin.get(&format!("{maps}/stays")).await?;
+        assert_eq!(found.body, made.body);
+        let name = format!("from-{port}-{}", drop_in.server.id().unwrap_or_default());
+        let next = admin
+            .post(maps, &json!({"metadata": {"name": name}}))
+            .await?;
+        assert_eq!(next.status, StatusCode::CREATED);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn etcd_keeps_the_state_of_an_api_server_that_is_killed() -> Result<()> {
+    let mut drop_in = DropIn::start(None).await?;
+    let data = drop_in.folder.path().join("etcd");
+    assert!(!data.exists(), "nothing is written to {}", data.display());
+    drop_in.etcd.start_kill()?;
+    drop_in.etcd.wait().await?;
+    drop_in.server.kill().await?;
+    drop_in.etcd = start_etcd(
+        &drop_in.assets.join("etcd"),
+        drop_in.folder.path(),
+        drop_in.etcd_port,
+    )
+    .await?;
+    drop_in.start_again(drop_in.port).await?;
+    state_outlives_the_server(drop_in).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_real_etcd_is_used_if_it_is_named() -> Result<()> {
+    let programs = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
+    let found = finished(&programs, &["etcd"])?;
+    let line = String::from_utf8(found.stdout)?;
+    let etcd = line
+        .trim()
+        .strip_prefix("etcd ")
+        .context("tests/programs finds no etcd")?;
+    state_outlives_the_server(DropIn::start(Some(etcd.into())).await?).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_both_within_a_second_with_watches_open() -> Result<()> {
+    let mut drop_in = DropIn::start(None).await?;
+    let admin = drop_in.admin().await?;
+    let _events = admin.watch("/api/v1/configmaps?watch=1").await?;
+    for child in [&mut drop_in.server, &mut drop_in.etcd] {
+        let pid = child.id().context("it runs")?;
+        finished(Path::new("kill"), &["-TERM", &pid.to_string()])?;
+        let status = tokio::time::timeout(START_LIMIT, child.wait()).await??;
+        assert!(status.success(), "{status}");
+    }
+    Ok(())
+}
+
+#[test]
+fn command_lines_are_answered_as_by_the_real_programs() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let assets = assets(folder.path())?;
+    let server = assets.join("kube-apiserver");
+    let etcd = assets.join("etcd");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    for (program, arguments, wanted) in [
+        (&server, &["--version"][..], "Kubernetes v1.37.0\n"),
+        (&etcd, &["--version"], "etcd Version: 3."),
+        (&server, &["--help"], "\n      --secure-port value"),
+        (&etcd, &["--help"], "\n      --unsafe-no-fsync"),
+    ] {
+        let output = finished(program, arguments)?;
+        assert!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            text(&output.stderr)
+        );
+        assert!(text(&output.stdout).contains(wanted), "{arguments:?}");
+    }
+    for (arguments, wanted) in [
+        (&["--nope"][..], "Error: unknown flag: --nope\n"),
+        (&[], "--etcd-servers must be specified"),
+        (
+            &[],
+            "--service-account-signing-key-file and --service-account-issuer are required flags",
+        ),
+        (
+            &["--enable-admission-plugins=Nope"],
+            "enable-admission-plugins plugin \"Nope\" is unknown",
+        ),
+        (
+            &["--authorization-mode=Nope"],
+            "authorization-mode \"Nope\" is not a valid mode",
+        ),
+        (
+            &["--oidc-issuer-url=https://x"],
+            "--oidc-issuer-url cannot be used",
+        ),
+        (
+            &["--client-ca-file=/nowhere"],
+            "--client-ca-file: open /nowhere",
+        ),
+        (
+            &["--version=v9.9.9"],
+            "must match major/minor/patch of default version \"v1.37.0\"",
+        ),
+    ] {
+        let output = finished(&server, arguments)?;
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(wanted), "{arguments:?}: {said}");
+    }
+    let kubectl = Finished::new(assets.join("kubectl"))
+        .env("PATH", &assets)
+        .output()?;
+    assert!(text(&kubectl.stderr).contains("there is no kubectl on PATH"));
+    Ok(())
+}
+
+/// controller-runtime's envtest, as operators' projects use it.
+#[test]
+fn controller_runtimes_envtest_runs_on_it() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("envtest");
+    let output = Finished::new("go")
+        .args(["test", "-count=1", "-trimpath", "-v", "./..."])
+        .current_dir(module)
+        .env("KUBEBUILDER_ASSETS", assets(folder.path())?)
+        .output()
+        .context("Go is needed for controller-runtime's envtest")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    println!("{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success());
+    assert_eq!(
+        said.matches("--- PASS: Test").count(),
+        4 + 4,
+        "four tests, one of four parts"
+    );
+    Ok(())
+}
