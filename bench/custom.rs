@@ -17,7 +17,7 @@ const NAME: &str = "widgets.bench.polyplane.dev";
 /// Parts of an object. With three rules on each, and two on the whole, there are twenty rules.
 const PARTS: [&str; 6] = ["door", "frame", "glass", "hinge", "lock", "panel"];
 /// Bytes of text in each object, which makes it about as large as the other scenarios' ConfigMap.
-const TEXT_BYTES: usize = 500;
+const TEXT_BYTES: usize = 620;
 
 /// Defines the kind, if it is not there, and waits until it is served: not every server serves a
 /// kind from the acknowledged write on.

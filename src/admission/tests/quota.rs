@@ -41,7 +41,7 @@ impl Site {
                 bits: 16,
             },
             node_ports: (30000, 32767),
-            serving_ca: Str::default(),
+            serving_ca: "certificates".into(),
             endpoint: Str::default(),
             birth_layer: BirthLayer::fixed(""),
             records_say_access: polyplane_registry::Shared::fixed(true),
