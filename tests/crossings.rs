@@ -21,6 +21,8 @@ const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 const REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 /// The name of an object of the target, which the attacker knows.
+/// The beginning of the names of metrics with a series for each of the planes that use most.
+const USAGE: &str = "polyplane_largest_plane_";
 const TREASURE: &str = "treasure-of-the-target";
 /// What is in it, and no other plane may show.
 const GOLD: &str = "gold-in-the-target";
@@ -515,7 +517,8 @@ async fn floods(crossing: &mut Crossing) -> Result<()> {
     Ok(())
 }
 
-/// Nothing that a client chooses, and no plane, becomes a label or a line.
+/// Nothing that a client chooses becomes a label or a line. The few planes that use most have a series,
+/// which only those who may read the root's metrics see.
 async fn figures(crossing: &mut Crossing) -> Result<()> {
     let metrics = ask(&crossing.site.root, "/metrics", &[]).await?;
     ensure!(metrics.status == 200, "{}", metrics.status);
@@ -527,13 +530,13 @@ async fn figures(crossing: &mut Crossing) -> Result<()> {
             crossing.counts.refused += 1;
         }
     }
-    for word in [
-        "\"eves\"",
-        "\"target\"",
-        &crossing.target_id,
-        "system:masters",
-    ] {
+    for word in [&crossing.target_id, "system:masters"] {
         ensure!(!metrics.contains(word), "{word} is a label");
+        crossing.counts.refused += 1;
+    }
+    for word in ["\"eves\"", "\"target\""] {
+        let mut others = metrics.lines().filter(|line| !line.starts_with(USAGE));
+        ensure!(!others.any(|line| line.contains(word)), "{word} is a label");
         crossing.counts.refused += 1;
     }
     ensure!(!log.contains("panicked"), "{log}");
