@@ -61,6 +61,7 @@ fn definition() -> Bytes {
             "parts": {"type": "object", "properties": parts},
             "text": {"type": "string", "maxLength": 4096},
             "mark": {"type": "string", "maxLength": 64},
+            "applied": {"type": "string", "maxLength": 64},
             "replicas": {"type": "integer", "minimum": 0, "maximum": 100}
         },
         "x-kubernetes-validations": [
@@ -111,7 +112,7 @@ pub fn applied(name: &str, mark: u64) -> Bytes {
         "apiVersion": GROUP_VERSION,
         "kind": "Widget",
         "metadata": {"name": name, "labels": {"applied": "yes"}},
-        "spec": {"mark": digits(mark), "parts": {"glass": {"size": 100, "count": 2}}}
+        "spec": {"applied": digits(mark), "parts": {"glass": {"size": 100, "count": 2}}}
     }))
 }
 
