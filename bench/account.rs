@@ -1,11 +1,11 @@
 //! An ordinary user for the load: a service account with a token and a role.
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::lane::Content;
+use crate::objects::text;
 use crate::target::Target;
 
 const NAMESPACE: &str = "default";
@@ -62,8 +62,4 @@ impl Target {
         )
         .await
     }
-}
-
-fn text(value: &Value) -> Bytes {
-    Bytes::from(value.to_string())
 }

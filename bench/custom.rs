@@ -1,12 +1,15 @@
 //! Objects of a custom kind whose schema has twenty rules: the definition, an object, and what the
 //! scenarios write to it.
 
-use anyhow::Result;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
 use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::lane::{Content, Lane};
+use crate::objects::{digits, text};
 
 /// The path of the objects of one namespace, behind the group and version.
 pub const RESOURCE: &str = "widgets";
@@ -16,6 +19,8 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 const NAME: &str = "widgets.bench.polyplane.dev";
 /// Parts of an object. With three rules on each, and two on the whole, there are twenty rules.
 const PARTS: [&str; 6] = ["door", "frame", "glass", "hinge", "lock", "panel"];
+/// How long a server may take to serve a kind that was defined.
+const SERVING: Duration = Duration::from_secs(30);
 /// Bytes of text in each object, which makes it about as large as the other scenarios' ConfigMap.
 const TEXT_BYTES: usize = 620;
 
@@ -23,17 +28,19 @@ const TEXT_BYTES: usize = 620;
 /// kind from the acknowledged write on.
 ///
 /// # Errors
-/// Returns an error if the server refuses a request.
+/// Returns an error if the server refuses a request, or does not serve the kind in time.
 pub async fn define(lane: &Lane) -> Result<()> {
     lane.create(DEFINITIONS, definition()).await?;
     let path = format!("/apis/{GROUP_VERSION}/{RESOURCE}");
-    loop {
+    let begin = Instant::now();
+    while begin.elapsed() < SERVING {
         let request = lane.request(Method::GET, &path, Content::None)?;
         if lane.start(request).await?.0 == StatusCode::OK {
             return Ok(());
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
+    bail!("{path} is not served")
 }
 
 fn definition() -> Bytes {
@@ -114,14 +121,6 @@ pub fn applied(name: &str, mark: u64) -> Bytes {
         "metadata": {"name": name, "labels": {"applied": "yes"}},
         "spec": {"applied": digits(mark), "parts": {"glass": {"size": 100, "count": 2}}}
     }))
-}
-
-fn digits(mark: u64) -> String {
-    format!("{mark:020}")
-}
-
-fn text(value: &Value) -> Bytes {
-    Bytes::from(value.to_string())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
+use serde_json::Value;
 
 use crate::{custom, owned};
 
@@ -68,6 +69,16 @@ pub fn stamp() -> Bytes {
     Bytes::from(format!(r#"{{"data":{{"stamp":"{:020}"}}}}"#, now_nanos()))
 }
 
+/// Returns a mark as text that is always equally long.
+pub fn digits(mark: u64) -> String {
+    format!("{mark:020}")
+}
+
+/// Returns an object as JSON.
+pub fn text(value: &Value) -> Bytes {
+    Bytes::from(value.to_string())
+}
+
 /// Returns the present time in nanoseconds since 1970.
 pub fn now_nanos() -> u64 {
     let now = SystemTime::now()
@@ -78,8 +89,6 @@ pub fn now_nanos() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use crate::lane::{Content, Lane};
+use crate::objects::{digits, text};
 
 /// The manager that creates the objects.
 const CREATOR: &str = "creator";
@@ -148,14 +149,6 @@ pub fn applied_deployment(name: &str, mark: u64) -> Bytes {
             {"name": "web", "env": [{"name": "MODE", "value": "fast"}]}
         ]}}}
     }))
-}
-
-fn digits(mark: u64) -> String {
-    format!("{mark:020}")
-}
-
-fn text(value: &Value) -> Bytes {
-    Bytes::from(value.to_string())
 }
 
 #[cfg(test)]

@@ -1,14 +1,11 @@
 //! Certificates that a plane signs for those who request them: what they are worth, where, and for
 //! how long.
 
-use std::path::Path;
-
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use polyplane_tests::client::Client;
-use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::create_plane;
 use serde_json::{Value, json};
@@ -82,20 +79,6 @@ async fn certificate(client: &Client, name: &str) -> Result<String> {
     anyhow::bail!("{name} is not signed")
 }
 
-/// Returns a server as the holder of a certificate sees it.
-fn holder(server: &Up, folder: &Path, certificate: &str, key: &str) -> Result<Endpoint> {
-    std::fs::write(folder.join("user.crt"), certificate)?;
-    std::fs::write(folder.join("user.key"), key)?;
-    let text = std::fs::read_to_string(&server.kubeconfig)?;
-    let mut config: Value = serde_saphyr::from_str(&text)?;
-    for user in config["users"].as_array_mut().into_iter().flatten() {
-        user["user"] = json!({"client-certificate": "user.crt", "client-key": "user.key"});
-    }
-    let path = folder.join("kubeconfig");
-    std::fs::write(&path, config.to_string())?;
-    Endpoint::from_kubeconfig(&path, None)
-}
-
 /// A plane signs for its own users only: the certificate proves its holder there and nobody in
 /// another plane or in the root. A kubelet gets its first one by the role that lets its maker boot
 /// kubelets, and is then restricted to its node. What serves is signed by another CA, and proves no
@@ -113,7 +96,7 @@ async fn a_signed_request_proves_its_holder_in_its_plane_alone() -> Result<()> {
     let client = ("jane", "kube-apiserver-client");
     request(&a, client, &["client auth"], &jane).await?;
     let signed = certificate(&a, "jane").await?;
-    let of_jane = holder(&server, folder.path(), &signed, &jane.key)?;
+    let of_jane = server.as_holder(folder.path(), &signed, &jane.key)?;
     let in_a = Client::open(&of_jane.at_base_path("/clusters/a")).await?;
     in_a.get(NAMESPACES)
         .await?
@@ -139,7 +122,7 @@ async fn a_signed_request_proves_its_holder_in_its_plane_alone() -> Result<()> {
     let signer = ("n1", "kube-apiserver-client-kubelet");
     request(&a, signer, &usages, &kubelet).await?;
     let signed = certificate(&a, "n1").await?;
-    let endpoint = holder(&server, folder.path(), &signed, &kubelet.key)?;
+    let endpoint = server.as_holder(folder.path(), &signed, &kubelet.key)?;
     let node = Client::open(&endpoint.at_base_path("/clusters/a")).await?;
     let body = |name: &str| json!({"metadata": {"name": name}});
     node.post("/api/v1/nodes", &body("n1")).await?.expect(201)?;
@@ -150,7 +133,7 @@ async fn a_signed_request_proves_its_holder_in_its_plane_alone() -> Result<()> {
     let usages = ["server auth", "digital signature"];
     request(&a, ("serving", "kubelet-serving"), &usages, &serving).await?;
     let signed = certificate(&a, "serving").await?;
-    let endpoint = holder(&server, folder.path(), &signed, &serving.key)?;
+    let endpoint = server.as_holder(folder.path(), &signed, &serving.key)?;
     let server_as_client = Client::open(&endpoint.at_base_path("/clusters/a")).await?;
     let refused = server_as_client.get(NAMESPACES).await?;
     refused.refuses(401, "Unauthorized")?;

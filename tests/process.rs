@@ -7,6 +7,7 @@ use std::process::{ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -93,6 +94,24 @@ impl Up {
     /// Returns an error if a client cannot use the kubeconfig.
     pub fn root(&self) -> Result<Endpoint> {
         Endpoint::from_kubeconfig(&self.kubeconfig, Some("root"))
+    }
+
+    /// Returns the server as the holder of a client certificate sees it. The certificate, its key and a
+    /// kubeconfig are written into `folder`.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be written, or the key does not fit.
+    pub fn as_holder(&self, folder: &Path, certificate: &str, key: &str) -> Result<Endpoint> {
+        std::fs::write(folder.join("user.crt"), certificate)?;
+        std::fs::write(folder.join("user.key"), key)?;
+        let text = std::fs::read_to_string(&self.kubeconfig)?;
+        let mut config: Value = serde_saphyr::from_str(&text)?;
+        for user in config["users"].as_array_mut().into_iter().flatten() {
+            user["user"] = json!({"client-certificate": "user.crt", "client-key": "user.key"});
+        }
+        let path = folder.join("kubeconfig");
+        std::fs::write(&path, config.to_string())?;
+        Endpoint::from_kubeconfig(&path, None)
     }
 
     /// Returns the plane of this name, whether or not the kubeconfig has a context for it already.

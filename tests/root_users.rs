@@ -29,16 +29,7 @@ fn as_user(server: &Up, folder: &Path, name: &str, group: &str) -> Result<Endpoi
     leaf.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
     let key = rcgen::KeyPair::generate()?;
     let leaf = leaf.signed_by(&key, &issuer)?;
-    std::fs::write(folder.join("user.crt"), leaf.pem())?;
-    std::fs::write(folder.join("user.key"), key.serialize_pem())?;
-    let text = std::fs::read_to_string(&server.kubeconfig)?;
-    let mut config: Value = serde_saphyr::from_str(&text)?;
-    for user in config["users"].as_array_mut().into_iter().flatten() {
-        user["user"] = json!({"client-certificate": "user.crt", "client-key": "user.key"});
-    }
-    let path = folder.join("kubeconfig");
-    std::fs::write(&path, config.to_string())?;
-    Endpoint::from_kubeconfig(&path, None)
+    server.as_holder(folder, &leaf.pem(), &key.serialize_pem())
 }
 
 /// A certificate of the server proves a user of the root. Roles of another plane that name this user

@@ -12,7 +12,7 @@ mod field_path;
 mod view;
 
 pub use field_path::normalized;
-pub use polyplane_cel::{compile_pattern, is_reserved};
+pub use polyplane_cel::{RESERVED, compile_pattern, is_reserved};
 
 use declaration::{Declaration, escape};
 pub use evaluation::{Findings, Limits, Write};

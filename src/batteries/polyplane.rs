@@ -10,6 +10,7 @@ pub mod fence;
 pub mod limits;
 
 use crate::battery::{Battery, Kind};
+use polyplane_apimachinery::field_error::{FieldError, Path};
 use std::sync::Arc;
 
 /// The row of this group.
@@ -21,3 +22,11 @@ pub(crate) const BATTERY: Battery = Battery {
     ],
     indexes: &[|| Arc::new(control_plane::PlaneIds)],
 };
+
+/// Returns the refusal of a field that programs of an earlier release, which may still join the ring,
+/// would ignore.
+fn not_read_by_all(path: &Path) -> FieldError {
+    let why = "replicas of an earlier release, which would ignore it, may still join the ring: \
+               see `kubectl plane ring`, and its --raise-floor";
+    FieldError::forbidden(path, why)
+}

@@ -29,7 +29,7 @@ pub struct Macros {
 }
 
 /// The names that nothing may have.
-const RESERVED: [&str; 17] = [
+pub const RESERVED: [&str; 17] = [
     "as",
     "break",
     "const",

@@ -4,6 +4,7 @@
 //! A plane of an earlier release has no `spec.access`; a new one gets a grant for the masters of the
 //! root, which can be read and removed.
 
+use crate::polyplane::not_read_by_all;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
@@ -225,9 +226,7 @@ pub(crate) fn errors(object: &Value, old: Option<&Value>, is_read_by_all: bool) 
     let path = Path::new("spec");
     let path = path.child("access");
     if !is_read_by_all {
-        let why = "replicas of an earlier release, which would ignore it, may still join the ring: \
-                   see `kubectl plane ring`, and its --raise-floor";
-        return vec![FieldError::forbidden(&path, why)];
+        return vec![not_read_by_all(&path)];
     }
     let mut errors = Vec::new();
     let grants = access.items_at(&["grants"]);

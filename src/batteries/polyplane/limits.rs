@@ -1,6 +1,7 @@
 //! `spec.limits` of a ControlPlane: how much the plane may use of the replica that owns it, and how much
 //! it may store.
 
+use crate::polyplane::not_read_by_all;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 use polyplane_fairness::PlaneLimits;
@@ -54,9 +55,7 @@ pub(crate) fn errors(object: &Value, is_read_by_all: bool) -> Vec<FieldError> {
     let path = Path::new("spec");
     let path = path.child("limits");
     if !is_read_by_all {
-        let why = "replicas of an earlier release, which would ignore it, may still join the ring: \
-                   see `kubectl plane ring`, and its --raise-floor";
-        return vec![FieldError::forbidden(&path, why)];
+        return vec![not_read_by_all(&path)];
     }
     let mut errors = Vec::new();
     for (field, min) in FIELDS {

@@ -2,31 +2,12 @@
 
 use super::Complaint;
 use super::lex::{Kind, Token};
+use polyplane_apiextensions::rules::RESERVED;
 
 /// The tokens that may begin an operand, as the compiler lists them.
 const OPERANDS: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 /// Most levels of nesting. Parsing is recursive, so this bounds the stack.
 const DEPTH_MAX: usize = 250;
-/// The reserved names.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 /// A part of an expression. Of an operator only its operands are kept.
 #[derive(Debug)]
