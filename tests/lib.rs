@@ -21,6 +21,7 @@ pub mod history;
 pub mod kubeconfig;
 pub mod kubectl;
 pub mod normalize;
+pub mod outside;
 pub mod process;
 pub mod programs;
 pub mod python;

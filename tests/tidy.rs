@@ -182,6 +182,11 @@ fn crates_know_only_what_lies_below_them() {
             ],
         ),
         ("src/audit", &["apimachinery", "auth"]),
+        ("src/outbound", &[]),
+        (
+            "src/delegated",
+            &["apimachinery", "auth", "cel", "outbound"],
+        ),
         (
             "src/controllers",
             &[

@@ -40,6 +40,9 @@ pub enum Denied {
     /// The credentials prove a user of the root plane, who may not enter this plane.
     #[error("the user of the root may not enter this control plane")]
     NotGranted,
+    /// An issuer's token, or a webhook's answer, proves nobody.
+    #[error("token refused: {0}")]
+    Delegated(String),
     /// The user's credentials of that time were revoked.
     #[error("the credential was revoked")]
     Revoked,

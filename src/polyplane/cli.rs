@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod audit;
+pub mod authentication;
 pub mod envtest;
 pub mod limits;
 pub mod memory;
@@ -11,6 +12,7 @@ pub mod usage;
 
 use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
+use crate::cli::authentication::AuthenticationOptions;
 use crate::cli::envtest::EnvtestCommand;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
@@ -87,6 +89,9 @@ pub struct UpOptions {
     /// on the next port.
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub replicas: u16,
+    /// Authentication by others.
+    #[command(flatten)]
+    pub authentication: AuthenticationOptions,
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
@@ -214,6 +219,9 @@ pub struct ServeOptions {
         env = "POLYPLANE_LOG"
     )]
     pub log: String,
+    /// Authentication by others.
+    #[command(flatten)]
+    pub authentication: AuthenticationOptions,
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,

@@ -17,7 +17,7 @@ pub mod ring_report;
 pub mod root_secret;
 pub mod usage_report;
 
-use crate::replica::access::{Access, MetricsFile, accepted, accepted_pem};
+use crate::replica::access::{Access, Delegated, MetricsFile, accepted, accepted_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
@@ -101,6 +101,8 @@ pub struct ReplicaParts {
     pub memory: Arc<Memory>,
     /// Set if the root plane is that of a plain kube-apiserver.
     pub plain: Option<Arc<PlainRoot>>,
+    /// What servers of others decide about the root's users.
+    pub delegated: Delegated,
 }
 
 /// The context of every error that occurs while joining.
@@ -151,7 +153,7 @@ impl Replica {
             Arc::clone(&setup.release),
         );
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
-        let access = access.with_users(setup.plain.as_ref(), tokens);
+        let access = access.with_users(setup.plain.as_ref(), tokens, &setup.delegated);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));

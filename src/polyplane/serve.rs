@@ -17,7 +17,7 @@ use crate::cli::limits;
 use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions};
 use crate::process::{self, Signals};
-use crate::replica::access::{Access, MetricsFile, authority};
+use crate::replica::access::{Access, Delegated, MetricsFile, authority};
 use crate::replica::root_secret::SharedSecret;
 use crate::replica::{Replica, ReplicaParts};
 use crate::serve::waiting_server::WaitingServer;
@@ -108,6 +108,7 @@ struct Prepared {
     metrics: Option<MetricsFile>,
     root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
+    delegated: Delegated,
 }
 
 /// A replica that has joined the ring.
@@ -155,6 +156,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let config = completed.configure();
     let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     config.audit = options.audit.open()?;
+    let delegated = options.authentication.open()?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;
@@ -184,6 +186,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         metrics: metrics.transpose()?,
         root_secret,
         memory,
+        delegated,
     })
 }
 
@@ -248,6 +251,7 @@ async fn start(
         root_secret: prepared.root_secret,
         wait: Some(wait),
         plain: None,
+        delegated: prepared.delegated,
         memory: prepared.memory,
     };
     let replica = Replica::start(setup).await?;

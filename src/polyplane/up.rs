@@ -52,6 +52,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         tracing::debug!("{error}");
     }
     let auditor = options.audit.open()?;
+    let delegated = options.authentication.open()?;
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
     let store = store::embedded(options.store, &folder).await?;
@@ -88,6 +89,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             metrics: None,
             wait: None,
             plain: None,
+            delegated: delegated.clone(),
             memory: memory::shares(&options.memory, &options.limits, options.replicas),
         };
         let mut setup = match options.replicas {

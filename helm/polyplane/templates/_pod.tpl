@@ -42,6 +42,9 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if $values.authentication.config }}
+- --authentication-config=/authentication/config.yaml
+{{- end }}
 {{- if $values.audit.policy }}
 - --audit-policy-file=/audit/policy.yaml
 - --audit-log-path=-

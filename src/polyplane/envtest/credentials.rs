@@ -1,12 +1,15 @@
 //! The files with which flags say who may use the plane: certificates, keys and tokens. This module
 //! reads them, and opens nothing else.
 
+use crate::cli::authentication::jwt_authenticators;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
+use crate::replica::access::Delegated;
 use polyplane_auth::service_account::issuer::{FormerKey, IssuerNames, TokenIssuer};
 use polyplane_auth::{
     Authenticator, ClientCa, FrontProxy, FrontProxyHeaders, key_files, token_file,
 };
+use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use std::net::{IpAddr, SocketAddr};
@@ -107,6 +110,37 @@ pub(super) fn tokens(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Auth
         .into_iter()
         .map(|tokens| Arc::new(tokens) as _)
         .collect()
+}
+
+/// Reads the issuers of tokens, and whether strangers are admitted if the file says it.
+pub(super) fn delegated(flags: &Flags, problems: &mut Problems) -> (Delegated, Option<bool>) {
+    let made = Delegated::default();
+    let Some(file) = path(flags, "authentication-config") else {
+        return (made, None);
+    };
+    let own: Vec<&str> = flags
+        .all("service-account-issuer")
+        .iter()
+        .map(String::as_str)
+        .collect();
+    let parsed = read(&file).and_then(|text| {
+        let config = AuthenticationConfig::parse(&text, &own);
+        config.map_err(|error| format!("{}: {error}", file.display()))
+    });
+    let Some(config) = problems.value("authentication-config", parsed) else {
+        return (made, None);
+    };
+    if config.anonymous.is_some() && flags.text("anonymous-auth").is_some() {
+        problems.add("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file");
+    }
+    let anonymous = config
+        .anonymous
+        .map(|one| one == AnonymousConfig::Everywhere);
+    let outbound = made.outbound;
+    let bearer = jwt_authenticators(config, &outbound).map_err(|error| format!("{error:#}"));
+    let bearer = problems.value("authentication-config", bearer);
+    let bearer = bearer.unwrap_or_default();
+    (Delegated { bearer, outbound }, anonymous)
 }
 
 /// Reads the keys of service account tokens. Both flags are required, as upstream.

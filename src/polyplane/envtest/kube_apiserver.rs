@@ -112,6 +112,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     let authority = authority(&settings.modes);
     let release = release(settings.service_range)?;
     let name = format!("kube-apiserver-{}", settings.listen.port());
+    let delegated = std::mem::take(&mut settings.delegated);
     let plain = plain_root(settings, &pki, front_proxy_ca_pem)?;
     let parts = ReplicaParts {
         store: Arc::clone(&store) as _,
@@ -128,6 +129,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
         wait: None,
         memory: Memory::with_limits(|share| share.part_of(MEMORY_BUDGET)),
         plain: Some(Arc::new(plain)),
+        delegated,
     };
     let replica = Replica::start(parts).await?;
     replica.wake_root().await?;

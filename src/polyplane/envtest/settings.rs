@@ -1,7 +1,8 @@
 //! What the flags of kube-apiserver mean here, checked. All problems are reported together.
 
-use crate::envtest::credentials::{client_ca, front_proxy, issuer, serving, tokens};
+use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::flags::Flags;
+use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ClientCa, FrontProxy};
@@ -60,6 +61,8 @@ pub struct Settings {
     pub tokens: Vec<Arc<dyn Authenticator>>,
     /// The issuer of service account tokens.
     pub issuer: Option<Arc<TokenIssuer>>,
+    /// What issuers and webhooks decide about tokens.
+    pub delegated: Delegated,
     /// Whether strangers are `system:anonymous`.
     pub admits_anonymous: bool,
     /// The authorizers.
@@ -81,16 +84,12 @@ pub struct Settings {
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 13] = [
+const REFUSED: [(&str, &str); 12] = [
     (
         "admission-control-config-file",
         "admission plug-ins have no configuration here",
     ),
     ("audit-webhook-config-file", "the audit goes to a log only"),
-    (
-        "authentication-config",
-        "tokens of other issuers are not accepted here",
-    ),
     (
         "authentication-token-webhook-config-file",
         "no webhook is asked about tokens here",
@@ -112,7 +111,7 @@ const REFUSED: [(&str, &str); 13] = [
     ("etcd-servers-overrides", "all kinds are in one etcd here"),
     (
         "oidc-issuer-url",
-        "tokens of other issuers are not accepted here",
+        "give --authentication-config, which can say the same",
     ),
     (
         "service-account-signing-endpoint",
@@ -122,12 +121,13 @@ const REFUSED: [(&str, &str); 13] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 39] = [
+const MEANINGFUL: [&str; 40] = [
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
     "audit-log-path",
     "audit-policy-file",
+    "authentication-config",
     "authorization-mode",
     "bind-address",
     "cert-dir",
@@ -236,6 +236,7 @@ impl Settings {
         }
         check_features(flags, &mut problems);
         let modes = modes(flags, &mut problems);
+        let (delegated, anonymous) = delegated(flags, &mut problems);
         let settings = Self {
             listen: SocketAddr::new(bind, port),
             advertise,
@@ -249,7 +250,8 @@ impl Settings {
             front_proxy: front_proxy(flags, &mut problems),
             tokens: tokens(flags, &mut problems),
             issuer: issuer(flags, advertise, port, &mut problems),
-            admits_anonymous: admits_anonymous(flags, &modes),
+            delegated,
+            admits_anonymous: anonymous.unwrap_or_else(|| admits_anonymous(flags, &modes)),
             modes,
             admission: admission(flags, &mut problems),
             service_range: service_range(flags, &mut problems),

@@ -13,6 +13,7 @@ use polyplane_auth::{
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
+use polyplane_outbound::Caller;
 use polyplane_ownership::ROOT;
 use polyplane_pki::{Pki, PlaneCa};
 use polyplane_registry::{Authority, ChainedAuthorizer, Roles, TokenIssuers as _};
@@ -45,6 +46,24 @@ pub fn authority() -> Authority {
     ])
 }
 
+/// What servers of others decide about the root's users.
+#[derive(Clone)]
+pub struct Delegated {
+    /// The authenticators of bearer tokens, after the server's own.
+    pub bearer: Vec<Arc<dyn Authenticator>>,
+    /// The caller of these servers.
+    pub outbound: Arc<Caller>,
+}
+
+impl Default for Delegated {
+    fn default() -> Self {
+        Self {
+            bearer: Vec::new(),
+            outbound: Caller::new(Vec::new()),
+        }
+    }
+}
+
 /// The authenticators of callers.
 pub struct Access {
     /// Those of the root plane's users. A plane's record says which of these users may enter it.
@@ -57,6 +76,8 @@ pub struct Access {
     tokens: Option<Arc<PlaneTokens>>,
     /// The issuer of a server with a plain root plane.
     plain_issuer: Option<Arc<TokenIssuer>>,
+    /// The caller of servers of others.
+    outbound: Arc<Caller>,
 }
 
 impl Access {
@@ -88,6 +109,7 @@ impl Access {
             secret,
             tokens: None,
             plain_issuer: None,
+            outbound: Caller::new(Vec::new()),
         })
     }
 
@@ -97,12 +119,43 @@ impl Access {
         self,
         plain: Option<&Arc<PlainRoot>>,
         tokens: Option<Arc<PlaneTokens>>,
+        delegated: &Delegated,
     ) -> Self {
-        match (plain, tokens) {
+        let access = match (plain, tokens) {
             (Some(plain), _) => self.of_plain_root(plain),
             (None, Some(tokens)) => self.with_tokens(tokens),
             (None, None) => self,
+        };
+        access.with_delegated(delegated)
+    }
+
+    /// Makes the root plane accept also whom servers of others prove. The server's own authenticators come
+    /// first, so no token of theirs has to leave it.
+    #[must_use]
+    fn with_delegated(self, delegated: &Delegated) -> Self {
+        let outbound = Arc::clone(&delegated.outbound);
+        if delegated.bearer.is_empty() {
+            return Self { outbound, ..self };
         }
+        let after = |own: &Arc<dyn Authenticator>| -> Arc<dyn Authenticator> {
+            let others = delegated.bearer.iter().cloned();
+            let members = std::iter::once(Arc::clone(own)).chain(others);
+            Arc::new(UnionAuthenticator::new(members.collect()))
+        };
+        Self {
+            root: Arc::new(RootAuthenticators {
+                clients: self.root.clients.clone(),
+                bearer: after(&self.root.bearer),
+            }),
+            root_bearer: after(&self.root_bearer),
+            outbound,
+            ..self
+        }
+    }
+
+    /// Returns the caller of servers of others.
+    pub fn outbound(&self) -> &Caller {
+        &self.outbound
     }
 
     /// Makes the root plane accept the users of a plain kube-apiserver, and nobody else.

@@ -5,6 +5,7 @@
 
 use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_fairness::Usage;
+use polyplane_outbound::OutboundMetrics;
 use polyplane_ownership::ROOT;
 use polyplane_plane::{Memory, Plane, Prefix, Share};
 use polyplane_server::{Exposition, Kind};
@@ -46,6 +47,28 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
     memory(directory.planes.memory(), out);
     ring(directory, out);
     moves(directory, out);
+}
+
+/// Writes what was counted of calls to servers of others.
+pub fn outbound(counted: OutboundMetrics, out: &mut Exposition) {
+    gauge(
+        out,
+        "polyplane_outbound_calls_in_flight",
+        "Calls to issuers and webhooks that wait for their answer.",
+        counted.in_flight,
+    );
+    let name = "polyplane_outbound_calls_total";
+    let help = "Calls to issuers and webhooks, by outcome: open and busy ones were not tried.";
+    out.family(name, Kind::Counter, help);
+    for (outcome, calls) in [
+        ("answered", counted.answered),
+        ("failed", counted.failed),
+        ("open", counted.open),
+        ("busy", counted.busy),
+        ("refused", counted.refused),
+    ] {
+        out.sample(name, &[("outcome", outcome)], calls);
+    }
 }
 
 /// Writes the shares of the memory budget.

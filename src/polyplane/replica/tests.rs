@@ -62,6 +62,7 @@ async fn started(
         root_secret: None,
         wait: None,
         plain: None,
+        delegated: Default::default(),
         memory: Arc::default(),
     };
     Ok(Started {

@@ -1,0 +1,21 @@
+//! OpenID Connect: tokens that other issuers sign, by upstream's `AuthenticationConfiguration`.
+//!
+//! [`AuthenticationConfig`] is the file; [`JwtAuthenticator`] accepts the tokens of one of its issuers.
+//! The issuer's keys are looked up through the outbound caller and kept; requests verify with what is
+//! known, and wait for a look-up only if nothing is known yet or a key is new.
+
+mod authenticator;
+mod claims;
+mod config;
+mod expressions;
+mod keys;
+mod provider;
+mod token;
+mod validation;
+mod verdicts;
+
+pub use authenticator::JwtAuthenticator;
+pub use config::{AnonymousConfig, AuthenticationConfig, IssuerConfig, JwtConfig};
+pub use keys::{IssuerKey, KeySet};
+pub use provider::REFRESH_PAUSE;
+pub use token::TokenRefused;

@@ -1,0 +1,195 @@
+//! Authenticates callers by the tokens of one issuer.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use polyplane_auth::{
+    Authentication, Authenticator, Credentials, Denied, UserInfo, Verdict as AuthVerdict,
+};
+use polyplane_outbound::{PlaneCaller, TrustError};
+
+use super::claims::user_of;
+use super::config::JwtConfig;
+use super::provider::{Known, Provider};
+use super::token::{Times, TokenRefused, UntrustedToken};
+use super::verdicts::{Digest, Verdict};
+
+/// How long a request waits for an issuer's keys: two calls, and a little.
+const WAIT: Duration = Duration::from_secs(8);
+/// Requests that wait for keys at once, of one issuer. Each holds a connection of a caller who is not
+/// proven.
+const WAITING_MAX: usize = 64;
+
+/// Accepts the tokens of one issuer.
+pub struct JwtAuthenticator {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: JwtConfig,
+    provider: Provider,
+    waiting: tokio::sync::Semaphore,
+}
+
+/// What a token needs to be judged.
+enum Judged {
+    Done(Result<Arc<UserInfo>, TokenRefused>),
+    /// No key is known, or none by the token's key id.
+    NeedsKeys,
+}
+
+impl JwtAuthenticator {
+    /// Creates the authenticator of an issuer, whose servers are called by `caller`.
+    ///
+    /// # Errors
+    /// Returns an error if the issuer's CA bundle cannot be used.
+    pub fn new(config: JwtConfig, caller: &Arc<PlaneCaller>) -> Result<Self, TrustError> {
+        let provider = Provider::new(caller, &config.issuer)?;
+        let inner = Inner {
+            config,
+            provider,
+            waiting: tokio::sync::Semaphore::new(WAITING_MAX),
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Looks the issuer's keys up, so that no request has to wait for them.
+    pub async fn warm(&self) {
+        self.inner.provider.look().await;
+    }
+
+    /// Returns the issuer.
+    #[must_use]
+    pub fn issuer(&self) -> &str {
+        &self.inner.config.issuer.url
+    }
+
+    /// Looks keys that are old up again, beside the request.
+    fn renew(&self) {
+        if self.inner.provider.may_look() {
+            let inner = Arc::clone(&self.inner);
+            // At most one look-up does anything, and it ends by its deadlines.
+            tokio::spawn(async move { inner.provider.look().await });
+        }
+    }
+}
+
+impl Inner {
+    fn judge(
+        &self,
+        known: Option<&Known>,
+        token: &UntrustedToken<'_>,
+        digest: Digest,
+        now: SystemTime,
+    ) -> Judged {
+        let Some(known) = known else {
+            return Judged::NeedsKeys;
+        };
+        if let Err(refused) = token.verify(&known.keys) {
+            if refused == TokenRefused::UnknownKey {
+                return Judged::NeedsKeys;
+            }
+            known
+                .verdicts
+                .insert(digest, Verdict::Refused(refused.clone()));
+            return Judged::Done(Err(refused));
+        }
+        let times = match Times::of(&token.claims) {
+            Ok(times) => times,
+            Err(refused) => return Judged::Done(Err(refused)),
+        };
+        match user_of(&token.claims, &self.config) {
+            Ok(user) => {
+                let user = Arc::new(user);
+                let verdict = Verdict::Proves(Arc::clone(&user), times);
+                known.verdicts.insert(digest, verdict);
+                Judged::Done(times.check(seconds(now)).map(|()| user))
+            }
+            Err(refused) => {
+                known
+                    .verdicts
+                    .insert(digest, Verdict::Refused(refused.clone()));
+                Judged::Done(Err(refused))
+            }
+        }
+    }
+
+    async fn judge_with_new_keys(
+        &self,
+        token: UntrustedToken<'_>,
+        digest: Digest,
+        now: SystemTime,
+    ) -> Result<Arc<UserInfo>, TokenRefused> {
+        let unknown = || match self.provider.known().0 {
+            Some(_) => TokenRefused::UnknownKey,
+            None => TokenRefused::NoKeys(self.config.issuer.url.as_str().into()),
+        };
+        let _place = self.waiting.try_acquire().map_err(|_| unknown())?;
+        let looked = tokio::time::timeout(WAIT, self.provider.look()).await;
+        let known = looked.ok().flatten();
+        match self.judge(known.as_deref(), &token, digest, now) {
+            Judged::Done(judged) => judged,
+            Judged::NeedsKeys => Err(unknown()),
+        }
+    }
+}
+
+impl Authenticator for JwtAuthenticator {
+    fn authenticate<'a>(
+        &'a self,
+        credentials: &'a Credentials<'a>,
+    ) -> AuthVerdict<'a, Authentication> {
+        let Some(bearer) = credentials.bearer else {
+            return AuthVerdict::now(Authentication::NoOpinion);
+        };
+        let inner = &self.inner;
+        let (known, is_old) = inner.provider.known();
+        let mut digest_of_token = [0; 32];
+        digest_of_token.copy_from_slice(digest(&SHA256, bearer.as_bytes()).as_ref());
+        let verdict = known
+            .as_ref()
+            .and_then(|known| known.verdicts.get(&digest_of_token));
+        let judged = match verdict {
+            Some(Verdict::Proves(user, times)) => {
+                times.check(seconds(credentials.now)).map(|()| user)
+            }
+            Some(Verdict::Refused(refused)) => Err(refused),
+            None => {
+                let parsed = UntrustedToken::parse(bearer);
+                let Some(token) = parsed.filter(|token| token.issuer() == self.issuer()) else {
+                    return AuthVerdict::now(Authentication::NoOpinion);
+                };
+                let now = credentials.now;
+                match inner.judge(known.as_deref(), &token, digest_of_token, now) {
+                    Judged::Done(judged) => judged,
+                    // Within the pause a look-up would not begin; but one may be under way.
+                    Judged::NeedsKeys => {
+                        return AuthVerdict::later(async move {
+                            let judged = inner.judge_with_new_keys(token, digest_of_token, now);
+                            authentication(judged.await)
+                        });
+                    }
+                }
+            }
+        };
+        if is_old {
+            self.renew();
+        }
+        AuthVerdict::now(authentication(judged))
+    }
+}
+
+fn authentication(judged: Result<Arc<UserInfo>, TokenRefused>) -> Authentication {
+    match judged {
+        Ok(user) => Authentication::User(user),
+        Err(refused) => Authentication::Denied(Denied::Delegated(refused.to_string())),
+    }
+}
+
+fn seconds(now: SystemTime) -> i64 {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,174 @@
+//! The issuer's servers: its configuration and its keys, looked up and kept.
+//!
+//! Invariant: at most one look-up of an issuer is under way, and one begins at the earliest
+//! [`REFRESH_PAUSE`] after the one before, however many tokens come.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method};
+use parking_lot::RwLock;
+use polyplane_apimachinery::json::{self, Limits};
+use polyplane_outbound::{Call, PlaneCaller, Target, Trust, TrustError};
+use tokio::sync::Mutex;
+
+use super::config::IssuerConfig;
+use super::keys::KeySet;
+use super::verdicts::Verdicts;
+
+/// Pause between two look-ups of an issuer's keys. A token with an unknown key id within it is
+/// refused.
+pub const REFRESH_PAUSE: Duration = Duration::from_secs(5);
+/// The age from which keys are looked up again beside a request, so that a key that an issuer has
+/// withdrawn ends.
+const OLD: Duration = Duration::from_secs(600);
+/// How long one call may take.
+const CALL: Duration = Duration::from_secs(5);
+/// Bytes of the longest document. Key sets have a few kilobytes.
+const DOCUMENT_BYTES_MAX: usize = 1 << 20;
+/// Where an issuer's configuration is, below its URL.
+const WELL_KNOWN: &str = "/.well-known/openid-configuration";
+
+/// The keys that an issuer had at one time, and the verdicts under them.
+#[derive(Default)]
+pub(super) struct Known {
+    pub keys: KeySet,
+    pub verdicts: Verdicts,
+    text: Bytes,
+}
+
+/// An issuer.
+pub(super) struct Provider {
+    issuer: String,
+    caller: Arc<PlaneCaller>,
+    trust: Trust,
+    state: RwLock<State>,
+    /// Held by the one look-up under way.
+    turn: Mutex<Look>,
+}
+
+#[derive(Default)]
+struct State {
+    known: Option<Arc<Known>>,
+    tried_at: Option<Instant>,
+}
+
+/// The targets of a look-up.
+struct Look {
+    discovery: String,
+    targets: Vec<(String, Arc<Target>)>,
+}
+
+/// Targets that a look-up keeps: those of the configuration and of the keys.
+const TARGETS_MAX: usize = 2;
+
+impl Provider {
+    pub(super) fn new(
+        caller: &Arc<PlaneCaller>,
+        config: &IssuerConfig,
+    ) -> Result<Self, TrustError> {
+        let bundle = config.certificate_authority.as_ref().map(String::as_bytes);
+        let below = || format!("{}{WELL_KNOWN}", config.url.trim_end_matches('/'));
+        Ok(Self {
+            issuer: config.url.clone(),
+            caller: Arc::clone(caller),
+            trust: Trust::new(bundle, None)?,
+            state: RwLock::default(),
+            turn: Mutex::new(Look {
+                discovery: config.discovery_url.clone().unwrap_or_else(below),
+                targets: Vec::new(),
+            }),
+        })
+    }
+
+    /// Returns the keys that are known, whatever their age, and whether they are to be looked up.
+    pub(super) fn known(&self) -> (Option<Arc<Known>>, bool) {
+        let state = self.state.read();
+        let since = state.tried_at.map(|at| at.elapsed());
+        (state.known.clone(), since.is_none_or(|since| since >= OLD))
+    }
+
+    /// Returns whether a look-up may begin now.
+    pub(super) fn may_look(&self) -> bool {
+        let tried_at = self.state.read().tried_at;
+        tried_at.is_none_or(|at| at.elapsed() >= REFRESH_PAUSE)
+    }
+
+    /// Looks the keys up, unless another look-up does or has just done so; then it waits for that one.
+    /// Keys that are known stay if the issuer does not answer.
+    pub(super) async fn look(&self) -> Option<Arc<Known>> {
+        let mut look = self.turn.lock().await;
+        if self.may_look() {
+            self.state.write().tried_at = Some(Instant::now());
+            match self.keys(&mut look).await {
+                Ok((keys, text)) => self.learn(keys, text),
+                Err(why) => {
+                    let issuer = &self.issuer;
+                    tracing::warn!(issuer, "the keys of an issuer cannot be got: {why}");
+                }
+            }
+        }
+        self.state.read().known.clone()
+    }
+
+    fn learn(&self, keys: KeySet, text: Bytes) {
+        let mut state = self.state.write();
+        // The same keys keep their verdicts.
+        if state.known.as_ref().is_none_or(|known| known.text != text) {
+            state.known = Some(Arc::new(Known {
+                keys,
+                text,
+                verdicts: Verdicts::default(),
+            }));
+        }
+    }
+
+    async fn keys(&self, look: &mut Look) -> Result<(KeySet, Bytes), String> {
+        let discovery = look.discovery.clone();
+        let text = self.get(look, &discovery).await?;
+        let limits = Limits::default();
+        let parsed =
+            json::parse(&text, &limits).map_err(|error| format!("{discovery}: {error}"))?;
+        let issuer = parsed.value.str_at(&["issuer"]);
+        if issuer != self.issuer {
+            return Err(format!("{discovery} names another issuer, {issuer:?}"));
+        }
+        let keys_at = parsed.value.str_at(&["jwks_uri"]).to_owned();
+        if !keys_at.starts_with("https://") {
+            return Err(format!("{discovery} names no jwks_uri with https"));
+        }
+        let text = self.get(look, &keys_at).await?;
+        let keys = KeySet::parse(&text).map_err(|why| format!("{keys_at}: {why}"))?;
+        Ok((keys, text))
+    }
+
+    async fn get(&self, look: &mut Look, url: &str) -> Result<Bytes, String> {
+        let known = look.targets.iter().find(|(known, _)| known == url);
+        let target = match known {
+            Some((_, target)) => Arc::clone(target),
+            None => {
+                let target = Target::new(&self.caller, url, &self.trust);
+                let target = Arc::new(target.map_err(|error| error.to_string())?);
+                if look.targets.len() >= TARGETS_MAX {
+                    look.targets.remove(TARGETS_MAX - 1);
+                }
+                look.targets.push((url.to_owned(), Arc::clone(&target)));
+                target
+            }
+        };
+        let answer = target.call(Call {
+            method: Method::GET,
+            path: None,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            timeout: CALL,
+            answer_bytes_max: DOCUMENT_BYTES_MAX,
+        });
+        let answer = answer.await.map_err(|error| format!("{url}: {error}"))?;
+        match answer.status.as_u16() {
+            200 => Ok(answer.body),
+            status => Err(format!("{url} answered {status}")),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! What is known of tokens, so that a signature is verified once and not at every request.
+//!
+//! An entry holds under one set of keys: a look-up that brings other keys forgets all. The end of a
+//! token is checked at each use.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use polyplane_auth::UserInfo;
+
+use super::token::{Times, TokenRefused};
+
+/// Tokens that are known of one issuer, in each of two halves. Each takes about 1 KiB.
+const HALF_MAX: usize = 2048;
+
+/// The SHA-256 of a token.
+pub(super) type Digest = [u8; 32];
+
+/// What is known of a token.
+#[derive(Clone)]
+pub(super) enum Verdict {
+    /// The token proves a user at these times.
+    Proves(Arc<UserInfo>, Times),
+    /// The token proves nobody under these keys, at no time.
+    Refused(TokenRefused),
+}
+
+/// The cache of one issuer. Right and wrong tokens have places of their own, so a flood of wrong ones
+/// forgets no right one.
+#[derive(Default)]
+pub(super) struct Verdicts {
+    proven: Mutex<Halves>,
+    refused: Mutex<Halves>,
+}
+
+/// Two halves: when the newer is full it replaces the older. What is read in the older moves over.
+#[derive(Default)]
+struct Halves {
+    newer: HashMap<Digest, Verdict>,
+    older: HashMap<Digest, Verdict>,
+}
+
+impl Halves {
+    fn get(&mut self, digest: &Digest) -> Option<Verdict> {
+        if let Some(found) = self.newer.get(digest) {
+            return Some(found.clone());
+        }
+        let found = self.older.remove(digest)?;
+        self.insert(*digest, found.clone());
+        Some(found)
+    }
+
+    fn insert(&mut self, digest: Digest, verdict: Verdict) {
+        if self.newer.len() >= HALF_MAX {
+            self.older = std::mem::take(&mut self.newer);
+        }
+        self.newer.insert(digest, verdict);
+    }
+}
+
+impl Verdicts {
+    pub(super) fn get(&self, digest: &Digest) -> Option<Verdict> {
+        // One after the other: a lock in the same expression would be held for both.
+        let proven = self.proven.lock().get(digest);
+        proven.or_else(|| self.refused.lock().get(digest))
+    }
+
+    pub(super) fn insert(&self, digest: Digest, verdict: Verdict) {
+        let halves = match &verdict {
+            Verdict::Proves(..) => &self.proven,
+            Verdict::Refused(_) => &self.refused,
+        };
+        halves.lock().insert(digest, verdict);
+    }
+}

@@ -1,0 +1,108 @@
+//! Reads configuration files strictly: an unknown field is an error, because somebody relies on it.
+
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::Limits;
+use polyplane_apimachinery::{Value, yaml};
+
+/// Longest configuration file, in bytes, as upstream.
+const BYTES_MAX: usize = 10 << 20;
+/// Depth of brackets in a configuration file.
+const DEPTH_MAX: usize = 32;
+
+/// The reason why a text is no configuration.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is neither YAML nor JSON.
+    #[error("it is not YAML: {0}")]
+    Text(String),
+    /// The document has another kind.
+    #[error("it is {kind:?} of {version:?}, and not {wanted}")]
+    Kind {
+        /// The kind in the text.
+        kind: String,
+        /// The version in the text.
+        version: String,
+        /// What was expected.
+        wanted: &'static str,
+    },
+    /// Fields are wrong.
+    #[error("{}", shown(.0))]
+    Fields(Vec<FieldError>),
+}
+
+fn shown(errors: &[FieldError]) -> String {
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    errors.join("; ")
+}
+
+/// Parses a document in which no key is repeated.
+pub(crate) fn document(text: &[u8]) -> Result<Value, ConfigError> {
+    let limits = Limits {
+        depth_max: DEPTH_MAX,
+        bytes_max: BYTES_MAX,
+        ..Limits::default()
+    };
+    let parsed =
+        yaml::parse(text, &limits).map_err(|error| ConfigError::Text(error.to_string()))?;
+    match parsed.strict_error {
+        Some(error) => Err(ConfigError::Text(error)),
+        None => Ok(parsed.value),
+    }
+}
+
+/// An object of a configuration, at its path.
+#[derive(Clone, Copy)]
+pub(crate) struct Section<'a> {
+    pub value: &'a Value,
+    pub path: &'a Path<'a>,
+}
+
+impl Section<'_> {
+    /// Complains if the section is no object, or has other fields than these.
+    pub fn only(&self, fields: &[&str], errors: &mut Vec<FieldError>) {
+        match self.value {
+            Value::Null => {}
+            Value::Object(members) => {
+                for name in members.keys().filter(|name| !fields.contains(name)) {
+                    let path = self.path.child(name);
+                    errors.push(FieldError::forbidden(&path, "there is no such field"));
+                }
+            }
+            _ => errors.push(FieldError::invalid(
+                self.path,
+                self.value.clone(),
+                "must be an object",
+            )),
+        }
+    }
+
+    /// Returns a text; empty if it is missing.
+    pub fn text(&self, name: &str, errors: &mut Vec<FieldError>) -> String {
+        match &self.value[name] {
+            Value::Null => String::new(),
+            Value::String(text) => text.to_string(),
+            other => {
+                let path = self.path.child(name);
+                errors.push(FieldError::invalid(
+                    &path,
+                    other.clone(),
+                    "must be a string",
+                ));
+                String::new()
+            }
+        }
+    }
+
+    /// Returns the items of a list; none if it is missing.
+    pub fn items(&self, name: &str, errors: &mut Vec<FieldError>) -> &[Value] {
+        match &self.value[name] {
+            Value::Null => &[],
+            Value::Array(items) => items,
+            other => {
+                let path = self.path.child(name);
+                errors.push(FieldError::invalid(&path, other.clone(), "must be a list"));
+                &[]
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Users of the root whom another issuer's token proves.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use http::Method;
+use polyplane_tests::client::Client;
+use polyplane_tests::kubectl::Kubectl;
+use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, TokenIssuer};
+use polyplane_tests::process::{Up, refused};
+use polyplane_tests::programs::create_plane;
+use serde_json::{Value, json};
+
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+
+/// Writes the file for an issuer, and returns its path.
+fn configuration(folder: &Path, issuer: &TokenIssuer) -> Result<String> {
+    let config = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {"url": issuer.server.url, "audiences": ["planes"],
+                "certificateAuthority": issuer.server.ca_pem},
+            "claimMappings": {
+                "username": {"claim": "sub", "prefix": "oidc:"},
+                "groups": {"expression": "claims.?roles.orValue([]).map(role, 'role:' + role)"}},
+            "userValidationRules": [{"expression": "!user.username.startsWith('system:')"}]}]});
+    let path = folder.join("authentication.yaml");
+    std::fs::write(&path, config.to_string())?;
+    Ok(path.display().to_string())
+}
+
+/// The token of an issuer proves a user with groups by claims, who may do in the root what roles say, and
+/// enters a plane only by a grant, under another name. A wrong one is 401 everywhere, and what strangers
+/// send causes no calls beyond the look-ups.
+#[tokio::test]
+async fn an_issuers_token_proves_a_user_of_the_root_and_nobody_elsewhere() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let issuer = TokenIssuer::start(vec![("one", IssuerKey::curve()?)]).await?;
+    let file = configuration(folder.path(), &issuer)?;
+    let options = ["--authentication-config", &file, "--replicas", "2"];
+    let server = Up::start(&folder.path().join("data"), &options).await?;
+    let root = server.root()?;
+    create_plane(&root, "a").await?;
+    let masters = Client::open(&root).await?;
+    let token = issuer.token("one", &json!({"roles": ["dev", "ops"]}))?;
+    let jane = root.with_token(Some(&token));
+    let in_root = Client::open(&jane).await?;
+    let in_a = Client::open(&jane.at_base_path("/clusters/a")).await?;
+    let who = in_root.post(WHO, &json!({})).await?.expect(201)?;
+    let groups = json!(["role:dev", "role:ops", "system:authenticated"]);
+    let user = &who["status"]["userInfo"];
+    ensure!(
+        user["username"] == "oidc:jane" && user["groups"] == groups,
+        "{who}"
+    );
+    in_root.get(CONFIG_MAPS).await?.refuses(403, "oidc:jane")?;
+    in_a.get(CONFIG_MAPS).await?.refuses(401, "Unauthorized")?;
+    let binding = json!({"metadata": {"name": "dev"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "Group", "name": "role:dev"}]});
+    masters.post(BINDINGS, &binding).await?.expect(201)?;
+    in_root.get(CONFIG_MAPS).await?.expect(200)?;
+    in_a.get(CONFIG_MAPS).await?.refuses(401, "Unauthorized")?;
+    let access =
+        json!({"spec": {"access": {"grants": [{"group": "role:ops", "groups": ["guests"]}]}}});
+    let path = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
+    masters
+        .typed(
+            Method::PATCH,
+            path,
+            "application/merge-patch+json",
+            access.to_string(),
+        )
+        .await?
+        .expect(200)?;
+    let who = in_a.post(WHO, &json!({})).await?.expect(201)?;
+    let user = &who["status"]["userInfo"];
+    ensure!(user["username"] == "root:oidc:jane", "{who}");
+    ensure!(
+        user["groups"] == json!(["guests", "system:authenticated"]),
+        "{who}"
+    );
+    strangers(&issuer, &root).await?;
+    kubectl(&server, folder.path(), &token)?;
+    let text = server.log()?;
+    ensure!(!text.contains(&token), "the log has the token");
+    Ok(())
+}
+
+/// Sends wrong tokens to existing and missing planes.
+async fn strangers(
+    issuer: &TokenIssuer,
+    root: &polyplane_tests::kubeconfig::Endpoint,
+) -> Result<()> {
+    let before = (issuer.server.hits(DISCOVERY), issuer.server.hits(KEYS));
+    let own = IssuerKey::curve()?;
+    let header = json!({"alg": "ES256", "kid": "one"});
+    let claims =
+        json!({"iss": issuer.server.url, "sub": "jane", "aud": "planes", "exp": 4_000_000_000_u64});
+    let forged = own.sign(&header, &claims)?;
+    let vault = issuer.token("one", &json!({"aud": "vault"}))?;
+    let expired = issuer.token("one", &json!({"exp": 1}))?;
+    let system = issuer.token("one", &json!({"iss": "https://elsewhere.example.com"}))?;
+    for token in [&forged, &vault, &expired, &system] {
+        for place in ["", "/clusters/a", "/clusters/missing"] {
+            let stranger = root.with_token(Some(token)).at_base_path(place);
+            let refused = Client::open(&stranger).await?.get(CONFIG_MAPS).await?;
+            refused
+                .refuses(401, "Unauthorized")
+                .with_context(|| place.to_owned())?;
+        }
+    }
+    let after = (issuer.server.hits(DISCOVERY), issuer.server.hits(KEYS));
+    ensure!(before == after && after.0 <= 2, "{before:?} {after:?}");
+    Ok(())
+}
+
+/// The real kubectl with the token.
+fn kubectl(server: &Up, folder: &Path, token: &str) -> Result<()> {
+    let bin = server.kubeconfig.with_file_name("bin");
+    let kubectl = Kubectl::find(&server.kubeconfig, folder, &bin)?.in_context("root");
+    let mut config: Value = serde_saphyr::from_str(&std::fs::read_to_string(&server.kubeconfig)?)?;
+    for user in config["users"].as_array_mut().into_iter().flatten() {
+        user["user"] = json!({"token": token});
+    }
+    let path = folder.join("jane.kubeconfig");
+    std::fs::write(&path, config.to_string())?;
+    let kubectl = kubectl.with_kubeconfig(&path);
+    let who = kubectl.ok(&[
+        "auth",
+        "whoami",
+        "-o",
+        "jsonpath={.status.userInfo.username}",
+    ])?;
+    ensure!(who == "oidc:jane", "{who}");
+    kubectl.ok(&["get", "configmaps"])?;
+    ensure!(
+        kubectl
+            .fails(&["create", "namespace", "x"])?
+            .contains("oidc:jane")
+    );
+    Ok(())
+}
+
+/// A file that cannot be used ends the start with the flag, the file and the field.
+#[tokio::test]
+async fn a_wrong_configuration_ends_the_start() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("authentication.yaml");
+    let shown = path.display().to_string();
+    for (text, words) in [
+        (
+            "apiVersion: v1\nkind: Policy\n",
+            "AuthenticationConfiguration of apiserver.config.k8s.io/v1",
+        ),
+        (
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt: [{issuer: {url: 'http://x'}}]\n",
+            "jwt[0].issuer.url",
+        ),
+        (
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous: {enabled: true}\n",
+            "anonymous.enabled",
+        ),
+    ] {
+        std::fs::write(&path, text)?;
+        let ended = refused(
+            &folder.path().join("data"),
+            &["--authentication-config", &shown],
+        )
+        .await?;
+        let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+        ensure!(
+            said.contains("--authentication-config") && said.contains(&shown),
+            "{said}"
+        );
+        ensure!(said.contains(words), "{said}");
+    }
+    Ok(())
+}
