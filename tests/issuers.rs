@@ -1,15 +1,21 @@
-//! Users of the root whom another issuer's token proves.
+//! Users whom servers of others prove: issuers of tokens, and webhooks.
 
 use std::path::Path;
 
+use std::process::Stdio;
+
 use anyhow::{Context, Result, ensure};
-use http::Method;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::{Method, StatusCode};
 use polyplane_tests::client::Client;
+use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::kubectl::Kubectl;
-use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, TokenIssuer};
+use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, Outside, TokenIssuer};
 use polyplane_tests::process::{Up, refused};
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{create_plane, polyplane};
 use serde_json::{Value, json};
+use tokio::process::{Child, Command};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
@@ -89,10 +95,7 @@ async fn an_issuers_token_proves_a_user_of_the_root_and_nobody_elsewhere() -> Re
 }
 
 /// Sends wrong tokens to existing and missing planes.
-async fn strangers(
-    issuer: &TokenIssuer,
-    root: &polyplane_tests::kubeconfig::Endpoint,
-) -> Result<()> {
+async fn strangers(issuer: &TokenIssuer, root: &Endpoint) -> Result<()> {
     let before = (issuer.server.hits(DISCOVERY), issuer.server.hits(KEYS));
     let own = IssuerKey::curve()?;
     let header = json!({"alg": "ES256", "kid": "one"});
@@ -176,5 +179,180 @@ async fn a_wrong_configuration_ends_the_start() -> Result<()> {
         );
         ensure!(said.contains(words), "{said}");
     }
+    Ok(())
+}
+
+/// A webhook for tokens and access: jane's token is good, and she may read what is not secret.
+async fn webhook() -> Result<Outside> {
+    Outside::start(|request| {
+        let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let spec = &asked["spec"];
+        let status = match asked["kind"].as_str() {
+            Some("TokenReview") if spec["token"] == "opaque-of-jane" => {
+                json!({"authenticated": true, "user": {"username": "jane", "groups": ["dev"]}})
+            }
+            Some("TokenReview") => json!({"authenticated": false}),
+            _ => {
+                let resource = &spec["resourceAttributes"];
+                let is_read = resource["verb"] == "get" || resource["verb"] == "list";
+                let is_secret = resource["resource"] == "secrets";
+                let allowed = spec["user"] == "jane" && is_read && !is_secret;
+                json!({"allowed": allowed, "denied": is_secret, "reason": "says the webhook"})
+            }
+        };
+        let kind = &asked["kind"];
+        (
+            StatusCode::OK,
+            json!({"kind": kind, "apiVersion": asked["apiVersion"], "status": status}),
+        )
+    })
+    .await
+}
+
+fn webhook_kubeconfig(folder: &Path, server: &Outside) -> Result<String> {
+    let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "webhook",
+        "contexts": [{"name": "webhook", "context": {"cluster": "webhook"}}],
+        "clusters": [{"name": "webhook", "cluster": {"server": server.url,
+            "certificate-authority-data": BASE64_STANDARD.encode(&server.ca_pem)}}]});
+    let path = folder.join("webhook.kubeconfig");
+    std::fs::write(&path, config.to_string())?;
+    Ok(path.display().to_string())
+}
+
+/// Starts the drop-in's etcd and API server with flags, and returns them with the server as a token's
+/// holder sees it.
+async fn drop_in(folder: &Path, flags: &[String]) -> Result<(Child, Child, Endpoint)> {
+    let printed = Command::new(polyplane()?)
+        .args(["envtest", "path", "--dir"])
+        .arg(folder.join("assets"))
+        .output()
+        .await?;
+    let assets = std::path::PathBuf::from(String::from_utf8(printed.stdout)?.trim());
+    let free = || async {
+        let bound = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+        anyhow::Ok(bound.local_addr()?.port())
+    };
+    let (etcd_port, port) = (free().await?, free().await?);
+    let url = format!("http://127.0.0.1:{etcd_port}");
+    let spawn = |program: &str, arguments: Vec<String>| -> Result<Child> {
+        let log = std::fs::File::create(folder.join(format!("{program}.log")))?;
+        let mut command = Command::new(assets.join(program));
+        command.args(arguments).stdout(Stdio::null()).stderr(log);
+        Ok(command.kill_on_drop(true).spawn()?)
+    };
+    let mut arguments = ["client", "peer"]
+        .map(|of| format!("--listen-{of}-urls={url}"))
+        .to_vec();
+    arguments[1] = "--listen-peer-urls=http://127.0.0.1:0".to_owned();
+    arguments.push(format!("--advertise-client-urls={url}"));
+    arguments.push(format!("--data-dir={}", folder.join("etcd").display()));
+    let etcd = spawn("etcd", arguments)?;
+    let key = rcgen::KeyPair::generate()?;
+    let key_file = folder.join("accounts.key").display().to_string();
+    std::fs::write(&key_file, key.serialize_pem())?;
+    let mut arguments = vec![
+        format!("--etcd-servers={url}"),
+        format!("--secure-port={port}"),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--cert-dir={}", folder.join("certs").display()),
+        "--service-account-issuer=https://own.example.com".to_owned(),
+        format!("--service-account-key-file={key_file}"),
+        format!("--service-account-signing-key-file={key_file}"),
+    ];
+    arguments.extend_from_slice(flags);
+    let mut server = spawn("kube-apiserver", arguments)?;
+    let config = json!({"current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority": folder.join("certs/apiserver.crt")}}],
+        "users": [{"name": "x", "user": {"token": "opaque-of-jane"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]});
+    let path = folder.join("kubeconfig");
+    std::fs::write(&path, config.to_string())?;
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    while tokio::net::TcpStream::connect(("127.0.0.1", port))
+        .await
+        .is_err()
+    {
+        let log = || std::fs::read_to_string(folder.join("kube-apiserver.log"));
+        ensure!(server.try_wait()?.is_none(), "the server ended: {}", log()?);
+        ensure!(
+            tokio::time::Instant::now() < deadline,
+            "not in time: {}",
+            log()?
+        );
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    Ok((etcd, server, Endpoint::from_kubeconfig(&path, None)?))
+}
+
+/// The drop-in with an issuer, a webhook for tokens and one for access: each proves its users, the webhook
+/// decides what they may do, and sees neither the issuer's nor the server's own tokens.
+#[tokio::test]
+async fn a_drop_in_asks_issuers_and_webhooks() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let issuer = TokenIssuer::start(vec![("one", IssuerKey::rsa()?)]).await?;
+    let webhook = webhook().await?;
+    let file = configuration(folder.path(), &issuer)?;
+    let hook = webhook_kubeconfig(folder.path(), &webhook)?;
+    let flags = [
+        format!("--authentication-config={file}"),
+        format!("--authentication-token-webhook-config-file={hook}"),
+        "--authentication-token-webhook-version=v1".to_owned(),
+        "--authorization-mode=RBAC,Webhook".to_owned(),
+        format!("--authorization-webhook-config-file={hook}"),
+        "--authorization-webhook-version=v1".to_owned(),
+    ];
+    let (_etcd, _server, jane) = drop_in(folder.path(), &flags).await?;
+    let client = Client::open(&jane).await?;
+    let who = client.post(WHO, &json!({})).await?.expect(201)?;
+    ensure!(
+        who["status"]["userInfo"]["groups"] == json!(["dev", "system:authenticated"]),
+        "{who}"
+    );
+    client.get(CONFIG_MAPS).await?.expect(200)?;
+    let secrets = "/api/v1/namespaces/default/secrets";
+    client
+        .get(secrets)
+        .await?
+        .refuses(403, "says the webhook")?;
+    let named = json!({"metadata": {"name": "x"}});
+    client
+        .post(CONFIG_MAPS, &named)
+        .await?
+        .refuses(403, "says the webhook")?;
+    let wrong = Client::open(&jane.with_token(Some("opaque-of-eve"))).await?;
+    wrong.get(CONFIG_MAPS).await?.refuses(401, "Unauthorized")?;
+    let token = issuer.token("one", &json!({"roles": ["dev"]}))?;
+    let by_issuer = Client::open(&jane.with_token(Some(&token))).await?;
+    by_issuer
+        .get(CONFIG_MAPS)
+        .await?
+        .refuses(403, "oidc:jane")?;
+    let forged = IssuerKey::rsa()?;
+    let claims =
+        json!({"iss": issuer.server.url, "sub": "jane", "aud": "planes", "exp": 4_000_000_000_u64});
+    let own = json!({"iss": "https://own.example.com", "sub": "system:serviceaccount:default:x"});
+    let header = json!({"alg": "RS256", "kid": "one"});
+    for token in [forged.sign(&header, &claims)?, forged.sign(&header, &own)?] {
+        let stranger = Client::open(&jane.with_token(Some(&token))).await?;
+        stranger
+            .get(CONFIG_MAPS)
+            .await?
+            .refuses(401, "Unauthorized")?;
+    }
+    let asked = webhook.received();
+    let seen = |text: &str| {
+        asked
+            .iter()
+            .any(|one| String::from_utf8_lossy(&one.body).contains(text))
+    };
+    ensure!(
+        seen("opaque-of-jane") && seen("opaque-of-eve"),
+        "the twins are sent"
+    );
+    ensure!(
+        !seen("\"token\":\"ey"),
+        "the webhook got a token that is judged here"
+    );
     Ok(())
 }

@@ -9,6 +9,7 @@
 //! [`oidc::REFRESH_PAUSE`]; a token for a webhook has a place among a bounded number, or is refused.
 
 pub mod oidc;
+pub mod webhook;
 
 mod read;
 

@@ -11,6 +11,7 @@ pub mod flags;
 pub mod kube_apiserver;
 pub mod path;
 pub mod settings;
+mod webhooks;
 
 use flags::FlagError;
 use std::io::Write as _;

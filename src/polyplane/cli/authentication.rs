@@ -6,22 +6,50 @@ use anyhow::{Context, bail};
 use clap::Args;
 use polyplane_auth::Authenticator;
 use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig, JwtAuthenticator};
+use polyplane_delegated::webhook::{ReviewVersion, TokenWebhook, WebhookServer};
 use polyplane_outbound::Caller;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Longest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 10 << 20;
 
 /// Options of authentication by others, of the root's users.
-#[derive(Clone, Debug, Default, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct AuthenticationOptions {
     /// File with an AuthenticationConfiguration of apiserver.config.k8s.io/v1: the issuers of OpenID
     /// Connect whose tokens prove users of the root. In another control plane they are who its
     /// spec.access says.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_AUTHENTICATION_CONFIG")]
     pub authentication_config: Option<PathBuf>,
+    /// Kubeconfig of a webhook that says by a TokenReview whom a token of the root's users proves. It
+    /// never gets tokens of control planes or of issuers in --authentication-config.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POLYPLANE_AUTHENTICATION_TOKEN_WEBHOOK_CONFIG_FILE"
+    )]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// Version of the TokenReview: v1 or v1beta1.
+    #[arg(
+        long,
+        value_name = "VERSION",
+        default_value = "v1beta1",
+        value_parser = ["v1", "v1beta1"],
+        env = "POLYPLANE_AUTHENTICATION_TOKEN_WEBHOOK_VERSION"
+    )]
+    pub authentication_token_webhook_version: String,
+    /// How long answers of that webhook are kept, such as 30s or 2m.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "2m",
+        value_parser = crate::plugin::access::duration,
+        env = "POLYPLANE_AUTHENTICATION_TOKEN_WEBHOOK_CACHE_TTL"
+    )]
+    pub authentication_token_webhook_cache_ttl: Duration,
 }
 
 impl AuthenticationOptions {
@@ -31,7 +59,7 @@ impl AuthenticationOptions {
     /// Returns an error that names the flag whose file cannot be used.
     pub fn open(&self) -> anyhow::Result<Delegated> {
         let caller = Caller::new(Vec::new());
-        let mut bearer = Vec::new();
+        let (mut bearer, mut issuers) = (Vec::new(), Vec::new());
         if let Some(file) = &self.authentication_config {
             let (config, shown) = (read(file), file.display());
             let config = config.and_then(|text| Ok(AuthenticationConfig::parse(&text, &[])?));
@@ -42,8 +70,22 @@ impl AuthenticationOptions {
                      version here, and nothing else"
                 );
             }
+            issuers.extend(config.jwt.iter().map(|jwt| jwt.issuer.url.clone()));
             bearer = jwt_authenticators(config, &caller)
                 .with_context(|| format!("--authentication-config: {shown}"))?;
+        }
+        if let Some(file) = &self.authentication_token_webhook_config_file {
+            let flag = "--authentication-token-webhook-config-file";
+            let version = ReviewVersion::named(&self.authentication_token_webhook_version);
+            let webhook = TokenWebhook::new(
+                webhook_server(file).context(flag)?,
+                &caller.of_operator(),
+                version.unwrap_or(ReviewVersion::V1Beta1),
+                Vec::new(),
+                self.authentication_token_webhook_cache_ttl,
+                issuers,
+            );
+            bearer.push(Arc::new(webhook.context(flag)?));
         }
         Ok(Delegated {
             bearer,
@@ -72,6 +114,19 @@ pub fn jwt_authenticators(
         made.push(one);
     }
     Ok(made)
+}
+
+/// Reads the kubeconfig of a webhook. Files that it names are relative to its folder.
+///
+/// # Errors
+/// Returns an error that names the file.
+pub fn webhook_server(file: &Path) -> anyhow::Result<WebhookServer> {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let read_named =
+        |name: &str| read(&folder.join(name)).map_err(|error| format!("{name}: {error:#}"));
+    let shown = || file.display().to_string();
+    let text = read(file).with_context(shown)?;
+    WebhookServer::parse(&text, &read_named).with_context(shown)
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {

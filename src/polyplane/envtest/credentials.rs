@@ -4,6 +4,7 @@
 use crate::cli::authentication::jwt_authenticators;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
+use crate::envtest::webhooks;
 use crate::replica::access::Delegated;
 use polyplane_auth::service_account::issuer::{FormerKey, IssuerNames, TokenIssuer};
 use polyplane_auth::{
@@ -112,35 +113,41 @@ pub(super) fn tokens(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Auth
         .collect()
 }
 
-/// Reads the issuers of tokens, and whether strangers are admitted if the file says it.
+/// Reads who proves users by tokens of others, and whether strangers are admitted if the file says it.
 pub(super) fn delegated(flags: &Flags, problems: &mut Problems) -> (Delegated, Option<bool>) {
-    let made = Delegated::default();
-    let Some(file) = path(flags, "authentication-config") else {
-        return (made, None);
-    };
-    let own: Vec<&str> = flags
-        .all("service-account-issuer")
-        .iter()
-        .map(String::as_str)
-        .collect();
+    let mut made = Delegated::default();
+    let mut own = flags.all("service-account-issuer").to_vec();
+    let mut anonymous = None;
+    if let Some(config) = issuers(flags, &own, problems) {
+        if config.anonymous.is_some() && flags.text("anonymous-auth").is_some() {
+            problems.add(
+                "--anonymous-auth flag cannot be set when anonymous field is configured in \
+                 authentication configuration file",
+            );
+        }
+        anonymous = config
+            .anonymous
+            .map(|one| one == AnonymousConfig::Everywhere);
+        own.extend(config.jwt.iter().map(|jwt| jwt.issuer.url.clone()));
+        let bearer = jwt_authenticators(config, &made.outbound);
+        let bearer = bearer.map_err(|error| format!("{error:#}"));
+        made.bearer = problems
+            .value("authentication-config", bearer)
+            .unwrap_or_default();
+    }
+    let webhook = webhooks::tokens(flags, &own, &made.outbound.of_operator(), problems);
+    made.bearer.extend(webhook);
+    (made, anonymous)
+}
+
+fn issuers(flags: &Flags, own: &[String], problems: &mut Problems) -> Option<AuthenticationConfig> {
+    let file = path(flags, "authentication-config")?;
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
     let parsed = read(&file).and_then(|text| {
         let config = AuthenticationConfig::parse(&text, &own);
         config.map_err(|error| format!("{}: {error}", file.display()))
     });
-    let Some(config) = problems.value("authentication-config", parsed) else {
-        return (made, None);
-    };
-    if config.anonymous.is_some() && flags.text("anonymous-auth").is_some() {
-        problems.add("--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file");
-    }
-    let anonymous = config
-        .anonymous
-        .map(|one| one == AnonymousConfig::Everywhere);
-    let outbound = made.outbound;
-    let bearer = jwt_authenticators(config, &outbound).map_err(|error| format!("{error:#}"));
-    let bearer = problems.value("authentication-config", bearer);
-    let bearer = bearer.unwrap_or_default();
-    (Delegated { bearer, outbound }, anonymous)
+    problems.value("authentication-config", parsed)
 }
 
 /// Reads the keys of service account tokens. Both flags are required, as upstream.

@@ -109,7 +109,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
                 .unwrap_or_else(|| VERSION.to_owned()),
         ),
     });
-    let authority = authority(&settings.modes);
+    let authority = authority(&settings);
     let release = release(settings.service_range)?;
     let name = format!("kube-apiserver-{}", settings.listen.port());
     let delegated = std::mem::take(&mut settings.delegated);
@@ -237,18 +237,22 @@ fn leave_certificate(
     Ok(std::fs::write(certificate, chain)?)
 }
 
-fn authority(modes: &[Mode]) -> Authority {
+fn authority(settings: &Settings) -> Authority {
     // Members of system:masters may do everything in each mode, as upstream.
     let mut chain = vec![
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
         ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
     ];
-    for mode in modes {
+    for mode in &settings.modes {
         chain.push(match mode {
             Mode::AlwaysAllow => ChainedAuthorizer::Fixed(Arc::new(AllowAll)),
             Mode::AlwaysDeny => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
             Mode::Rbac => ChainedAuthorizer::OfCut(Arc::new(Roles)),
             Mode::Node => ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
+            Mode::Webhook => match &settings.access_webhook {
+                Some(webhook) => ChainedAuthorizer::Fixed(Arc::clone(webhook)),
+                None => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
+            },
         });
     }
     Authority::new(chain)

@@ -2,10 +2,11 @@
 
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::flags::Flags;
+use crate::envtest::webhooks;
 use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, ClientCa, FrontProxy};
+use polyplane_auth::{Authenticator, Authorizer, ClientCa, FrontProxy};
 use polyplane_batteries::kind_tables;
 use polyplane_registry::Admission;
 use polyplane_registry::strategy::ServiceRange;
@@ -33,6 +34,8 @@ pub enum Mode {
     Rbac,
     /// Decides on what belongs to a node.
     Node,
+    /// Asks a webhook.
+    Webhook,
 }
 
 /// The settings of the API server.
@@ -67,6 +70,8 @@ pub struct Settings {
     pub admits_anonymous: bool,
     /// The authorizers.
     pub modes: Vec<Mode>,
+    /// The webhook of the mode `Webhook`.
+    pub access_webhook: Option<Arc<dyn Authorizer>>,
     /// The admission plug-ins.
     pub admission: Vec<Arc<dyn Admission>>,
     /// The range of service addresses.
@@ -84,22 +89,14 @@ pub struct Settings {
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 12] = [
+const REFUSED: [(&str, &str); 10] = [
     (
         "admission-control-config-file",
         "admission plug-ins have no configuration here",
     ),
     ("audit-webhook-config-file", "the audit goes to a log only"),
-    (
-        "authentication-token-webhook-config-file",
-        "no webhook is asked about tokens here",
-    ),
     ("authorization-config", "give --authorization-mode"),
     ("authorization-policy-file", "there is no ABAC here"),
-    (
-        "authorization-webhook-config-file",
-        "no webhook is asked about requests here",
-    ),
     (
         "egress-selector-config-file",
         "there is no egress proxy here",
@@ -121,14 +118,21 @@ const REFUSED: [(&str, &str); 12] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 40] = [
+const MEANINGFUL: [&str; 47] = [
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
     "audit-log-path",
     "audit-policy-file",
     "authentication-config",
+    "authentication-token-webhook-cache-ttl",
+    "authentication-token-webhook-config-file",
+    "authentication-token-webhook-version",
     "authorization-mode",
+    "authorization-webhook-cache-authorized-ttl",
+    "authorization-webhook-cache-unauthorized-ttl",
+    "authorization-webhook-config-file",
+    "authorization-webhook-version",
     "bind-address",
     "cert-dir",
     "client-ca-file",
@@ -237,7 +241,10 @@ impl Settings {
         check_features(flags, &mut problems);
         let modes = modes(flags, &mut problems);
         let (delegated, anonymous) = delegated(flags, &mut problems);
+        let has_webhook = modes.contains(&Mode::Webhook);
+        let operator = delegated.outbound.of_operator();
         let settings = Self {
+            access_webhook: webhooks::access(flags, has_webhook, &operator, &mut problems),
             listen: SocketAddr::new(bind, port),
             advertise,
             etcd_servers,
@@ -295,7 +302,8 @@ fn modes(flags: &Flags, problems: &mut Problems) -> Vec<Mode> {
             "AlwaysDeny" => Mode::AlwaysDeny,
             "RBAC" => Mode::Rbac,
             "Node" => Mode::Node,
-            "ABAC" | "Webhook" => {
+            "Webhook" => Mode::Webhook,
+            "ABAC" => {
                 problems.add(format!(
                     "--authorization-mode: {name} cannot be used here; use RBAC"
                 ));

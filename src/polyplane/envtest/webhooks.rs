@@ -1,0 +1,103 @@
+//! The webhooks that flags name: one for tokens, one for access. This module reads their files.
+
+use crate::cli::authentication::webhook_server;
+use crate::envtest::flags::Flags;
+use crate::envtest::settings::{Problems, path};
+use polyplane_apimachinery::time::parse_duration;
+use polyplane_auth::{Authenticator, Authorizer};
+use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook};
+use polyplane_outbound::PlaneCaller;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Upstream's default times for which answers are kept.
+const TOKENS: Duration = Duration::from_secs(120);
+const ALLOWED: Duration = Duration::from_secs(300);
+const REFUSED: Duration = Duration::from_secs(30);
+
+/// Returns the authenticator by a webhook, if a flag names one.
+pub(super) fn tokens(
+    flags: &Flags,
+    own_issuers: &[String],
+    caller: &Arc<PlaneCaller>,
+    problems: &mut Problems,
+) -> Option<Arc<dyn Authenticator>> {
+    let flag = "authentication-token-webhook-config-file";
+    let file = path(flags, flag)?;
+    let version = version(flags, "authentication-token-webhook-version", problems);
+    let lifetime = lifetime(
+        flags,
+        "authentication-token-webhook-cache-ttl",
+        TOKENS,
+        problems,
+    );
+    let named = match flags.list("api-audiences") {
+        none if none.is_empty() => flags.all("service-account-issuer").to_vec(),
+        named => named,
+    };
+    let audiences = named.into_iter().map(Into::into).collect();
+    let server = webhook_server(&file).map_err(|error| format!("{error:#}"));
+    let made = server.and_then(|server| {
+        let own = own_issuers.to_vec();
+        TokenWebhook::new(server, caller, version, audiences, lifetime, own)
+            .map_err(|error| error.to_string())
+    });
+    problems.value(flag, made).map(|made| Arc::new(made) as _)
+}
+
+/// Returns the authorizer by a webhook for the mode `Webhook`.
+pub(super) fn access(
+    flags: &Flags,
+    has_mode: bool,
+    caller: &Arc<PlaneCaller>,
+    problems: &mut Problems,
+) -> Option<Arc<dyn Authorizer>> {
+    let flag = "authorization-webhook-config-file";
+    let file = match (path(flags, flag), has_mode) {
+        (Some(file), true) => file,
+        (None, true) => {
+            problems.add("authorization-mode Webhook's authorization config file not passed");
+            return None;
+        }
+        (Some(_), false) => {
+            problems.add("cannot specify --authorization-webhook-config-file without mode Webhook");
+            return None;
+        }
+        (None, false) => return None,
+    };
+    let version = version(flags, "authorization-webhook-version", problems);
+    let allowed = "authorization-webhook-cache-authorized-ttl";
+    let refused = "authorization-webhook-cache-unauthorized-ttl";
+    let lifetimes = (
+        lifetime(flags, allowed, ALLOWED, problems),
+        lifetime(flags, refused, REFUSED, problems),
+    );
+    let server = webhook_server(&file).map_err(|error| format!("{error:#}"));
+    let made = server.and_then(|server| {
+        AccessWebhook::new(server, caller, version, lifetimes).map_err(|error| error.to_string())
+    });
+    problems.value(flag, made).map(|made| Arc::new(made) as _)
+}
+
+fn version(flags: &Flags, flag: &str, problems: &mut Problems) -> ReviewVersion {
+    let Some(text) = flags.text(flag) else {
+        return ReviewVersion::V1Beta1;
+    };
+    let version = ReviewVersion::named(text);
+    let version = version.ok_or_else(|| format!("{text:?} is neither v1 nor v1beta1"));
+    problems.value(flag, version).unwrap_or(ReviewVersion::V1)
+}
+
+fn lifetime(flags: &Flags, flag: &str, default: Duration, problems: &mut Problems) -> Duration {
+    let Some(text) = flags.text(flag) else {
+        return default;
+    };
+    let parsed = parse_duration(text).map_err(|error| error.to_string());
+    let parsed = parsed.and_then(|nanoseconds| {
+        let nanoseconds = u64::try_from(nanoseconds);
+        nanoseconds.map_err(|_| format!("{text:?} is negative"))
+    });
+    problems
+        .value(flag, parsed)
+        .map_or(default, Duration::from_nanos)
+}
