@@ -31,6 +31,7 @@ pub(crate) mod fixture;
 mod tests;
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::value::{Map, Str, Value};
@@ -328,6 +329,8 @@ pub struct Definition {
     pub(crate) defaulted: bool,
     pub(crate) checked: bool,
     keyless: bool,
+    /// The order of the fields in protobuf, computed when it is first needed.
+    proto_steps: OnceLock<Box<[proto::encode::Step]>>,
 }
 
 impl Definition {

@@ -1,4 +1,4 @@
-//! Decodes objects in Kubernetes' protobuf form into trees.
+//! Decodes objects in Kubernetes' protobuf form into trees; `encode` is the way back.
 //!
 //! Owns the envelope, the wire format and the messages behind scalar types; numbers and nesting of
 //! fields are data. The result is the tree of the same object in JSON, with every field that was on
@@ -11,8 +11,13 @@ use crate::value::{Map, Str, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+pub(super) mod encode;
 #[cfg(test)]
 mod tests;
+
+pub use encode::{
+    ENVELOPE_END, envelope_head, in_envelope, watch_frame, write_item, write_list_metadata,
+};
 
 /// The media type of the protobuf form.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -24,6 +29,11 @@ const DEPTH_MAX: usize = 200;
 /// Upstream's text for a body that is not in this form.
 const NO_MAGIC: &str =
     "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]";
+
+/// Returns whether bytes begin as an envelope does.
+pub fn is_enveloped(bytes: &[u8]) -> bool {
+    bytes.starts_with(MAGIC)
+}
 
 /// The reason why bytes cannot be decoded as an object in protobuf.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -94,6 +104,31 @@ impl<'a> Envelope<'a> {
         }
         Ok(envelope)
     }
+}
+
+/// Opens the frame of a watch without its length. Returns the type of the event, and the object in
+/// its envelope.
+///
+/// # Errors
+/// See [`ProtoError`].
+pub fn open_watch_frame(frame: &[u8]) -> Result<(Str, &[u8]), ProtoError> {
+    let (mut kind, mut object) = (Str::default(), &[][..]);
+    let mut reader = Reader(frame);
+    while let Some((number, wire)) = reader.next()? {
+        match (number, wire) {
+            (1, Wire::Bytes(text)) => kind = text_of(text),
+            (2, Wire::Bytes(raw)) => {
+                let mut raw = Reader(raw);
+                while let Some((number, wire)) = raw.next()? {
+                    if let (1, Wire::Bytes(bytes)) = (number, wire) {
+                        object = bytes;
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok((kind, object))
 }
 
 /// One value on the wire.

@@ -53,6 +53,35 @@ fn both_forms_of_upstreams_golden_objects_are_one_object() {
 }
 
 #[test]
+fn upstreams_golden_objects_are_encoded_byte_for_byte() {
+    let schemas = schemas();
+    let (mut kinds, mut wrong) = (0, Vec::new());
+    for case in cases() {
+        let bytes = STANDARD.decode(case.str_at(&["pb"])).expect("base64");
+        let envelope = Envelope::open(&bytes).expect("an envelope");
+        let (group, version) = envelope
+            .api_version
+            .split_once('/')
+            .unwrap_or(("", &envelope.api_version));
+        let Some(id) = schemas.kind(group, version, &envelope.kind) else {
+            continue;
+        };
+        kinds += 1;
+        let mut object = case["json"].clone();
+        schemas
+            .decode(id, &mut object, Empties::Null)
+            .expect("it fits the schema");
+        let message = schemas.to_proto(id, &object);
+        if in_envelope(&envelope.api_version, &envelope.kind, &message) != bytes {
+            let back = schemas.decode_proto(id, &message);
+            wrong.push((envelope.kind.to_string(), back));
+        }
+    }
+    assert!(kinds > 60, "{kinds} kinds were compared");
+    assert!(wrong.is_empty(), "{} of {kinds}: {wrong:?}", wrong.len());
+}
+
+#[test]
 fn damaged_bytes_are_refused_and_never_panic() {
     let schemas = schemas();
     for case in cases().iter().take(12) {
