@@ -24,6 +24,7 @@ pub mod normalize;
 pub mod outside;
 pub mod process;
 pub mod programs;
+pub mod protobuf;
 pub mod python;
 pub mod recorded;
 pub mod ring;

@@ -15,6 +15,7 @@ use serde_json::{Map, Value};
 use crate::connection::Answer;
 use crate::cut::{with_sorted_managers, with_sorted_quoted_managers};
 use crate::golden::Recorded;
+use crate::protobuf;
 use crate::scenario::{Record, Step};
 use crate::symbols::Symbols;
 
@@ -196,6 +197,7 @@ impl Normalizer<'_> {
         let parsed = match kind.unwrap_or_default() {
             // Upstream labels the index of the schemas as plain text, so it is parsed too.
             json if json.contains("json") || parts => serde_json::from_str(&text).ok(),
+            binary if binary.starts_with(protobuf::MEDIA_TYPE) => protobuf::tree(body),
             yaml if yaml.contains("yaml") => serde_saphyr::from_str::<Value>(&text).ok(),
             _ => None,
         };
@@ -240,7 +242,9 @@ impl Normalizer<'_> {
                     if let (VersionOf::Object, Some(version)) = (of, version) {
                         versions.push(version);
                     }
-                    if let (Some(prefix), Some(name)) = (text("generateName"), text("name")) {
+                    // Protobuf has an empty prefix in objects whose name was not generated.
+                    let prefix = text("generateName").filter(|prefix| !prefix.is_empty());
+                    if let (Some(prefix), Some(name)) = (prefix, text("name")) {
                         self.symbols.learn_generated(prefix, name);
                     }
                 }

@@ -19,6 +19,7 @@ use crate::connection::{Answer, Ask, Connection};
 use crate::golden::{Golden, Recorded};
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
 use crate::normalize::Normalizer;
+use crate::protobuf;
 use crate::scenario::{Action, Condition, Namespace, Record, Removals, Scenario, Step};
 use crate::scenario::{Template, Variables, Watch, WatchEnd};
 use crate::symbols::Symbols;
@@ -191,7 +192,14 @@ impl Run<'_> {
             .head(step, head.status, &head.headers);
         self.recorded.push(recorded);
         let (sender, events) = mpsc::channel(EVENTS_MAX);
-        let reader = tokio::spawn(read_events(body, sender));
+        let kind = head.headers.get(http::header::CONTENT_TYPE);
+        let take = match kind {
+            Some(kind) if kind.as_bytes().starts_with(protobuf::MEDIA_TYPE.as_bytes()) => {
+                protobuf::take_events
+            }
+            _ => take_lines,
+        };
+        let reader = tokio::spawn(read_events(body, sender, take));
         let open = OpenWatch {
             events,
             end: watch.end,
@@ -302,17 +310,20 @@ fn holds(condition: &Condition, answer: &Answer) -> bool {
     }
 }
 
-/// Splits the stream into lines and parses each line.
-async fn read_events(mut body: Incoming, events: mpsc::Sender<Value>) {
+/// Splits the stream into events.
+async fn read_events(
+    mut body: Incoming,
+    events: mpsc::Sender<Value>,
+    take: fn(&mut Vec<u8>) -> Vec<Value>,
+) {
     let mut rest = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {
         let Ok(data) = frame.into_data() else {
             continue;
         };
         rest.extend_from_slice(&data);
-        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = rest.drain(..=end).collect();
-            if events.send(event(&line)).await.is_err() {
+        for event in take(&mut rest) {
+            if events.send(event).await.is_err() {
                 return;
             }
         }
@@ -321,6 +332,18 @@ async fn read_events(mut body: Incoming, events: mpsc::Sender<Value>) {
         let last = json!({"unterminated": String::from_utf8_lossy(&rest)});
         drop(events.send(last).await);
     }
+}
+
+/// Removes the whole lines and returns their events.
+fn take_lines(arrived: &mut Vec<u8>) -> Vec<Value> {
+    let Some(last) = arrived.iter().rposition(|byte| *byte == b'\n') else {
+        return Vec::new();
+    };
+    let lines: Vec<u8> = arrived.drain(..=last).collect();
+    lines
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(event)
+        .collect()
 }
 
 /// Returns an event as it is recorded; `None` for one that is left out.

@@ -190,17 +190,17 @@ impl Registry {
             Verb::List => list::list(call).await,
             Verb::Watch => watch::watch(call).await,
             Verb::Create => {
-                let wish = negotiate::output(call.request, Conversions::Offered)?;
+                let wish = negotiate::output(call, Conversions::Offered)?;
                 let written = create::create(call).await?;
                 self.answer(call, wish, written, Outcome::Created).await
             }
             Verb::Update => {
-                let wish = negotiate::output(call.request, Conversions::Offered)?;
+                let wish = negotiate::output(call, Conversions::Offered)?;
                 let written = update::update(call).await?;
                 self.answer_change(call, wish, written).await
             }
             Verb::Patch => {
-                let wish = negotiate::output(call.request, Conversions::Offered)?;
+                let wish = negotiate::output(call, Conversions::Offered)?;
                 let written = patch::patch(call).await?;
                 self.answer_change(call, wish, written).await
             }
@@ -215,35 +215,35 @@ impl Registry {
             "token" => Conversions::None,
             _ => Conversions::Offered,
         };
-        let wish = negotiate::output(call.request, conversions)?;
+        let wish = negotiate::output(call, conversions)?;
         match (sub, call.request.verb) {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
                 let json = scale_and_binding::read_scale(call, &object_tree(call, &object).await?)?;
-                Ok(of_json(call, wish, Outcome::Ok, json))
+                of_json(call, wish, Outcome::Ok, json)
             }
             ("scale", Verb::Update | Verb::Patch) => {
                 let written = scale_and_binding::write_scale(call).await?;
                 let json = scale_and_binding::scale_json(call, &tree(call, &written).await?)?;
-                Ok(of_json(call, wish, Outcome::Ok, json))
+                of_json(call, wish, Outcome::Ok, json)
             }
             ("binding", Verb::Create) => {
                 drop(scale_and_binding::bind(call).await?);
-                Ok(success(call, wish))
+                success(call, wish)
             }
             ("token", Verb::Create) => {
                 let json = token_request::request(call).await?;
-                Ok(of_json(call, wish, Outcome::Created, json))
+                of_json(call, wish, Outcome::Created, json)
             }
             ("eviction", Verb::Create) => {
                 evict::evict(call).await?;
-                Ok(success(call, wish))
+                success(call, wish)
             }
             ("credentials", Verb::Create) => {
                 let plane = read(call).await?;
                 let plane = object_tree(call, &plane).await?;
                 let json = credential::create(call, &plane).await?;
-                Ok(of_json(call, wish, Outcome::Created, json))
+                of_json(call, wish, Outcome::Created, json)
             }
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
                 answerable(call).await?;
@@ -269,20 +269,20 @@ impl Registry {
     }
 
     async fn virtual_create(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
-        let wish = negotiate::output(call.request, Conversions::None)?;
+        let wish = negotiate::output(call, Conversions::None)?;
         if call.row.name == "bindings" {
             drop(scale_and_binding::bind(call).await?);
-            return Ok(success(call, wish));
+            return success(call, wish);
         }
         let authority = &call.services.authority;
         let as_of = authority.newest(call.tenant, call.request.deadline).await?;
         call.request.granted.check(&as_of).await?;
         let json = review::review(call, &as_of).await?;
-        Ok(of_json(call, wish, Outcome::Created, json))
+        of_json(call, wish, Outcome::Created, json)
     }
 
     async fn delete(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
-        let wish = negotiate::output(call.request, Conversions::Offered)?;
+        let wish = negotiate::output(call, Conversions::Offered)?;
         let deleted = delete::delete(call).await?;
         let object = match &deleted.written {
             Written::Committed(committed) => {
@@ -317,7 +317,7 @@ impl Registry {
         let what = Qualified::new(&call.row.group, &call.row.name);
         let mut json = Vec::new();
         Success::deleted(what, call.name()?, &uid).write(&mut json);
-        Ok(of_json(call, wish, deleted.outcome, json))
+        of_json(call, wish, deleted.outcome, json)
     }
 
     async fn answer_change(
@@ -455,7 +455,7 @@ async fn external(call: &Call<'_>) -> Result<Answer, ApiError> {
 }
 
 async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
-    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let wish = negotiate::output(call, Conversions::Offered)?;
     let object = read(call).await?;
     conversion::ahead(call, std::iter::once(&object)).await?;
     let body = representation::object(call, wish, &Shown::Stored(&object))?;
@@ -477,7 +477,7 @@ async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
 }
 
 async fn delete_collection(call: &Call<'_>) -> Result<Answer, ApiError> {
-    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let wish = negotiate::output(call, Conversions::Offered)?;
     let listed = delete::delete_collection(call, wish).await?;
     let body = listed.body(call).await?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
@@ -503,16 +503,17 @@ async fn object_tree(call: &Call<'_>, object: &ObjectRef) -> Result<Value, ApiEr
 }
 
 /// Returns the answer with this JSON as its body.
-fn of_json(call: &Call<'_>, wish: Representation, outcome: Outcome, json: Vec<u8>) -> Answer {
-    Answer::finite(
-        call,
-        wish,
-        outcome,
-        representation::value(wish.encoding, json),
-    )
+fn of_json(
+    call: &Call<'_>,
+    wish: Representation,
+    outcome: Outcome,
+    json: Vec<u8>,
+) -> Result<Answer, ApiError> {
+    let body = representation::value(call, wish.encoding, json)?;
+    Ok(Answer::finite(call, wish, outcome, body))
 }
 
-fn success(call: &Call<'_>, wish: Representation) -> Answer {
+fn success(call: &Call<'_>, wish: Representation) -> Result<Answer, ApiError> {
     let mut json = Vec::new();
     Success {
         details: None,

@@ -9,6 +9,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
@@ -76,6 +77,9 @@ pub trait Backend: Send + Sync {
     fn is_fresh(&self) -> Verdict<'_, bool> {
         Verdict::now(true)
     }
+
+    /// Returns the schemas of the built-in types, by which answers are written in protobuf.
+    fn schemas(&self) -> Arc<Schemas>;
 
     /// Returns the number of the newest view of the ring that this replica knows; 0 without a ring.
     /// It is sent with each answer that names the new owner of a plane.

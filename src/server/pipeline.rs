@@ -107,7 +107,7 @@ pub(crate) async fn serve(
     strip(&mut parts.headers);
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
-    let client = Client::of(&parts.headers, &query);
+    let client = Client::of(&parts.headers, &query, &state.schemas);
     let charge = Charge::new(&state.unproven);
     let head = ParsedHead {
         caller: &caller,
@@ -153,7 +153,7 @@ pub(crate) async fn reopen(
         audit_id,
     } = watch;
     let query = parse_query(parts.uri.query());
-    let client = Client::of(&parts.headers, &query);
+    let client = Client::of(&parts.headers, &query, &state.schemas);
     let charge = Charge::new(&state.unproven);
     let head = ParsedHead {
         caller: &caller,
@@ -539,7 +539,9 @@ impl Pipeline<'_> {
             memory: &self.state.memory,
         };
         let mut reply = delivery
-            .reply(answer, |stream| self.watch(located.record(), stream))
+            .reply(answer, |stream, kind| {
+                self.watch(located.record(), stream, kind)
+            })
             .await?;
         if let Some(bytes) = http_body::Body::size_hint(reply.body()).exact() {
             self.charge.send(bytes);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::Anonymous;
 use polyplane_fairness::{Moment, PlaneMeter};
@@ -28,6 +29,8 @@ use crate::watch::open_watches::OpenWatches;
 
 pub(crate) struct ServerState {
     pub backend: Arc<dyn Backend>,
+    /// The schemas of the built-in types.
+    pub schemas: Arc<Schemas>,
     pub limits: Limits,
     pub metrics: Metrics,
     /// The memory budget of the process.
@@ -83,6 +86,7 @@ impl ServerState {
             unproven: PlaneMeter::default(),
             gate: Gate::new(std::thread::available_parallelism().map_or(1, usize::from)),
             started: Instant::now(),
+            schemas: backend.schemas(),
             backend,
             limits,
             drain,

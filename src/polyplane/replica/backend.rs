@@ -6,6 +6,7 @@ use crate::replica::access_change::AccessChange;
 use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
@@ -68,6 +69,10 @@ impl ReplicaBackend {
 }
 
 impl Backend for ReplicaBackend {
+    fn schemas(&self) -> Arc<Schemas> {
+        polyplane_batteries::kind_tables::schemas()
+    }
+
     fn memory(&self) -> Arc<Memory> {
         Arc::clone(self.shared.directory.planes.memory())
     }

@@ -4,6 +4,7 @@
 
 use crate::replica::access::{Access, authority};
 use crate::store::wait::StoreWait;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Authenticator, ChainJudge, Verdict};
 use polyplane_batteries::kind_tables;
@@ -119,6 +120,10 @@ struct WaitingState {
 }
 
 impl Backend for WaitingBackend {
+    fn schemas(&self) -> Arc<Schemas> {
+        kind_tables::schemas()
+    }
+
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,

@@ -4,6 +4,7 @@
 //! The choice follows upstream: clauses by quality, then by how specific they are, then in the
 //! order written; the first that the server can serve wins.
 
+use crate::request::call::Call;
 use crate::request::options::APPLY;
 use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::schema::proto;
@@ -32,6 +33,8 @@ pub enum Encoding {
     Json,
     /// YAML text.
     Yaml,
+    /// Kubernetes' protobuf form.
+    Protobuf,
 }
 
 /// The part of an object that is shown.
@@ -88,6 +91,15 @@ impl Representation {
         match self.encoding {
             Encoding::Json => "application/json",
             Encoding::Yaml => "application/yaml",
+            Encoding::Protobuf => proto::MEDIA_TYPE,
+        }
+    }
+
+    /// Returns the Content-Type of a watch.
+    pub const fn stream_content_type(self) -> &'static str {
+        match self.encoding {
+            Encoding::Protobuf => STREAMED_PROTOBUF,
+            Encoding::Json | Encoding::Yaml => self.content_type(),
         }
     }
 }
@@ -147,22 +159,24 @@ fn clauses(header: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Chooses the representation of the answer to `request`.
+/// Chooses the representation of the answer to a call.
 ///
 /// # Errors
 /// Returns 406, which names the media types that are served.
-pub fn output(
-    request: &ResourceRequest,
-    conversions: Conversions,
-) -> Result<Representation, ApiError> {
+pub fn output(call: &Call<'_>, conversions: Conversions) -> Result<Representation, ApiError> {
+    chosen(call, conversions).ok_or_else(|| ApiError::not_acceptable(&PRODUCED))
+}
+
+fn chosen(call: &Call<'_>, conversions: Conversions) -> Option<Representation> {
+    let request = call.request;
     if request.accept.is_empty() {
-        return Ok(Representation {
+        return Some(Representation {
             encoding: Encoding::Json,
             shape: Shape::Whole,
         });
     }
     for clause in clauses(&request.accept) {
-        for (subkind, encoding) in [("json", Encoding::Json), ("yaml", Encoding::Yaml)] {
+        for (subkind, encoding) in ENCODINGS {
             let fits = match (clause.kind, clause.subkind) {
                 ("*", "*") | ("application", "*") => true,
                 ("application", other) => other == subkind,
@@ -171,26 +185,40 @@ pub fn output(
             if !fits {
                 continue;
             }
-            if let Some(shape) = shape(&clause.parameters, conversions) {
-                return Ok(Representation { encoding, shape });
+            let shape = shape(&clause.parameters, conversions);
+            if let Some(shape) = shape.filter(|shape| has_form(call, encoding, *shape)) {
+                return Some(Representation { encoding, shape });
             }
         }
     }
-    Err(ApiError::not_acceptable(&[
-        "application/json",
-        "application/yaml",
-    ]))
+    None
 }
 
-/// Chooses the representation of a watch, as [`output`] does. Frames are always JSON.
+/// Returns whether objects of the call's kind, in a shape, can be written in an encoding. Tables and
+/// objects of custom kinds have no messages in protobuf.
+fn has_form(call: &Call<'_>, encoding: Encoding, shape: Shape) -> bool {
+    match (encoding, shape) {
+        (Encoding::Json | Encoding::Yaml, _) | (_, Shape::Metadata(..)) => true,
+        (Encoding::Protobuf, Shape::Table(_)) => false,
+        (Encoding::Protobuf, Shape::Whole) => {
+            let row = call.row;
+            row.custom.is_none() && row.schemas.has_proto(row.definition)
+        }
+    }
+}
+
+/// Chooses the representation of a watch, as [`output`] does. No watch is in YAML.
 ///
 /// # Errors
 /// Returns 406, which names the media types that are served.
-pub fn stream(request: &ResourceRequest) -> Result<Representation, ApiError> {
-    let chosen = output(request, Conversions::Offered)?;
+pub fn stream(call: &Call<'_>) -> Result<Representation, ApiError> {
+    let chosen = output(call, Conversions::Offered)?;
     match chosen.encoding {
-        Encoding::Yaml => Err(ApiError::not_acceptable(&["application/json;stream=watch"])),
-        Encoding::Json => Ok(chosen),
+        Encoding::Yaml => Err(ApiError::not_acceptable(&[
+            STREAMED_JSON,
+            STREAMED_PROTOBUF,
+        ])),
+        Encoding::Json | Encoding::Protobuf => Ok(chosen),
     }
 }
 
@@ -233,8 +261,17 @@ const PRODUCED_BY_LISTS: [&str; 5] = [
     "application/json",
     "application/yaml",
     proto::MEDIA_TYPE,
-    "application/json;stream=watch",
-    "application/vnd.kubernetes.protobuf;stream=watch",
+    STREAMED_JSON,
+    STREAMED_PROTOBUF,
+];
+/// The media types of watches.
+const STREAMED_JSON: &str = "application/json;stream=watch";
+const STREAMED_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+/// The encodings in the order in which a range that fits several chooses one.
+const ENCODINGS: [(&str, Encoding); 3] = [
+    ("json", Encoding::Json),
+    ("yaml", Encoding::Yaml),
+    ("vnd.kubernetes.protobuf", Encoding::Protobuf),
 ];
 
 /// Compares the media types of a request with those of its path as plain text, before anything is

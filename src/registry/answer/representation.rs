@@ -144,7 +144,7 @@ pub fn object(
             vec![table.finish().into()]
         }
     };
-    Ok(encode(wish.encoding, slices))
+    encode(call, wish.encoding, slices)
 }
 
 /// Returns a kind in the form in which upstream names its Go type: `*apps.Deployment`.
@@ -157,8 +157,11 @@ pub fn go_type(row: &Resource, kind: &str) -> String {
 }
 
 /// Encodes the JSON of a value that is not a stored object, such as a Status.
-pub fn value(encoding: Encoding, json: Vec<u8>) -> AnswerBody {
-    encode(encoding, vec![json.into()])
+///
+/// # Errors
+/// Returns 406 if the value has no form in the encoding.
+pub fn value(call: &Call<'_>, encoding: Encoding, json: Vec<u8>) -> Result<AnswerBody, ApiError> {
+    encode(call, encoding, vec![json.into()])
 }
 
 /// Returns `{"kind":…,"apiVersion":…,` and the body behind its brace.
@@ -211,13 +214,22 @@ fn without_member(object: &Bytes, path: &[&str]) -> Bytes {
     [&object[..from], &object[to..]].concat().into()
 }
 
-/// Turns compact JSON into the requested encoding, with the line end that upstream writes.
-pub fn encode(encoding: Encoding, mut compact: Vec<Bytes>) -> AnswerBody {
-    match encoding {
+/// Turns compact JSON into the requested encoding, with the line end that upstream writes behind
+/// text.
+///
+/// # Errors
+/// Returns 406 if the value has no form in the encoding.
+pub fn encode(
+    call: &Call<'_>,
+    encoding: Encoding,
+    mut compact: Vec<Bytes>,
+) -> Result<AnswerBody, ApiError> {
+    Ok(match encoding {
         Encoding::Json => {
             compact.push(Bytes::from_static(b"\n"));
             AnswerBody::Slices(compact)
         }
+        Encoding::Protobuf => AnswerBody::Slices(vec![protobuf(call, &compact)?]),
         Encoding::Yaml => {
             let mut out = Vec::new();
             // This JSON was written just before, so reading it cannot fail.
@@ -226,7 +238,20 @@ pub fn encode(encoding: Encoding, mut compact: Vec<Bytes>) -> AnswerBody {
             }
             AnswerBody::Slices(vec![out.into()])
         }
-    }
+    })
+}
+
+/// Returns an object in its envelope in protobuf, from its compact JSON.
+///
+/// # Errors
+/// Returns 406 if objects of its kind have no form in protobuf.
+pub fn protobuf(call: &Call<'_>, compact: &[Bytes]) -> Result<Bytes, ApiError> {
+    let schemas = call.tenant.base.schemas();
+    let object = schemas.proto_of_json(&compact.concat());
+    object.map(Bytes::from).ok_or_else(|| {
+        let text = "the object has no form in protobuf; request application/json";
+        ApiError::new(Reason::NotAcceptable, text)
+    })
 }
 
 /// Returns a flat JSON object of strings; empty values are left out.

@@ -1,12 +1,13 @@
 //! Frames: the events of a watch in the form that a client has requested.
 
-use crate::answer::negotiate::{MetaVersion, Shape};
+use crate::answer::negotiate::{Encoding, MetaVersion, Representation, Shape};
 use crate::answer::representation;
 use crate::answer::representation::{Columns, RowObject, Shown, TableWriter};
 use crate::kinds::table::Resource;
 use crate::request::call::Call;
 use crate::select::Selection;
 use bytes::Bytes;
+use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Event, ObjectRef};
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 /// The form in which events are shown.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
-    pub(crate) shape: Shape,
+    pub(crate) wish: Representation,
     /// The part of its object that a table row includes.
     pub(crate) include: RowObject,
     /// The kind's [`Resource::number`].
@@ -25,17 +26,48 @@ impl Form {
     /// Returns a number for this form and type of event; `None` for tables, which cannot be shared
     /// because they show ages.
     fn view(self, kind: Kind) -> Option<u32> {
-        let shape = match self.shape {
+        let shape = match self.wish.shape {
             Shape::Whole => 0,
             Shape::Metadata(MetaVersion::V1, _) => 1,
             Shape::Metadata(MetaVersion::V1Beta1, _) => 2,
             Shape::Table(_) => return None,
         };
+        let encoding = match self.wish.encoding {
+            Encoding::Json | Encoding::Yaml => 0,
+            Encoding::Protobuf => 4,
+        };
         let number = self
             .number
             .checked_shl(8)
             .filter(|number| number >> 8 == self.number)?;
-        Some(number | shape << 4 | kind as u32)
+        Some(number | (shape | encoding) << 4 | kind as u32)
+    }
+
+    /// Returns the frame of an event of this form, from the JSON of its object.
+    ///
+    /// # Errors
+    /// Returns 406 if the object has no form in the encoding.
+    pub(crate) fn wrap(
+        self,
+        call: &Call<'_>,
+        kind: &str,
+        object: &[Bytes],
+    ) -> Result<Bytes, ApiError> {
+        Ok(match self.wish.encoding {
+            Encoding::Json | Encoding::Yaml => line(kind, object),
+            Encoding::Protobuf => {
+                let object = representation::protobuf(call, object)?;
+                proto::watch_frame(kind, &object).into()
+            }
+        })
+    }
+
+    /// Returns the frame of an error.
+    pub(crate) fn error(self, call: &Call<'_>, error: &ApiError) -> Bytes {
+        let status = [Bytes::from(error.to_json())];
+        // A Status has all forms.
+        self.wrap(call, "ERROR", &status)
+            .unwrap_or_else(|_| line("ERROR", &status))
     }
 }
 
@@ -93,7 +125,7 @@ pub(crate) fn event_frame(
         match build(call, form, columns, event, kind) {
             Ok(frame) => frame,
             Err(error) => {
-                let frame = error_frame(&error);
+                let frame = form.error(call, &error);
                 failure = Some(error);
                 frame
             }
@@ -132,7 +164,7 @@ pub(crate) fn frame(
     shown: &Shown<'_>,
 ) -> Result<Bytes, ApiError> {
     let body = representation::served_body(call, shown)?;
-    let slices = match form.shape {
+    let slices = match form.wish.shape {
         Shape::Whole => representation::whole(call.row, body),
         Shape::Metadata(version, _) => representation::partial(call.row, version, &body),
         Shape::Table(version) => {
@@ -150,10 +182,10 @@ pub(crate) fn frame(
             vec![table.finish().into()]
         }
     };
-    Ok(wrap(kind.name(), &slices))
+    form.wrap(call, kind.name(), &slices)
 }
 
-pub(crate) fn wrap(kind: &str, object: &[Bytes]) -> Bytes {
+fn line(kind: &str, object: &[Bytes]) -> Bytes {
     let length: usize = object.iter().map(Bytes::len).sum();
     let mut out = Vec::with_capacity(length + 40);
     out.extend_from_slice(b"{\"type\":\"");
@@ -162,8 +194,4 @@ pub(crate) fn wrap(kind: &str, object: &[Bytes]) -> Bytes {
     object.iter().for_each(|part| out.extend_from_slice(part));
     out.extend_from_slice(b"}\n");
     out.into()
-}
-
-pub(crate) fn error_frame(error: &ApiError) -> Bytes {
-    wrap("ERROR", &[Bytes::from(error.to_json())])
 }

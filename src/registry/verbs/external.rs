@@ -82,7 +82,7 @@ pub struct ExternalObject {
 /// # Errors
 /// Returns 404 if it does not exist, 503 if the store does not answer.
 pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
-    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let wish = negotiate::output(call, Conversions::Offered)?;
     let asked = list::number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
     answerable(call).await?;
     if asked != 0 {
@@ -101,7 +101,7 @@ pub async fn get(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answe
 /// # Errors
 /// Returns the errors of [`list::list`].
 pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answer, ApiError> {
-    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let wish = negotiate::output(call, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::of(call, &options)?;
     let from = first(call, &options).await?;

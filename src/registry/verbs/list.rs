@@ -98,7 +98,7 @@ pub struct Page {
 /// Returns upstream's errors: 400 for bad selectors and tokens, 410 for versions that are no longer
 /// kept, 504 for future ones.
 pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
-    let wish = negotiate::output(call.request, Conversions::Offered)?;
+    let wish = negotiate::output(call, Conversions::Offered)?;
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::of(call, &options)?;
     let prefix = select::prefix(call);
@@ -140,7 +140,7 @@ pub fn write(
 ) -> Result<AnswerBody, ApiError> {
     let include = included(call, wish)?;
     let meta = list_meta(call, page, items);
-    let mut writer = ListWriter::begin(call, wish.shape, include, &meta);
+    let mut writer = ListWriter::begin(call, wish, include, &meta);
     let mut chunks: Vec<Bytes> = Vec::new();
     for object in &items.items {
         writer.write(object)?;
@@ -149,14 +149,20 @@ pub fn write(
         }
     }
     chunks.push(writer.finish().into());
-    Ok(match wish.encoding {
-        Encoding::Json => AnswerBody::Slices(chunks),
-        other => {
+    match wish.encoding {
+        Encoding::Json => {}
+        Encoding::Protobuf => {
+            let written = chunks.iter().map(Bytes::len).sum();
+            let head = writer::envelope_head(call, wish.shape, written);
+            chunks.insert(0, head.into());
+        }
+        Encoding::Yaml => {
             let mut all = chunks.concat();
             all.pop();
-            representation::encode(other, vec![all.into()])
+            return representation::encode(call, Encoding::Yaml, vec![all.into()]);
         }
-    })
+    }
+    Ok(AnswerBody::Slices(chunks))
 }
 
 /// The items of a page, and where the next one begins.

@@ -9,7 +9,7 @@ use crate::answer::negotiate;
 use crate::answer::negotiate::Shape;
 use crate::answer::representation;
 use crate::answer::representation::{Columns, RowObject, TableWriter};
-use crate::answer::watch_frame::{Form, error_frame, event_frame, kind_for, wrap};
+use crate::answer::watch_frame::{Form, event_frame, kind_for};
 use crate::answer::{Answer, AnswerBody, Outcome, StreamEnd, WatchChunk, WatchProgress};
 use crate::kinds::conversion;
 use crate::kinds::table::Resource;
@@ -46,14 +46,14 @@ const TIMEOUT_SECONDS_MIN: u64 = 1800;
 /// Returns upstream's errors as long as no byte of the stream was sent. Later errors are frames of
 /// the stream.
 pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
-    let wish = negotiate::stream(call.request)?;
+    let wish = negotiate::stream(call)?;
     let options = ListOptions::parse(call.request, ListPurpose::Watch)?;
     let selection = Selection::of(call, &options)?;
     let include = RowObject::parse(call)?;
     answerable(call).await?;
     let asked = number_of_version(&options.resource_version)?;
     let form = Form {
-        shape: wish.shape,
+        wish,
         include,
         number: call.row.number,
     };
@@ -93,7 +93,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
     });
     Ok(Answer {
         outcome: Outcome::Ok,
-        content_type: Cow::Borrowed(wish.content_type()),
+        content_type: Cow::Borrowed(wish.stream_content_type()),
         warnings: call.take_warnings(),
         body: AnswerBody::Watch(Box::pin(body)),
     })
@@ -281,7 +281,9 @@ impl Feed {
 
     /// Queues an error as the last frame of the watch.
     fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back(failure(error));
+        let (tenant, row) = (self.tenant.clone(), &self.row);
+        let call = Call::new(&tenant, &self.request, row, &self.services);
+        self.ready.push_back(failure(&call, self.form, error));
     }
 
     /// Queues the frames of the events that concern this watcher.
@@ -297,7 +299,7 @@ impl Feed {
             // Boxed, because the futures of watches of other kinds are much smaller.
             let converted = Box::pin(conversion::ahead(&call, objects)).await;
             if let Err(error) = converted {
-                self.ready.push_back(failure(&error));
+                self.ready.push_back(failure(&call, self.form, &error));
                 self.watcher = None;
                 return;
             }
@@ -316,7 +318,7 @@ impl Feed {
                     progress = WatchProgress::Events(event.version().raw());
                 }
                 Err(error) => {
-                    frames.push(error_frame(&error));
+                    frames.push(self.form.error(&call, &error));
                     progress = WatchProgress::Failed;
                     self.watcher = None;
                     break;
@@ -349,7 +351,9 @@ impl Feed {
             meta.pop();
             meta.push_str(",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}");
         }
-        let object: Vec<u8> = match self.form.shape {
+        let tenant = self.tenant.clone();
+        let call = Call::new(&tenant, &self.request, row, &self.services);
+        let object: Vec<u8> = match self.form.wish.shape {
             Shape::Whole => {
                 let schemas = &row.schemas;
                 let mut tree = schemas.get(row.definition).zero().clone();
@@ -368,8 +372,6 @@ impl Feed {
                 format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{api}\",\"metadata\":{meta}}}").into_bytes()
             }
             Shape::Table(api) => {
-                let tenant = self.tenant.clone();
-                let call = Call::new(&tenant, &self.request, row, &self.services);
                 let mut table = TableWriter::new(&call, api, self.form.include);
                 let list_meta = representation::json_object(&[("resourceVersion", &version)]);
                 table.begin(list_meta.as_bytes(), self.columns);
@@ -378,14 +380,15 @@ impl Feed {
                 table.finish()
             }
         };
-        wrap("BOOKMARK", &[object.into()])
+        let frame = self.form.wrap(&call, "BOOKMARK", &[object.into()]);
+        frame.unwrap_or_else(|error| self.form.error(&call, &error))
     }
 }
 
 /// Returns the last chunk of a watch that fails.
-fn failure(error: &ApiError) -> WatchChunk {
+fn failure(call: &Call<'_>, form: Form, error: &ApiError) -> WatchChunk {
     WatchChunk {
-        bytes: error_frame(error),
+        bytes: form.error(call, error),
         progress: WatchProgress::Failed,
     }
 }

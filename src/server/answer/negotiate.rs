@@ -1,5 +1,7 @@
 //! Media types: those that a client accepts, and the one that its answer has.
 
+use http::header::ACCEPT;
+use polyplane_apimachinery::schema::proto;
 use polyplane_registry::request::parameters::{PRETTY, Query};
 
 /// One range of an Accept header.
@@ -75,6 +77,7 @@ pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
 pub(crate) enum Form {
     Json,
     Yaml,
+    Protobuf,
 }
 
 impl Form {
@@ -83,12 +86,13 @@ impl Form {
         match self {
             Self::Json => "application/json",
             Self::Yaml => "application/yaml",
+            Self::Protobuf => proto::MEDIA_TYPE,
         }
     }
 }
 
 /// The media types in which errors, discovery and the version can be requested.
-pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml"];
+pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml", proto::MEDIA_TYPE];
 
 /// Returns the form that a client prefers among the available ones. Ranges with an `as` parameter
 /// request another kind of object and are skipped.
@@ -96,15 +100,41 @@ pub(crate) fn form(accept: &str) -> Option<Form> {
     ranges(accept)
         .iter()
         .filter(|range| range.param("as").is_empty())
+        .filter(|range| matches!(range.param("stream"), "" | "watch"))
         .find_map(|range| {
             if range.takes("application/json") {
                 Some(Form::Json)
             } else if range.takes("application/yaml") {
                 Some(Form::Yaml)
+            } else if range.takes(proto::MEDIA_TYPE) {
+                Some(Form::Protobuf)
             } else {
                 None
             }
         })
+}
+
+/// Takes protobuf out of the Accept header of a watch whose way to the client passes on lines only.
+pub(crate) fn drop_protobuf(headers: &mut http::HeaderMap) {
+    if let Some(accept) = headers.get_mut(ACCEPT)
+        && let Ok(text) = accept.to_str()
+        && let Ok(kept) = http::HeaderValue::try_from(without_protobuf(text))
+    {
+        *accept = kept;
+    }
+}
+
+/// Returns an Accept header without protobuf. If nothing else is accepted, the answer names a type that no watch has.
+pub(crate) fn without_protobuf(accept: &str) -> String {
+    let kept = accept.split(',').filter(|range| {
+        MediaRange::parse(range)
+            .is_none_or(|range| !range.essence.eq_ignore_ascii_case(proto::MEDIA_TYPE))
+    });
+    let kept: Vec<&str> = kept.collect();
+    match kept.is_empty() {
+        true => "application/octet-stream".to_owned(),
+        false => kept.join(","),
+    }
 }
 
 /// Returns true if the client accepts gzip.
@@ -150,9 +180,13 @@ mod tests {
             ("application/*", Some(Form::Json)),
             ("application/yaml", Some(Form::Yaml)),
             ("application/json;q=0.5, application/yaml", Some(Form::Yaml)),
-            ("application/vnd.kubernetes.protobuf", None),
+            ("application/vnd.kubernetes.protobuf", Some(Form::Protobuf)),
             (
                 "application/vnd.kubernetes.protobuf,application/json",
+                Some(Form::Protobuf),
+            ),
+            (
+                "application/json,application/vnd.kubernetes.protobuf",
                 Some(Form::Json),
             ),
             (
@@ -166,6 +200,20 @@ mod tests {
         for (accept, expected) in cases {
             assert_eq!(form(accept), expected, "{accept}");
         }
+    }
+
+    #[test]
+    fn a_watch_of_lines_is_never_protobuf() {
+        let protobuf = "application/vnd.kubernetes.protobuf;stream=watch";
+        for (accept, kept) in [
+            ("application/json", "application/json"),
+            ("", ""),
+            (protobuf, "application/octet-stream"),
+        ] {
+            assert_eq!(without_protobuf(accept), kept);
+        }
+        let both = format!("{protobuf},application/json;q=0.5");
+        assert_eq!(without_protobuf(&both), "application/json;q=0.5");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use polyplane_apimachinery::json;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Memory, Share};
 use polyplane_registry::{Answer, AnswerBody, Outcome, Verb, WatchStream};
@@ -46,10 +47,16 @@ pub(crate) struct Client<'a> {
     pub user_agent: &'a str,
     pub takes_gzip: bool,
     pub pretty: bool,
+    /// The schemas of what the server itself answers.
+    pub schemas: &'a Schemas,
 }
 
 impl<'a> Client<'a> {
-    pub(crate) fn of(headers: &'a HeaderMap, query: &[(String, String)]) -> Self {
+    pub(crate) fn of(
+        headers: &'a HeaderMap,
+        query: &[(String, String)],
+        schemas: &'a Schemas,
+    ) -> Self {
         let text = |name| {
             let value: Option<&'a HeaderValue> = headers.get(name);
             value.and_then(|value| value.to_str().ok()).unwrap_or("")
@@ -61,6 +68,7 @@ impl<'a> Client<'a> {
             takes_gzip: negotiate::takes_gzip(headers.get(ACCEPT_ENCODING)),
             pretty: negotiate::wants_pretty(query, user_agent)
                 || negotiate::accepts_pretty(text(ACCEPT)),
+            schemas,
         }
     }
 }
@@ -159,6 +167,11 @@ pub(crate) fn typed_object(
 ) -> Reply {
     let body = match form {
         Form::Yaml => as_yaml(&compact).into(),
+        Form::Protobuf => match client.schemas.proto_of_json(&compact) {
+            Some(object) => object.into(),
+            // Whatever has no form in protobuf is shown in JSON, which says so.
+            None => return raw_json(status, &compact),
+        },
         Form::Json if client.pretty => indented(&compact),
         Form::Json => compact,
     };
@@ -227,7 +240,7 @@ impl Delivery<'_> {
     pub(crate) async fn reply(
         self,
         answer: Answer,
-        watch_body: impl FnOnce(WatchStream) -> ResponseBody,
+        watch_body: impl FnOnce(WatchStream, HeaderValue) -> ResponseBody,
     ) -> Result<Reply, Refusal> {
         let Answer {
             outcome,
@@ -244,7 +257,7 @@ impl Delivery<'_> {
         let mut coding = Coding::Identity;
         let pretty = self.client.pretty && content_type.starts_with("application/json");
         let body = match body {
-            AnswerBody::Watch(stream) => watch_body(stream),
+            AnswerBody::Watch(stream) => watch_body(stream, header_value(content_type.clone())),
             AnswerBody::Stream(stream) if pretty => {
                 let whole = pretty_whole(stream, self.memory).await?;
                 coding = self.coding(whole.len());

@@ -8,6 +8,7 @@ use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, TokenIssuer};
 use polyplane_auth::{Attributes, Subject, UserInfo};
@@ -222,7 +223,10 @@ fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Resul
             Form::Json
         } else if range.takes("application/yaml") {
             Form::Yaml
+        } else if range.takes(proto::MEDIA_TYPE) && range.param("as").is_empty() {
+            Form::Protobuf
         } else {
+            // The aggregated documents have no form in protobuf here.
             continue;
         };
         if range.param("as").is_empty() {

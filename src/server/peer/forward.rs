@@ -35,6 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use polyplane_apimachinery::status::ApiError;
 use prometheus::core::Collector as _;
@@ -47,7 +48,9 @@ use crate::backend::{Location, Peer, PlaneRecord};
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::channel::frame::HeadTooLong;
 use crate::peer::channel::stream::PeerStream;
-use crate::peer::headers::{FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, passing, strip};
+use crate::peer::headers::{
+    FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, WATCH_PROTOBUF, passing, strip,
+};
 use crate::peer::pool::{Link, SendError};
 use crate::peer::transport::PeerTransport;
 use crate::peer::transport::error_chain;
@@ -403,6 +406,7 @@ impl Pipeline<'_> {
         received.add(&mut headers);
         if watch.is_some() {
             WatchForm::Records.announce(&mut headers);
+            headers.insert(WATCH_PROTOBUF, HeaderValue::from_static("1"));
         }
         request.body().announce(&mut headers);
         *request.headers_mut() = headers;
@@ -451,7 +455,8 @@ impl Pipeline<'_> {
         let body = match watch {
             Some(watch) if parts.status == StatusCode::OK => {
                 let reader = WatchReader::new(watch_form, watch.position);
-                self.relayed(&**located.record(), (stream, link), reader)
+                let content_type = parts.headers.get(CONTENT_TYPE).cloned();
+                self.relayed(&**located.record(), (stream, link), reader, content_type)
             }
             _ => {
                 let (limits, abandoned) = (

@@ -18,7 +18,7 @@ use crate::peer::channel::frame::{
 };
 use crate::peer::headers::{
     self, CHAIN, FORWARDED_BY, ForwardedClient, LIMITED, Limited, MEANT_FOR, MOVED, MovedTo,
-    SENT_UP_TO, WATCH_RECORDS,
+    SENT_UP_TO, WATCH_PROTOBUF, WATCH_RECORDS,
 };
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
@@ -173,6 +173,7 @@ fn frozen_words_of_peers() {
         SENDER,
         SENT_UP_TO,
         WATCH_RECORDS,
+        WATCH_PROTOBUF,
     ] {
         words.push_str(&format!("header {name}\n"));
     }

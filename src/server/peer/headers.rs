@@ -45,6 +45,10 @@ pub(crate) const SENT_UP_TO: HeaderName = HeaderName::from_static("x-polyplane-t
 /// of the watch, in the head of the answer. An older replica ignores and sends no such header.
 pub(crate) const WATCH_RECORDS: HeaderName = HeaderName::from_static("x-polyplane-watch-records");
 
+/// Says that a peer passes on the records of a watch in protobuf, in the head of its request for a
+/// watch. An older replica ignores and sends no such header, and gets JSON.
+pub(crate) const WATCH_PROTOBUF: HeaderName = HeaderName::from_static("x-polyplane-watch-protobuf");
+
 /// Marks a request that resumes a watch which another replica has answered in part. An older replica
 /// ignores and sends no such header; the audit then has the start of the watch twice.
 pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-polyplane-resumed");

@@ -27,6 +27,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::body::ResponseBody;
+use crate::answer::negotiate;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::Connection;
 use crate::connection::chains::ClientChains;
@@ -36,7 +37,9 @@ use crate::peer::channel::driver::{Driver, RequestHandler};
 use crate::peer::channel::frame::{CHUNK_BYTES, REMEMBERED_BYTES, RequestHead, SLOTS};
 use crate::peer::channel::stream::{PeerStream, Stream};
 use crate::peer::handshakes::{Handshakes, HandshakesMax};
-use crate::peer::headers::{CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, REMOTE, decode_chain};
+use crate::peer::headers::{
+    CHAIN, FORWARDED_BY, ForwardedClient, MEANT_FOR, REMOTE, WATCH_PROTOBUF, decode_chain,
+};
 use crate::peer::transport::{MESSAGE_PATH, PeerTransport, SENDER, error_chain};
 use crate::peer::wire;
 use crate::pipeline::{self, Caller, Origin};
@@ -329,6 +332,14 @@ async fn answer(
     }
     if request.headers().contains_key(FORWARDED_BY) {
         let watch_form = WatchForm::of(request.headers());
+        let target = request
+            .uri()
+            .path_and_query()
+            .map_or("", |target| target.as_str());
+        if target.contains("watch") && !request.headers().contains_key(WATCH_PROTOBUF) {
+            // That replica would mix lines into the watch when it resumes it.
+            negotiate::drop_protobuf(request.headers_mut());
+        }
         let received = ForwardedClient::take(request.headers_mut());
         let Some(connection) = client else {
             return text(StatusCode::BAD_REQUEST, "no chain of certificates\n");

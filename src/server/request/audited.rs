@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderMap, StatusCode};
 use polyplane_apimachinery::json::{self, Limits};
+use polyplane_apimachinery::schema::{Schemas, proto};
 use polyplane_apimachinery::{Str, Value, yaml};
 use polyplane_audit::{Auditor, Event, Level, Object, Outcome, Plan, Stage};
 use polyplane_auth::{Attributes, UserInfo};
@@ -32,6 +33,8 @@ const CLIENT_CLOSED: u16 = 499;
 /// A request that is recorded.
 pub(crate) struct Audited {
     auditor: Arc<Auditor>,
+    /// The schemas of bodies in protobuf.
+    schemas: Arc<Schemas>,
     plan: Plan,
     event: Box<Event>,
     /// True if the request's first stages were recorded by another replica.
@@ -110,6 +113,7 @@ impl Pipeline<'_> {
         };
         Some(Audited {
             auditor: Arc::clone(auditor),
+            schemas: Arc::clone(&self.state.schemas),
             plan,
             event: Box::new(event),
             resumed: self.is_resumed(),
@@ -168,7 +172,7 @@ impl Audited {
             return;
         }
         let content_type = request.content_type.as_deref().unwrap_or_default();
-        let mut tree = readable(body, content_type);
+        let mut tree = readable(body, content_type, &self.schemas);
         if let Some(tree) = tree.as_ref().filter(|_| is_create) {
             self.event.created = tree.str_at(&["metadata", "name"]).into();
         }
@@ -205,7 +209,7 @@ impl Audited {
         };
         let length = slices.iter().map(Bytes::len).sum();
         let tree = (length <= BODY_BYTES_MAX)
-            .then(|| readable(&slices.concat(), &answer.content_type))
+            .then(|| readable(&slices.concat(), &answer.content_type, &self.schemas))
             .flatten();
         if let Some(status) = tree
             .as_ref()
@@ -325,7 +329,7 @@ fn outcome_of(refusal: &Refusal) -> Outcome {
     match refusal {
         Refusal::Status(error) | Refusal::Access(error) => Outcome {
             code: error.code,
-            status: shown_status(readable(&error.to_json(), "").unwrap_or_default()),
+            status: shown_status(json_of(&error.to_json()).unwrap_or_default()),
         },
         Refusal::Text(code, _) => Outcome {
             code: code.as_u16(),
@@ -343,16 +347,20 @@ fn shown_status(mut status: Value) -> Bytes {
 }
 
 /// Returns the tree of a body in JSON or YAML.
-fn readable(body: &[u8], content_type: &str) -> Option<Value> {
-    let limits = Limits::default();
+fn readable(body: &[u8], content_type: &str, schemas: &Schemas) -> Option<Value> {
     let essence = content_type.split(';').next().unwrap_or_default().trim();
     let parsed = match essence {
-        "" | "application/json" => json::parse(body, &limits).ok()?.value,
-        yaml if yaml.ends_with("yaml") => yaml::parse(body, &limits).ok()?.value,
-        patch if patch.ends_with("+json") => json::parse(body, &limits).ok()?.value,
+        "" | "application/json" => json_of(body)?,
+        yaml if yaml.ends_with("yaml") => yaml::parse(body, &Limits::default()).ok()?.value,
+        patch if patch.ends_with("+json") => json_of(body)?,
+        proto::MEDIA_TYPE => schemas.tree_of_proto(body)?,
         _ => return None,
     };
     Some(parsed)
+}
+
+fn json_of(body: &[u8]) -> Option<Value> {
+    Some(json::parse(body, &Limits::default()).ok()?.value)
 }
 
 /// Returns the addresses that proxies name, and that of the connection.

@@ -1,13 +1,10 @@
-//! The form of a watch between replicas: *records*. A record is lines after a head; the head has
-//! the version up to which a client that has read the lines has all events. A forwarding replica
+//! The form of a watch between replicas: *records*. A record is lines, or frames of protobuf, after a
+//! head; the head has the version up to which a client that has read the lines has all events. A forwarding replica
 //! therefore parses no event.
 //!
 //! A replica that understands records says so in the head of its request, and one that sends them
 //! says so in the head of its answer. An older replica says neither, so it gets and sends bare
-//! lines.
-//!
-//! Invariant: a head contains no newline, because the newlines of a watch are counted as its
-//! events.
+//! lines. A watch in protobuf passes only through replicas that say that they know of it.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -69,6 +66,8 @@ pub(crate) struct WatchWriter {
     form: WatchForm,
     /// The lines of a record whose head has been returned already.
     behind_head: Option<Bytes>,
+    /// The events of the chunks written since they were last taken.
+    events: u64,
 }
 
 impl WatchWriter {
@@ -77,6 +76,7 @@ impl WatchWriter {
             stream,
             form,
             behind_head: None,
+            events: 0,
         }
     }
 
@@ -91,7 +91,13 @@ impl WatchWriter {
         chunk.map(|chunk| chunk.map(|chunk| chunk.and_then(|chunk| self.write(chunk))))
     }
 
+    /// Removes and returns the number of events that were written.
+    pub(crate) fn take_events(&mut self) -> u64 {
+        std::mem::take(&mut self.events)
+    }
+
     fn write(&mut self, chunk: WatchChunk) -> Result<Bytes, StreamEnd> {
+        self.events += events_in(&chunk.bytes);
         if self.form == WatchForm::Lines {
             return Ok(chunk.bytes);
         }
@@ -115,6 +121,27 @@ impl WatchWriter {
         record.extend_from_slice(&chunk.bytes);
         Ok(record.freeze())
     }
+}
+
+/// Counts the events in whole lines, or in whole frames of protobuf, which begin with their length.
+pub(crate) fn events_in(chunk: &[u8]) -> u64 {
+    if chunk.first() == Some(&b'{') {
+        return newlines(chunk);
+    }
+    let (mut events, mut rest) = (0, chunk);
+    while let Some((length, frame)) = rest.split_first_chunk() {
+        events += 1;
+        let length = usize::try_from(u32::from_be_bytes(*length)).unwrap_or(usize::MAX);
+        rest = frame.get(length..).unwrap_or_default();
+    }
+    events
+}
+
+/// Counts newlines. Each part is short enough for its sum to fit a `u8`, so that the compiler
+/// vectorizes the sum.
+fn newlines(chunk: &[u8]) -> u64 {
+    let sum = |part: &[u8]| -> u8 { part.iter().map(|byte| u8::from(*byte == b'\n')).sum() };
+    chunk.chunks(192).map(|part| u64::from(sum(part))).sum()
 }
 
 pub(crate) fn head(progress: WatchProgress, length: usize) -> [u8; HEAD_BYTES] {
@@ -246,6 +273,18 @@ impl WatchRecords {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_events_of_lines_and_frames_are_counted() {
+        for length in [0, 1, 190, 191, 192, 1000] {
+            let lines = [&b"{"[..], &vec![b'\n'; length]].concat();
+            assert_eq!(events_in(&lines), length as u64);
+        }
+        assert_eq!(events_in(b"{}\n{}\n"), 2);
+        let frame = polyplane_apimachinery::schema::proto::watch_frame("ADDED", b"k8s\0\n\n");
+        assert_eq!(events_in(&frame.repeat(3)), 3);
+        assert_eq!(events_in(b""), 0);
+    }
     use crate::watch::position::BookmarkFilter;
     use crate::watch::relay::WatchReader;
     use futures_util::stream;

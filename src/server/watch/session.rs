@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use polyplane_apimachinery::Str;
+use polyplane_apimachinery::schema::proto;
 use polyplane_registry::{Verb, WatchStream};
 
 use crate::answer::body::{ResponseBody, Watch};
@@ -50,6 +52,7 @@ impl Pipeline<'_> {
         &mut self,
         record: &Arc<dyn PlaneRecord>,
         stream: WatchStream,
+        content_type: HeaderValue,
     ) -> ResponseBody {
         let (connection, headers) = (&self.caller.connection, &self.parts.headers);
         let entry = OpenWatchEntry::open(self.state, &**record, connection, headers);
@@ -73,7 +76,8 @@ impl Pipeline<'_> {
         }
         let source = Source::Here(Box::new(watch));
         let ending = self.state.drain.ending().clone().cancelled_owned();
-        ResponseBody::relay(Relay::new(source, self.session(record.id()), ending))
+        let session = self.session(record.id(), Some(content_type));
+        ResponseBody::relay(Relay::new(source, session, ending))
     }
 
     /// Returns the body of a watch that another replica answers.
@@ -82,6 +86,7 @@ impl Pipeline<'_> {
         record: &dyn PlaneRecord,
         (stream, link): (PeerStream, &Link),
         reader: WatchReader,
+        content_type: Option<HeaderValue>,
     ) -> ResponseBody {
         let there = RemoteWatch {
             stream,
@@ -91,10 +96,11 @@ impl Pipeline<'_> {
         };
         let ending = self.state.drain.ending().clone().cancelled_owned();
         let source = Source::There(Box::new(there));
-        ResponseBody::relay(Relay::new(source, self.session(record.id()), ending))
+        let session = self.session(record.id(), content_type);
+        ResponseBody::relay(Relay::new(source, session, ending))
     }
 
-    fn session(&self, plane: &str) -> Box<Session> {
+    fn session(&self, plane: &str, content_type: Option<HeaderValue>) -> Box<Session> {
         let mut parts = self.parts.clone();
         parts.extensions = http::Extensions::new();
         Box::new(Session {
@@ -104,6 +110,7 @@ impl Pipeline<'_> {
             parts,
             audit_id: self.audit_id.clone(),
             opened: self.started,
+            content_type,
         })
     }
 }
@@ -117,6 +124,8 @@ struct Session {
     parts: Parts,
     audit_id: HeaderValue,
     opened: Instant,
+    /// The media type of the stream that the client has got so far.
+    content_type: Option<HeaderValue>,
 }
 
 impl Reopen for Session {
@@ -133,6 +142,8 @@ impl Reopen for Session {
         };
         parts.uri = uri;
         let (state, caller) = (Arc::clone(&self.state), Arc::clone(&self.caller));
+        let content_type = self.content_type.clone();
+        let in_protobuf = content_type.as_ref().is_some_and(is_protobuf);
         let resumed = ResumedWatch {
             parts,
             plane: self.plane.clone(),
@@ -142,14 +153,19 @@ impl Reopen for Session {
             let counters = Arc::clone(&state);
             match pipeline::reopen(state, caller, resumed, hint).await {
                 Ok(reply) => {
-                    let reopened = reopened(reply).await;
+                    let reopened = reopened(reply, content_type.as_ref()).await;
                     if matches!(reopened, Reopened::Source(_)) {
                         ServerState::count(&counters.metrics.forwarding.resumed);
                     }
                     reopened
                 }
                 Err(Refusal::Status(error)) if error.code == 410 => {
-                    Reopened::Last(error_frame(&error.to_json()))
+                    let json = error.to_json();
+                    let status = match counters.schemas.proto_of_json(&json) {
+                        Some(status) if in_protobuf => status,
+                        _ => json,
+                    };
+                    Reopened::Last(error_frame(&status))
                 }
                 Err(refusal) => {
                     tracing::debug!(?refusal, "a watch could not be resumed");
@@ -161,8 +177,12 @@ impl Reopen for Session {
 }
 
 /// Decides what the reply to a resumed watch means for the stream that has begun.
-async fn reopened(reply: Reply) -> Reopened {
+async fn reopened(reply: Reply, content_type: Option<&HeaderValue>) -> Reopened {
     let status = reply.status();
+    if status == StatusCode::OK && reply.headers().get(CONTENT_TYPE) != content_type {
+        // Another release answers in another form, so the client has to begin anew.
+        return Reopened::Over;
+    }
     let body = reply.into_body();
     match status {
         StatusCode::OK => body.into_source().map_or(Reopened::Over, Reopened::Source),
@@ -174,7 +194,17 @@ async fn reopened(reply: Reply) -> Reopened {
     }
 }
 
+fn is_protobuf(content_type: &HeaderValue) -> bool {
+    content_type
+        .as_bytes()
+        .starts_with(proto::MEDIA_TYPE.as_bytes())
+}
+
+/// Returns the last event of a watch, with a Status in the form of the watch.
 fn error_frame(status: &[u8]) -> Bytes {
+    if proto::is_enveloped(status) {
+        return proto::watch_frame("ERROR", status).into();
+    }
     let mut frame = BytesMut::with_capacity(status.len() + 32);
     frame.put_slice(b"{\"type\":\"ERROR\",\"object\":");
     frame.put_slice(status.trim_ascii_end());

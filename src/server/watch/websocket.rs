@@ -24,6 +24,7 @@ use hyper::body::Incoming;
 use hyper::upgrade::OnUpgrade;
 
 use crate::answer::body::ResponseBody;
+use crate::answer::negotiate;
 use crate::answer::respond::{Reply, bare};
 use crate::request::prove::bearer_of;
 
@@ -82,6 +83,8 @@ impl Handshake {
         for name in OF_THE_HANDSHAKE {
             headers.remove(name);
         }
+        // Each message is a line.
+        negotiate::drop_protobuf(headers);
         Some(Self { upgrade, answer })
     }
 

@@ -5,7 +5,7 @@
 //! bytes on their way to the client and those that the cut pins count in the share of answers. The
 //! code that sends the answer limits its time.
 
-use crate::answer::negotiate::{Encoding, Representation, Shape};
+use crate::answer::negotiate::{Encoding, Representation};
 use crate::answer::representation::RowObject;
 use crate::answer::{AnswerBody, StreamEnd};
 use crate::kinds::conversion;
@@ -15,7 +15,7 @@ use crate::request::call::{Call, Tenant};
 use crate::select::Selection;
 use crate::services::Services;
 use crate::verbs::list;
-use crate::verbs::list::writer::{CHUNK_BYTES, ListWriter};
+use crate::verbs::list::writer::{self, CHUNK_BYTES, ListWriter};
 use crate::verbs::list::{Items, Page};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -48,10 +48,12 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 /// Returns 429 if the answers on their way to clients fill their share.
 pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
     let hold = call.tenant.plane.memory().take(Share::Answers, bytes);
-    hold.ok_or_else(|| {
-        let text = "The server has no memory for a further long answer, please try again later.";
-        ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
-    })
+    hold.ok_or_else(full)
+}
+
+fn full() -> ApiError {
+    let text = "The server has no memory for a further long answer, please try again later.";
+    ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
 }
 
 /// The memory of a streamed answer: the bytes on their way, and those that its cut keeps from being
@@ -150,9 +152,9 @@ impl Listed {
         prefix: Prefix,
         page: Page,
     ) -> Result<Self, ApiError> {
-        // Only JSON can be written piece by piece.
+        // YAML cannot be written piece by piece.
         let (factor, whole_max) = match wish.encoding {
-            Encoding::Json => (1, LONG_BYTES),
+            Encoding::Json | Encoding::Protobuf => (1, LONG_BYTES),
             Encoding::Yaml => (TREE_FACTOR, usize::MAX),
         };
         let short = list::collect_within(call, &selection, &prefix, &page, whole_max);
@@ -195,7 +197,7 @@ impl Listed {
             row: Arc::clone(call.row),
             selection: self.selection,
             prefix: self.prefix,
-            shape: self.wish.shape,
+            wish: self.wish,
             include,
             meta: list::list_meta(call, &self.page, &ends),
             page: self.page,
@@ -203,8 +205,19 @@ impl Listed {
             at: At::Head,
             last: ends.next,
         };
+        // Protobuf has the length in front.
+        let head = match list.wish.encoding {
+            Encoding::Protobuf => {
+                let written = list.measured().await?;
+                writer::envelope_head(call, list.wish.shape, written)
+            }
+            Encoding::Json | Encoding::Yaml => Vec::new(),
+        };
         // An error in the first piece can still be returned as a Status.
-        let first = list.piece().await?;
+        let mut first = list.piece().await?;
+        if !head.is_empty() {
+            first = [&head[..], &first].concat().into();
+        }
         let others = stream::unfold(list, |mut list| async move {
             let next = list.next().await;
             next.map(|piece| (piece, list))
@@ -266,7 +279,7 @@ struct LongList {
     prefix: Prefix,
     page: Page,
     pin: Pin,
-    shape: Shape,
+    wish: Representation,
     include: RowObject,
     /// The list's metadata, for the head.
     meta: String,
@@ -300,6 +313,22 @@ impl LongList {
         }))
     }
 
+    /// Returns the number of bytes of all pieces, by writing each without keeping it: the cut does
+    /// not change, so that the pieces are the same when they are sent.
+    async fn measured(&mut self) -> Result<usize, ApiError> {
+        let mut written = 0;
+        while !matches!(self.at, At::End) {
+            if !self.pin.may_continue(&self.tenant) {
+                return Err(full());
+            }
+            written += self.piece().await?.len();
+            // Other requests have their turn between the pieces.
+            tokio::task::yield_now().await;
+        }
+        self.at = At::Head;
+        Ok(written)
+    }
+
     /// Writes objects until a piece is full or the list ends.
     async fn piece(&mut self) -> Result<Bytes, ApiError> {
         let call = Call::new(&self.tenant, &self.request, &self.row, &self.services);
@@ -314,8 +343,8 @@ impl LongList {
             Some(upcoming) => upcoming.convert(&call).await?,
         };
         let mut writer = match &self.at {
-            At::Head => ListWriter::begin(&call, self.shape, self.include, &self.meta),
-            At::Behind(_) | At::End => ListWriter::resume(&call, self.shape, self.include),
+            At::Head => ListWriter::begin(&call, self.wish, self.include, &self.meta),
+            At::Behind(_) | At::End => ListWriter::resume(&call, self.wish, self.include),
         };
         for object in self.page.cut.range(&self.prefix, start) {
             let key = object.key().as_bytes();

@@ -1,9 +1,10 @@
 //! A writer of lists, object by object, in each shape that a client can request.
 
-use crate::answer::negotiate::{MetaVersion, Shape};
+use crate::answer::negotiate::{Encoding, MetaVersion, Representation, Shape};
 use crate::answer::representation;
 use crate::answer::representation::{Columns, RowObject, Shown, TableWriter};
-use crate::request::call::Call;
+use crate::request::call::{Call, tree_of};
+use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::ObjectRef;
 use std::borrow::Cow;
@@ -27,23 +28,48 @@ enum Form<'a> {
         is_empty: bool,
     },
     Table(TableWriter<'a>),
+    /// The fields of the list's message. Its envelope is [`envelope_head`], and the end that
+    /// [`ListWriter::finish`] writes.
+    Protobuf {
+        out: Vec<u8>,
+        partial: bool,
+    },
+}
+
+/// Returns the beginning of a list in protobuf whose writer has written or will write `written`
+/// bytes in all.
+pub fn envelope_head(call: &Call<'_>, shape: Shape, written: usize) -> Vec<u8> {
+    let (kind, api) = names(call, shape);
+    proto::envelope_head(api, kind, written - proto::ENVELOPE_END.len())
+}
+
+/// Returns kind and apiVersion of a list.
+fn names<'c>(call: &'c Call<'_>, shape: Shape) -> (&'c str, &'c str) {
+    match shape {
+        Shape::Metadata(version, _) => ("PartialObjectMetadataList", version.api_version()),
+        Shape::Table(version) => ("Table", version.api_version()),
+        Shape::Whole => (&call.row.list_kind, &call.row.api_version),
+    }
 }
 
 impl<'a> ListWriter<'a> {
     /// Writes the beginning, up to the items; `meta` is the JSON of the list's metadata.
-    pub fn begin(call: &'a Call<'a>, shape: Shape, include: RowObject, meta: &str) -> Self {
-        let mut list = Self::resume(call, shape, include);
+    pub fn begin(call: &'a Call<'a>, wish: Representation, include: RowObject, meta: &str) -> Self {
+        let mut list = Self::resume(call, wish, include);
         match &mut list.form {
             Form::Table(table) => table.begin(meta.as_bytes(), Columns::Shown),
+            Form::Protobuf { out, .. } => {
+                // This JSON was written just before, so reading it cannot fail.
+                let meta = tree_of(meta.as_bytes()).unwrap_or_default();
+                let message = call.tenant.base.schemas().list_metadata_to_proto(&meta);
+                proto::write_list_metadata(&message, out);
+            }
             Form::Items {
                 out,
                 partial,
                 is_empty,
             } => {
-                let (kind, api) = match partial {
-                    Some(version) => ("PartialObjectMetadataList", version.api_version()),
-                    None => (call.row.list_kind.as_str(), call.row.api_version.as_str()),
-                };
+                let (kind, api) = names(call, wish.shape);
                 // A list of custom objects shows that there is no next page.
                 let ends = call.row.custom.is_some() && partial.is_none();
                 let meta = match meta.strip_prefix('{').filter(|_| ends) {
@@ -63,8 +89,15 @@ impl<'a> ListWriter<'a> {
     }
 
     /// Creates a writer that continues behind objects which were written before.
-    pub fn resume(call: &'a Call<'a>, shape: Shape, include: RowObject) -> Self {
-        let partial = match shape {
+    pub fn resume(call: &'a Call<'a>, wish: Representation, include: RowObject) -> Self {
+        if wish.encoding == Encoding::Protobuf {
+            let form = Form::Protobuf {
+                out: Vec::with_capacity(CHUNK_CAPACITY),
+                partial: matches!(wish.shape, Shape::Metadata(..)),
+            };
+            return Self { call, form };
+        }
+        let partial = match wish.shape {
             Shape::Table(version) => {
                 let form = Form::Table(TableWriter::resume(call, version, include));
                 return Self { call, form };
@@ -90,6 +123,7 @@ impl<'a> ListWriter<'a> {
             Form::Table(table) => {
                 return table.row(&shown, &representation::served_body(self.call, &shown)?);
             }
+            Form::Protobuf { out, partial } => return item(self.call, &shown, *partial, out),
             Form::Items {
                 out,
                 partial,
@@ -121,7 +155,7 @@ impl<'a> ListWriter<'a> {
     /// Returns the number of bytes that [`Self::take`] would return.
     pub fn pending(&self) -> usize {
         match &self.form {
-            Form::Items { out, .. } => out.len(),
+            Form::Items { out, .. } | Form::Protobuf { out, .. } => out.len(),
             Form::Table(table) => table.pending(),
         }
     }
@@ -129,7 +163,9 @@ impl<'a> ListWriter<'a> {
     /// Removes and returns the bytes written so far. Further objects follow them.
     pub fn take(&mut self) -> Vec<u8> {
         match &mut self.form {
-            Form::Items { out, .. } => std::mem::replace(out, Vec::with_capacity(CHUNK_CAPACITY)),
+            Form::Items { out, .. } | Form::Protobuf { out, .. } => {
+                std::mem::replace(out, Vec::with_capacity(CHUNK_CAPACITY))
+            }
             Form::Table(table) => table.take(),
         }
     }
@@ -138,6 +174,10 @@ impl<'a> ListWriter<'a> {
     pub fn finish(self) -> Vec<u8> {
         let mut out = match self.form {
             Form::Table(table) => table.finish(),
+            Form::Protobuf { mut out, .. } => {
+                out.extend_from_slice(proto::ENVELOPE_END);
+                return out;
+            }
             // A list of metadata without items has no `items`, rather than empty ones, as
             // upstream's has.
             Form::Items {
@@ -157,4 +197,27 @@ impl<'a> ListWriter<'a> {
         out.push(b'\n');
         out
     }
+}
+
+/// Writes one object, or its metadata, as an item of a list in protobuf.
+fn item(
+    call: &Call<'_>,
+    shown: &Shown<'_>,
+    partial: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), ApiError> {
+    let body = representation::served_body(call, shown)?;
+    let message = if partial {
+        let slices = representation::partial(call.row, MetaVersion::V1, &body);
+        call.tenant
+            .base
+            .schemas()
+            .partial_to_proto(&tree_of(&slices.concat())?)
+    } else {
+        call.row
+            .schemas
+            .to_proto(call.row.definition, &tree_of(&body)?)
+    };
+    proto::write_item(&message, out);
+    Ok(())
 }

@@ -72,6 +72,10 @@ pub struct Plane {
 struct Handle(Arc<Plane>);
 
 impl Backend for Fake {
+    fn schemas(&self) -> Arc<Schemas> {
+        Arc::clone(self.planes[0].kinds.schemas())
+    }
+
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,

@@ -198,8 +198,14 @@ async fn errors_come_in_the_form_that_is_wanted() {
     let none = client
         .get_as(&path, "application/vnd.kubernetes.protobuf")
         .await;
-    assert_eq!(none.header("content-type"), "application/json");
-    assert!(none.text().starts_with("{\n  \"kind\": \"Status\""));
+    assert_eq!(
+        none.header("content-type"),
+        "application/vnd.kubernetes.protobuf"
+    );
+    assert!(none.body.starts_with(b"k8s\0"), "{}", none.text());
+    let unknown = client.get_as(&path, "text/html").await;
+    assert_eq!(unknown.header("content-type"), "application/json");
+    assert!(unknown.text().starts_with("{\n  \"kind\": \"Status\""));
     let refused = client.get_as("/apis", "text/html").await;
     assert_eq!(refused.status, StatusCode::NOT_ACCEPTABLE);
 }

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream;
 use parking_lot::Mutex;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{
     Authenticator, ChainJudge, ClientCa, SYSTEM_MASTERS, StaticToken, StaticTokens, UserInfo,
@@ -97,6 +98,10 @@ struct Seen {
 struct Handle(Arc<Seen>);
 
 impl Backend for Handle {
+    fn schemas(&self) -> Arc<Schemas> {
+        Arc::clone(kinds().schemas())
+    }
+
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,
