@@ -5,6 +5,7 @@ pub mod access;
 pub mod audit;
 pub mod authentication;
 pub mod envtest;
+pub mod kubelets;
 pub mod limits;
 pub mod memory;
 pub mod store_command;
@@ -14,6 +15,7 @@ use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
 use crate::cli::authentication::AuthenticationOptions;
 use crate::cli::envtest::EnvtestCommand;
+use crate::cli::kubelets::KubeletOptions;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
 use crate::cli::usage::{SpecLimitOptions, TopOptions};
@@ -95,6 +97,9 @@ pub struct UpOptions {
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
+    /// The connections to nodes and pods.
+    #[command(flatten)]
+    pub kubelets: KubeletOptions,
     /// Limits on what clients may use.
     #[command(flatten)]
     pub limits: LimitOptions,
@@ -225,6 +230,9 @@ pub struct ServeOptions {
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
+    /// The connections to nodes and pods.
+    #[command(flatten)]
+    pub kubelets: KubeletOptions,
     /// Limits on what clients may use.
     #[command(flatten)]
     pub limits: LimitOptions,

@@ -157,6 +157,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     config.audit = options.audit.open()?;
     let delegated = options.authentication.open()?;
+    config.nodes = options.kubelets.open()?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;

@@ -73,6 +73,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         make_root_secret(&folder)?;
         let mut config = completed.configure()?;
         config.audit.clone_from(&auditor);
+        config.nodes = options.kubelets.open()?;
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
         let name = format!("polyplane-{number}");
         let setup = ReplicaParts {
@@ -105,8 +106,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let path = folder.join("kubeconfig");
     keep_contexts(&path, &endpoint, pki, &replicas[0], stop.clone())?;
     plugin_link::write_plugin(&folder);
-    std::fs::write(folder.join("pid"), std::process::id().to_string())
-        .context("--dir: cannot write the file `pid`")?;
+    write_pid(&folder)?;
     // Before the announcement, because a script that has read it may send SIGTERM at once.
     let signals = Signals::new()?;
     announce(&options, &path, &addresses, began);
@@ -115,6 +115,12 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     stop.cancel();
     let _ = std::fs::remove_file(folder.join("pid"));
     Ok(())
+}
+
+/// Writes the process id, for scripts.
+fn write_pid(folder: &Path) -> anyhow::Result<()> {
+    let id = std::process::id().to_string();
+    std::fs::write(folder.join("pid"), id).context("--dir: cannot write the file `pid`")
 }
 
 fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {

@@ -5,6 +5,7 @@ pub mod representation;
 pub mod watch_frame;
 
 use crate::request::call::Call;
+use crate::verbs::connect::ConnectTarget;
 use bytes::Bytes;
 use futures_util::Stream;
 use negotiate::Representation;
@@ -56,6 +57,8 @@ pub enum AnswerBody {
     Stream(Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>),
     /// A watch, which continues until the client or a time-out ends it.
     Watch(WatchStream),
+    /// A connection to another server, which the replica with the client opens.
+    Connect(Box<ConnectTarget>),
 }
 
 /// The chunks of a watch, in order.

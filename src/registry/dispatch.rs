@@ -18,6 +18,7 @@ use crate::select;
 use crate::services::Removal;
 use crate::services::{Observer, PlaneObserver, Services};
 use crate::tokens::TokenIssuers;
+use crate::verbs::connect::Connection;
 use crate::verbs::credential;
 use crate::verbs::credential::IssueCredential;
 use crate::verbs::delete;
@@ -247,13 +248,11 @@ impl Registry {
             }
             ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
                 answerable(call).await?;
-                let connect::EmptyLog = connect::connect(call, sub).await?;
-                Ok(Answer::finite(
-                    call,
-                    wish,
-                    Outcome::NoContent,
-                    AnswerBody::Slices(Vec::new()),
-                ))
+                let (outcome, body) = match connect::connect(call, sub).await? {
+                    Connection::EmptyLog => (Outcome::NoContent, AnswerBody::Slices(Vec::new())),
+                    Connection::To(target) => (Outcome::Ok, AnswerBody::Connect(target)),
+                };
+                Ok(Answer::finite(call, wish, outcome, body))
             }
             (_, Verb::Get) => get(call).await,
             (_, Verb::Update) => {

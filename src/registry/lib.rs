@@ -48,5 +48,6 @@ pub use roles::Roles;
 pub use services::{Observer, Services};
 pub use strategy::{BirthLayer, PlaneSettings, Shared, Strategy};
 pub use tokens::TokenIssuers;
+pub use verbs::connect::{ConnectMode, ConnectTarget, NodeAddress, TargetServer, no_address};
 pub use verbs::credential::IssueCredential;
 pub use verbs::external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};

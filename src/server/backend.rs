@@ -17,6 +17,7 @@ use polyplane_fairness::PlaneMeter;
 use polyplane_plane::Memory;
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
+use crate::nodes::{KubeletTls, KubeletTlsError};
 use crate::operations::exposition::Exposition;
 use crate::request::route::PlaneReference;
 
@@ -158,6 +159,15 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns the issuer of the plane's tokens; `None` if it issues none. Reads memory only.
     fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
         None
+    }
+
+    /// Returns the certificates of the plane for its own kubelets.
+    ///
+    /// # Errors
+    /// Returns an error if the plane has no keys of its own.
+    fn kubelet_tls(&self) -> Result<KubeletTls, KubeletTlsError> {
+        let why = "the control plane has no keys of its own";
+        Err(KubeletTlsError(why.to_owned()))
     }
 
     /// Returns the plane itself, and loads it if it is asleep. The server calls this only for

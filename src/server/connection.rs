@@ -27,12 +27,12 @@ use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::tls::ALPN_H2;
+use crate::nodes::upgrade::{ClientUpgrade, Session};
 use crate::peer::headers::ForwardedClient;
 use crate::pipeline::{self, Caller, Origin};
 use crate::request::inbound::Inbound;
 use crate::request::seats::Seats;
 use crate::server_state::ServerState;
-use crate::watch::websocket;
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -105,6 +105,7 @@ impl Connection {
             remote: self.remote.clone(),
             time_left: None,
             resumed: false,
+            connects: false,
             plane: None,
         }
     }
@@ -247,20 +248,20 @@ async fn serve_h1(
     caller: Arc<Caller>,
     stream: TlsStream<TcpStream>,
 ) -> hyper::Result<()> {
-    // Set by the request that turns the connection into a WebSocket.
-    let session: Arc<Mutex<Option<websocket::Session>>> = Arc::default();
+    // Set by the request that upgrades the connection.
+    let session: Arc<Mutex<Option<Session>>> = Arc::default();
     let service = {
         let (state, session) = (Arc::clone(state), Arc::clone(&session));
         let requests = open.requests();
         service_fn(move |mut request: http::Request<Incoming>| {
             let under_way = requests.begin();
-            let handshake = websocket::Handshake::take(&mut request);
+            let upgrade = ClientUpgrade::take(&mut request);
             let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
             let session = Arc::clone(&session);
             async move {
                 let mut reply = work.await;
-                if let Some(handshake) = handshake {
-                    (reply, *session.lock()) = handshake.answer(reply);
+                if let Some(upgrade) = upgrade {
+                    (reply, *session.lock()) = upgrade.answer(reply);
                 }
                 Ok::<_, Infallible>(under_way.with(reply))
             }

@@ -8,6 +8,7 @@
 //! | `request` | a request gets 401, 403, 404, 413, 429 or 504 too early or too late |
 //! | `answer` | status, form, headers or length of an answer are wrong |
 //! | `watch` | a watch ends, does not resume, or breaks over a WebSocket |
+//! | `nodes` | a log, a tunnel or a proxy to a node or pod does not work |
 //! | `documents` | discovery, OpenAPI or `/version` are wrong |
 //! | `peer` | a forwarded request or a message between replicas goes wrong |
 //! | `operations` | health, metrics, reports, drain |
@@ -31,6 +32,7 @@ mod answer;
 mod backend;
 mod connection;
 mod documents;
+mod nodes;
 mod operations;
 mod option_problems;
 mod options;
@@ -44,6 +46,7 @@ mod watch;
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
 };
+pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NetworkError, Networks, NodeAccess};
 pub use operations::exposition::{Exposition, Kind};
 pub use operations::local::DrainRequested;
 pub use options::{CompletedOptions, Config, Options, StopPolicy};

@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 
 use crate::backend::Backend;
 use crate::connection::tls::server_config;
+use crate::nodes::{NodeAccess, Nodes};
 use crate::operations::local::{DrainOnce, DrainRequested};
 use crate::option_problems::{OptionProblem, OptionProblems};
 use crate::peer::Peering;
@@ -25,7 +26,7 @@ use crate::peer::listener::PeerSide;
 use crate::request::limits::Limits;
 use crate::request::single::SinglePlane;
 use crate::server::Server;
-use crate::server_state::ServerState;
+use crate::server_state::{Extras, ServerState};
 
 /// Options as an operator types them, unchecked.
 #[derive(Clone, Debug)]
@@ -240,6 +241,7 @@ impl CompletedOptions {
             drain_requested: None,
             audit: None,
             single: None,
+            nodes: None,
         })
     }
 }
@@ -264,6 +266,8 @@ pub struct Config {
     pub audit: Option<Arc<Auditor>>,
     /// Set if the server has the root plane alone and looks as a plain kube-apiserver does.
     pub single: Option<SinglePlane>,
+    /// The way to nodes and pods; `None` if the server connects to none.
+    pub nodes: Option<NodeAccess>,
 }
 
 impl Config {
@@ -290,8 +294,11 @@ impl Config {
             address,
             side,
             drain_once,
-            self.audit,
-            self.single,
+            Extras {
+                audit: self.audit,
+                single: self.single,
+                nodes: self.nodes.map(Nodes::new),
+            },
         );
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)
     }

@@ -92,6 +92,8 @@ pub(crate) enum Origin {
         watch_form: WatchForm,
         /// True if another replica has answered a part of the watch.
         resumed: bool,
+        /// True if that replica connects the client to a node or pod by itself.
+        connects: bool,
     },
 }
 
@@ -505,7 +507,7 @@ impl Pipeline<'_> {
     ) -> Result<Reply, Refusal> {
         // Only now, so that no refused request uses memory for its body.
         let body = match verb {
-            Verb::Get | Verb::List | Verb::Watch => Bytes::new(),
+            Verb::Get | Verb::List | Verb::Watch | Verb::Connect => Bytes::new(),
             _ => self.body(located).await?,
         };
         let request = self.resource_request(info, verb, authorized, body, deadline);
@@ -530,6 +532,9 @@ impl Pipeline<'_> {
         }
         if let Some(audited) = &mut self.audited {
             audited.answered(&answer, verb);
+        }
+        if let AnswerBody::Connect(target) = answer.body {
+            return Box::pin(self.connect_from_owner(&**located.record(), *target)).await;
         }
         let delivery = Delivery {
             client: self.client,

@@ -16,6 +16,7 @@ use crate::answer::respond::CommonHeaders;
 use crate::backend::Backend;
 use crate::connection::chains::ClientChains;
 use crate::documents::Documents;
+use crate::nodes::Nodes;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::operations::health::Checks;
@@ -60,6 +61,15 @@ pub(crate) struct ServerState {
     pub drain_once: Option<DrainOnce>,
     /// Records requests; `None` if nothing is recorded.
     pub audit: Option<Arc<Auditor>>,
+    /// The connections to nodes and pods; `None` if there are none.
+    pub nodes: Option<Arc<Nodes>>,
+}
+
+/// What a server may have, and need not.
+pub(crate) struct Extras {
+    pub audit: Option<Arc<Auditor>>,
+    pub single: Option<SinglePlane>,
+    pub nodes: Option<Arc<Nodes>>,
 }
 
 impl ServerState {
@@ -70,9 +80,13 @@ impl ServerState {
         address: String,
         peers: Option<Arc<PeerSide>>,
         drain_once: Option<DrainOnce>,
-        audit: Option<Arc<Auditor>>,
-        single: Option<SinglePlane>,
+        extras: Extras,
     ) -> Arc<Self> {
+        let Extras {
+            audit,
+            single,
+            nodes,
+        } = extras;
         let drain = Drain::new();
         let forwards_max = peers
             .as_ref()
@@ -103,6 +117,7 @@ impl ServerState {
             peers,
             drain_once,
             audit,
+            nodes,
         })
     }
 
@@ -138,6 +153,9 @@ impl ServerState {
         out.sample(name, &[], self.abandoned_answers.load(Ordering::Relaxed));
         if let Some(side) = &self.peers {
             self.expose_peers(side, &mut out);
+        }
+        if let Some(nodes) = &self.nodes {
+            nodes.expose(&mut out);
         }
         if let Some(auditor) = &self.audit {
             expose_audit(auditor, &mut out);

@@ -1,6 +1,8 @@
 //! The server's backend: finds planes by name, wakes them for authenticated requests, and passes
 //! requests to the registry. This module does not know HTTP.
 
+mod kubelets;
+
 use crate::replica::access::Access;
 use crate::replica::access_change::AccessChange;
 use crate::replica::metrics;
@@ -16,8 +18,8 @@ use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::{Key, Memory};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, LocateError, Location, Peer, PlaneApi,
-    PlaneRecord, PlaneReference,
+    Backend, BoxFuture, CheckScope, Exposition, HealthCheck, KubeletTls, KubeletTlsError,
+    LocateError, Location, Peer, PlaneApi, PlaneRecord, PlaneReference,
 };
 use polyplane_storage::Health;
 use std::sync::Arc;
@@ -234,6 +236,10 @@ impl PlaneRecord for BackendRecord {
 
     fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
         self.shared.access.token_issuer(self.id())
+    }
+
+    fn kubelet_tls(&self) -> Result<KubeletTls, KubeletTlsError> {
+        kubelets::kubelet_tls(&self.shared.access, &self.shared.directory, self.id())
     }
 
     fn is_current(&self) -> bool {

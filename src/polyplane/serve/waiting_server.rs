@@ -75,6 +75,7 @@ impl WaitingServer {
             // It answers about health alone.
             audit: None,
             single: None,
+            nodes: None,
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             meter: Arc::default(),

@@ -282,30 +282,76 @@ pub static TIMEOUT_SECONDS: Integer = Integer(on_hop(
 /// verb, and once with the other options of a list.
 pub static WATCH: Flag = Flag(row("watch", Form::Flag, LIST));
 
+// The options of logs and streams, which are documented with these.
+
+/// The command to run in a container, and its arguments.
+pub static COMMAND: Texts = Texts(row("command", Form::Texts, &[]));
+/// True to follow a log.
+pub static FOLLOW: Flag = Flag(row("follow", Form::Flag, &[]));
+/// True to read a log from a kubelet whose certificate is not verified.
+pub static INSECURE_SKIP_TLS_VERIFY_BACKEND: Flag =
+    Flag(row("insecureSkipTLSVerifyBackend", Form::Flag, &[]));
+/// Most bytes of a log.
+pub static LIMIT_BYTES: Integer = Integer(row("limitBytes", Form::Integer, &[]));
+/// The ports to forward.
+pub static PORTS: Texts = Texts(row("ports", Form::Texts, &[]));
+/// True for the log of a container's previous run.
+pub static PREVIOUS: Flag = Flag(row("previous", Form::Flag, &[]));
+/// Seconds before now from which a log begins.
+pub static SINCE_SECONDS: Integer = Integer(row("sinceSeconds", Form::Integer, &[]));
+/// The time from which a log begins.
+pub static SINCE_TIME: Text = Text(row("sinceTime", Form::Text, &[]));
+/// True to stream the standard error of a container.
+pub static STDERR: Flag = Flag(row("stderr", Form::Flag, &[]));
+/// True to stream the standard input of a container.
+pub static STDIN: Flag = Flag(row("stdin", Form::Flag, &[]));
+/// True to stream the standard output of a container.
+pub static STDOUT: Flag = Flag(row("stdout", Form::Flag, &[]));
+/// Lines from the end of a log.
+pub static TAIL_LINES: Integer = Integer(row("tailLines", Form::Integer, &[]));
+/// True for a time before each line of a log.
+pub static TIMESTAMPS: Flag = Flag(row("timestamps", Form::Flag, &[]));
+/// True if the streams are those of a terminal.
+pub static TTY: Flag = Flag(row("tty", Form::Flag, &[]));
+
 /// All rows by name.
 pub static ROWS: &[&Row] = &[
     &ALLOW_WATCH_BOOKMARKS.0,
+    &COMMAND.0,
     &CONTAINER.0,
     &CONTINUE.0,
     &DRY_RUN.0,
     &FIELD_MANAGER.0,
     &FIELD_SELECTOR.0,
     &FIELD_VALIDATION.0,
+    &FOLLOW.0,
     &FORCE.0,
     &GRACE_PERIOD_SECONDS.0,
     &IGNORE_STORE_READ_ERROR.0,
     &INCLUDE_OBJECT.0,
+    &INSECURE_SKIP_TLS_VERIFY_BACKEND.0,
     &LABEL_SELECTOR.0,
     &LIMIT.0,
+    &LIMIT_BYTES.0,
     &ORPHAN_DEPENDENTS.0,
+    &PORTS.0,
     &PRETTY.0,
+    &PREVIOUS.0,
     &PROPAGATION_POLICY.0,
     &RESOURCE_VERSION.0,
     &RESOURCE_VERSION_MATCH.0,
     &SEND_INITIAL_EVENTS.0,
     &SHARD_SELECTOR.0,
+    &SINCE_SECONDS.0,
+    &SINCE_TIME.0,
+    &STDERR.0,
+    &STDIN.0,
+    &STDOUT.0,
+    &TAIL_LINES.0,
     &TIMEOUT.0,
     &TIMEOUT_SECONDS.0,
+    &TIMESTAMPS.0,
+    &TTY.0,
     &WATCH.0,
 ];
 

@@ -49,6 +49,9 @@ pub(crate) enum BodyEnd {
     /// The connection to the replica that answers broke.
     #[error("the answer of another replica broke off")]
     Peer(#[source] Broken),
+    /// The connection to a node or pod broke.
+    #[error("the answer of a node or pod broke off")]
+    Node(#[source] hyper::Error),
     /// Compression failed.
     #[error("the answer could not be compressed")]
     Compression(#[source] std::io::Error),
@@ -151,6 +154,20 @@ impl ResponseBody {
         } else {
             Inner::Guarded(Guarded::new(stream, limits, Arc::clone(abandoned)))
         })
+    }
+
+    /// Creates a body that is dropped if its client does not read it. Must be called inside the
+    /// runtime.
+    pub(crate) fn guarded(
+        body: impl Finite,
+        limits: ReadLimits,
+        abandoned: &Arc<AtomicCounter>,
+    ) -> Self {
+        Self(Inner::Guarded(Guarded::new(
+            body,
+            limits,
+            Arc::clone(abandoned),
+        )))
     }
 
     /// Returns whether this is a watch whose client or peer is connected to this replica.

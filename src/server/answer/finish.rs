@@ -9,13 +9,14 @@ use http::{HeaderValue, Method, StatusCode};
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::Reply;
 use crate::operations::metrics::Labels;
-use crate::peer::forward::Forwarded;
+use crate::peer::forward::{Forwarded, OwnerCounts};
 use crate::server_state::ServerState;
 
 /// Counts a request that this replica answered. A request that another replica answered, or will
 /// answer, is counted there, so that the sum over all replicas counts each request once.
 pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, reply: &Reply) {
-    if reply.extensions().get::<Forwarded>().is_some() {
+    let extensions = reply.extensions();
+    if extensions.get::<Forwarded>().is_some() || extensions.get::<OwnerCounts>().is_some() {
         let took = started.elapsed().as_secs_f64();
         state.metrics.forwarding.took.observe(took);
         return;

@@ -258,6 +258,9 @@ impl Delivery<'_> {
         let pretty = self.client.pretty && content_type.starts_with("application/json");
         let body = match body {
             AnswerBody::Watch(stream) => watch_body(stream, header_value(content_type.clone())),
+            AnswerBody::Connect(_) => {
+                return Err(ApiError::internal("a connection has no body of its own").into());
+            }
             AnswerBody::Stream(stream) if pretty => {
                 let whole = pretty_whole(stream, self.memory).await?;
                 coding = self.coding(whole.len());

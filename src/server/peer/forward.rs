@@ -49,7 +49,7 @@ use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::channel::frame::HeadTooLong;
 use crate::peer::channel::stream::PeerStream;
 use crate::peer::headers::{
-    FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, WATCH_PROTOBUF, passing, strip,
+    CONNECT_TO, FORWARDED_BY, MEANT_FOR, MOVED, MovedTo, WATCH_PROTOBUF, passing, strip,
 };
 use crate::peer::pool::{Link, SendError};
 use crate::peer::transport::PeerTransport;
@@ -295,7 +295,7 @@ impl Pipeline<'_> {
             return Err(ApiError::internal("there is no way to other replicas").into());
         };
         // Read the body before taking a seat, so that a client that sends slowly holds none.
-        let body = if self.may_be_repeated() {
+        let body = if self.may_be_repeated() || self.may_connect() {
             Bytes::new()
         } else {
             self.body(located).await?
@@ -327,7 +327,7 @@ impl Pipeline<'_> {
                 return Err(ApiError::timeout(message, 0).into());
             }
             Sent::TooLong(why) => return Err(ApiError::request_entity_too_large(why).into()),
-            Sent::Broken(_) if self.may_be_repeated() => {
+            Sent::Broken(_) if self.may_be_repeated() || self.may_connect() => {
                 ServerState::count(&counters.broken);
                 search.pause().await?;
                 return Ok(None);
@@ -341,17 +341,38 @@ impl Pipeline<'_> {
                 return Err(ApiError::internal(message).into());
             }
         };
+        self.answered_by_peer(located, (response, &link), watch, search)
+            .await
+    }
+
+    /// Makes the reply from the peer's answer; returns `None` if the plane has moved.
+    async fn answered_by_peer(
+        &mut self,
+        located: &Located,
+        (response, link): (Response<PeerStream>, &Link),
+        watch: Option<WatchQuery>,
+        search: &mut OwnerSearch,
+    ) -> Result<Option<Reply>, Refusal> {
+        let counters = &self.state.metrics.forwarding;
         if response.status() == StatusCode::MISDIRECTED_REQUEST {
             ServerState::count(&counters.moved);
             let moved = response.headers().get(MOVED).map(MovedTo::parse);
             if let Some(moved) = &moved {
-                state.backend.reach_view(moved.view).await;
+                self.state.backend.reach_view(moved.view).await;
             }
             search.moved(moved).await?;
             return Ok(None);
         }
         ServerState::count(&counters.answered);
-        Ok(Some(self.passed_on(located, (response, &link), watch)))
+        if response.headers().contains_key(CONNECT_TO) && self.may_connect() {
+            let answer = response.into_body();
+            let connected = self.connect_for_owner(&**located.record(), answer).await;
+            return connected.map(|mut reply| {
+                reply.extensions_mut().insert(OwnerCounts);
+                Some(reply)
+            });
+        }
+        Ok(Some(self.passed_on(located, (response, link), watch)))
     }
 
     /// Takes a seat among forwarded requests, if the request needs one.
@@ -402,6 +423,7 @@ impl Pipeline<'_> {
         let mut received = self.caller.connection.received();
         received.time_left = Some(deadline.saturating_duration_since(Instant::now()));
         received.resumed = self.is_resumed();
+        received.connects = self.may_connect();
         received.plane = HeaderValue::try_from(located.record().id()).ok();
         received.add(&mut headers);
         if watch.is_some() {
@@ -488,6 +510,10 @@ enum Sent {
 /// Marks a reply that another replica made, which has all common headers already.
 #[derive(Clone, Copy)]
 pub(crate) struct Forwarded;
+
+/// Marks a reply to a request that the owner has counted.
+#[derive(Clone, Copy)]
+pub(crate) struct OwnerCounts;
 
 /// Returns the new place of a plane, for a peer that sent its request to the wrong replica.
 pub(crate) fn moved_to(state: &ServerState, record: &dyn PlaneRecord) -> MovedTo {

@@ -17,8 +17,8 @@ use crate::peer::channel::frame::{
     take_request, take_trailers, usual_names,
 };
 use crate::peer::headers::{
-    self, CHAIN, FORWARDED_BY, ForwardedClient, LIMITED, Limited, MEANT_FOR, MOVED, MovedTo,
-    SENT_UP_TO, WATCH_PROTOBUF, WATCH_RECORDS,
+    self, CHAIN, CONNECT_TO, CONNECTS, FORWARDED_BY, ForwardedClient, LIMITED, Limited, MEANT_FOR,
+    MOVED, MovedTo, SENT_UP_TO, WATCH_PROTOBUF, WATCH_RECORDS,
 };
 use crate::peer::transport::{MESSAGE_PATH, SENDER};
 use crate::peer::wire;
@@ -53,6 +53,7 @@ fn frames() -> Vec<Written> {
         remote: Some(HeaderValue::from_static("10.0.0.9:40000")),
         time_left: Some(std::time::Duration::from_millis(59_000)),
         resumed: false,
+        connects: false,
         plane: None,
     };
     received.add(&mut forwarded);
@@ -166,6 +167,8 @@ fn frozen_words_of_peers() {
     );
     for name in [
         CHAIN,
+        CONNECT_TO,
+        CONNECTS,
         FORWARDED_BY,
         MEANT_FOR,
         LIMITED,

@@ -58,6 +58,13 @@ pub(crate) const RESUMED: HeaderName = HeaderName::from_static("x-polyplane-resu
 /// sends no such header, and forwards each request.
 pub(crate) const LIMITED: HeaderName = HeaderName::from_static("x-polyplane-limited");
 
+/// Marks a request from a replica that connects its client to a node or pod by itself. An older replica
+/// ignores and sends no such header; the owner then answers by itself, without an upgrade.
+pub(crate) const CONNECTS: HeaderName = HeaderName::from_static("x-polyplane-connects");
+
+/// Marks an answer whose body is the target to which a replica connects its client.
+pub(crate) const CONNECT_TO: HeaderName = HeaderName::from_static("x-polyplane-connect-to");
+
 /// The content of [`LIMITED`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limited {
@@ -150,6 +157,8 @@ pub(crate) struct ForwardedClient {
     pub time_left: Option<Duration>,
     /// True if the request resumes a watch.
     pub resumed: bool,
+    /// True if that replica connects the client to a node or pod.
+    pub connects: bool,
     /// The id of the plane that the request is meant for.
     pub plane: Option<HeaderValue>,
 }
@@ -164,6 +173,7 @@ impl ForwardedClient {
             remote: headers.remove(REMOTE),
             time_left: millis.map(Duration::from_millis),
             resumed: headers.remove(RESUMED).is_some(),
+            connects: headers.remove(CONNECTS).is_some(),
             plane: headers.remove(PLANE),
         };
         strip(headers);
@@ -180,6 +190,9 @@ impl ForwardedClient {
         }
         if let Some(plane) = self.plane {
             headers.insert(PLANE, plane);
+        }
+        if self.connects {
+            headers.insert(CONNECTS, HeaderValue::from_static("1"));
         }
         if self.resumed {
             headers.insert(RESUMED, HeaderValue::from_static("1"));
@@ -314,6 +327,7 @@ mod tests {
             remote: Some(HeaderValue::from_static("1.2.3.4:5")),
             time_left: Some(Duration::from_millis(1500)),
             resumed: true,
+            connects: true,
             plane: Some(HeaderValue::from_static("cp-1")),
         };
         let mut headers = map(&[("accept", "*/*")]);
@@ -321,6 +335,7 @@ mod tests {
         let back = ForwardedClient::take(&mut headers);
         assert_eq!((back.chain, back.remote), (received.chain, received.remote));
         assert_eq!((back.time_left, back.resumed), (received.time_left, true));
+        assert!(back.connects);
         assert_eq!(back.plane, received.plane);
         assert_eq!(headers, map(&[("accept", "*/*")]));
     }

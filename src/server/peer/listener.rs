@@ -348,6 +348,7 @@ async fn answer(
             time_left: received.time_left,
             watch_form,
             resumed: received.resumed,
+            connects: received.connects,
         };
         let caller = Arc::new(Caller {
             connection,

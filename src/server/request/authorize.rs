@@ -3,11 +3,16 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{Subject, UserInfo};
 use polyplane_registry::{AccessCheck, GrantedAccess};
 
 use crate::answer::respond::Refusal;
 use crate::request::request_info::RequestInfo;
+
+/// The verb that a stream to a pod needs. The handshake of a WebSocket is a GET, but who may only read
+/// must not run commands.
+const CREATE: &str = "create";
 
 /// Proof that a user may do what the request says. Only [`authorize`] makes one.
 #[derive(Debug)]
@@ -93,6 +98,16 @@ pub(crate) async fn authorize(
     let passed = access_check.pass(&user, &requested.verb, requested.subject());
     let passed = passed.await;
     passed.map_err(Refusal::of_access)?;
+    if let RequestInfo::Resource(info) = info
+        && info.opens_a_stream()
+        && requested.verb != CREATE
+    {
+        let passed = access_check.pass(&user, CREATE, requested.subject());
+        passed.await.map_err(|error| match error.code {
+            403 => ApiError::forbidden(Qualified::new(info.group, info.resource), info.name, ""),
+            _ => error,
+        })?;
+    }
     Ok(Authorized {
         user,
         granted: access_check.granted(),

@@ -160,6 +160,13 @@ impl<'a> ResourceInfo<'a> {
             || LONG_RUNNING.contains(&self.subresource)
     }
 
+    /// Returns whether the request streams to and from a pod.
+    pub(crate) fn opens_a_stream(&self) -> bool {
+        self.prefix == "api"
+            && self.resource == "pods"
+            && matches!(self.subresource, "attach" | "exec" | "portforward")
+    }
+
     /// Returns the field selector that authorization sees: that of a collection.
     pub(crate) fn authorized_fields(&self, query: &'a Query) -> &'a str {
         match self.verb {

@@ -19,13 +19,13 @@ use http::header::{
     AUTHORIZATION, CONNECTION, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
     SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode, Version};
-use hyper::body::Incoming;
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use hyper::upgrade::OnUpgrade;
 
 use crate::answer::body::ResponseBody;
 use crate::answer::negotiate;
 use crate::answer::respond::{Reply, bare};
+use crate::nodes::upgrade::wants_upgrade;
 use crate::request::prove::bearer_of;
 
 pub(crate) use stream::Session;
@@ -46,7 +46,6 @@ const OF_THE_HANDSHAKE: [HeaderName; 4] = [
 
 /// The handshake of a client that requests its watch over a WebSocket.
 pub(crate) struct Handshake {
-    upgrade: OnUpgrade,
     answer: Result<HandshakeAnswer, HandshakeError>,
 }
 
@@ -70,33 +69,46 @@ enum HandshakeError {
 }
 
 impl Handshake {
-    /// Removes the handshake from a request, which is an ordinary one from then on; returns `None`
-    /// if the request is not a WebSocket handshake.
-    pub(crate) fn take(request: &mut Request<Incoming>) -> Option<Self> {
-        if request.version() != Version::HTTP_11 || !asks_for_websocket(request.headers()) {
+    /// Removes the handshake from the headers of a request, which is an ordinary one from then on.
+    /// Returns it, and the removed headers without a token; `None` if the request is not a WebSocket
+    /// handshake.
+    pub(crate) fn take(headers: &mut HeaderMap) -> Option<(Self, HeaderMap)> {
+        if !asks_for_websocket(headers) {
             return None;
         }
-        let upgrade = hyper::upgrade::on(&mut *request);
-        let headers = request.headers_mut();
         let protocols = take_token(headers).unwrap_or_else(|| first_protocols(headers));
         let answer = HandshakeAnswer::of(headers, &protocols);
+        let mut removed = HeaderMap::new();
         for name in OF_THE_HANDSHAKE {
-            headers.remove(name);
+            if let Some(value) = headers.remove(&name) {
+                removed.insert(name, value);
+            }
         }
         // Each message is a line.
         negotiate::drop_protobuf(headers);
-        Some(Self { upgrade, answer })
+        removed.remove(SEC_WEBSOCKET_PROTOCOL);
+        // A token that was not moved, such as one of several, is removed too.
+        let names = protocols.split(',').map(str::trim);
+        let names: Vec<&str> = names
+            .filter(|name| !name.is_empty() && !name.starts_with(BEARER_PREFIX))
+            .collect();
+        if let Ok(names) = HeaderValue::try_from(names.join(", "))
+            && !names.is_empty()
+        {
+            removed.insert(SEC_WEBSOCKET_PROTOCOL, names);
+        }
+        Some((Self { answer }, removed))
     }
 
     /// Makes the reply to the handshake from the reply to the request, and returns the session that
     /// then uses the connection.
-    pub(crate) fn answer(self, reply: Reply) -> (Reply, Option<Session>) {
+    pub(crate) fn answer(self, upgrade: OnUpgrade, reply: Reply) -> (Reply, Option<Session>) {
         if reply.status() != StatusCode::OK || !reply.body().is_watch() {
             return (reply, None);
         }
         match self.answer {
             Ok(answer) => {
-                let session = Session::new(self.upgrade, reply.into_body());
+                let session = Session::new(upgrade, reply.into_body());
                 (answer.reply(), Some(session))
             }
             Err(error) => (error.reply(), None),
@@ -165,14 +177,7 @@ impl HandshakeError {
 
 fn asks_for_websocket(headers: &HeaderMap) -> bool {
     let upgrade = headers.get(UPGRADE).map(HeaderValue::as_bytes);
-    if !upgrade.is_some_and(|name| name.eq_ignore_ascii_case(b"websocket")) {
-        return false;
-    }
-    let says_upgrade = |value: &HeaderValue| {
-        let text = value.to_str().unwrap_or("");
-        text.to_ascii_lowercase().contains("upgrade")
-    };
-    headers.get_all(CONNECTION).iter().any(says_upgrade)
+    upgrade.is_some_and(|name| name.eq_ignore_ascii_case(b"websocket")) && wants_upgrade(headers)
 }
 
 fn first_protocols(headers: &HeaderMap) -> String {

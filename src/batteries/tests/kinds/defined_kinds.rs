@@ -241,7 +241,9 @@ impl Shop {
         let answer = self.registry.handle(&self.tenant, &request).await?;
         match answer.body {
             AnswerBody::Watch(stream) => Ok(stream),
-            AnswerBody::Slices(_) | AnswerBody::Stream(_) => panic!("a watch"),
+            AnswerBody::Slices(_) | AnswerBody::Stream(_) | AnswerBody::Connect(_) => {
+                panic!("a watch")
+            }
         }
     }
 }

@@ -99,7 +99,7 @@ async fn ask(
     let answer = site.registry.handle(&site.tenant, &request).await?;
     Ok(match answer.body {
         AnswerBody::Slices(slices) => slices.concat(),
-        AnswerBody::Stream(_) => panic!("no list is long"),
+        AnswerBody::Stream(_) | AnswerBody::Connect(_) => panic!("no list is long"),
         AnswerBody::Watch(mut stream) => {
             let soon = tokio::time::timeout(Duration::from_secs(10), stream.next());
             match soon.await {

@@ -96,7 +96,7 @@ async fn pieces(answer: Answer) -> (Vec<Vec<u8>>, bool) {
             let pieces = stream.map(|piece| piece.expect("it ends well").to_vec());
             (pieces.collect().await, true)
         }
-        AnswerBody::Watch(_) => panic!("a list"),
+        AnswerBody::Watch(_) | AnswerBody::Connect(_) => panic!("a list"),
     }
 }
 
@@ -124,7 +124,9 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let items = list::collect(&call, &selection, &prefix, &page);
     match list::write(&call, wish, &items, &page).expect("sound") {
         AnswerBody::Slices(slices) => slices.concat(),
-        AnswerBody::Stream(_) | AnswerBody::Watch(_) => panic!("it was to be built whole"),
+        AnswerBody::Stream(_) | AnswerBody::Watch(_) | AnswerBody::Connect(_) => {
+            panic!("it was to be built whole")
+        }
     }
 }
 

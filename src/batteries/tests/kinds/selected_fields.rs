@@ -206,7 +206,7 @@ async fn a_watch_by_a_field_parses_nothing() {
             let parts: Vec<_> = parts.map(|part| part.expect("all of it")).collect().await;
             parts.concat()
         }
-        AnswerBody::Watch(_) => panic!("a list"),
+        AnswerBody::Watch(_) | AnswerBody::Connect(_) => panic!("a list"),
     };
     let text = String::from_utf8(bytes).expect("text");
     assert_eq!(text.matches("\"nodeName\":\"mine\"").count(), BATCH / 2);

@@ -81,7 +81,9 @@ async fn ask(
     let answer = site.registry.handle(&site.tenant, &request).await?;
     match answer.body {
         AnswerBody::Slices(slices) => Ok(slices.concat()),
-        AnswerBody::Stream(_) | AnswerBody::Watch(_) => panic!("a subresource does not stream"),
+        AnswerBody::Stream(_) | AnswerBody::Watch(_) | AnswerBody::Connect(_) => {
+            panic!("a subresource does not stream")
+        }
     }
 }
 

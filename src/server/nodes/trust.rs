@@ -1,0 +1,159 @@
+//! TLS with kubelets and pods: who the server must be, and who this server is for it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+
+/// The certificates with which planes reach their kubelets.
+#[derive(Clone, Debug)]
+pub enum KubeletIdentity {
+    /// All planes use the same. Each plane then reaches each kubelet that accepts it.
+    Shared(Arc<KubeletTls>),
+    /// Each plane uses a client certificate of its own CA, and its kubelets have certificates of its own
+    /// CA for them.
+    OfPlane,
+}
+
+/// What TLS with kubelets needs.
+pub struct KubeletTls {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    roots: RootCertStore,
+}
+
+/// The reason why there is no TLS with kubelets.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct KubeletTlsError(
+    /// The reason, as the client gets it.
+    pub String,
+);
+
+impl KubeletTls {
+    /// Reads the client certificate with its chain, its key, and the CAs of kubelets, all PEM.
+    ///
+    /// # Errors
+    /// Returns an error if one of the texts does not contain what it should, or the key is of another
+    /// certificate.
+    pub fn from_pem(chain: &[u8], key: &[u8], roots: &[u8]) -> Result<Self, KubeletTlsError> {
+        let wrong =
+            |what: &str| KubeletTlsError(format!("{what} in PEM form is missing or damaged"));
+        let certificates = |pem: &[u8], what: &str| {
+            let all = CertificateDer::pem_slice_iter(pem).collect::<Result<Vec<_>, _>>();
+            all.ok()
+                .filter(|all| !all.is_empty())
+                .ok_or_else(|| wrong(what))
+        };
+        let chain = certificates(chain, "the client certificate")?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong("the client key"))?;
+        let mut store = RootCertStore::empty();
+        for root in certificates(roots, "a certificate of the CA of kubelets")? {
+            store.add(root).map_err(|error| {
+                KubeletTlsError(format!("the CA of kubelets cannot be used: {error}"))
+            })?;
+        }
+        let made = Self {
+            chain,
+            key,
+            roots: store,
+        };
+        made.config(true)?;
+        Ok(made)
+    }
+
+    /// Returns the settings for a kubelet, whose certificate is verified unless the client does not want
+    /// that.
+    pub(super) fn config(&self, is_verified: bool) -> Result<ClientConfig, KubeletTlsError> {
+        let unusable = |error| {
+            KubeletTlsError(format!(
+                "the client certificate for kubelets cannot be used: {error}"
+            ))
+        };
+        let builder = builder();
+        let builder = match is_verified {
+            true => builder.with_root_certificates(self.roots.clone()),
+            false => builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider()))),
+        };
+        let config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key());
+        config.map(of_http1).map_err(unusable)
+    }
+}
+
+impl fmt::Debug for KubeletTls {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("KubeletTls")
+    }
+}
+
+/// Returns the settings for a server whose CA nobody knows, such as a pod. It gets no certificate.
+pub(super) fn unverified() -> ClientConfig {
+    let verifier = Arc::new(AnyCertificate(provider()));
+    let builder = builder()
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
+    of_http1(builder.with_no_client_auth())
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
+    ClientConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .expect("the provider has the default versions")
+}
+
+/// Only HTTP/1.1 connections can be upgraded.
+fn of_http1(mut config: ClientConfig) -> ClientConfig {
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
+
+/// Accepts each certificate of which the server has the key.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
