@@ -200,7 +200,6 @@ impl Kubelet {
     }
 }
 
-/// A client of a plane.
 struct Plane {
     name: &'static str,
     client: Client,
@@ -220,7 +219,6 @@ fn with_kind(mut body: Value, version: &str, kind: &str) -> Value {
     body
 }
 
-/// Looks until there is something to see.
 async fn until<T>(look: impl AsyncFn() -> Result<Option<T>>) -> Result<T> {
     let deadline = Instant::now() + LIMIT;
     while Instant::now() < deadline {
@@ -258,7 +256,6 @@ async fn pod(plane: &Plane, name: &str, node: &str) -> Result<()> {
     Ok(())
 }
 
-/// Starts kubectl with pipes.
 fn piped(kubectl: &Kubectl, arguments: &[&str]) -> Result<Running> {
     let mut command = kubectl.command(arguments);
     command
@@ -268,7 +265,6 @@ fn piped(kubectl: &Kubectl, arguments: &[&str]) -> Result<Running> {
     Ok(Running(command.spawn()?))
 }
 
-/// Reads one line of what a process prints.
 fn line_of(process: &mut Running) -> Result<String> {
     let output = process.0.stdout.as_mut().context("output")?;
     let mut line = Vec::new();
