@@ -19,6 +19,7 @@ use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Claim, Key, Prefix, Start};
 use polyplane_registry::Admission;
 use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::request::call::tree_of;
 use std::collections::{BTreeMap, HashSet};
 
 /// Pods that are checked when the enforced level of their namespace changes. More would keep a
@@ -95,8 +96,11 @@ fn policy_here(what: &Attributes<'_>) -> Result<(Policy, Claim), ApiError> {
         let why = format!("failed to lookup namespace {}", quote(name));
         return Err(ApiError::internal(why));
     };
-    let tree = what.call.stored_tree(&namespace)?;
-    let (policy, _) = policy::of_labels(&tree["metadata"]["labels"]);
+    let labels = match namespace.labels_json() {
+        b"" => Value::Null,
+        labels => tree_of(labels)?,
+    };
+    let (policy, _) = policy::of_labels(&labels);
     Ok((policy, Claim::At(key, namespace.stamp())))
 }
 

@@ -84,8 +84,20 @@ impl Entries {
     /// # Errors
     /// Returns an error if one of the entries is wrong.
     pub fn decode(list: &Value) -> Result<Self, EntryError> {
+        Self::read(list.clone())
+    }
+
+    /// Does what [`Self::decode`] does, and keeps the trees of the fields instead of copies.
+    ///
+    /// # Errors
+    /// See [`Self::decode`].
+    pub fn read(list: Value) -> Result<Self, EntryError> {
         let mut entries = Self::default();
-        for (at, entry) in list.as_array().unwrap_or_default().iter().enumerate() {
+        let Value::Array(list) = list else {
+            return Ok(entries);
+        };
+        for (at, mut entry) in list.into_iter().enumerate() {
+            let tree = entry.remove(&["fieldsV1"]).unwrap_or_default();
             let operation = match entry.str_at(&["operation"]) {
                 "Apply" => Operation::Apply,
                 "Update" => Operation::Update,
@@ -109,8 +121,7 @@ impl Entries {
                 version,
                 subresource: entry.str_at(&["subresource"]),
             };
-            let tree = &entry["fieldsV1"];
-            let set = FieldSet::from_value(tree)?;
+            let set = FieldSet::from_value(&tree)?;
             let time = entry.get("time").and_then(Value::as_str).map(Str::from);
             entries.put(&identity.to_text(), set, version, operation, time, tree);
         }
@@ -124,11 +135,11 @@ impl Entries {
         version: &str,
         operation: Operation,
         time: Option<Str>,
-        tree: &Value,
+        tree: Value,
     ) {
         let head = Head {
             time,
-            written: Some((set.clone(), Arc::new(tree.clone()))),
+            written: Some((set.clone(), Arc::new(tree))),
         };
         self.heads.insert(identity.clone(), head);
         let owned = VersionedSet {

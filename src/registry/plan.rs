@@ -118,9 +118,12 @@ pub trait ObjectChange: Send {
 
     /// Returns the operation on a present object, and that object as mutating admission sees it: in
     /// the version of the request.
-    fn present_subject(&self, run: &Run<'_>, present: &Present) -> (Operation, Option<Value>) {
-        let old = run.call.to_served(present.tree().clone());
-        (Operation::Update, Some(old))
+    fn present_subject<'v>(
+        &self,
+        run: &Run<'_>,
+        present: &'v Present,
+    ) -> (Operation, Option<Cow<'v, Value>>) {
+        (Operation::Update, Some(run.call.as_served(present.tree())))
     }
 
     /// Returns the new object as validating admission sees it.

@@ -124,6 +124,12 @@ pub trait Admission: Debug + Send + Sync {
         Interest::Everything
     }
 
+    /// Returns whether the plug-in may change `metadata.managedFields`, because the object that it
+    /// returns is not made here. If it makes them invalid, those from before it are kept.
+    fn may_change_owners(&self) -> bool {
+        false
+    }
+
     /// May change the object. The result is validated like an object that a client sends, and
     /// defaulted if the plug-in says so.
     ///
@@ -199,14 +205,17 @@ pub(super) fn mutate<C: ObjectChange>(
     };
     let acting = acting_on(run.call);
     if !acting.is_empty() {
-        let managed = fields::before_admission(&tree);
-        match mutate_by_chain(run, change, &mut tree, target)? {
-            Mutated::Unchanged => {}
-            Mutated::Completed => fields::after_admission(run, managed, &mut tree),
-            Mutated::Changed => {
-                fields::after_admission(run, managed, &mut tree);
-                tree = default_again(run, change, tree)?;
-            }
+        let may_change = |at: &usize| run.call.services.admission.plugin(*at).may_change_owners();
+        let managed = acting.iter().any(may_change);
+        let managed = managed.then(|| fields::before_admission(&tree));
+        let mutated = mutate_by_chain(run, change, &mut tree, target)?;
+        if mutated != Mutated::Unchanged
+            && let Some(managed) = managed
+        {
+            fields::after_admission(run, managed, &mut tree);
+        }
+        if mutated == Mutated::Changed {
+            tree = default_again(run, change, tree)?;
         }
     }
     Ok(Admitted { tree, claims })
@@ -234,7 +243,7 @@ fn mutate_by_chain<C: ObjectChange>(
         subject: change.subject(),
         version: &run.call.row.version,
         name: &name,
-        old: old.as_ref(),
+        old: old.as_deref(),
         options: Options::Write(&change.request().options),
         cut: run.cut,
         suffix: run.suffix(),

@@ -229,7 +229,7 @@ fn base(wished: Option<Value>, present: &Value) -> Entries {
     match wished {
         Some(wished) if resets(&wished) => Entries::default(),
         Some(wished) => {
-            let entries = read(&wished);
+            let entries = Entries::read(wished).unwrap_or_default();
             if entries.is_empty() {
                 read(present)
             } else {

@@ -13,7 +13,7 @@ use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_apimachinery::{Str, Value};
+use polyplane_apimachinery::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Applies the defaults of `definition` and of the kind.
@@ -70,14 +70,13 @@ fn counts(row: &Resource, tree: &Value, old: &Value) -> bool {
     if let Some(answer) = row.strategy.counts_generation(tree, old) {
         return answer;
     }
-    let relevant = |key: &&str| !matches!(*key, "metadata" | "status" | "kind" | "apiVersion");
-    let members = |value: &Value| -> Vec<(Str, Value)> {
-        let map = value.as_object().into_iter().flat_map(|map| map.iter());
-        map.filter(|(key, _)| relevant(key))
-            .map(|(key, value)| (key.into(), value.clone()))
-            .collect()
-    };
-    members(tree) != members(old)
+    !counted(tree).eq(counted(old))
+}
+
+/// Returns the members of an object that `metadata.generation` counts.
+fn counted(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    let members = object.as_object().into_iter().flat_map(Map::iter);
+    members.filter(|(key, _)| !matches!(*key, "metadata" | "status" | "kind" | "apiVersion"))
 }
 
 fn copy(tree: &mut Value, from: &Value, path: &[&str]) {

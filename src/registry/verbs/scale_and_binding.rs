@@ -299,8 +299,13 @@ impl ObjectChange for Scale<'_> {
         Ok(object)
     }
 
-    fn present_subject(&self, _: &Run<'_>, present: &Present) -> (Operation, Option<Value>) {
-        (Operation::Update, Some(self.shown_scale(present.tree())))
+    fn present_subject<'v>(
+        &self,
+        _: &Run<'_>,
+        present: &'v Present,
+    ) -> (Operation, Option<Cow<'v, Value>>) {
+        let old = Cow::Owned(self.shown_scale(present.tree()));
+        (Operation::Update, Some(old))
     }
 
     fn shown<'v>(&'v self, object: &'v Value) -> Cow<'v, Value> {
@@ -513,7 +518,11 @@ impl ObjectChange for Bind<'_> {
         Ok(pod)
     }
 
-    fn present_subject(&self, _: &Run<'_>, _: &Present) -> (Operation, Option<Value>) {
+    fn present_subject<'v>(
+        &self,
+        _: &Run<'_>,
+        _: &'v Present,
+    ) -> (Operation, Option<Cow<'v, Value>>) {
         (Operation::Create, None)
     }
 
