@@ -204,16 +204,20 @@ impl Bare {
         anyhow::bail!("the bare server does not come up")
     }
 
+    /// Returns the kubeconfig that leads to the server.
+    pub fn place(&self) -> Place {
+        Place {
+            kubeconfig: self.folder.path().join("kubeconfig"),
+            context: None,
+        }
+    }
+
     /// Connects to the server.
     ///
     /// # Errors
     /// Returns an error if it has ended.
     pub async fn target(&self, connections: usize) -> Result<Target> {
-        let place = Place {
-            kubeconfig: self.folder.path().join("kubeconfig"),
-            context: None,
-        };
-        Target::open("bare", &place, &[], connections).await
+        Target::open("bare", &self.place(), &[], connections).await
     }
 }
 

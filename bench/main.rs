@@ -7,6 +7,7 @@
 mod account;
 mod against_bare;
 mod against_etcd;
+mod aggressor;
 mod arguments;
 mod audit;
 mod bare;
@@ -21,6 +22,7 @@ mod interleave;
 mod lane;
 mod load;
 mod memory_by_object;
+mod neighbour;
 mod objects;
 mod owned;
 mod planes;
@@ -46,10 +48,12 @@ use clap::{Parser, Subcommand};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::against_bare::AgainstBareArguments;
+use crate::aggressor::AggressorArguments;
 use crate::arguments::{EffortArguments, ServerArguments};
 use crate::builds::BuildsArguments;
 use crate::compare::CompareArguments;
 use crate::memory_by_object::MemoryArguments;
+use crate::neighbour::NeighbourArguments;
 use crate::report::{Format, show, show_quantiles};
 use crate::ring_planes::Crowd;
 use crate::scenarios::Scenario;
@@ -152,6 +156,11 @@ enum Command {
         #[command(flatten)]
         arguments: MemoryArguments,
     },
+    /// The latency of a modest plane beside one that takes all it can get, here and at a bare server
+    Neighbour {
+        #[command(flatten)]
+        arguments: NeighbourArguments,
+    },
     /// What a hop adds: one plane through its owner and through the other replica of two
     Forward {
         /// Pairs of blocks of each kind
@@ -200,6 +209,12 @@ enum Command {
         /// The folder whose disk is meant
         #[arg(default_value = ".")]
         folder: PathBuf,
+    },
+    /// Take all one can get (started by other commands)
+    #[command(hide = true)]
+    Aggressor {
+        #[command(flatten)]
+        arguments: AggressorArguments,
     },
     /// Serve constant bytes (started by other commands)
     #[command(hide = true)]
@@ -257,11 +272,7 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         Command::Compare { arguments } => compare::compare(&arguments, format).await,
         Command::Builds { arguments } => {
             let is_no_slower = builds::builds(&arguments, format).await?;
-            return Ok(if is_no_slower {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::FAILURE
-            });
+            return Ok(ExitCode::from(u8::from(!is_no_slower)));
         }
         Command::AgainstBare { arguments } => against_bare::against_bare(&arguments, format).await,
         Command::AgainstEtcd { rounds, effort } => {
@@ -283,6 +294,7 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
             planes::idle_planes(&open(&server).await?, planes, watches, settle, format).await
         }
         Command::MemoryByObject { arguments } => memory_by_object::run(&arguments, format).await,
+        Command::Neighbour { arguments } => neighbour::neighbour(&arguments, format).await,
         Command::Forward { rounds, effort } => {
             forward::forward(&effort.rounds(rounds), format).await
         }
@@ -304,6 +316,7 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         }
         Command::Own { effort } => against_bare::bare_alone(&effort, format).await,
         Command::Disk { folder } => sync_times(&folder, format),
+        Command::Aggressor { arguments } => aggressor::aggress(&arguments).await,
         Command::BareServer { folder } => bare::serve(&folder).await,
     };
     done.map(|()| ExitCode::SUCCESS)

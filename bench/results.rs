@@ -39,6 +39,8 @@ pub enum Kind {
     AgainstBare,
     /// No ratio: the memory of a server.
     MemoryByObject,
+    /// The p99 of a plane beside an aggressor, over that at the bare server.
+    Neighbour,
 }
 
 /// A result file.
@@ -137,6 +139,9 @@ pub struct Samples {
     pub p99_micros: Vec<f64>,
     /// Latency in microseconds.
     pub max_micros: Vec<f64>,
+    /// For [`Kind::Neighbour`]: the most resident memory of the server during the block.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resident_bytes: Vec<u64>,
 }
 
 impl Side {

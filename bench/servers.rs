@@ -196,6 +196,17 @@ impl Server {
         Ok(Self { root, plane, host })
     }
 
+    /// Returns the kubeconfig that leads to the root plane, if the server is a process of its own.
+    pub fn place(&self) -> Option<Place> {
+        let Host::Up(host) = &self.host else {
+            return None;
+        };
+        Some(Place {
+            kubeconfig: host.up.as_ref()?.kubeconfig.clone(),
+            context: Some("root".to_owned()),
+        })
+    }
+
     /// Ends the server with SIGTERM where that leads to a clean end, and removes its folder.
     ///
     /// # Errors

@@ -86,6 +86,15 @@ pub fn markdown(results: &Results) -> String {
             "bytes per object",
             "above its own",
         ],
+        Kind::Neighbour => &[
+            "request",
+            "alone, p50, p99",
+            "beside",
+            "bare, alone",
+            "bare, beside",
+            "p99 beside / bare beside",
+            "memory",
+        ],
     };
     let heads: Vec<String> = heads.iter().map(|head| (*head).to_owned()).collect();
     let mut text = row(&heads);
@@ -94,6 +103,7 @@ pub fn markdown(results: &Results) -> String {
         let cells = match results.command {
             Kind::Builds => build_cells(measured),
             Kind::Compare | Kind::AgainstBare | Kind::MemoryByObject => pair_cells(measured),
+            Kind::Neighbour => neighbour_cells(measured),
         };
         text.push_str(&row(&cells));
     }
@@ -126,23 +136,47 @@ fn build_cells(measured: &Measured) -> Vec<String> {
 }
 
 fn pair_cells(measured: &Measured) -> Vec<String> {
-    let ratio = measured.ratio.as_ref();
-    let ratio = ratio.map_or(
-        "unknown".to_owned(),
-        |Interval {
-             median, min, max, ..
-         }| {
-            // Two places where a tenth would hide a difference that matters.
-            let places = if *median < 5.0 { 2 } else { 1 };
-            format!("{median:.places$}× ({min:.places$}–{max:.places$})")
-        },
-    );
     vec![
         measured.scenario.clone(),
         micros_of(measured, 0),
         micros_of(measured, 1),
-        ratio,
+        ratio_of(measured),
     ]
+}
+
+fn ratio_of(measured: &Measured) -> String {
+    let Some(ratio) = &measured.ratio else {
+        return "unknown".to_owned();
+    };
+    let Interval {
+        median, min, max, ..
+    } = ratio;
+    // Two places where a tenth would hide a difference that matters.
+    let places = if *median < 5.0 { 2 } else { 1 };
+    format!("{median:.places$}× ({min:.places$}–{max:.places$})")
+}
+
+fn neighbour_cells(measured: &Measured) -> Vec<String> {
+    let milliseconds = |values: &[f64]| {
+        let spread = Spread::of(values.to_vec());
+        spread.map_or(0.0, |spread| spread.median / 1000.0)
+    };
+    let latency = |side: &Samples| {
+        let (p50, p99) = (
+            milliseconds(&side.p50_micros),
+            milliseconds(&side.p99_micros),
+        );
+        format!("{p50:.1}, {p99:.1} ms")
+    };
+    let resident = measured
+        .samples
+        .iter()
+        .flat_map(|side| &side.resident_bytes);
+    let resident = resident.max().map_or(0, |bytes| bytes >> 20);
+    let mut cells = vec![measured.scenario.clone()];
+    cells.extend(measured.samples.iter().map(latency));
+    cells.extend([ratio_of(measured), format!("{resident} MiB")]);
+    cells
 }
 
 /// Returns the median CPU time of an operation on one side.
@@ -184,6 +218,9 @@ fn caption(results: &Results) -> String {
             "CPU per operation of the server and its store; operations per CPU second of the first over the second"
         }
         Kind::AgainstBare => "CPU per operation, and the first over the second",
+        Kind::Neighbour => {
+            "Latency of a modest plane, medians of the rounds; the ratio of the p99 beside the aggressor, median (range); the most resident memory of the server"
+        }
         Kind::MemoryByObject => {
             "Anonymous memory of the server; bytes per object since the start, and how many of them are not those of a GET of it"
         }
@@ -199,6 +236,13 @@ fn caption(results: &Results) -> String {
             let churn = results.arguments["churn"].as_u64().unwrap_or_default();
             format!("Churn: {churn} % patched, as many deleted and created anew")
         }
+        Kind::Neighbour => format!(
+            "{rounds} rounds of {} s, {} GETs and {} CREATEs a second beside {} streams",
+            number("seconds"),
+            results.arguments["gets"],
+            results.arguments["creates"],
+            number("streams")
+        ),
         Kind::Builds | Kind::Compare | Kind::AgainstBare => format!(
             "{rounds} rounds of {} s, {} streams{rate}",
             number("seconds"),
