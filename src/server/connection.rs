@@ -7,8 +7,10 @@ pub(crate) mod open_connections;
 pub(crate) mod tls;
 mod verdicts;
 
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use http::HeaderValue;
@@ -35,6 +37,7 @@ use crate::request::seats::Seats;
 use crate::server_state::ServerState;
 
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 /// Bytes of a request body that a client may send on one stream before the server reads them. More
@@ -63,6 +66,8 @@ pub(crate) struct Connection {
     interned: Option<Arc<InternedChain>>,
     /// Address and port of the client, as forwarded to peers.
     remote: Option<HeaderValue>,
+    /// Set while the newest proof of a request on the connection has failed.
+    is_doubted: AtomicBool,
 }
 
 impl Connection {
@@ -71,6 +76,7 @@ impl Connection {
             open: None,
             interned,
             remote,
+            is_doubted: AtomicBool::new(false),
         }
     }
 
@@ -96,6 +102,25 @@ impl Connection {
     /// Returns the address and port of the client.
     pub(crate) fn remote(&self) -> Option<&str> {
         self.remote.as_ref()?.to_str().ok()
+    }
+
+    /// Returns whether the next proof on the connection is a stranger's: no request of it has been
+    /// proven, or the newest proof has failed. A peer that forwards has proven the caller already.
+    pub(crate) fn is_strange(&self) -> bool {
+        let is_unproven = |open: &Arc<OpenConnection>| !open.is_proven();
+        let own = self.open.as_ref();
+        own.is_some_and(|open| is_unproven(open) || self.is_doubted.load(Ordering::Relaxed))
+    }
+
+    /// Notes whether a proof has failed.
+    pub(crate) fn doubt(&self, has_failed: bool) {
+        self.is_doubted.store(has_failed, Ordering::Relaxed);
+    }
+
+    /// Returns the address of the client.
+    pub(crate) fn source(&self) -> Option<IpAddr> {
+        let remote = self.remote()?.parse::<SocketAddr>().ok()?;
+        Some(remote.ip())
     }
 
     /// Returns the facts about the client that are sent to peers with its requests.
@@ -134,7 +159,8 @@ pub(crate) async fn serve(
     if let Err(error) = socket.set_nodelay(true) {
         tracing::debug!(%error, "Nagle's algorithm could not be turned off");
     }
-    let handshake = tokio::time::timeout(state.limits.handshake_time_max, acceptor.accept(socket));
+    let handshake = shake_hands(&state, &acceptor, socket);
+    let handshake = tokio::time::timeout(state.limits.handshake_time_max, handshake);
     let stream = tokio::select! {
         // First, because a server that aborts does not finish handshakes.
         biased;
@@ -175,6 +201,22 @@ pub(crate) async fn serve(
     }
 }
 
+/// Does the handshake, in the turns of unproven work.
+async fn shake_hands(
+    state: &ServerState,
+    acceptor: &TlsAcceptor,
+    socket: TcpStream,
+) -> io::Result<TlsStream<TcpStream>> {
+    let source = socket.peer_addr().ok().map(|address| address.ip());
+    // So that a client takes no place before it has sent something.
+    socket.readable().await?;
+    let handshake = acceptor.accept(socket);
+    let worked = state.doorway.work(source, || state.now(), handshake).await;
+    let (stream, nanos) = worked.map_err(io::Error::other)?;
+    state.unproven.charge(nanos);
+    stream
+}
+
 /// Returns the answer to a request. The future is boxed because it has some KiB, and hyper moves it
 /// several times before it is polled.
 fn answered(
@@ -191,7 +233,7 @@ enum Broken {
     #[error(transparent)]
     Protocol(hyper::Error),
     #[error("the socket is broken")]
-    Socket(#[source] std::io::Error),
+    Socket(#[source] io::Error),
 }
 
 async fn serve_h2(

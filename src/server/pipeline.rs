@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | parse path and query | `request/route.rs`, `request_info.rs` | 400, 404 |
 //! | deadline | `request/deadline.rs` | 400, 504 |
-//! | locate the plane, prove the caller | `request/prove.rs` | 401, 404 |
+//! | locate the plane, prove the caller | `request/prove.rs`, `doorway.rs` | 401, 404, 429 |
 //! | count the connection as proven | `request/prove.rs` | 429 |
 //! | decide where: here, or forward | `peer/forward.rs` | 503 |
 //! | count against the plane's limits | `request/plane_limits.rs` | 429 |
@@ -255,7 +255,7 @@ pub(crate) struct Pipeline<'a> {
     known_kind: bool,
     pub(crate) body: &'a mut RequestBody,
     pub(crate) started: Instant,
-    charge: &'a Charge<'a>,
+    pub(crate) charge: &'a Charge<'a>,
     /// The plane's count of the watch that is about to begin.
     watch: Option<CountedWatch>,
     /// The record of the request, from the proof of its caller on.

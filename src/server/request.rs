@@ -17,6 +17,7 @@
 //! | `resource_request` | what the registry gets |
 //! | `limits` | the limits that options set |
 //! | `charge` | what the request costs its plane |
+//! | `doorway` | when unproven work goes on, and how much of it waits: 429 |
 //! | `turn` | when the request goes on, if several planes want the CPU |
 //! | `single` | what a server of one plane does otherwise |
 //!
@@ -29,6 +30,7 @@ pub(crate) mod body;
 pub(crate) mod budget;
 pub(crate) mod charge;
 pub(crate) mod deadline;
+pub(crate) mod doorway;
 pub(crate) mod impersonate;
 pub(crate) mod inbound;
 pub(crate) mod limits;

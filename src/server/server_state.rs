@@ -23,6 +23,7 @@ use crate::operations::health::Checks;
 use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
+use crate::request::doorway::Doorway;
 use crate::request::limits::Limits;
 use crate::request::single::SinglePlane;
 use crate::request::turn::Gate;
@@ -37,9 +38,11 @@ pub(crate) struct ServerState {
     /// The memory budget of the process.
     pub memory: Arc<Memory>,
     /// What requests cost whose callers were not proven, so that no plane is known to charge.
-    pub unproven: PlaneMeter,
+    pub unproven: Arc<PlaneMeter>,
     /// Gives planes their turns at the CPU.
     pub gate: Arc<Gate>,
+    /// Lets unproven work in, as one plane among the others.
+    pub doorway: Arc<Doorway>,
     /// The time from which [`Self::now`] counts.
     started: Instant,
     pub drain: Arc<Drain>,
@@ -93,12 +96,15 @@ impl ServerState {
             .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
         let memory = backend.memory();
         let metrics = Metrics::new(&limits, forwards_max, Arc::clone(&memory));
+        let workers = std::thread::available_parallelism().map_or(1, usize::from);
+        let (unproven, gate) = (Arc::default(), Gate::new(workers));
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
             memory,
-            unproven: PlaneMeter::default(),
-            gate: Gate::new(std::thread::available_parallelism().map_or(1, usize::from)),
+            doorway: Doorway::new(&gate, &unproven, workers),
+            unproven,
+            gate,
             started: Instant::now(),
             schemas: backend.schemas(),
             backend,

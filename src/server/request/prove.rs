@@ -6,6 +6,7 @@
 //! Invariant: a caller that is not proven cannot tell whether a plane exists, does not exist, or is
 //! being deleted, neither from the answer nor from its timing.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,6 +22,7 @@ use crate::connection::Connection;
 use crate::documents::paths;
 use crate::pipeline::Pipeline;
 use crate::request::route::PlaneReference;
+use crate::request::seats::too_many;
 use crate::server_state::ServerState;
 
 /// Proof of who the caller is. Only `prove` makes one.
@@ -82,14 +84,50 @@ impl Pipeline<'_> {
         Err(unauthorized(&Denied::Nothing))
     }
 
-    /// Finds the plane and proves the caller.
-    ///
-    /// A record that may be outdated refuses nobody, and what it admits goes to the plane's owner,
-    /// which decides again; see [`Self::await_fresh_records`].
+    /// Finds the plane and proves the caller, in the turns of unproven work if nobody vouches for
+    /// the connection.
     pub(crate) async fn locate(
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
+        let connection = &self.caller.connection;
+        if connection.is_strange() {
+            let located = self.among_strangers(Box::pin(self.locate_now(plane))).await;
+            connection.doubt(located.is_err());
+            return located;
+        }
+        let located = self.locate_now(plane).await;
+        if let Err(refusal) = &located
+            && refusal.is_unproven()
+        {
+            connection.doubt(true);
+        }
+        located
+    }
+
+    /// Proves a caller in the turns of unproven work.
+    ///
+    /// # Errors
+    /// Returns 429 if too much of such work of the client's address waits.
+    async fn among_strangers<T>(
+        &self,
+        proof: Pin<Box<impl Future<Output = Result<T, Refusal>>>>,
+    ) -> Result<T, Refusal> {
+        let (state, source) = (self.state, self.caller.connection.source());
+        let worked = state.doorway.work(source, || state.now(), proof).await;
+        let (proven, nanos) = worked.map_err(|_| {
+            ServerState::count(&state.metrics.rejected);
+            Refusal::from(too_many())
+        })?;
+        self.charge.in_turn(nanos);
+        proven
+    }
+
+    /// Finds the plane and proves the caller.
+    ///
+    /// A record that may be outdated refuses nobody, and what it admits goes to the plane's owner,
+    /// which decides again; see [`Self::await_fresh_records`].
+    async fn locate_now(&self, plane: PlaneReference<'_>) -> Result<(Located, Proven), Refusal> {
         match self.locate_by_known_records(plane).await {
             // The wait is the same for every name, so it shows a stranger nothing.
             Err(refusal) if refusal.is_unproven() && !self.has_fresh_records(plane) => {
@@ -176,7 +214,7 @@ impl Pipeline<'_> {
         if self.has_no_credential() {
             return unauthorized(&Denied::Nothing);
         }
-        match self.prove_to_root().await {
+        match self.among_strangers(Box::pin(self.prove_to_root())).await {
             Ok(()) => Refusal::no_such_path(),
             Err(refusal) => refusal,
         }
