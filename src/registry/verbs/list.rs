@@ -342,8 +342,36 @@ fn expired(text: &str, cause: ExpiredCause) -> ApiError {
     ApiError::expired(format!("{text} Cause: {cause}."))
 }
 
-/// Returns the state at a version, or the cause if it is no longer kept.
+/// Returns the state at a version, or the cause if it is no longer kept. A version from before the
+/// definition of a custom kind came into being is of another kind, which may have had the name.
 async fn cut_at(
+    call: &Call<'_>,
+    version: Version,
+    prefix: &Prefix,
+) -> Result<Result<Snapshot, ExpiredCause>, ApiError> {
+    if let Some(custom) = &call.row.custom {
+        let plane = &call.tenant.plane;
+        let definition = plane.snapshot().get(&custom.definition);
+        let is_newer = |definition: &ObjectRef| definition.version() > Some(version);
+        if let Some(definition) = definition.filter(is_newer) {
+            let then = match past(call, version, &custom.definition.resource_prefix()).await? {
+                Ok(cut) => cut.get(&custom.definition),
+                Err(cause) => return Ok(Err(cause)),
+            };
+            let uid = |object: &ObjectRef| {
+                let body = object.body();
+                json::scan::string_at(&body, &["metadata", "uid"]).map(|uid| uid.into_owned())
+            };
+            if then.as_ref().and_then(uid) != uid(&definition) {
+                let cause = ExpiredCause::KindChanged;
+                return Ok(Err(plane.report_expired(cause, version)));
+            }
+        }
+    }
+    past(call, version, prefix).await
+}
+
+async fn past(
     call: &Call<'_>,
     version: Version,
     prefix: &Prefix,
