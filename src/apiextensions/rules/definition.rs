@@ -13,9 +13,23 @@ const SCHEMA_COST_MAX: u64 = 100_000_000;
 /// The number of expressions that are blamed for the cost of a schema.
 const BLAMED_MAX: usize = 4;
 
+/// What estimated costs of expressions are compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charge {
+    /// The limit of one expression, and that of the schema.
+    EachRule,
+    /// Only the limit of the schema, for one that is stored already.
+    Schema,
+}
+
 /// Returns the complaints about the rules of a structural schema. Those are left out that would be
 /// blamed for what is wrong with the schema: `unsound` names the fields of other complaints.
-pub fn validate(schema: &Value, path: &Path<'_>, unsound: &[String]) -> Vec<FieldError> {
+pub fn validate(
+    schema: &Value,
+    path: &Path<'_>,
+    unsound: &[String],
+    charge: Charge,
+) -> Vec<FieldError> {
     if !has_rules(schema, 0) {
         return Vec::new();
     }
@@ -26,6 +40,7 @@ pub fn validate(schema: &Value, path: &Path<'_>, unsound: &[String]) -> Vec<Fiel
         compiler: Compiler::default(),
         errors: Vec::new(),
         unsound,
+        charge,
         total: 0,
         expensive: Vec::new(),
     };
@@ -54,6 +69,7 @@ pub fn validate(schema: &Value, path: &Path<'_>, unsound: &[String]) -> Vec<Fiel
 struct Walk<'a> {
     compiler: Compiler,
     unsound: &'a [String],
+    charge: Charge,
     errors: Vec<FieldError>,
     total: u64,
     /// The most expensive expressions, with their fields.
@@ -187,7 +203,7 @@ impl Walk<'_> {
     }
 
     fn charge(&mut self, what: &str, cost: u64, path: &Path<'_>) {
-        if cost > EXPRESSION_COST_MAX {
+        if self.charge == Charge::EachRule && cost > EXPRESSION_COST_MAX {
             let text = beyond(what, cost, EXPRESSION_COST_MAX);
             self.errors.push(FieldError::forbidden(path, text));
         }

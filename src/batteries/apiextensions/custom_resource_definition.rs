@@ -1,5 +1,6 @@
 //! CustomResourceDefinitions: the kinds that clients define.
 
+pub mod ratchet;
 pub mod schema;
 #[cfg(test)]
 mod schema_vectors;
@@ -21,7 +22,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Claim, Snapshot};
 use polyplane_registry::metadata;
 use polyplane_registry::strategy::{Context, Strategy};
-use spec::Demands;
+use ratchet::Ratchet;
 use std::collections::BTreeSet;
 
 const APPROVAL: &str = "api-approved.kubernetes.io";
@@ -98,13 +99,7 @@ impl Strategy for CustomResourceDefinition {
             true => Vec::new(),
             false => vec![detail.to_owned()],
         });
-        spec::validate(
-            &mut errors,
-            spec,
-            Demands {
-                known_review_version: true,
-            },
-        );
+        spec::validate(&mut errors, spec, &Ratchet::default());
         validate_rest(&mut errors, object, None);
         errors
     }
@@ -112,12 +107,7 @@ impl Strategy for CustomResourceDefinition {
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
-        let webhook = &before["conversion"]["webhook"];
-        let empty = webhook.items_at(&["conversionReviewVersions"]).is_empty();
-        let demands = Demands {
-            known_review_version: empty || spec::knows_review_version(webhook),
-        };
-        spec::validate(&mut errors, spec, demands);
+        spec::validate(&mut errors, spec, &Ratchet::of_update(spec, before));
         let path = Path::new("spec");
         let names = path.child("names");
         let mut fixed = |field: &[&str], place: &Path<'_>, bad: fn(&str) -> Bad| {

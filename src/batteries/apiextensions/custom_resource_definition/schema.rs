@@ -1,16 +1,17 @@
 //! Schemas inside CustomResourceDefinitions: which keywords of JSON Schema may be used, and where.
 
+use super::ratchet::{Ratchet, Rule, TYPES};
 use super::structural_schema::{
     self, JUNCTORS, Level, is_set, kind, members, needs_type, unsupported,
 };
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
+pub use polyplane_apiextensions::rules::definition::Charge;
 use polyplane_apiextensions::{defaults, rules};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeSet;
 
-const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 const META: [&str; 3] = ["metadata", "kind", "apiVersion"];
 const LIST_TYPES: [&str; 3] = ["atomic", "set", "map"];
 const MAP_TYPES: [&str; 2] = ["atomic", "granular"];
@@ -21,27 +22,44 @@ const REASONS: [&str; 4] = [
     "FieldValueRequired",
 ];
 
+/// The checks that a schema must pass.
+#[derive(Clone, Copy, Debug)]
+pub struct Checks<'r> {
+    /// The rules that do not apply because the definition broke them before.
+    pub ratchet: &'r Ratchet,
+    /// Whether the schema must be structural. The expressions of one that is not are not checked.
+    pub structure: bool,
+    /// What the estimated cost of expressions is compared with.
+    pub charge: Charge,
+}
+
 /// Validates a whole schema.
-pub fn validate(schema: &Value, path: &Path<'_>) -> Errors {
+pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
     let mut errors = Errors::new();
-    let unsupported = unsupported(schema);
-    if unsupported.is_none() {
+    let unsupported = unsupported(schema).filter(|_| checks.structure);
+    if checks.structure && unsupported.is_none() {
         errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
             errors.extend(defaults::validate(schema, path));
         }
     }
-    let is_structural = unsupported.is_none() && errors.is_empty();
+    let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();
     let mut found = Errors::new();
     Walker {
         defaults: Ok(()),
         in_meta: false,
+        ratchet: checks.ratchet,
     }
     .validate(&mut found, schema, Level::Root, path);
     // Rules of a schema that is not sound would be blamed for what is wrong with it.
     if is_structural {
         let unsound: Vec<String> = found.iter().map(|error| error.field.clone()).collect();
-        found.extend(rules::definition::validate(schema, path, &unsound));
+        found.extend(rules::definition::validate(
+            schema,
+            path,
+            &unsound,
+            checks.charge,
+        ));
     }
     errors.extend(found);
     if let (Some(name), true) = (unsupported, errors.is_empty()) {
@@ -57,6 +75,7 @@ struct Walker<'s> {
     /// The reason why defaults are refused, if they are.
     defaults: Result<(), &'s str>,
     in_meta: bool,
+    ratchet: &'s Ratchet,
 }
 
 impl Walker<'_> {
@@ -115,13 +134,14 @@ impl Walker<'_> {
         for (at, nested) in schema.items_at(&["items"]).iter().enumerate() {
             self.validate(errors, nested, Level::Item, &path.child("items").index(at));
         }
-        extensions(errors, schema, path);
+        extensions(errors, schema, self.ratchet, path);
         validate_rules(errors, schema, path);
     }
 
     fn validate_members(self, errors: &mut Errors, schema: &Value, path: &Path<'_>) {
         let kind = kind(schema);
-        if !kind.is_empty() && !TYPES.contains(&kind) {
+        let knows_types = self.ratchet.demands(Rule::Types);
+        if knows_types && !kind.is_empty() && !TYPES.contains(&kind) {
             errors.push(FieldError::not_supported(&path.child("type"), kind, &TYPES));
         }
         if let (Err(reason), true) = (self.defaults, present(&schema["default"])) {
@@ -171,7 +191,7 @@ impl Walker<'_> {
 }
 
 /// Checks the keywords that only Kubernetes defines.
-fn extensions(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
+fn extensions(errors: &mut Errors, schema: &Value, ratchet: &Ratchet, path: &Path<'_>) {
     let (kind, place) = (kind(schema), path.child("type"));
     if schema["x-kubernetes-preserve-unknown-fields"] == Value::Bool(false) {
         let place = path.child("x-kubernetes-preserve-unknown-fields");
@@ -210,7 +230,7 @@ fn extensions(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
                 "x-kubernetes-list-type is specified",
                 &place,
             );
-        } else if list == "set" {
+        } else if list == "set" && ratchet.demands(Rule::AtomicSets) {
             atomic_items(errors, &schema["items"], path);
         }
         if !LIST_TYPES.contains(&list) {
@@ -227,7 +247,26 @@ fn extensions(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
     if list == Some("map") {
         validate_keys(errors, schema, path);
     }
-    validate_key_properties(errors, schema, list.unwrap_or(""), path);
+    if ratchet.demands(Rule::Keys) {
+        validate_key_properties(errors, schema, list.unwrap_or(""), path);
+    }
+}
+
+/// Returns true for a set whose items are lists or maps that are not atomic.
+pub fn has_inner_lists(schema: &Value) -> bool {
+    let mut errors = Errors::new();
+    if schema.str_at(&["x-kubernetes-list-type"]) == "set" {
+        atomic_items(&mut errors, &schema["items"], &Path::NIL);
+    }
+    !errors.is_empty()
+}
+
+/// Returns true for a set or map whose items or keys may be null or absent.
+pub fn has_bad_keys(schema: &Value) -> bool {
+    let mut errors = Errors::new();
+    let list = schema.str_at(&["x-kubernetes-list-type"]);
+    validate_key_properties(&mut errors, schema, list, &Path::NIL);
+    !errors.is_empty()
 }
 
 fn atomic_items(errors: &mut Errors, items: &Value, path: &Path<'_>) {

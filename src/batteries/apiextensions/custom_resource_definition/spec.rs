@@ -1,7 +1,8 @@
 //! The validation of the spec of CustomResourceDefinitions. Errors in a part that all versions
 //! share are reported once for the whole, as upstream does.
 
-use super::schema;
+use super::ratchet::{Ratchet, Rule};
+use super::schema::{self, Charge, Checks};
 use super::version::{
     validate_columns, validate_deprecation, validate_names, validate_root, validate_scale,
     validate_selectable,
@@ -16,32 +17,20 @@ use std::collections::BTreeSet;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// The requirements that depend on the object before an update.
-#[derive(Clone, Copy, Debug)]
-pub struct Demands {
-    /// True if conversion reviews must have a known version.
-    pub known_review_version: bool,
-}
-
 /// Checks a spec.
-pub fn validate(errors: &mut Errors, spec: &Value, demands: Demands) {
+pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
     let path = Path::new("spec");
     validate_group(errors, spec, &path);
     let versions = spec.items_at(&["versions"]);
     let list = path.child("versions");
-    for (at, version) in versions.iter().enumerate() {
-        if !present(&version["schema"]["openAPIV3Schema"]) {
-            let place = list.index(at);
-            let schema = place.child("schema");
-            errors.push(FieldError::required(&schema.child("openAPIV3Schema"), ""));
-        }
-    }
     let preserves = spec.bool_at(&["preserveUnknownFields"]);
-    if preserves
-        && versions
-            .iter()
-            .any(|version| has_defaults(&version["schema"]["openAPIV3Schema"]))
-    {
+    require_schemas(errors, versions, (preserves, ratchet), &list);
+    let schemas = || {
+        let schemas = versions.iter();
+        schemas.map(|version| &version["schema"]["openAPIV3Schema"])
+    };
+    let defaults = schemas().any(has_defaults);
+    if preserves && defaults {
         let detail = "must be false in order to use defaults in the schema";
         errors.push(FieldError::invalid(
             &path.child("preserveUnknownFields"),
@@ -49,9 +38,12 @@ pub fn validate(errors: &mut Errors, spec: &Value, demands: Demands) {
             detail,
         ));
     }
+    let extended = || schemas().any(|schema| has_schema_with(schema, &has_extensions));
+    let structure = ratchet.demands(Rule::Structure) || !preserves || defaults || extended();
+    let rules = SchemaRules { ratchet, structure };
     let common = Common::of(versions);
     for (at, version) in versions.iter().enumerate() {
-        validate_version(errors, version, &common, &list.index(at));
+        validate_version(errors, version, (&common, &rules), &list.index(at));
     }
     validate_set_of_versions(errors, &spec["versions"], &common, &list);
     if let Some(first) = versions.first() {
@@ -72,12 +64,64 @@ pub fn validate(errors: &mut Errors, spec: &Value, demands: Demands) {
         }
     }
     validate_names(errors, &spec["names"], &names);
-    validate_common(errors, versions, &common, &path);
-    validate_conversion(errors, spec, demands, &path.child("conversion"));
+    validate_common(errors, versions, (&common, &rules), &path);
+    validate_conversion(errors, spec, ratchet, &path.child("conversion"));
+}
+
+/// The rules for the schemas of a definition.
+struct SchemaRules<'r> {
+    ratchet: &'r Ratchet,
+    /// Whether they must be structural.
+    structure: bool,
+}
+
+impl SchemaRules<'_> {
+    /// Returns the checks of the schema of one version.
+    fn of(&self, version: &str) -> Checks<'_> {
+        Checks {
+            ratchet: self.ratchet,
+            structure: self.structure,
+            charge: match self.ratchet.has_kept_schema(version) {
+                true => Charge::Schema,
+                false => Charge::EachRule,
+            },
+        }
+    }
+}
+
+/// Checks that each version has a schema, or at least each that is served.
+fn require_schemas(
+    errors: &mut Errors,
+    versions: &[Value],
+    (preserves, ratchet): (bool, &Ratchet),
+    list: &Path<'_>,
+) {
+    let all = ratchet.demands(Rule::Schemas);
+    if !all && preserves {
+        return;
+    }
+    let detail = match all {
+        true => "",
+        false => "because otherwise all fields are pruned",
+    };
+    for (at, version) in versions.iter().enumerate() {
+        let is_meant = all || version.bool_at(&["served"]);
+        if is_meant && !present(&version["schema"]["openAPIV3Schema"]) {
+            let place = list.index(at);
+            let schema = place.child("schema");
+            let place = schema.child("openAPIV3Schema");
+            errors.push(FieldError::required(&place, detail));
+        }
+    }
 }
 
 /// Checks the parts that all versions share, once.
-fn validate_common(errors: &mut Errors, versions: &[Value], common: &Common, path: &Path<'_>) {
+fn validate_common(
+    errors: &mut Errors,
+    versions: &[Value],
+    (common, rules): (&Common, &SchemaRules<'_>),
+    path: &Path<'_>,
+) {
     let Some(first) = versions.first() else {
         return;
     };
@@ -85,12 +129,9 @@ fn validate_common(errors: &mut Errors, versions: &[Value], common: &Common, pat
         .iter()
         .any(|version| present(&version["subresources"]["status"]));
     if common.schema {
-        validate_schema(
-            errors,
-            &first["schema"],
-            any_status,
-            &path.child("validation"),
-        );
+        let checks = rules.of(first.str_at(&["name"]));
+        let place = path.child("validation");
+        validate_schema(errors, &first["schema"], (any_status, checks), &place);
     }
     if common.subresources {
         validate_scale(
@@ -103,7 +144,14 @@ fn validate_common(errors: &mut Errors, versions: &[Value], common: &Common, pat
         validate_columns(errors, first, &path.child("additionalPrinterColumns"));
     }
     if common.fields {
-        validate_selectable(errors, first, &path.child("selectableFields"));
+        let place = path.child("selectableFields");
+        let unseen = !common.schema || !present(&first["schema"]["openAPIV3Schema"]);
+        if unseen && !first.items_at(&["selectableFields"]).is_empty() {
+            let detail = "may only be set when validations.schema is included";
+            errors.push(FieldError::invalid(&place, "", detail));
+        } else {
+            validate_selectable(errors, first, rules.ratchet, &place);
+        }
     }
 }
 
@@ -162,7 +210,12 @@ impl Common {
     }
 }
 
-fn validate_version(errors: &mut Errors, version: &Value, common: &Common, path: &Path<'_>) {
+fn validate_version(
+    errors: &mut Errors,
+    version: &Value,
+    (common, rules): (&Common, &SchemaRules<'_>),
+    path: &Path<'_>,
+) {
     let name = version.str_at(&["name"]);
     let complaints = names::dns1035_label(name);
     if !complaints.is_empty() {
@@ -175,12 +228,9 @@ fn validate_version(errors: &mut Errors, version: &Value, common: &Common, path:
     validate_deprecation(errors, version, &path.child("deprecationWarning"));
     if !common.schema {
         let has_status = present(&version["subresources"]["status"]);
-        validate_schema(
-            errors,
-            &version["schema"],
-            has_status,
-            &path.child("schema"),
-        );
+        let place = path.child("schema");
+        let checks = rules.of(name);
+        validate_schema(errors, &version["schema"], (has_status, checks), &place);
     }
     if !common.subresources {
         validate_scale(
@@ -199,7 +249,7 @@ fn validate_version(errors: &mut Errors, version: &Value, common: &Common, path:
             let detail = "may only be set when `version.schema.openAPIV3Schema` is not included";
             errors.push(FieldError::invalid(&place, "", detail));
         } else {
-            validate_selectable(errors, version, &place);
+            validate_selectable(errors, version, rules.ratchet, &place);
         }
     }
 }
@@ -258,7 +308,12 @@ fn shown_version(version: &Value, common: &Common) -> String {
     )
 }
 
-fn validate_schema(errors: &mut Errors, holder: &Value, has_status: bool, path: &Path<'_>) {
+fn validate_schema(
+    errors: &mut Errors,
+    holder: &Value,
+    (has_status, checks): (bool, Checks<'_>),
+    path: &Path<'_>,
+) {
     let schema = &holder["openAPIV3Schema"];
     if !present(schema) {
         return;
@@ -273,22 +328,45 @@ fn validate_schema(errors: &mut Errors, holder: &Value, has_status: bool, path: 
             "nullable cannot be true at the root",
         ));
     }
-    errors.extend(schema::validate(schema, &place));
+    errors.extend(schema::validate(schema, checks, &place));
 }
 
 /// Returns true if the schema or one inside it has a default.
 fn has_defaults(schema: &Value) -> bool {
-    let Some(own) = schema.as_object() else {
+    has_schema_with(schema, &|part| present(&part["default"]))
+}
+
+/// Returns true for a schema with keywords of Kubernetes that need a structural schema.
+fn has_extensions(schema: &Value) -> bool {
+    let flags = [
+        "x-kubernetes-embedded-resource",
+        "x-kubernetes-int-or-string",
+    ];
+    let lists = ["x-kubernetes-list-map-keys", "x-kubernetes-validations"];
+    let given = [
+        "x-kubernetes-preserve-unknown-fields",
+        "x-kubernetes-list-type",
+    ];
+    flags.iter().any(|name| schema.bool_at(&[name]))
+        || lists
+            .iter()
+            .any(|name| !schema.items_at(&[name]).is_empty())
+        || given.iter().any(|name| present(&schema[*name]))
+}
+
+/// Returns true if a test holds for the schema or one inside it.
+pub fn has_schema_with(schema: &Value, test: &dyn Fn(&Value) -> bool) -> bool {
+    if schema.as_object().is_none() {
         return false;
-    };
+    }
     let inner = |value: &Value| match value {
-        Value::Object(members) => members.values().any(has_defaults),
-        Value::Array(items) => items.iter().any(has_defaults),
+        Value::Object(members) => members.values().any(|part| has_schema_with(part, test)),
+        Value::Array(items) => items.iter().any(|part| has_schema_with(part, test)),
         _ => false,
     };
     let nested = ["items", "not", "additionalProperties"]
         .iter()
-        .any(|name| has_defaults(&schema[*name]));
+        .any(|name| has_schema_with(&schema[*name], test));
     let lists = [
         "properties",
         "allOf",
@@ -298,12 +376,11 @@ fn has_defaults(schema: &Value) -> bool {
         "definitions",
         "dependencies",
     ];
-    own.get("default").is_some_and(present)
-        || nested
-        || lists.iter().any(|name| inner(&schema[*name]))
+    let tuple = schema["items"].as_array().is_some() && inner(&schema["items"]);
+    test(schema) || nested || tuple || lists.iter().any(|name| inner(&schema[*name]))
 }
 
-fn validate_conversion(errors: &mut Errors, spec: &Value, demands: Demands, path: &Path<'_>) {
+fn validate_conversion(errors: &mut Errors, spec: &Value, ratchet: &Ratchet, path: &Path<'_>) {
     let conversion = &spec["conversion"];
     if !present(conversion) {
         return;
@@ -347,7 +424,7 @@ fn validate_conversion(errors: &mut Errors, spec: &Value, demands: Demands, path
         return;
     }
     validate_versions(errors, &versions, &list);
-    if demands.known_review_version && !knows_review_version(webhook) {
+    if ratchet.demands(Rule::ReviewVersion) && !knows_review_version(webhook) {
         let detail = format!(
             "must include at least one of {}",
             REVIEW_VERSIONS.join(", ")

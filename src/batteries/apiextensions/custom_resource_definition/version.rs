@@ -1,5 +1,6 @@
 //! The parts of a version of a CustomResourceDefinition beside its schema: names, columns, paths.
 
+use super::ratchet::{Ratchet, SELECTABLE_FIELDS_MAX};
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -45,7 +46,6 @@ const COLUMN_FORMATS: [&str; 8] = [
     "password",
 ];
 const WARNING_CHARACTERS_MAX: usize = 256;
-const SELECTABLE_FIELDS_MAX: usize = 8;
 
 /// Checks the warning that users of a version see.
 pub fn validate_deprecation(errors: &mut Errors, version: &Value, path: &Path<'_>) {
@@ -229,7 +229,12 @@ pub fn validate_columns(errors: &mut Errors, version: &Value, list: &Path<'_>) {
 }
 
 /// Checks the fields by which lists can be filtered.
-pub fn validate_selectable(errors: &mut Errors, version: &Value, list: &Path<'_>) {
+pub fn validate_selectable(
+    errors: &mut Errors,
+    version: &Value,
+    ratchet: &Ratchet,
+    list: &Path<'_>,
+) {
     let schema = &version["schema"]["openAPIV3Schema"];
     let mut seen = BTreeSet::new();
     for (at, field) in version.items_at(&["selectableFields"]).iter().enumerate() {
@@ -259,7 +264,8 @@ pub fn validate_selectable(errors: &mut Errors, version: &Value, list: &Path<'_>
             errors.push(FieldError::duplicate(&place, text));
         }
     }
-    if seen.len() > SELECTABLE_FIELDS_MAX {
+    let is_crowded = ratchet.is_crowded(version.str_at(&["name"]));
+    if seen.len() > SELECTABLE_FIELDS_MAX && !is_crowded {
         errors.push(FieldError::too_many(
             list,
             seen.len(),

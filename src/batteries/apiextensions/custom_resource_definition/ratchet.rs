@@ -1,0 +1,117 @@
+//! What an update of a definition may leave as it is: rules that the stored definition breaks already
+//! are not held against the new one.
+
+use super::schema::{has_bad_keys, has_inner_lists};
+use super::spec::{has_schema_with, knows_review_version};
+use super::structural_schema::{self, kind};
+use crate::shared::validation::members::present;
+use polyplane_apimachinery::field_error::Path;
+use polyplane_apimachinery::{Str, Value};
+use std::collections::BTreeSet;
+
+/// The types that schemas may name.
+pub const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+/// The greatest number of fields by which lists can be filtered.
+pub const SELECTABLE_FIELDS_MAX: usize = 8;
+
+/// A rule that earlier releases of upstream did not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rule {
+    /// A conversion webhook accepts reviews of a version that this server sends.
+    ReviewVersion,
+    /// Each version has a schema.
+    Schemas,
+    /// Schemas name only known types.
+    Types,
+    /// Schemas are structural.
+    Structure,
+    /// The items of a set are atomic.
+    AtomicSets,
+    /// The items of sets and maps, and the keys of maps, cannot be absent.
+    Keys,
+}
+
+/// The rules that do not apply to a definition because it is written over another one. The default
+/// is that of a new definition, to which all rules apply.
+#[derive(Clone, Debug, Default)]
+pub struct Ratchet {
+    broken: BTreeSet<Rule>,
+    /// Versions whose schemas are as they were.
+    unchanged: BTreeSet<Str>,
+    /// Versions that have the same selectable fields as before, and too many of them.
+    crowded: BTreeSet<Str>,
+}
+
+impl Ratchet {
+    /// Returns what the spec `before` allows the spec that replaces it.
+    pub fn of_update(spec: &Value, before: &Value) -> Self {
+        let versions = before.items_at(&["versions"]);
+        let schemas = || {
+            let schemas = versions.iter();
+            schemas.map(|version| &version["schema"]["openAPIV3Schema"])
+        };
+        let any = |broken: &dyn Fn(&Value) -> bool| {
+            let mut schemas = schemas().filter(|schema| present(schema));
+            schemas.any(|schema| has_schema_with(schema, &|part| broken(part)))
+        };
+        let webhook = &before["conversion"]["webhook"];
+        let unknown_type = |part: &Value| !kind(part).is_empty() && !TYPES.contains(&kind(part));
+        let is_loose = |schema: &Value| {
+            present(schema)
+                && (structural_schema::unsupported(schema).is_some()
+                    || !structural_schema::validate(schema, &Path::NIL).is_empty())
+        };
+        let reviews = webhook.items_at(&["conversionReviewVersions"]);
+        let broken = [
+            (
+                Rule::ReviewVersion,
+                !reviews.is_empty() && !knows_review_version(webhook),
+            ),
+            (Rule::Schemas, !schemas().all(present)),
+            (Rule::Types, any(&unknown_type)),
+            (Rule::Structure, schemas().any(is_loose)),
+            (Rule::AtomicSets, any(&has_inner_lists)),
+            (Rule::Keys, any(&has_bad_keys)),
+        ];
+        let of_old = |name: &str| versions.iter().find(|old| old.str_at(&["name"]) == name);
+        let (mut unchanged, mut crowded) = (BTreeSet::new(), BTreeSet::new());
+        for version in spec.items_at(&["versions"]) {
+            let name = version.str_at(&["name"]);
+            let Some(old) = of_old(name) else { continue };
+            if version["schema"] == old["schema"] {
+                unchanged.insert(name.into());
+            }
+            let fields = old.items_at(&["selectableFields"]);
+            if fields.len() > SELECTABLE_FIELDS_MAX
+                && version["selectableFields"] == old["selectableFields"]
+            {
+                crowded.insert(name.into());
+            }
+        }
+        Self {
+            broken: broken
+                .into_iter()
+                .filter(|(_, broken)| *broken)
+                .map(|(rule, _)| rule)
+                .collect(),
+            unchanged,
+            crowded,
+        }
+    }
+
+    /// Returns whether a rule applies.
+    pub fn demands(&self, rule: Rule) -> bool {
+        !self.broken.contains(&rule)
+    }
+
+    /// Returns whether the schema of a version is as it was, so that the cost of its rules counts
+    /// only as a whole.
+    pub fn has_kept_schema(&self, version: &str) -> bool {
+        self.unchanged.contains(version)
+    }
+
+    /// Returns whether a version may have too many selectable fields.
+    pub fn is_crowded(&self, version: &str) -> bool {
+        self.crowded.contains(version)
+    }
+}
