@@ -210,6 +210,7 @@ fn crates_know_only_what_lies_below_them() {
                 "batteries",
                 "controllers",
                 "fairness",
+                "outbound",
                 "ownership",
                 "pki",
                 "plane",

@@ -46,7 +46,7 @@ mod watch;
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
 };
-pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NetworkError, Networks, NodeAccess};
+pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NodeAccess};
 pub use operations::exposition::{Exposition, Kind};
 pub use operations::local::DrainRequested;
 pub use options::{CompletedOptions, Config, Options, StopPolicy};

@@ -11,14 +11,14 @@
 //! |---|---|
 //! | `stage.rs` | the stage of the pipeline, at the owner and at the replica with the client |
 //! | `exchange.rs` | the request for the server and the reply from its answer |
-//! | `dial.rs`, `networks.rs` | from a name or an address to a socket |
+//! | `dial.rs` | from a name or an address to a socket |
 //! | `trust.rs` | TLS: who the server must be, and who this server is for it |
 //! | `upgrade.rs`, `tunnel.rs` | an upgraded connection, passed on byte by byte |
 //! | `seats.rs` | how many connections a plane has |
 //!
 //! Targets are tenant data: who may write the status of a node or of a pod names any address. So a host
 //! is resolved once, each of its addresses must be reachable in public or be in a network that the
-//! operator lists ([`Networks`]), and the address that was checked is the one that is connected. An
+//! operator lists ([`Reach`]), and the address that was checked is the one that is connected. An
 //! operator who gives all planes one client certificate trusts all of them with all kubelets that accept
 //! it; with [`KubeletIdentity::OfPlane`] a kubelet must have a certificate of the plane's own CA, and
 //! gets one of it, so that no plane can name the kubelet of another.
@@ -32,7 +32,6 @@
 
 mod dial;
 mod exchange;
-mod networks;
 mod seats;
 mod stage;
 mod trust;
@@ -41,11 +40,11 @@ pub(crate) mod upgrade;
 
 use std::time::Duration;
 
+use polyplane_outbound::Reach;
 use polyplane_registry::NodeAddress;
 
 pub(crate) use seats::Nodes;
 
-pub use networks::{NetworkError, Networks};
 pub use trust::{KubeletIdentity, KubeletTls, KubeletTlsError};
 
 /// Longest time without a byte in either direction. Kubelets have the same limit; without it, clients
@@ -62,8 +61,8 @@ pub struct NodeAccess {
     pub identity: KubeletIdentity,
     /// The types of a node's addresses, the preferred one first.
     pub address_types: Vec<String>,
-    /// The networks that may be reached beside public addresses.
-    pub networks: Networks,
+    /// The addresses that may be connected to.
+    pub reach: Reach,
     /// Connections of all planes at a time.
     pub connections_max: usize,
     /// Connections of one plane at a time.

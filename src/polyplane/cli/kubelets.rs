@@ -3,7 +3,8 @@
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use polyplane_server::{KubeletIdentity, KubeletTls, Networks, NodeAccess};
+use polyplane_outbound::{Network, Reach};
+use polyplane_server::{KubeletIdentity, KubeletTls, NodeAccess};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,7 +113,9 @@ impl KubeletOptions {
             ),
         ];
         let given = files.iter().find(|(_, file)| file.is_some());
-        let networks = Networks::parse(&self.node_networks).context("--node-networks")?;
+        let networks = self.node_networks.iter().map(|text| text.parse());
+        let networks: Result<Arc<[Network]>, _> = networks.collect();
+        let networks = networks.context("--node-networks")?;
         let identity = match (self.kubelet_access, given) {
             (KubeletAccess::Files, _) => KubeletIdentity::Shared(Arc::new(read_all(&files)?)),
             (_, Some((flag, _))) => bail!("{flag}: it counts only with --kubelet-access=files"),
@@ -122,7 +125,7 @@ impl KubeletOptions {
         Ok(Some(NodeAccess {
             identity,
             address_types: self.kubelet_preferred_address_types.clone(),
-            networks,
+            reach: Reach::Public(networks),
             connections_max: self.node_connections_max,
             plane_connections_max: self.plane_node_connections_max,
         }))

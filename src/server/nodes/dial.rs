@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use crate::nodes::networks::Networks;
+use polyplane_outbound::Reach;
 
 /// Longest time to resolve a name, to connect and to shake hands. Without it, an address that swallows
 /// packets would keep the request until its deadline.
@@ -50,11 +50,7 @@ fn words(error: &io::Error) -> String {
 /// Connects to a server. The name is resolved once, and the addresses that were checked are the ones
 /// that are connected. One that is not allowed refuses the whole name, so that a name with a public and
 /// a private address is of no use for an attack.
-pub(super) async fn dial(
-    host: &str,
-    port: u16,
-    networks: &Networks,
-) -> Result<TcpStream, DialError> {
+pub(super) async fn dial(host: &str, port: u16, reach: &Reach) -> Result<TcpStream, DialError> {
     let addresses: Vec<SocketAddr> = match host.parse::<IpAddr>() {
         Ok(address) => vec![SocketAddr::new(address, port)],
         Err(_) => {
@@ -63,10 +59,7 @@ pub(super) async fn dial(
             found.take(ADDRESSES_MAX).collect()
         }
     };
-    if !addresses
-        .iter()
-        .all(|address| networks.allows(address.ip()))
-    {
+    if !addresses.iter().all(|address| reach.allows(address.ip())) {
         return Err(DialError::NotAllowed);
     }
     let mut refused = DialError::Unknown(host.to_owned());

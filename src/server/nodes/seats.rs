@@ -100,14 +100,15 @@ impl Drop for NodeSeat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nodes::{KubeletIdentity, Networks};
+    use crate::nodes::KubeletIdentity;
+    use polyplane_outbound::Reach;
 
     #[test]
     fn seats_are_limited_for_a_plane_and_for_all_and_come_back() {
         let nodes = Nodes::new(NodeAccess {
             identity: KubeletIdentity::OfPlane,
             address_types: Vec::new(),
-            networks: Networks::default(),
+            reach: Reach::Anywhere,
             connections_max: 3,
             plane_connections_max: 2,
         });

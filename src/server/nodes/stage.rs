@@ -359,7 +359,7 @@ async fn reach(
         }
     };
     let request = asking.request(target, &place.authority(), body)?;
-    let dialed = dial(&place.host, place.port, &nodes.access.networks);
+    let dialed = dial(&place.host, place.port, &nodes.access.reach);
     let dialed = tokio::time::timeout(CONNECT_TIME_MAX, dialed).await;
     let stream = dialed.map_err(|_| DialError::TimedOut)??;
     exchange(stream, tls, request).await
