@@ -352,7 +352,8 @@ async fn cut_at(
     if let Some(custom) = &call.row.custom {
         let plane = &call.tenant.plane;
         let definition = plane.snapshot().get(&custom.definition);
-        let is_newer = |definition: &ObjectRef| definition.version() > Some(version);
+        // A write that is under way has no version yet, and is newer than all.
+        let is_newer = |definition: &ObjectRef| definition.version().is_none_or(|at| at > version);
         if let Some(definition) = definition.filter(is_newer) {
             let then = match past(call, version, &custom.definition.resource_prefix()).await? {
                 Ok(cut) => cut.get(&custom.definition),

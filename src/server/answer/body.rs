@@ -323,10 +323,14 @@ impl Chunked {
                     self.failed = Some(end);
                     break;
                 }
-                Poll::Ready(None) if held == 0 => return Poll::Ready(None),
                 Poll::Ready(None) => {
+                    // A stream that has ended must not be polled again, and what is compressed is asked
+                    // once more, after its tail.
                     self.events += self.source.take_events();
                     self.source = Source::Done;
+                    if held == 0 {
+                        return Poll::Ready(None);
+                    }
                     break;
                 }
                 Poll::Pending if held == 0 => return Poll::Pending,
@@ -613,6 +617,25 @@ mod tests {
             .read_to_end(&mut plain)
             .expect("gzip");
         assert_eq!(plain, whole);
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_has_ended_is_not_polled_again() {
+        for (last, coding) in [
+            (PASS_BYTES, Coding::Gzip),
+            (10, Coding::Gzip),
+            (0, Coding::Gzip),
+            (PASS_BYTES, Coding::Identity),
+        ] {
+            let left = vec![last, PASS_BYTES, 10];
+            // It panics if it is polled after its end.
+            let stream = stream::unfold(left, async |mut left| {
+                let length = left.pop()?;
+                Some((Ok(Bytes::from(vec![b'x'; length])), left))
+            });
+            let body = ResponseBody::stream(Box::pin(stream), coding, PATIENT, &Arc::default());
+            assert!(!frames(body).await.is_empty());
+        }
     }
 
     #[tokio::test]
