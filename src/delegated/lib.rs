@@ -11,6 +11,7 @@
 pub mod oidc;
 pub mod webhook;
 
+mod halves;
 mod read;
 
 pub use read::ConfigError;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use aws_lc_rs::digest::{SHA256, digest};
 use polyplane_auth::{
     Authentication, Authenticator, Credentials, Denied, UserInfo, Verdict as AuthVerdict,
 };
@@ -13,7 +12,8 @@ use super::claims::user_of;
 use super::config::JwtConfig;
 use super::provider::{Known, Provider};
 use super::token::{Times, TokenRefused, UntrustedToken};
-use super::verdicts::{Digest, Verdict};
+use super::verdicts::Verdict;
+use crate::halves::{Digest, digest_of};
 
 /// How long a request waits for an issuer's keys: two calls, and a little.
 const WAIT: Duration = Duration::from_secs(8);
@@ -147,8 +147,7 @@ impl Authenticator for JwtAuthenticator {
         };
         let inner = &self.inner;
         let (known, is_old) = inner.provider.known();
-        let mut digest_of_token = [0; 32];
-        digest_of_token.copy_from_slice(digest(&SHA256, bearer.as_bytes()).as_ref());
+        let digest_of_token = digest_of(bearer.as_bytes());
         let verdict = known
             .as_ref()
             .and_then(|known| known.verdicts.get(&digest_of_token));

@@ -3,19 +3,16 @@
 //! An entry holds under one set of keys: a look-up that brings other keys forgets all. The end of a
 //! token is checked at each use.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use polyplane_auth::UserInfo;
 
 use super::token::{Times, TokenRefused};
+use crate::halves::{Digest, Halves};
 
 /// Tokens that are known of one issuer, in each of two halves. Each takes about 1 KiB.
 const HALF_MAX: usize = 2048;
-
-/// The SHA-256 of a token.
-pub(super) type Digest = [u8; 32];
 
 /// What is known of a token.
 #[derive(Clone)]
@@ -30,33 +27,8 @@ pub(super) enum Verdict {
 /// forgets no right one.
 #[derive(Default)]
 pub(super) struct Verdicts {
-    proven: Mutex<Halves>,
-    refused: Mutex<Halves>,
-}
-
-/// Two halves: when the newer is full it replaces the older. What is read in the older moves over.
-#[derive(Default)]
-struct Halves {
-    newer: HashMap<Digest, Verdict>,
-    older: HashMap<Digest, Verdict>,
-}
-
-impl Halves {
-    fn get(&mut self, digest: &Digest) -> Option<Verdict> {
-        if let Some(found) = self.newer.get(digest) {
-            return Some(found.clone());
-        }
-        let found = self.older.remove(digest)?;
-        self.insert(*digest, found.clone());
-        Some(found)
-    }
-
-    fn insert(&mut self, digest: Digest, verdict: Verdict) {
-        if self.newer.len() >= HALF_MAX {
-            self.older = std::mem::take(&mut self.newer);
-        }
-        self.newer.insert(digest, verdict);
-    }
+    proven: Mutex<Halves<Verdict, HALF_MAX>>,
+    refused: Mutex<Halves<Verdict, HALF_MAX>>,
 }
 
 impl Verdicts {

@@ -9,9 +9,10 @@ use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
 use polyplane_outbound::{PlaneCaller, TargetError};
 
-use super::cache::{Answers, Question, question};
+use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
 use super::review::{ReviewVersion, Reviewer};
+use crate::halves::{Digest, digest_of};
 
 /// Bytes of a question whose answer is cached, as upstream. A longer one is rare, and may be made by a
 /// client to fill the cache.
@@ -46,7 +47,7 @@ impl AccessWebhook {
         })
     }
 
-    async fn ask(&self, review: Value, asked: Option<Question>) -> Decision {
+    async fn ask(&self, review: Value, asked: Option<Digest>) -> Decision {
         let decision = match self.reviewer.review(&review).await {
             Ok(status) => decision(&status),
             // Not cached: the next request may find the webhook again.
@@ -71,7 +72,7 @@ impl Authorizer for AccessWebhook {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
         let review = review(attributes, self.version);
         let bytes = json::to_vec(&review);
-        let asked = (bytes.len() <= CACHED_BYTES_MAX).then(|| question(&bytes));
+        let asked = (bytes.len() <= CACHED_BYTES_MAX).then(|| digest_of(&bytes));
         let known = asked.and_then(|asked| self.answers.get(&asked, Instant::now()));
         match known {
             Some(decision) => Verdict::now(decision),

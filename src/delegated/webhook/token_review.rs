@@ -11,9 +11,10 @@ use polyplane_auth::jws::TOKEN_BYTES_MAX;
 use polyplane_auth::{Authentication, Authenticator, Credentials, Denied, UserInfo, Verdict};
 use polyplane_outbound::{PlaneCaller, TargetError};
 
-use super::cache::{Answers, Question, question};
+use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
 use super::review::{ReviewVersion, Reviewer};
+use crate::halves::{Digest, digest_of};
 
 /// The issuer of legacy tokens of service accounts, in every plane.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
@@ -65,7 +66,7 @@ impl TokenWebhook {
         })
     }
 
-    async fn ask(&self, token: &str, asked: Question) -> Authentication {
+    async fn ask(&self, token: &str, asked: Digest) -> Authentication {
         let mut review = Value::object();
         review.set(&["kind"], "TokenReview");
         review.set(
@@ -148,7 +149,7 @@ impl Authenticator for TokenWebhook {
         let Some(token) = token else {
             return Verdict::now(Authentication::NoOpinion);
         };
-        let asked = question(token.as_bytes());
+        let asked = digest_of(token.as_bytes());
         if let Some(said) = self.answers.get(&asked, Instant::now()) {
             return Verdict::now(authentication(said));
         }

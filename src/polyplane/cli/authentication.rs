@@ -1,6 +1,7 @@
 //! The flags of delegated authentication, by the names of kube-apiserver's. This module does not know
 //! how tokens are judged.
 
+use crate::cli::limited_file;
 use crate::replica::access::Delegated;
 use anyhow::{Context, bail};
 use clap::Args;
@@ -8,7 +9,6 @@ use polyplane_auth::Authenticator;
 use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig, JwtAuthenticator};
 use polyplane_delegated::webhook::{ReviewVersion, TokenWebhook, WebhookServer};
 use polyplane_outbound::Caller;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,11 +130,5 @@ pub fn webhook_server(file: &Path) -> anyhow::Result<WebhookServer> {
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut text = Vec::new();
-    std::fs::File::open(file)
-        .and_then(|opened| opened.take(FILE_BYTES_MAX + 1).read_to_end(&mut text))?;
-    if text.len() as u64 > FILE_BYTES_MAX {
-        bail!("the file is longer than {FILE_BYTES_MAX} bytes");
-    }
-    Ok(text)
+    limited_file::read(file, FILE_BYTES_MAX)
 }

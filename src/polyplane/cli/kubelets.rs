@@ -1,12 +1,12 @@
 //! The flags of the connections to nodes and pods, with the names of kube-apiserver's where it has them.
 //! This module does not know how the server connects.
 
+use crate::cli::limited_file;
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use polyplane_outbound::{Network, Reach};
 use polyplane_server::{KubeletIdentity, KubeletTls, NodeAccess};
-use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Longest file with a key or certificates, in bytes. A longer one is something else.
@@ -137,19 +137,10 @@ fn read_all(files: &[(&str, &Option<PathBuf>); 3]) -> anyhow::Result<KubeletTls>
         let file = file.as_deref();
         let file =
             file.with_context(|| format!("{flag}: --kubelet-access=files needs this flag"))?;
-        read(file).with_context(|| format!("{flag} {}", file.display()))
+        limited_file::read(file, PEM_BYTES_MAX)
+            .with_context(|| format!("{flag} {}", file.display()))
     });
     KubeletTls::from_pem(&chain?, &key?, &roots?).context("--kubelet-access=files")
-}
-
-fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let opened = std::fs::File::open(file)?;
-    opened.take(PEM_BYTES_MAX + 1).read_to_end(&mut bytes)?;
-    if bytes.len() as u64 > PEM_BYTES_MAX {
-        bail!("the file is longer than {PEM_BYTES_MAX} bytes");
-    }
-    Ok(bytes)
 }
 
 #[cfg(test)]

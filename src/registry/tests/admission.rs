@@ -41,6 +41,10 @@ impl Admission for Changing {
         "Changing"
     }
 
+    fn may_change_owners(&self) -> bool {
+        true
+    }
+
     fn mutate(
         &self,
         what: &Attributes<'_>,
@@ -81,6 +85,26 @@ async fn what_a_plug_in_adds_is_defaulted() {
     let made = made.await.expect("it is sound");
     let port = &made["spec"].items_at(&["ports"])[0];
     assert_eq!(port.str_at(&["protocol"]), "TCP");
+}
+
+#[tokio::test(start_paused = true)]
+async fn owners_that_a_plug_in_spoils_are_kept_as_they_were() {
+    let spoil = |object: &mut Value| {
+        let nonsense = vec![json!({"manager": "m", "operation": "Nonsense"})];
+        object.set(&["metadata", "managedFields"], nonsense);
+    };
+    let body = r#"{"metadata":{"name":"c"},"data":{"k":"1"}}"#;
+    let sound = Site::open(Vec::new()).await;
+    let spoilt = Site::open(vec![Changing::by(spoil)]).await;
+    let mut owners = Vec::new();
+    for site in [sound, spoilt] {
+        let made = site.send(Ask::create("configmaps", body)).await;
+        let made = made.expect("it is sound");
+        let entry = &made["metadata"].items_at(&["managedFields"])[0];
+        owners.push((entry["operation"].clone(), entry["fieldsV1"].clone()));
+    }
+    assert_eq!(owners[0], owners[1]);
+    assert_eq!(owners[0].0.as_str(), Some("Update"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use rustls::client::WantsClientCert;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::pem::PemObject as _;
@@ -74,12 +75,9 @@ impl KubeletTls {
                 "the client certificate for kubelets cannot be used: {error}"
             ))
         };
-        let builder = builder();
         let builder = match is_verified {
-            true => builder.with_root_certificates(self.roots.clone()),
-            false => builder
-                .dangerous()
-                .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider()))),
+            true => builder().with_root_certificates(self.roots.clone()),
+            false => builder_for_any(),
         };
         let config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key());
         config.map(of_http1).map_err(unusable)
@@ -94,11 +92,7 @@ impl fmt::Debug for KubeletTls {
 
 /// Returns the settings for a server whose CA nobody knows, such as a pod. It gets no certificate.
 pub(super) fn unverified() -> ClientConfig {
-    let verifier = Arc::new(AnyCertificate(provider()));
-    let builder = builder()
-        .dangerous()
-        .with_custom_certificate_verifier(verifier);
-    of_http1(builder.with_no_client_auth())
+    of_http1(builder_for_any().with_no_client_auth())
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -109,6 +103,14 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier> {
     ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("the provider has the default versions")
+}
+
+/// Returns the beginning of settings for which each certificate will do.
+fn builder_for_any() -> rustls::ConfigBuilder<ClientConfig, WantsClientCert> {
+    let verifier = Arc::new(AnyCertificate(provider()));
+    builder()
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
 }
 
 /// Only HTTP/1.1 connections can be upgraded.
