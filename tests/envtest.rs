@@ -1,5 +1,6 @@
 //! The test drop-in: the programs that test harnesses start, as they start them.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command as Finished, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -10,11 +11,11 @@ use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::memory_bytes;
 use polyplane_tests::programs::polyplane;
+use polyplane_tests::ring::addresses::free_ports;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
 /// The longest time until a program answers, on a busy machine.
@@ -31,10 +32,6 @@ fn assets(folder: &Path) -> Result<PathBuf> {
 
 fn finished(program: &Path, arguments: &[&str]) -> Result<Output> {
     Ok(Finished::new(program).args(arguments).output()?)
-}
-
-async fn free_port() -> Result<u16> {
-    Ok(TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port())
 }
 
 /// A CA with its key, and the certificates that it signs.
@@ -106,7 +103,8 @@ impl DropIn {
             "a-token-of-a-file,jane,uid-1,\"sailors,cooks\"\n",
         )?;
         let etcd = etcd.unwrap_or_else(|| assets.join("etcd"));
-        let (etcd_port, port) = (free_port().await?, free_port().await?);
+        let ports = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 2)?;
+        let (etcd_port, port) = (ports[0], ports[1]);
         let running = start_etcd(&etcd, folder.path(), etcd_port).await?;
         let (server, ready_in) = start_server(&assets, folder.path(), etcd_port, port).await?;
         Ok(Self {
@@ -427,7 +425,8 @@ async fn state_outlives_the_server(mut drop_in: DropIn) -> Result<()> {
         .await?;
     assert_eq!(made.status, StatusCode::CREATED);
     let first_port = drop_in.port;
-    for port in [first_port, free_port().await?, first_port] {
+    let other_port = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?[0];
+    for port in [first_port, other_port, first_port] {
         // Kill, so that nothing is handed over.
         drop_in.server.kill().await?;
         drop_in.start_again(port).await?;

@@ -1,7 +1,7 @@
 //! Users whom servers of others prove: issuers of tokens, and webhooks.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-
 use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +14,7 @@ use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, Outside, TokenIssuer};
 use polyplane_tests::process::{Up, refused};
 use polyplane_tests::programs::{create_plane, polyplane};
+use polyplane_tests::ring::addresses::free_ports;
 use serde_json::{Value, json};
 use tokio::process::{Child, Command};
 
@@ -228,11 +229,8 @@ async fn drop_in(folder: &Path, flags: &[String]) -> Result<(Child, Child, Endpo
         .output()
         .await?;
     let assets = std::path::PathBuf::from(String::from_utf8(printed.stdout)?.trim());
-    let free = || async {
-        let bound = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-        anyhow::Ok(bound.local_addr()?.port())
-    };
-    let (etcd_port, port) = (free().await?, free().await?);
+    let ports = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 2)?;
+    let (etcd_port, port) = (ports[0], ports[1]);
     let url = format!("http://127.0.0.1:{etcd_port}");
     let spawn = |program: &str, arguments: Vec<String>| -> Result<Child> {
         let log = std::fs::File::create(folder.join(format!("{program}.log")))?;
@@ -268,21 +266,34 @@ async fn drop_in(folder: &Path, flags: &[String]) -> Result<(Child, Child, Endpo
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]});
     let path = folder.join("kubeconfig");
     std::fs::write(&path, config.to_string())?;
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
-    while tokio::net::TcpStream::connect(("127.0.0.1", port))
+    let endpoint = until_it_is_ready(&mut server, &path)
         .await
-        .is_err()
-    {
-        let log = || std::fs::read_to_string(folder.join("kube-apiserver.log"));
-        ensure!(server.try_wait()?.is_none(), "the server ended: {}", log()?);
-        ensure!(
-            tokio::time::Instant::now() < deadline,
-            "not in time: {}",
-            log()?
-        );
+        .with_context(|| log_of(folder, "kube-apiserver"))?;
+    Ok((etcd, server, endpoint))
+}
+
+fn log_of(folder: &Path, program: &str) -> String {
+    std::fs::read_to_string(folder.join(format!("{program}.log"))).unwrap_or_default()
+}
+
+/// Waits until the server that a kubeconfig names answers as ready, by the certificate that it left.
+async fn until_it_is_ready(server: &mut Child, kubeconfig: &Path) -> Result<Endpoint> {
+    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let asked = async {
+            let endpoint = Endpoint::from_kubeconfig(kubeconfig, None)?;
+            let reply = Client::open(&endpoint).await?.get("/readyz").await?;
+            ensure!(reply.status == StatusCode::OK, "{reply:?}");
+            Ok(endpoint)
+        };
+        let asked = asked.await;
+        if asked.is_ok() {
+            return asked;
+        }
+        ensure!(server.try_wait()?.is_none(), "the server ended");
+        ensure!(tokio::time::Instant::now() < deadline, "{asked:?}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    Ok((etcd, server, Endpoint::from_kubeconfig(&path, None)?))
 }
 
 /// The drop-in with an issuer, a webhook for tokens and one for access: each proves its users, the webhook

@@ -93,9 +93,10 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     let auditor = audit.open()?;
     let endpoint = SocketAddr::new(settings.advertise, settings.listen.port()).to_string();
     let completed = options(&settings, &endpoint).complete()?;
+    // As upstream: whoever can connect finds the certificate in its folder.
+    let pki = Arc::new(pki(&settings, &completed.host_names)?);
     let listeners = completed.listen().await?;
     let store = EtcdStore::connect(etcd_options(&settings)).await?;
-    let pki = Arc::new(pki(&settings, &completed.host_names)?);
     let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
     config.audit.clone_from(&auditor);
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
