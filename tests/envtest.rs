@@ -16,6 +16,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 use serde_json::{Value, json};
+use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
 /// The longest time until a program answers, on a busy machine.
@@ -172,27 +173,26 @@ async fn start_etcd(program: &Path, folder: &Path, port: u16) -> Result<Child> {
             "--advertise-client-urls",
             &url,
         ])
-        .args([
-            "--listen-peer-urls",
-            "http://127.0.0.1:0",
-            "--unsafe-no-fsync=true",
-        ])
+        .arg("--listen-peer-urls=http://127.0.0.1:0")
+        .arg("--unsafe-no-fsync=true")
         .arg(format!("--data-dir={}", folder.join("etcd").display()))
         .stderr(std::fs::File::create(folder.join("etcd.log"))?)
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
+    until_it_listens(port).await?;
+    Ok(child)
+}
+
+async fn until_it_listens(port: u16) -> Result<()> {
     let deadline = Instant::now() + START_LIMIT;
-    while tokio::net::TcpStream::connect(("127.0.0.1", port))
-        .await
-        .is_err()
-    {
+    while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
         if Instant::now() > deadline {
-            bail!("etcd does not listen");
+            bail!("nobody listens at port {port}");
         }
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    Ok(child)
+    Ok(())
 }
 
 async fn start_server(
@@ -203,7 +203,7 @@ async fn start_server(
 ) -> Result<(Child, Duration)> {
     let file = |name: &str| folder.join(name).display().to_string();
     let began = Instant::now();
-    let child = Command::new(assets.join("kube-apiserver"))
+    let mut child = Command::new(assets.join("kube-apiserver"))
         .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
         .arg(format!("--cert-dir={}", file("certs")))
         .arg(format!("--secure-port={port}"))
@@ -243,7 +243,6 @@ async fn start_server(
         .stdout(Stdio::null())
         .kill_on_drop(true)
         .spawn()?;
-    let mut child = child;
     let ready = |port| async move {
         // Without proof of the server: it may still have to write its certificate.
         let out = Command::new("curl")
@@ -566,5 +565,34 @@ fn controller_runtimes_envtest_runs_on_it() -> Result<()> {
         4 + 4,
         "four tests, one of four parts"
     );
+    Ok(())
+}
+
+/// Whoever can connect finds the certificate, though the server still waits for its etcd.
+#[tokio::test]
+async fn the_certificate_is_there_before_anybody_can_connect() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let key = folder.path().join("accounts.key");
+    std::fs::write(&key, KeyPair::generate()?.serialize_pem())?;
+    // It never answers.
+    let etcd = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let port = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?[0];
+    let _server = Command::new(assets(folder.path())?.join("kube-apiserver"))
+        .arg(format!("--etcd-servers=http://{}", etcd.local_addr()?))
+        .arg(format!("--secure-port={port}"))
+        .args(["--bind-address=127.0.0.1", "--cert-dir"])
+        .arg(folder.path().join("certs"))
+        .arg("--service-account-issuer=https://issuer.example.com/")
+        .arg("--service-account-key-file")
+        .arg(&key)
+        .arg("--service-account-signing-key-file")
+        .arg(&key)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()?;
+    until_it_listens(port).await?;
+    let written = std::fs::read_to_string(folder.path().join("certs/apiserver.crt"))?;
+    assert!(written.contains("BEGIN CERTIFICATE"), "{written}");
     Ok(())
 }
