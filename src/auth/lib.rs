@@ -10,6 +10,7 @@
 
 pub mod authenticator;
 pub mod authorizer;
+mod digest;
 pub mod front_proxy;
 pub mod jws;
 pub mod key_files;
@@ -34,6 +35,7 @@ pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,
     METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
 };
+pub use digest::{Digest, digest_of};
 pub use front_proxy::{FrontProxy, FrontProxyHeaders};
 pub use keys::{
     CheckValue, DerivedKey, KeyGeneration, P256Key, Purpose, RootSecret, SECRET_BYTES, SecretEpoch,

@@ -3,17 +3,18 @@
 
 use std::sync::Arc;
 
-use aws_lc_rs::{constant_time, digest};
+use aws_lc_rs::constant_time;
 use parking_lot::RwLock;
 
 use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
 use crate::authorizer::METRICS_PATH;
+use crate::digest::{Digest, digest_of};
 use crate::user::{METRICS_READERS, UserInfo};
 use crate::verdict::Verdict;
 
 /// One token, kept as its digest, and the user whom it proves.
 pub struct StaticToken {
-    digest: [u8; 32],
+    digest: Digest,
     bytes: usize,
     user: Arc<UserInfo>,
 }
@@ -39,12 +40,6 @@ impl StaticTokens {
     pub fn new(tokens: Vec<StaticToken>) -> Self {
         Self { tokens }
     }
-}
-
-fn digest_of(token: &str) -> [u8; 32] {
-    let mut out = [0; 32];
-    out.copy_from_slice(digest::digest(&digest::SHA256, token.as_bytes()).as_ref());
-    out
 }
 
 impl Authenticator for StaticTokens {
@@ -75,7 +70,7 @@ impl Authenticator for StaticTokens {
 /// A token that proves a member of [`METRICS_READERS`], and only on the path of the metrics: on any
 /// other path it is not a credential at all. It can be replaced while the server runs.
 pub struct MetricsToken {
-    digest: RwLock<[u8; 32]>,
+    digest: RwLock<Digest>,
     user: Arc<UserInfo>,
 }
 

@@ -2,17 +2,7 @@
 
 use std::collections::HashMap;
 
-use aws_lc_rs::digest::{SHA256, digest};
-
-/// The SHA-256 of a token or a question.
-pub(crate) type Digest = [u8; 32];
-
-/// Returns the digest of a text.
-pub(crate) fn digest_of(text: &[u8]) -> Digest {
-    let mut digested = [0; 32];
-    digested.copy_from_slice(digest(&SHA256, text).as_ref());
-    digested
-}
+use polyplane_auth::Digest;
 
 /// Two halves of at most `HALF_MAX` entries: when the newer is full it replaces the older. What is read
 /// in the older moves over.

@@ -14,8 +14,9 @@ use base64::prelude::BASE64_STANDARD;
 use polyplane_apimachinery::json::scan::{self, Scanned};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, status::ApiError};
+use polyplane_auth::digest_of;
 use polyplane_auth::service_account::claims::{Binding, ObjectClaim};
-use polyplane_auth::service_account::issuer::{TokenIssuer, digest_of};
+use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::service_account::{LEEWAY, TokenFault, VerifiedToken};
 use polyplane_plane::{Flags, Key, Snapshot};
 

@@ -10,6 +10,7 @@ use polyplane_apimachinery::{Str, json};
 
 use super::claims::{Claims, LEGACY_ISSUER};
 use super::{TokenFault, VerifiedToken};
+use crate::digest::digest_of;
 use crate::jws::{CompactJws, SigningError, SigningKey, VerifyingKey};
 use crate::plane_access::Revocation;
 
@@ -129,7 +130,13 @@ impl TokenIssuer {
             let until = former.until.duration_since(UNIX_EPOCH).unwrap_or_default();
             digest.update(&until.as_nanos().to_be_bytes());
         }
-        let stamp = AcceptStamp(sha256(digest.finish()));
+        let stamp = AcceptStamp(
+            digest
+                .finish()
+                .as_ref()
+                .try_into()
+                .expect("SHA-256 has 32 bytes"),
+        );
         Self {
             plane,
             names,
@@ -299,12 +306,3 @@ pub const CONFIGURATION_PATH: &str = "/.well-known/openid-configuration";
 /// Seconds for which relying parties may keep both documents; upstream's value. A key is published
 /// at least that long before it signs.
 pub const METADATA_SECONDS: u32 = 3600;
-
-/// Returns the SHA-256 of a token.
-pub fn digest_of(token: &str) -> [u8; 32] {
-    sha256(digest::digest(&SHA256, token.as_bytes()))
-}
-
-fn sha256(digest: digest::Digest) -> [u8; 32] {
-    digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
-}

@@ -17,8 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
 
-use super::issuer::{AcceptStamp, TokenIssuer, digest_of};
+use super::issuer::{AcceptStamp, TokenIssuer};
 use super::{TokenFault, VerifiedToken};
+use crate::digest::digest_of;
 use crate::jws::JwsError;
 
 /// Bytes of all verified tokens together, about. A verified token takes about 1 KiB.

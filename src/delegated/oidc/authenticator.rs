@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use polyplane_auth::{
-    Authentication, Authenticator, Credentials, Denied, UserInfo, Verdict as AuthVerdict,
+    Authentication, Authenticator, Credentials, Denied, Digest, UserInfo, Verdict as AuthVerdict,
+    digest_of,
 };
 use polyplane_outbound::{PlaneCaller, TrustError};
 
@@ -13,7 +14,6 @@ use super::config::JwtConfig;
 use super::provider::{Known, Provider};
 use super::token::{Times, TokenRefused, UntrustedToken};
 use super::verdicts::Verdict;
-use crate::halves::{Digest, digest_of};
 
 /// How long a request waits for an issuer's keys: two calls, and a little.
 const WAIT: Duration = Duration::from_secs(8);
@@ -147,7 +147,7 @@ impl Authenticator for JwtAuthenticator {
         };
         let inner = &self.inner;
         let (known, is_old) = inner.provider.known();
-        let digest_of_token = digest_of(bearer.as_bytes());
+        let digest_of_token = digest_of(bearer);
         let verdict = known
             .as_ref()
             .and_then(|known| known.verdicts.get(&digest_of_token));

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use polyplane_auth::UserInfo;
+use polyplane_auth::{Digest, UserInfo};
 
 use super::token::{Times, TokenRefused};
-use crate::halves::{Digest, Halves};
+use crate::halves::Halves;
 
 /// Tokens that are known of one issuer, in each of two halves. Each takes about 1 KiB.
 const HALF_MAX: usize = 2048;

@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 use polyplane_apimachinery::field_selector::{FieldOperator, FieldSelector};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_auth::{Attributes, Authorizer, Decision, Subject, Verdict};
+use polyplane_auth::{Attributes, Authorizer, Decision, Digest, Subject, Verdict, digest_of};
 use polyplane_outbound::{PlaneCaller, TargetError};
 
 use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
 use super::review::{ReviewVersion, Reviewer};
-use crate::halves::{Digest, digest_of};
 
 /// Bytes of a question whose answer is cached, as upstream. A longer one is rare, and may be made by a
 /// client to fill the cache.

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use crate::halves::{Digest, Halves};
+use polyplane_auth::Digest;
+
+use crate::halves::Halves;
 
 /// Answers that are kept in each of two halves. Each takes about 1 KiB.
 const HALF_MAX: usize = 4096;
@@ -38,17 +40,17 @@ impl<T: Clone> Answers<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::halves::digest_of;
+    use polyplane_auth::digest_of;
 
     #[test]
     fn answers_end_and_never_fill_more_than_two_halves() {
         let answers = Answers::default();
         let (now, second) = (Instant::now(), Duration::from_secs(1));
         for number in 0..5 * HALF_MAX {
-            answers.insert(digest_of(&number.to_be_bytes()), number, second, now);
+            answers.insert(digest_of(number.to_be_bytes()), number, second, now);
         }
         let last = 5 * HALF_MAX - 1;
-        let question_of = |number: usize| digest_of(&number.to_be_bytes());
+        let question_of = |number: usize| digest_of(number.to_be_bytes());
         assert_eq!(answers.get(&question_of(last), now), Some(last));
         assert_eq!(answers.get(&question_of(last), now + second), None);
         assert_eq!(answers.get(&question_of(0), now), None);

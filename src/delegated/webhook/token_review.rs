@@ -8,13 +8,14 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::jws::TOKEN_BYTES_MAX;
-use polyplane_auth::{Authentication, Authenticator, Credentials, Denied, UserInfo, Verdict};
+use polyplane_auth::{
+    Authentication, Authenticator, Credentials, Denied, Digest, UserInfo, Verdict, digest_of,
+};
 use polyplane_outbound::{PlaneCaller, TargetError};
 
 use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
 use super::review::{ReviewVersion, Reviewer};
-use crate::halves::{Digest, digest_of};
 
 /// The issuer of legacy tokens of service accounts, in every plane.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
