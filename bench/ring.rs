@@ -103,7 +103,7 @@ impl Ring {
     }
 
     fn replica(&self, index: usize) -> Result<Replica> {
-        let ports = free_ports(Ipv4Addr::LOCALHOST.into(), 2)?;
+        let ports = free_ports(Ipv4Addr::LOCALHOST, 2)?;
         let peer = format!("127.0.0.1:{}", ports[1]);
         let launch = Launch::of(&self.program)
             .with(["serve", "--store", &self.etcd.url()])

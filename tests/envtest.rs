@@ -1,35 +1,20 @@
 //! The test drop-in: the programs that test harnesses start, as they start them.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command as Finished, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use http::{Method, StatusCode};
 use polyplane_tests::client::Client;
-use polyplane_tests::kubeconfig::Endpoint;
+use polyplane_tests::drop_in::{DropIn, START_LIMIT, assets, until_it_listens};
 use polyplane_tests::process::memory_bytes;
-use polyplane_tests::programs::polyplane;
 use polyplane_tests::ring::addresses::free_ports;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
 };
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
-
-/// The longest time until a program answers, on a busy machine.
-const START_LIMIT: Duration = Duration::from_secs(60);
-
-/// Returns the folder that `polyplane envtest path` prints.
-fn assets(folder: &Path) -> Result<PathBuf> {
-    let output = Finished::new(polyplane()?)
-        .args(["envtest", "path", "--dir"])
-        .arg(folder.join("assets"))
-        .output()?;
-    Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
-}
+use tokio::process::Command;
 
 fn finished(program: &Path, arguments: &[&str]) -> Result<Output> {
     Ok(Finished::new(program).args(arguments).output()?)
@@ -68,87 +53,59 @@ impl Authority {
     }
 }
 
-/// An etcd and an API server, each of which can be stopped for itself.
-struct DropIn {
-    folder: tempfile::TempDir,
-    assets: PathBuf,
+/// The drop-in with all ways in that flags name.
+struct Site {
+    drop_in: DropIn,
     clients: Authority,
     proxies: Authority,
-    etcd: Child,
-    etcd_port: u16,
-    server: Child,
-    port: u16,
-    /// How long the API server took until it was ready.
-    ready_in: Duration,
 }
 
-impl DropIn {
-    /// Starts both. `etcd` is the etcd to use instead of the drop-in's.
+impl Site {
+    /// Starts both programs. `etcd` is the etcd to use instead of the drop-in's.
     async fn start(etcd: Option<PathBuf>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
-        let assets = assets(folder.path())?;
         let (clients, proxies) = (Authority::new("clients")?, Authority::new("proxies")?);
-        let accounts = KeyPair::generate()?;
-        let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text);
-        write("clients.crt", &clients.pem)?;
-        write("proxies.crt", &proxies.pem)?;
-        // As controller-runtime does it: a certificate for the key that signs.
-        write("accounts.key", &accounts.serialize_pem())?;
-        let account_certificate = CertificateParams::new(vec!["x".to_owned()])?;
-        write(
-            "accounts.crt",
-            &account_certificate.self_signed(&accounts)?.pem(),
-        )?;
-        write(
-            "tokens.csv",
-            "a-token-of-a-file,jane,uid-1,\"sailors,cooks\"\n",
-        )?;
-        let etcd = etcd.unwrap_or_else(|| assets.join("etcd"));
-        let ports = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 2)?;
-        let (etcd_port, port) = (ports[0], ports[1]);
-        let running = start_etcd(&etcd, folder.path(), etcd_port).await?;
-        let (server, ready_in) = start_server(&assets, folder.path(), etcd_port, port).await?;
+        let write = |name: &str, text: &str| -> Result<String> {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text)?;
+            Ok(path.display().to_string())
+        };
+        let tokens = "a-token-of-a-file,jane,uid-1,\"sailors,cooks\"\n";
+        let named = [
+            ("client-ca-file", write("clients.crt", &clients.pem)?),
+            (
+                "requestheader-client-ca-file",
+                write("proxies.crt", &proxies.pem)?,
+            ),
+            ("token-auth-file", write("tokens.csv", tokens)?),
+        ];
+        let mut flags: Vec<String> = named.map(|(flag, path)| format!("--{flag}={path}")).into();
+        let others = [
+            "--authorization-mode=RBAC",
+            "--allow-privileged=true",
+            "--disable-admission-plugins=ServiceAccount",
+            "--service-cluster-ip-range=10.77.0.0/24",
+            "--requestheader-allowed-names=front-proxy",
+            "--requestheader-username-headers=X-Remote-User",
+            "--requestheader-group-headers=X-Remote-Group",
+            "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        ];
+        flags.extend(others.map(str::to_owned));
+        let drop_in = DropIn::start(folder, flags, etcd).await?;
         Ok(Self {
-            folder,
-            assets,
+            drop_in,
             clients,
             proxies,
-            etcd: running,
-            etcd_port,
-            server,
-            port,
-            ready_in,
         })
-    }
-
-    /// Starts the API server again, on `port`.
-    async fn start_again(&mut self, port: u16) -> Result<()> {
-        self.port = port;
-        let folder = self.folder.path();
-        (self.server, self.ready_in) =
-            start_server(&self.assets, folder, self.etcd_port, port).await?;
-        Ok(())
     }
 
     /// Returns a client with these members of a user in a kubeconfig.
     async fn client(&self, user: Value) -> Result<Client> {
-        let ca = self.folder.path().join("certs/apiserver.crt");
-        let config = json!({
-            "current-context": "x",
-            "clusters": [{"name": "x", "cluster": {
-                "server": format!("https://127.0.0.1:{}", self.port),
-                "certificate-authority": ca,
-            }}],
-            "users": [{"name": "x", "user": user}],
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-        });
-        let path = self.folder.path().join("kubeconfig");
-        std::fs::write(&path, config.to_string())?;
-        Client::open(&Endpoint::from_kubeconfig(&path, None)?).await
+        Client::open(&self.drop_in.endpoint(&user)?).await
     }
 
     async fn with_certificate(&self, (certificate, key): (String, String)) -> Result<Client> {
-        let folder = self.folder.path();
+        let folder = self.drop_in.folder.path();
         std::fs::write(folder.join("user.crt"), certificate)?;
         std::fs::write(folder.join("user.key"), key)?;
         let user = json!({
@@ -162,106 +119,6 @@ impl DropIn {
         let admin = self.clients.client("admin", &["system:masters"])?;
         self.with_certificate(admin).await
     }
-}
-
-async fn start_etcd(program: &Path, folder: &Path, port: u16) -> Result<Child> {
-    let url = format!("http://127.0.0.1:{port}");
-    let child = Command::new(program)
-        .args([
-            "--listen-client-urls",
-            &url,
-            "--advertise-client-urls",
-            &url,
-        ])
-        .arg("--listen-peer-urls=http://127.0.0.1:0")
-        .arg("--unsafe-no-fsync=true")
-        .arg(format!("--data-dir={}", folder.join("etcd").display()))
-        .stderr(std::fs::File::create(folder.join("etcd.log"))?)
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    until_it_listens(port).await?;
-    Ok(child)
-}
-
-async fn until_it_listens(port: u16) -> Result<()> {
-    let deadline = Instant::now() + START_LIMIT;
-    while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-        if Instant::now() > deadline {
-            bail!("nobody listens at port {port}");
-        }
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
-    Ok(())
-}
-
-async fn start_server(
-    assets: &Path,
-    folder: &Path,
-    etcd_port: u16,
-    port: u16,
-) -> Result<(Child, Duration)> {
-    let file = |name: &str| folder.join(name).display().to_string();
-    let began = Instant::now();
-    let mut child = Command::new(assets.join("kube-apiserver"))
-        .arg(format!("--etcd-servers=http://127.0.0.1:{etcd_port}"))
-        .arg(format!("--cert-dir={}", file("certs")))
-        .arg(format!("--secure-port={port}"))
-        .args(["--bind-address=127.0.0.1", "--authorization-mode=RBAC"])
-        .args([
-            "--allow-privileged=true",
-            "--disable-admission-plugins=ServiceAccount",
-        ])
-        .arg("--service-cluster-ip-range=10.77.0.0/24")
-        .arg(format!("--client-ca-file={}", file("clients.crt")))
-        .arg(format!("--token-auth-file={}", file("tokens.csv")))
-        .arg(format!(
-            "--requestheader-client-ca-file={}",
-            file("proxies.crt")
-        ))
-        .arg("--requestheader-allowed-names=front-proxy")
-        .args([
-            "--requestheader-username-headers=X-Remote-User",
-            "--requestheader-group-headers=X-Remote-Group",
-        ])
-        .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
-        .arg("--service-account-issuer=https://issuer.example.com/")
-        .arg(format!(
-            "--service-account-key-file={}",
-            file("accounts.crt")
-        ))
-        .arg(format!(
-            "--service-account-signing-key-file={}",
-            file("accounts.key")
-        ))
-        .stderr(
-            std::fs::File::options()
-                .create(true)
-                .append(true)
-                .open(folder.join("server.log"))?,
-        )
-        .stdout(Stdio::null())
-        .kill_on_drop(true)
-        .spawn()?;
-    let ready = |port| async move {
-        // Without proof of the server: it may still have to write its certificate.
-        let out = Command::new("curl")
-            .args(["-skf", "--max-time", "5"])
-            .arg(format!("https://127.0.0.1:{port}/healthz"))
-            .output()
-            .await;
-        out.is_ok_and(|out| out.stdout == b"ok")
-    };
-    while !ready(port).await {
-        if let Some(status) = child.try_wait()? {
-            let log = std::fs::read_to_string(folder.join("server.log"))?;
-            bail!("the API server ended with {status}: {log}");
-        }
-        if began.elapsed() > START_LIMIT {
-            bail!("the API server is not ready");
-        }
-    }
-    Ok((child, began.elapsed()))
 }
 
 /// Returns the user that the server takes a caller for.
@@ -279,8 +136,8 @@ async fn who_am_i(client: &Client, headers: &[(&str, &str)]) -> Result<(StatusCo
 
 #[tokio::test(flavor = "multi_thread")]
 async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
-    let drop_in = DropIn::start(None).await?;
-    let admin = drop_in.admin().await?;
+    let site = Site::start(None).await?;
+    let admin = site.admin().await?;
     let all = "system:authenticated";
 
     let (status, user) = who_am_i(&admin, &[]).await?;
@@ -288,9 +145,7 @@ async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
     assert_eq!(user["username"], "admin");
     assert_eq!(user["groups"], json!(["system:masters", all]));
 
-    let jane = drop_in
-        .client(json!({"token": "a-token-of-a-file"}))
-        .await?;
+    let jane = site.client(json!({"token": "a-token-of-a-file"})).await?;
     let (_, user) = who_am_i(&jane, &[]).await?;
     assert_eq!(
         user,
@@ -301,7 +156,7 @@ async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
         StatusCode::FORBIDDEN
     );
 
-    let wrong = drop_in.client(json!({"token": "another"})).await?;
+    let wrong = site.client(json!({"token": "another"})).await?;
     assert_eq!(wrong.get("/api").await?.status, StatusCode::UNAUTHORIZED);
 
     let headers = [
@@ -310,21 +165,21 @@ async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
         ("x-remote-group", "two"),
         ("x-remote-extra-scope", "deep"),
     ];
-    let proxy = drop_in.proxies.client("front-proxy", &[])?;
-    let proxy = drop_in.with_certificate(proxy).await?;
+    let proxy = site.proxies.client("front-proxy", &[])?;
+    let proxy = site.with_certificate(proxy).await?;
     let (_, user) = who_am_i(&proxy, &headers).await?;
     assert_eq!(user["username"], "proxied");
     assert_eq!(user["groups"], json!(["one", "two", all]));
     assert_eq!(user["extra"], json!({"scope": ["deep"]}));
     // Headers of others count for nothing: of a proxy by another name, of a user, of a stranger.
-    let other = drop_in.proxies.client("other-proxy", &[])?;
-    let other = drop_in.with_certificate(other).await?;
+    let other = site.proxies.client("other-proxy", &[])?;
+    let other = site.with_certificate(other).await?;
     assert_eq!(
         who_am_i(&other, &headers).await?.0,
         StatusCode::UNAUTHORIZED
     );
     assert_eq!(who_am_i(&jane, &headers).await?.1["username"], "jane");
-    let stranger = drop_in.client(json!({})).await?;
+    let stranger = site.client(json!({})).await?;
     let pods = stranger.get("/api/v1/pods").await?;
     assert_eq!(pods.status, StatusCode::FORBIDDEN);
     let text = pods.body["message"].as_str().unwrap_or_default();
@@ -333,10 +188,10 @@ async fn files_and_headers_that_flags_name_prove_users() -> Result<()> {
         "{text}"
     );
 
-    accounts_have_tokens(&drop_in, &admin).await
+    accounts_have_tokens(&site, &admin).await
 }
 
-async fn accounts_have_tokens(drop_in: &DropIn, admin: &Client) -> Result<()> {
+async fn accounts_have_tokens(site: &Site, admin: &Client) -> Result<()> {
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let account = json!({"metadata": {"name": "robot"}});
     assert_eq!(
@@ -350,11 +205,11 @@ async fn accounts_have_tokens(drop_in: &DropIn, admin: &Client) -> Result<()> {
         .as_str()
         .context("a token")?
         .to_owned();
-    let robot = drop_in.client(json!({"token": token})).await?;
+    let robot = site.client(json!({"token": token})).await?;
     let (_, user) = who_am_i(&robot, &[]).await?;
     assert_eq!(user["username"], "system:serviceaccount:default:robot");
     let known = admin.get("/.well-known/openid-configuration").await?;
-    assert_eq!(known.body["issuer"], "https://issuer.example.com/");
+    assert_eq!(known.body["issuer"], "https://own.example.com/");
     assert_eq!(
         admin.get("/openid/v1/jwks").await?.body["keys"][0]["alg"],
         "ES256"
@@ -364,8 +219,8 @@ async fn accounts_have_tokens(drop_in: &DropIn, admin: &Client) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_root_looks_as_a_plain_kube_apiserver() -> Result<()> {
-    let drop_in = DropIn::start(None).await?;
-    let admin = drop_in.admin().await?;
+    let site = Site::start(None).await?;
+    let admin = site.admin().await?;
     let groups = admin.get("/apis").await?.body.to_string();
     assert!(
         groups.contains("apiextensions.k8s.io") && !groups.contains("polyplane"),
@@ -405,34 +260,37 @@ async fn the_root_looks_as_a_plain_kube_apiserver() -> Result<()> {
     assert_eq!(maps["items"], json!([]));
     let gone = admin.delete("/api/v1/namespaces/new").await?.body;
     assert_eq!(gone["status"]["phase"], "Terminating");
-    let server = drop_in.server.id().context("it runs")?;
+    let server = site.drop_in.server.id().context("it runs")?;
     println!(
         "envtest: API server ready in {} ms, resident {} KiB",
-        drop_in.ready_in.as_millis(),
+        site.drop_in.ready_in.as_millis(),
         memory_bytes(server)? / 1024,
     );
     Ok(())
 }
 
 /// The state survives the API server, however it ends, and nothing else.
-async fn state_outlives_the_server(mut drop_in: DropIn) -> Result<()> {
+async fn state_outlives_the_server(mut site: Site) -> Result<()> {
     let maps = "/api/v1/namespaces/default/configmaps";
-    let made = drop_in
+    let made = site
         .admin()
         .await?
         .post(maps, &json!({"metadata": {"name": "stays"}}))
         .await?;
     assert_eq!(made.status, StatusCode::CREATED);
-    let first_port = drop_in.port;
-    let other_port = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?[0];
+    let first_port = site.drop_in.port;
+    let other_port = free_ports(Ipv4Addr::LOCALHOST, 1)?[0];
     for port in [first_port, other_port, first_port] {
         // Kill, so that nothing is handed over.
-        drop_in.server.kill().await?;
-        drop_in.start_again(port).await?;
-        let admin = drop_in.admin().await?;
+        site.drop_in.server.kill().await?;
+        site.drop_in.start_again(port).await?;
+        let admin = site.admin().await?;
         let found = admin.get(&format!("{maps}/stays")).await?;
         assert_eq!(found.body, made.body);
-        let name = format!("from-{port}-{}", drop_in.server.id().unwrap_or_default());
+        let name = format!(
+            "from-{port}-{}",
+            site.drop_in.server.id().unwrap_or_default()
+        );
         let next = admin
             .post(maps, &json!({"metadata": {"name": name}}))
             .await?;
@@ -443,20 +301,16 @@ async fn state_outlives_the_server(mut drop_in: DropIn) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn etcd_keeps_the_state_of_an_api_server_that_is_killed() -> Result<()> {
-    let mut drop_in = DropIn::start(None).await?;
-    let data = drop_in.folder.path().join("etcd");
+    let mut site = Site::start(None).await?;
+    let data = site.drop_in.folder.path().join("etcd");
     assert!(!data.exists(), "nothing is written to {}", data.display());
-    drop_in.etcd.start_kill()?;
-    drop_in.etcd.wait().await?;
-    drop_in.server.kill().await?;
-    drop_in.etcd = start_etcd(
-        &drop_in.assets.join("etcd"),
-        drop_in.folder.path(),
-        drop_in.etcd_port,
-    )
-    .await?;
-    drop_in.start_again(drop_in.port).await?;
-    state_outlives_the_server(drop_in).await
+    site.drop_in.etcd.start_kill()?;
+    site.drop_in.etcd.wait().await?;
+    site.drop_in.server.kill().await?;
+    site.drop_in.start_etcd_again().await?;
+    let port = site.drop_in.port;
+    site.drop_in.start_again(port).await?;
+    state_outlives_the_server(site).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -468,15 +322,15 @@ async fn a_real_etcd_is_used_if_it_is_named() -> Result<()> {
         .trim()
         .strip_prefix("etcd ")
         .context("tests/programs finds no etcd")?;
-    state_outlives_the_server(DropIn::start(Some(etcd.into())).await?).await
+    state_outlives_the_server(Site::start(Some(etcd.into())).await?).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sigterm_ends_both_within_a_second_with_watches_open() -> Result<()> {
-    let mut drop_in = DropIn::start(None).await?;
-    let admin = drop_in.admin().await?;
+    let mut site = Site::start(None).await?;
+    let admin = site.admin().await?;
     let _events = admin.watch("/api/v1/configmaps?watch=1").await?;
-    for child in [&mut drop_in.server, &mut drop_in.etcd] {
+    for child in [&mut site.drop_in.server, &mut site.drop_in.etcd] {
         let pid = child.id().context("it runs")?;
         finished(Path::new("kill"), &["-TERM", &pid.to_string()])?;
         let status = tokio::time::timeout(START_LIMIT, child.wait()).await??;
@@ -576,7 +430,7 @@ async fn the_certificate_is_there_before_anybody_can_connect() -> Result<()> {
     std::fs::write(&key, KeyPair::generate()?.serialize_pem())?;
     // It never answers.
     let etcd = std::net::TcpListener::bind("127.0.0.1:0")?;
-    let port = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 1)?[0];
+    let port = free_ports(Ipv4Addr::LOCALHOST, 1)?[0];
     let _server = Command::new(assets(folder.path())?.join("kube-apiserver"))
         .arg(format!("--etcd-servers=http://{}", etcd.local_addr()?))
         .arg(format!("--secure-port={port}"))

@@ -1,22 +1,19 @@
 //! Users whom servers of others prove: issuers of tokens, and webhooks.
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
-use std::process::Stdio;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::{Method, StatusCode};
 use polyplane_tests::client::Client;
+use polyplane_tests::drop_in::DropIn;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, Outside, TokenIssuer};
 use polyplane_tests::process::{Up, refused};
-use polyplane_tests::programs::{create_plane, polyplane};
-use polyplane_tests::ring::addresses::free_ports;
+use polyplane_tests::programs::create_plane;
 use serde_json::{Value, json};
-use tokio::process::{Child, Command};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
@@ -220,82 +217,6 @@ fn webhook_kubeconfig(folder: &Path, server: &Outside) -> Result<String> {
     Ok(path.display().to_string())
 }
 
-/// Starts the drop-in's etcd and API server with flags, and returns them with the server as a token's
-/// holder sees it.
-async fn drop_in(folder: &Path, flags: &[String]) -> Result<(Child, Child, Endpoint)> {
-    let printed = Command::new(polyplane()?)
-        .args(["envtest", "path", "--dir"])
-        .arg(folder.join("assets"))
-        .output()
-        .await?;
-    let assets = std::path::PathBuf::from(String::from_utf8(printed.stdout)?.trim());
-    let ports = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 2)?;
-    let (etcd_port, port) = (ports[0], ports[1]);
-    let url = format!("http://127.0.0.1:{etcd_port}");
-    let spawn = |program: &str, arguments: Vec<String>| -> Result<Child> {
-        let log = std::fs::File::create(folder.join(format!("{program}.log")))?;
-        let mut command = Command::new(assets.join(program));
-        command.args(arguments).stdout(Stdio::null()).stderr(log);
-        Ok(command.kill_on_drop(true).spawn()?)
-    };
-    let mut arguments = ["client", "peer"]
-        .map(|of| format!("--listen-{of}-urls={url}"))
-        .to_vec();
-    arguments[1] = "--listen-peer-urls=http://127.0.0.1:0".to_owned();
-    arguments.push(format!("--advertise-client-urls={url}"));
-    arguments.push(format!("--data-dir={}", folder.join("etcd").display()));
-    let etcd = spawn("etcd", arguments)?;
-    let key = rcgen::KeyPair::generate()?;
-    let key_file = folder.join("accounts.key").display().to_string();
-    std::fs::write(&key_file, key.serialize_pem())?;
-    let mut arguments = vec![
-        format!("--etcd-servers={url}"),
-        format!("--secure-port={port}"),
-        "--bind-address=127.0.0.1".to_owned(),
-        format!("--cert-dir={}", folder.join("certs").display()),
-        "--service-account-issuer=https://own.example.com".to_owned(),
-        format!("--service-account-key-file={key_file}"),
-        format!("--service-account-signing-key-file={key_file}"),
-    ];
-    arguments.extend_from_slice(flags);
-    let mut server = spawn("kube-apiserver", arguments)?;
-    let config = json!({"current-context": "x",
-        "clusters": [{"name": "x", "cluster": {"server": format!("https://127.0.0.1:{port}"),
-            "certificate-authority": folder.join("certs/apiserver.crt")}}],
-        "users": [{"name": "x", "user": {"token": "opaque-of-jane"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}]});
-    let path = folder.join("kubeconfig");
-    std::fs::write(&path, config.to_string())?;
-    let endpoint = until_it_is_ready(&mut server, &path)
-        .await
-        .with_context(|| log_of(folder, "kube-apiserver"))?;
-    Ok((etcd, server, endpoint))
-}
-
-fn log_of(folder: &Path, program: &str) -> String {
-    std::fs::read_to_string(folder.join(format!("{program}.log"))).unwrap_or_default()
-}
-
-/// Waits until the server that a kubeconfig names answers as ready, by the certificate that it left.
-async fn until_it_is_ready(server: &mut Child, kubeconfig: &Path) -> Result<Endpoint> {
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(60);
-    loop {
-        let asked = async {
-            let endpoint = Endpoint::from_kubeconfig(kubeconfig, None)?;
-            let reply = Client::open(&endpoint).await?.get("/readyz").await?;
-            ensure!(reply.status == StatusCode::OK, "{reply:?}");
-            Ok(endpoint)
-        };
-        let asked = asked.await;
-        if asked.is_ok() {
-            return asked;
-        }
-        ensure!(server.try_wait()?.is_none(), "the server ended");
-        ensure!(tokio::time::Instant::now() < deadline, "{asked:?}");
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
-}
-
 /// The drop-in with an issuer, a webhook for tokens and one for access: each proves its users, the webhook
 /// decides what they may do, and sees neither the issuer's nor the server's own tokens.
 #[tokio::test]
@@ -313,7 +234,8 @@ async fn a_drop_in_asks_issuers_and_webhooks() -> Result<()> {
         format!("--authorization-webhook-config-file={hook}"),
         "--authorization-webhook-version=v1".to_owned(),
     ];
-    let (_etcd, _server, jane) = drop_in(folder.path(), &flags).await?;
+    let drop_in = DropIn::start(tempfile::tempdir()?, flags.into(), None).await?;
+    let jane = drop_in.endpoint(&json!({"token": "opaque-of-jane"}))?;
     let client = Client::open(&jane).await?;
     let who = client.post(WHO, &json!({})).await?.expect(201)?;
     ensure!(
@@ -342,7 +264,7 @@ async fn a_drop_in_asks_issuers_and_webhooks() -> Result<()> {
     let forged = IssuerKey::rsa()?;
     let claims =
         json!({"iss": issuer.server.url, "sub": "jane", "aud": "planes", "exp": 4_000_000_000_u64});
-    let own = json!({"iss": "https://own.example.com", "sub": "system:serviceaccount:default:x"});
+    let own = json!({"iss": "https://own.example.com/", "sub": "system:serviceaccount:default:x"});
     let header = json!({"alg": "RS256", "kid": "one"});
     for token in [forged.sign(&header, &claims)?, forged.sign(&header, &own)?] {
         let stranger = Client::open(&jane.with_token(Some(&token))).await?;

@@ -14,6 +14,7 @@ pub mod connection;
 pub mod cut;
 pub mod deployment;
 pub mod dice;
+pub mod drop_in;
 pub mod fixture;
 pub mod frozen;
 pub mod golden;

@@ -2,7 +2,7 @@
 //! and serves as soon as etcd is up. The test also covers which paths the metrics token opens, and
 //! a drain with a given serving certificate.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Replica {
         std::fs::create_dir_all(folder.join("certs"))?;
         let token = folder.join("metrics.token");
         std::fs::write(&token, format!("{TOKEN}\n"))?;
-        let ports = free_ports(IpAddr::V4(Ipv4Addr::LOCALHOST), 2)?;
+        let ports = free_ports(Ipv4Addr::LOCALHOST, 2)?;
         let address = |at: usize| format!("127.0.0.1:{}", ports[at]);
         let launch = Launch::of(polyplane()?)
             .with(["serve", "--store", store, "--replica-id", name])

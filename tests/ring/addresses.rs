@@ -67,7 +67,8 @@ impl Block {
 ///
 /// # Errors
 /// Returns an error if the system has no free port.
-pub fn free_ports(address: IpAddr, count: usize) -> Result<Vec<u16>> {
+pub fn free_ports(address: impl Into<IpAddr>, count: usize) -> Result<Vec<u16>> {
+    let address = address.into();
     let taken: Vec<TcpListener> = (0..count)
         .map(|_| TcpListener::bind((address, 0)))
         .collect::<std::io::Result<_>>()?;
