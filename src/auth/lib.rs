@@ -17,6 +17,7 @@ pub mod key_files;
 pub mod keys;
 pub mod plane_access;
 pub mod rbac;
+mod renewal;
 pub mod service_account;
 pub mod token;
 pub mod token_file;
@@ -44,10 +45,13 @@ pub use plane_access::{
     AccessRecord, Entry, Grant, Grantee, OwnAuthenticators, PlaneAccess, ROOT_USER_PREFIX,
     Revocation, RootAuthenticators,
 };
+pub use renewal::{RENEWAL_EXTENSION, Renewal};
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, NODE_PREFIX, NODES,
     SYSTEM_MASTERS, UserInfo,
 };
 pub use verdict::Verdict;
-pub use x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain, X509Error};
+pub use x509::{
+    Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain, OwnCertificate, X509Error,
+};

@@ -17,7 +17,7 @@ use polyplane_apimachinery::Str;
 use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
 use crate::user::{SYSTEM_MASTERS, UserInfo};
 use crate::verdict::Verdict;
-use crate::x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain};
+use crate::x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain, OwnCertificate};
 
 /// The beginning of the name that a user of the root has in another plane.
 pub const ROOT_USER_PREFIX: &str = "root:";
@@ -175,6 +175,44 @@ impl PlaneAccess {
         &self.record
     }
 
+    /// Returns what a chain says that one of the plane's own CAs has signed.
+    ///
+    /// # Errors
+    /// Returns [`Denied::Revoked`] if the certificate ended early, and [`Denied::Nothing`] if it is of
+    /// none of these CAs.
+    pub fn own_certificate(
+        &self,
+        chain: &ClientChain,
+        now: SystemTime,
+    ) -> Result<OwnCertificate, Denied> {
+        self.own_until(chain, now, &mut None)
+    }
+
+    /// Finds the CA of a chain. `until` becomes the time from which the chain has to be judged again, if
+    /// that is earlier.
+    fn own_until(
+        &self,
+        chain: &ClientChain,
+        now: SystemTime,
+        until: &mut Option<SystemTime>,
+    ) -> Result<OwnCertificate, Denied> {
+        for anchor in &self.own.clients {
+            if !anchor.is_accepted(now) {
+                continue;
+            }
+            *until = earlier(*until, anchor.accepted_until());
+            let Ok(own) = anchor.verify(chain, now) else {
+                continue;
+            };
+            let revoked = self.record.revoked_before(&own.user.name);
+            return match revoked.is_some_and(|before| own.begins < before) {
+                true => Err(Denied::Revoked),
+                false => Ok(own),
+            };
+        }
+        Err(Denied::Nothing)
+    }
+
     fn enter(&self, user: &Arc<UserInfo>) -> Authentication {
         let mut entered = self.entered.lock();
         let known = entered
@@ -228,19 +266,11 @@ impl ChainJudge for PlaneAccess {
 
     fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
         let mut until = chain.next_date(now);
-        for anchor in &self.own.clients {
-            if !anchor.is_accepted(now) {
-                continue;
-            }
-            until = earlier(until, anchor.accepted_until());
-            let Ok((user, begins)) = anchor.verify(chain, now) else {
-                continue;
-            };
-            let revoked = self.record.revoked_before(&user.name);
-            let user = match revoked.is_some_and(|before| begins < before) {
-                true => Err(Denied::Revoked),
-                false => Ok(user),
-            };
+        let user = match self.own_until(chain, now, &mut until) {
+            Err(Denied::Nothing) => None,
+            judged => Some(judged.map(|own| own.user)),
+        };
+        if let Some(user) = user {
             return ChainIdentity { user, until };
         }
         let by_root = self.root.clients.identify(chain, now);

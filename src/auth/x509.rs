@@ -18,6 +18,7 @@ use x509_parser::oid_registry::{Oid, asn1_rs::oid};
 use x509_parser::prelude::FromDer;
 
 use crate::authenticator::{Authentication, Authenticator, CertificateFault, Credentials, Denied};
+use crate::renewal::Renewal;
 use crate::user::UserInfo;
 use crate::verdict::Verdict;
 
@@ -211,17 +212,12 @@ impl Anchor {
         &self.ca.fingerprint
     }
 
-    /// Returns the user whom a chain proves, and the second since 1970 at which the leaf begins to
-    /// be valid. The leaf must name the usage of a client: the TLS library accepts one without any
-    /// usage.
+    /// Returns what a chain proves. The leaf must name the usage of a client: the TLS library accepts
+    /// one without any usage.
     ///
     /// # Errors
     /// Returns the reason why the chain proves no user of this CA.
-    pub fn verify(
-        &self,
-        chain: &ClientChain,
-        now: SystemTime,
-    ) -> Result<(Arc<UserInfo>, i64), Denied> {
+    pub fn verify(&self, chain: &ClientChain, now: SystemTime) -> Result<OwnCertificate, Denied> {
         let leaf = self.ca.verified_leaf(chain, now)?;
         let (user, _) = user_of(leaf).map_err(Denied::Certificate)?;
         let unreadable = |_| Denied::Certificate(CertificateFault::Unreadable);
@@ -230,8 +226,23 @@ impl Anchor {
         if !usage.is_some_and(|usage| usage.value.client_auth) {
             return Err(Denied::Certificate(CertificateFault::NotForClients));
         }
-        Ok((Arc::new(user), parsed.validity().not_before.timestamp()))
+        Ok(OwnCertificate {
+            user: Arc::new(user),
+            begins: parsed.validity().not_before.timestamp(),
+            renewal: Renewal::of(&parsed),
+        })
     }
+}
+
+/// What a certificate of one of a plane's own users says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OwnCertificate {
+    /// The user.
+    pub user: Arc<UserInfo>,
+    /// The second since 1970 from which it is valid.
+    pub begins: i64,
+    /// The right to replace it; `None` if its holder has none.
+    pub renewal: Option<Renewal>,
 }
 
 /// The user that a CA finds in a chain, and how long that holds.

@@ -6,6 +6,7 @@
 
 use std::time::SystemTime;
 
+use polyplane_auth::{RENEWAL_EXTENSION, Renewal};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::ParsedExtension;
 use x509_parser::prelude::FromDer;
@@ -20,6 +21,8 @@ pub(crate) const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
 pub(crate) const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 /// The attribute of a subject that contains the user's uid.
 pub(crate) const UID: &[u64] = &[1, 3, 6, 1, 4, 1, 57683, 2];
+/// The tag of an object identifier.
+const OID_TAG: u8 = 0x06;
 const ED25519: &[u64] = &[1, 3, 101, 112];
 const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
 const ALTERNATIVE_NAMES: &[u64] = &[2, 5, 29, 17];
@@ -114,6 +117,8 @@ pub(crate) struct Leaf<'a> {
     pub(crate) subject: &'a [(&'static [u64], &'a str)],
     pub(crate) names: &'a [AlternativeName],
     pub(crate) usages: Usages,
+    /// How the holder may replace the certificate.
+    pub(crate) renewal: Option<Renewal>,
     pub(crate) begins: SystemTime,
     pub(crate) ends: SystemTime,
 }
@@ -202,6 +207,9 @@ impl Leaf<'_> {
                     });
             });
         });
+        if let Some(renewal) = self.renewal {
+            write_renewal(extensions.next(), renewal);
+        }
         if !self.names.is_empty() {
             // Without a subject the names are all that says whom the certificate proves.
             let is_critical = self.subject.is_empty();
@@ -254,6 +262,17 @@ fn write_extension(
             parts.next().write_bool(true);
         }
         let value = yasna::construct_der(write);
+        parts.next().write_bytes(&value);
+    });
+}
+
+/// Writes the extension for renewal.
+fn write_renewal(writer: DERWriter<'_>, renewal: Renewal) {
+    writer.write_sequence(|parts| {
+        let mut id = vec![OID_TAG, RENEWAL_EXTENSION.len() as u8];
+        id.extend_from_slice(&RENEWAL_EXTENSION);
+        parts.next().write_der(&id);
+        let value = yasna::construct_der(|writer| writer.write_bytes(&renewal.to_bytes()));
         parts.next().write_bytes(&value);
     });
 }

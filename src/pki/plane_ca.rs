@@ -12,7 +12,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::signature::{Ed25519KeyPair, KeyPair as _};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polyplane_auth::{KeyGeneration, Purpose, RootSecret};
+use polyplane_auth::{KeyGeneration, Purpose, Renewal, RootSecret};
 use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, IsCa,
     KeyUsagePurpose, PKCS_ED25519, PublicKeyData, SerialNumber, SignatureAlgorithm, SigningKey,
@@ -65,6 +65,8 @@ pub struct ClientCertificate<'a> {
     pub uid: &'a str,
     /// The user's groups.
     pub groups: Vec<&'a str>,
+    /// How the client may replace the certificate; `None` for not at all.
+    pub renewal: Option<Renewal>,
     /// The second at which the certificate becomes valid.
     pub begins: SystemTime,
     /// The last second in which the certificate is valid.
@@ -140,6 +142,7 @@ impl PlaneCa {
             subject: &subject,
             names: &[],
             usages: Usages::CLIENT,
+            renewal: wanted.renewal,
             begins: wanted.begins,
             ends: wanted.ends,
         })
@@ -164,6 +167,7 @@ impl PlaneCa {
             subject: &request.subject(),
             names: request.names(),
             usages,
+            renewal: None,
             begins: valid.start,
             ends: valid.end,
         })
@@ -298,6 +302,10 @@ mod tests {
             user: "jane",
             uid: "u-1",
             groups: vec!["dev", "ops"],
+            renewal: Some(Renewal {
+                lifetime: 3600,
+                until: 1_900_000_000,
+            }),
             begins: SystemTime::now() - CREDENTIAL_BACKDATING,
             ends: SystemTime::now() + Duration::from_secs(3600),
         }
@@ -317,7 +325,9 @@ mod tests {
             let chain = ClientChain::possessed(std::slice::from_ref(&leaf)).expect("a leaf");
             let anchor = |ca: PlaneCa| Anchor::new(ca.certificate(), None).expect("a root");
             let now = SystemTime::now();
-            let (user, begins) = anchor(ca("pabc")).verify(&chain, now).expect("its user");
+            let own = anchor(ca("pabc")).verify(&chain, now).expect("its user");
+            assert_eq!(own.renewal, certificate(&pem).renewal);
+            let (user, begins) = (own.user, own.begins);
             assert_eq!((&*user.name, &*user.uid), ("jane", "u-1"));
             assert_eq!(user.groups, ["dev", "ops", "system:authenticated"]);
             let since = now

@@ -12,7 +12,7 @@ pub mod memory;
 pub mod store_command;
 pub mod usage;
 
-use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
+use crate::cli::access::{CredentialsOptions, KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
 use crate::cli::authentication::AuthenticationOptions;
 use crate::cli::envtest::EnvtestCommand;
@@ -47,6 +47,10 @@ pub enum Command {
     Envtest(EnvtestCommand),
     /// Works on stores that no server uses: copies one into another.
     Store(StoreCommand),
+    /// Prints a client certificate for kubectl and other clients, and renews it before it expires.
+    ///
+    /// Kubeconfigs of `kubectl plane kubeconfig --renewable` run this as an exec plug-in.
+    Credentials(CredentialsOptions),
     /// Manages control planes of a running server, like `kubectl plane`.
     Plane(PluginCommand),
 }

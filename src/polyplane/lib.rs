@@ -62,6 +62,7 @@ pub fn run(release: Arc<Release>) -> ExitCode {
             cli::Command::Store(command) => match command.action {
                 StoreAction::Copy(options) => store::copy::run(*options, release),
             },
+            cli::Command::Credentials(options) => plugin::credentials::run(&options),
             cli::Command::Plane(command) => plugin::run(command),
         }
     };

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod client;
 pub mod config;
+pub mod credentials;
 mod list;
 mod pinned;
 mod print;

@@ -69,7 +69,7 @@ fn warm_up() -> std::io::Result<()> {
 /// # Errors
 /// Returns the command's error, or an error if the system refuses a runtime or another TLS provider
 /// is installed.
-pub fn once(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+pub fn once<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     install_tls()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, ChainJudge, Verdict};
+use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_fairness::PlaneMeter;
 use polyplane_plane::Memory;
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
@@ -159,6 +159,16 @@ pub trait PlaneRecord: Send + Sync {
     /// Returns the issuer of the plane's tokens; `None` if it issues none. Reads memory only.
     fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
         None
+    }
+
+    /// Replaces the certificate of one of the plane's own users by another for the same user, with the
+    /// public key that the body names. Returns the JSON of a Credential. Reads memory only.
+    ///
+    /// # Errors
+    /// Returns the error for the client if the certificate may not be replaced.
+    fn renew(&self, _chain: &ClientChain, _body: &[u8]) -> Result<Vec<u8>, ApiError> {
+        let why = "the control plane issues no certificates";
+        Err(ApiError::bad_request(why))
     }
 
     /// Returns the certificates of the plane for its own kubelets.

@@ -418,6 +418,9 @@ impl Pipeline<'_> {
             return Ok(limited);
         }
         let _seat = self.take_seat(record)?;
+        if self.is_renewal(plane) {
+            return Box::pin(self.renew(located, proven)).await;
+        }
         let awake = self.wake(located, proven).await?;
         // After waking, because only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline);
@@ -583,17 +586,5 @@ impl Pipeline<'_> {
     pub(crate) fn is_resumed(&self) -> bool {
         let by_peer = matches!(self.caller.origin, Origin::Peer { resumed: true, .. });
         self.resumed || by_peer
-    }
-
-    pub(crate) fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> paths::PathRequest<'p> {
-        paths::PathRequest {
-            state: self.state,
-            client: self.client,
-            method: &self.parts.method,
-            headers: &self.parts.headers,
-            query: self.query,
-            path: self.path,
-            plane,
-        }
     }
 }

@@ -36,6 +36,7 @@ pub(crate) mod inbound;
 pub(crate) mod limits;
 pub(crate) mod plane_limits;
 pub(crate) mod prove;
+pub(crate) mod renew;
 pub(crate) mod request_info;
 pub(crate) mod resolve;
 pub(crate) mod resource_request;

@@ -1,6 +1,7 @@
 //! Options of the commands about a control plane's own users.
 
 use clap::Args;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Options of `kubectl plane kubeconfig`.
@@ -20,14 +21,27 @@ pub struct KubeconfigOptions {
     /// How long the kubeconfig is valid, such as 8h or 30d; at most a year, without this a day.
     #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
     pub expires: Option<Duration>,
+    /// Let the kubeconfig renew itself for so long, at most a year: it runs `polyplane credentials`, which
+    /// replaces the certificate before it expires. `kubectl plane revoke` ends that too.
+    #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
+    pub renewable: Option<Duration>,
     /// Put the user into the group polyplane:cluster-admins, which the ClusterRoleBinding of that
     /// name makes an administrator of this control plane until somebody removes it.
     #[arg(long)]
     pub admin: bool,
     /// Copy the credentials of the current user into the kubeconfig instead. Whoever gets the file
     /// can do in every control plane what this user can.
-    #[arg(long, conflicts_with_all = ["user", "group", "uid", "expires", "admin"])]
+    #[arg(long, conflicts_with_all = ["user", "group", "uid", "expires", "renewable", "admin"])]
     pub with_my_credentials: bool,
+}
+
+/// Options of `credentials`.
+#[derive(Debug, Args)]
+pub struct CredentialsOptions {
+    /// Folder for renewed certificates and their keys. Without it `polyplane/credentials` in
+    /// $XDG_CACHE_HOME or ~/.cache.
+    #[arg(long, value_name = "FOLDER", env = "POLYPLANE_CREDENTIALS_DIR")]
+    pub dir: Option<PathBuf>,
 }
 
 /// Options of `kubectl plane revoke`.

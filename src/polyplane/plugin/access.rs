@@ -2,6 +2,7 @@
 
 use super::client::{Client, Refusal};
 use super::config::{Kubeconfig, Target, UserKey};
+use super::credentials::HeldCredential;
 use super::print::{line, progress};
 use super::{exists, path_of};
 use crate::cli::access::{KubeconfigOptions, RevokeOptions, RotateOptions};
@@ -50,6 +51,42 @@ pub async fn kubeconfig(
         }
     };
     let key = ClientKey::generate().context("cannot make a key")?;
+    let wanted = wanted(options, user, &key.public)?;
+    let path = format!("{}/credentials", path_of(name));
+    let issued = client.send("POST", &path, Some(&wanted)).await?;
+    let certificate = issued.str_at(&["status", "certificate"]);
+    if certificate.is_empty() {
+        bail!("the server answered without a certificate; is it older than this program?");
+    }
+    let held = HeldCredential::of(&issued, &key.private);
+    if options.renewable.is_some()
+        && held.renew_at.is_none()
+        && options.renewable != options.expires
+    {
+        bail!(
+            "the server issued a certificate that cannot be renewed; is it older than this program?"
+        );
+    }
+    let renewed = match options.renewable {
+        Some(_) => ", and renewed by `polyplane credentials` before that",
+        None => "",
+    };
+    progress(&format!(
+        "user {user:?} of control plane {name:?}, and of no other; valid until {}{renewed}. To end it \
+         before: kubectl plane revoke {name} {user}\n",
+        issued.str_at(&["status", "expirationTimestamp"])
+    ));
+    let own = UserKey {
+        name: user,
+        certificate,
+        key: &key.private,
+        renewed: options.renewable.map(|_| &held),
+    };
+    Ok(line(config.for_user(target, name, &own)?.trim_end())?)
+}
+
+/// Returns the Credential to request.
+fn wanted(options: &KubeconfigOptions, user: &str, public_key: &str) -> anyhow::Result<Value> {
     let mut groups: Vec<Value> = options.group.iter().map(Value::string).collect();
     if options.admin {
         groups.push(Value::string(ADMINS));
@@ -57,35 +94,23 @@ pub async fn kubeconfig(
     let mut wanted = json!({
         "apiVersion": "polyplane.dev/v1alpha1",
         "kind": "Credential",
-        "metadata": {"name": (name.as_str())}
+        "metadata": {"name": (options.name.as_str())}
     });
     wanted.set(&["spec", "user"], user);
     wanted.set(&["spec", "groups"], groups);
-    wanted.set(&["spec", "publicKey"], key.public.as_str());
-    if let Some(expires) = options.expires {
-        let seconds = i64::try_from(expires.as_secs())?;
-        wanted.set(&["spec", "expirationSeconds"], seconds);
+    wanted.set(&["spec", "publicKey"], public_key);
+    for (field, duration) in [
+        ("expirationSeconds", options.expires),
+        ("renewableSeconds", options.renewable),
+    ] {
+        if let Some(duration) = duration {
+            wanted.set(&["spec", field], i64::try_from(duration.as_secs())?);
+        }
     }
     if let Some(uid) = &options.uid {
         wanted.set(&["spec", "uid"], uid.as_str());
     }
-    let path = format!("{}/credentials", path_of(name));
-    let issued = client.send("POST", &path, Some(&wanted)).await?;
-    let certificate = issued.str_at(&["status", "certificate"]);
-    if certificate.is_empty() {
-        bail!("the server answered without a certificate; is it older than this program?");
-    }
-    progress(&format!(
-        "user {user:?} of control plane {name:?}, and of no other; valid until {}. To end it before: \
-         kubectl plane revoke {name} {user}\n",
-        issued.str_at(&["status", "expirationTimestamp"])
-    ));
-    let own = UserKey {
-        name: user,
-        certificate,
-        key: &key.private,
-    };
-    Ok(line(config.for_user(target, name, &own)?.trim_end())?)
+    Ok(wanted)
 }
 
 /// Ends all credentials that a user of a control plane has now.

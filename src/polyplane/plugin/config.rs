@@ -1,5 +1,6 @@
 //! Kubeconfig files, found and read in the same way as by kubectl.
 
+use super::credentials::HeldCredential;
 use anyhow::{Context, anyhow, bail};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -46,6 +47,18 @@ impl Target {
             cluster: Value::Null,
             user_name: String::new(),
             user: Value::Null,
+        }
+    }
+}
+
+impl Target {
+    /// Creates the target of a user of one plane, whose address `server` is.
+    pub fn of_plane_user(server: String, ca: Vec<u8>, certificate: &str, key: &str) -> Self {
+        let identity = (certificate.into(), key.into());
+        Self {
+            identity: Some(identity),
+            token: None,
+            ..Self::of_server(server, ca, String::new())
         }
     }
 }
@@ -204,10 +217,13 @@ impl Kubeconfig {
         plane: &str,
         user: &UserKey<'_>,
     ) -> anyhow::Result<String> {
-        let credential = json!({
-            "client-certificate-data": (STANDARD.encode(user.certificate)),
-            "client-key-data": (STANDARD.encode(user.key))
-        });
+        let credential = match user.renewed {
+            Some(held) => json!({"exec": (held.plug_in())}),
+            None => json!({
+                "client-certificate-data": (STANDARD.encode(user.certificate)),
+                "client-key-data": (STANDARD.encode(user.key))
+            }),
+        };
         let file = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -251,6 +267,8 @@ pub struct UserKey<'a> {
     pub certificate: &'a str,
     /// The certificate's key, PEM.
     pub key: &'a str,
+    /// What the plug-in that renews the certificate begins with; `None` if nothing renews it.
+    pub renewed: Option<&'a HeldCredential>,
 }
 
 /// An entry of a kubeconfig.

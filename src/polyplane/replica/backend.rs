@@ -11,11 +11,12 @@ use crate::replica::ring_report;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, ChainJudge, Verdict};
+use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::{Key, Memory};
+use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
     Backend, BoxFuture, CheckScope, Exposition, HealthCheck, KubeletTls, KubeletTlsError,
@@ -236,6 +237,16 @@ impl PlaneRecord for BackendRecord {
 
     fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
         self.shared.access.token_issuer(self.id())
+    }
+
+    fn renew(&self, chain: &ClientChain, body: &[u8]) -> Result<Vec<u8>, ApiError> {
+        if self.id() == ownership::ROOT {
+            let why = "the users of the root plane have no certificates of its own";
+            return Err(ApiError::bad_request(why));
+        }
+        let now = System.now();
+        let access = &self.shared.access;
+        self.located.renew(access, chain, body, now)
     }
 
     fn kubelet_tls(&self) -> Result<KubeletTls, KubeletTlsError> {

@@ -8,9 +8,11 @@
 
 use crate::replica::access::Access;
 use crate::replica::backend::TenantApi;
+use crate::replica::credentials::{self, RenewingPlane};
 use parking_lot::{Mutex, RwLock};
 use polyplane_apimachinery::Str;
-use polyplane_auth::PlaneAccess;
+use polyplane_apimachinery::status::ApiError;
+use polyplane_auth::{ClientChain, PlaneAccess};
 use polyplane_batteries::bootstrap::params;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::control_plane::{DirectoryRecord, GROUP, RESOURCE};
@@ -361,6 +363,27 @@ impl LocatedPlane {
         let entry = directory.rows.by_id(&self.birth.id);
         self.birth.id == polyplane_ownership::ROOT
             || entry.is_some_and(|entry| !entry.deleting && self.is_of(&entry))
+    }
+
+    /// Replaces a certificate of one of the plane's users, as [`credentials::renew`] says.
+    ///
+    /// # Errors
+    /// Returns the error for the client.
+    pub fn renew(
+        &self,
+        access: &Access,
+        chain: &ClientChain,
+        body: &[u8],
+        now: i64,
+    ) -> Result<Vec<u8>, ApiError> {
+        let plane = RenewingPlane {
+            id: &self.birth.id,
+            name: &self.name,
+            access: self.access(access),
+            generation: PlaneAccessSpec::read(&self.says_of_access).generation,
+            now,
+        };
+        credentials::renew(access, &plane, chain, body)
     }
 
     /// Returns the authenticators of the plane.

@@ -27,6 +27,7 @@ use crate::documents::openapi;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::version;
 use crate::operations::health::{Endpoint, Health};
+use crate::pipeline::Pipeline;
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
 
@@ -39,6 +40,20 @@ pub(crate) struct PathRequest<'a> {
     pub query: &'a [(String, String)],
     pub path: &'a str,
     pub plane: PlaneReference<'a>,
+}
+
+impl Pipeline<'_> {
+    pub(crate) fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> PathRequest<'p> {
+        PathRequest {
+            state: self.state,
+            client: self.client,
+            method: &self.parts.method,
+            headers: &self.parts.headers,
+            query: self.query,
+            path: self.path,
+            plane,
+        }
+    }
 }
 
 /// Answers a request without a credential for health or the version, without waking a plane.

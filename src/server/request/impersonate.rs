@@ -15,16 +15,20 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 
+/// Returns whether the headers of a request ask for another user than the proven one.
+pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
+    headers
+        .keys()
+        .any(|name| name.as_str().starts_with("impersonate-"))
+}
+
 /// Returns the user that a request acts as: the proven one, or the one that its headers name.
 pub(crate) async fn effective_user(
     proven: &Arc<UserInfo>,
     headers: &HeaderMap,
     access_check: &mut AccessCheck<'_>,
 ) -> Result<Arc<UserInfo>, Refusal> {
-    if !headers
-        .keys()
-        .any(|name| name.as_str().starts_with("impersonate-"))
-    {
+    if !is_wanted(headers) {
         return Ok(Arc::clone(proven));
     }
     let impersonation = Impersonation::of(headers)?;

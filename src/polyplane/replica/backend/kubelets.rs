@@ -47,6 +47,7 @@ pub fn kubelet_tls(
         user: USER,
         uid: "",
         groups: vec![GROUP],
+        renewal: None,
         begins: now - CREDENTIAL_BACKDATING,
         ends: now + LIFETIME,
     });
