@@ -162,6 +162,7 @@ fn crates_know_only_what_lies_below_them() {
                 "apiextensions",
                 "apimachinery",
                 "auth",
+                "delegated",
                 "fairness",
                 "managedfields",
                 "ownership",

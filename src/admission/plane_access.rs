@@ -1,6 +1,6 @@
 //! Who may change who may enter a control plane.
 //!
-//! A change of `spec.access` is worth a credential of the plane, so it needs the same right: to
+//! A change of `spec.access` or `spec.authentication` is worth a credential of the plane, so it needs the same right: to
 //! create `controlplanes/credentials` of that name. Without this check the right to change a plane's
 //! other fields would be a way into it.
 
@@ -31,7 +31,8 @@ impl Admission for PlaneAccess {
         let Some(object) = object else {
             return Ok(Mutated::Unchanged);
         };
-        let access = |tree: &Value| tree.at(&["spec", "access"]).cloned();
+        let of = |tree: &Value, field: &str| tree.at(&["spec", field]).cloned();
+        let differs = |field: &&str| of(object, field) != what.old.and_then(|old| of(old, field));
         let name = object.str_at(&["metadata", "name"]);
         let right = Access {
             user: &what.call.request.user,
@@ -46,10 +47,16 @@ impl Admission for PlaneAccess {
                 field_selector: "",
             },
         };
-        let changes = access(object) != what.old.and_then(access);
-        if changes && call_outs.authorize(&right)? != Decision::Allow {
-            let why = "a change of spec.access needs the right to create controlplanes/credentials of this name";
-            return Err(what.forbidden(Some(object), why).into());
+        let changed = ["access", "authentication"]
+            .into_iter()
+            .find(|field| differs(field));
+        if let Some(field) = changed
+            && call_outs.authorize(&right)? != Decision::Allow
+        {
+            let why = format!(
+                "a change of spec.{field} needs the right to create controlplanes/credentials of this name"
+            );
+            return Err(what.forbidden(Some(object), &why).into());
         }
         Ok(Mutated::Unchanged)
     }

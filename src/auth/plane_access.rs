@@ -60,7 +60,7 @@ pub struct Revocation {
 
 impl Revocation {
     /// Returns the time of the newest revocation of a user.
-    pub(crate) fn newest(revoked: &[Self], user: &str) -> Option<i64> {
+    pub fn newest(revoked: &[Self], user: &str) -> Option<i64> {
         let of_user = revoked.iter().filter(|one| one.user == user);
         of_user.map(|one| one.before).max()
     }
@@ -136,6 +136,8 @@ pub struct OwnAuthenticators {
     pub clients: Vec<Anchor>,
     /// Verifies the plane's own tokens; `None` if the plane has none.
     pub tokens: Option<Arc<dyn Authenticator>>,
+    /// Judges the tokens of the issuers that the plane names; `None` if it names none.
+    pub issuers: Option<Arc<dyn Authenticator>>,
 }
 
 /// A user of the root plane, and who he is in another plane; `None` if he may not enter it.
@@ -282,9 +284,29 @@ impl ChainJudge for PlaneAccess {
 }
 
 impl Authenticator for PlaneAccess {
-    /// Judges bearer tokens: first those of the root's users, which cost a comparison, then the
+    /// Judges bearer tokens: first those of the issuers that the plane names, so that a webhook of the
+    /// root never gets a good one, then those of the root's users, which cost a comparison, then the
     /// plane's own.
     fn authenticate<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
+        let Some(issuers) = &self.own.issuers else {
+            return self.of_others(credentials);
+        };
+        match issuers.authenticate(credentials) {
+            Verdict::Now(Some(Authentication::NoOpinion)) => self.of_others(credentials),
+            Verdict::Now(Some(user @ Authentication::User(_))) => Verdict::now(user),
+            by_issuer => Verdict::later(async move {
+                match by_issuer.await {
+                    user @ Authentication::User(_) => user,
+                    refused => after_token(refused, self.of_others(credentials).await),
+                }
+            }),
+        }
+    }
+}
+
+impl PlaneAccess {
+    /// Judges bearer tokens that are of none of the issuers that the plane names.
+    fn of_others<'a>(&'a self, credentials: &'a Credentials<'a>) -> Verdict<'a, Authentication> {
         let by_root = match self.root.bearer.authenticate(credentials) {
             Verdict::Now(Some(by_root)) => by_root,
             later => {

@@ -20,13 +20,16 @@ const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
 const OWN: &[u8] = include_bytes!("polyplane/bootstrap.json");
 /// The level of this program. It must grow by one whenever the bootstrap objects change, or the
 /// store's format changes so that an older program would lose data.
-pub const LEVEL: u32 = 5;
+pub const LEVEL: u32 = 6;
 /// The store's floor from which on older steps of a plane are folded. Programs of level 1 from
 /// before folds could not read these; all programs of a higher level can.
 pub const FOLDS_LEVEL: u32 = 2;
 /// The store's floor from which on planes have users of their own. Programs below it neither read
 /// who may enter a plane nor know the CAs of planes.
 pub const ACCESS_LEVEL: u32 = 5;
+/// The store's floor from which on planes name issuers of their own. Programs below it would drop them with
+/// their next write of a plane's object, and refuse the tokens.
+pub const ISSUERS_LEVEL: u32 = 6;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);
 /// The address of the service `kubernetes`: the first of the range.
@@ -288,7 +291,7 @@ mod tests {
         let hash = &release.layer().hash().0;
         assert_eq!(
             (release.level(), hash.as_str()),
-            (5, known),
+            (6, known),
             "raise LEVEL, then write down the new hash"
         );
     }

@@ -4,6 +4,7 @@
 //! of the generated ones.
 
 pub mod access;
+pub mod authentication;
 pub mod control_plane;
 pub mod controllers;
 pub mod fence;

@@ -4,23 +4,23 @@ use std::collections::HashMap;
 
 use polyplane_auth::Digest;
 
-/// Two halves of at most `HALF_MAX` entries: when the newer is full it replaces the older. What is read
+/// Two halves of at most so many entries: when the newer is full it replaces the older. What is read
 /// in the older moves over.
-pub(crate) struct Halves<V, const HALF_MAX: usize> {
+pub(crate) struct Halves<V> {
+    half_max: usize,
     newer: HashMap<Digest, V>,
     older: HashMap<Digest, V>,
 }
 
-impl<V, const HALF_MAX: usize> Default for Halves<V, HALF_MAX> {
-    fn default() -> Self {
+impl<V: Clone> Halves<V> {
+    pub(crate) fn new(half_max: usize) -> Self {
         Self {
+            half_max,
             newer: HashMap::new(),
             older: HashMap::new(),
         }
     }
-}
 
-impl<V: Clone, const HALF_MAX: usize> Halves<V, HALF_MAX> {
     pub(crate) fn get(&mut self, digest: &Digest) -> Option<V> {
         if let Some(found) = self.newer.get(digest) {
             return Some(found.clone());
@@ -31,7 +31,7 @@ impl<V: Clone, const HALF_MAX: usize> Halves<V, HALF_MAX> {
     }
 
     pub(crate) fn insert(&mut self, digest: Digest, value: V) {
-        if self.newer.len() >= HALF_MAX {
+        if self.newer.len() >= self.half_max {
             self.older = std::mem::take(&mut self.newer);
         }
         self.newer.insert(digest, value);

@@ -5,10 +5,12 @@
 //! known, and wait for a look-up only if nothing is known yet or a key is new.
 
 mod authenticator;
+mod bounds;
 mod claims;
 mod config;
 mod expressions;
 mod keys;
+mod plane_issuers;
 mod provider;
 mod token;
 mod validation;
@@ -17,5 +19,6 @@ mod verdicts;
 pub use authenticator::JwtAuthenticator;
 pub use config::{AnonymousConfig, AuthenticationConfig, IssuerConfig, JwtConfig};
 pub use keys::{IssuerKey, KeySet};
+pub use plane_issuers::{KnownIssuers, PlaneIssuers, ReservedUser};
 pub use provider::REFRESH_PAUSE;
 pub use token::TokenRefused;

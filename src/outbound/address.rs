@@ -52,6 +52,49 @@ impl Network {
     }
 }
 
+/// What the operator lets planes call beside the public Internet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// The addresses of a range, or one address.
+    Network(Network),
+    /// The server of this name, in small letters, whatever its addresses are.
+    Host(String),
+}
+
+/// The text names neither addresses nor a host.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{0:?} is neither a range of addresses such as 10.0.0.0/8, nor an address, nor the name of a host"
+)]
+pub struct AllowedError(String);
+
+impl FromStr for Allowed {
+    type Err = AllowedError;
+
+    fn from_str(text: &str) -> Result<Self, AllowedError> {
+        if let Ok(network) = text.parse() {
+            return Ok(Self::Network(network));
+        }
+        if let Ok(base) = text.parse::<IpAddr>() {
+            let bits = if base.is_ipv4() { 32 } else { 128 };
+            return Ok(Self::Network(Network { base, bits }));
+        }
+        let is_part = |part: &str| {
+            !part.is_empty()
+                && part
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+        };
+        // A text of numbers alone would be an address with a mistake.
+        let is_name =
+            text.split('.').all(is_part) && text.bytes().any(|byte| byte.is_ascii_alphabetic());
+        match is_name {
+            true => Ok(Self::Host(text.to_ascii_lowercase())),
+            false => Err(AllowedError(text.to_owned())),
+        }
+    }
+}
+
 /// Which addresses a plane's targets may have.
 #[derive(Clone, Debug)]
 pub enum Reach {
@@ -185,6 +228,33 @@ mod tests {
             "3fff::1",
         ] {
             assert!(!is_global_unicast(address(text)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_allowed_is_a_range_an_address_or_a_host() {
+        let network = |text: &str| Ok(Allowed::Network(text.parse().expect(text)));
+        let host = |text: &str| Ok(Allowed::Host(text.to_owned()));
+        for (text, allowed) in [
+            ("10.0.0.0/8", network("10.0.0.0/8")),
+            ("10.1.2.3", network("10.1.2.3/32")),
+            ("::1", network("::1/128")),
+            ("Issuer.Corp.example", host("issuer.corp.example")),
+            ("localhost", host("localhost")),
+        ] {
+            assert_eq!(text.parse(), allowed, "{text}");
+        }
+        for text in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0",
+            "a..b",
+            "https://h",
+            "h:443",
+            "*.h",
+            "a b",
+        ] {
+            assert!(text.parse::<Allowed>().is_err(), "{text}");
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Semaphore;
 
-use crate::address::{Network, Reach};
+use crate::address::{Allowed, Network, Reach};
 use crate::target::CallError;
 
 /// Calls in flight of the process. Each holds a connection and an answer.
@@ -34,7 +34,8 @@ pub struct OutboundMetrics {
 #[derive(Debug)]
 pub struct Caller {
     pub(crate) seats: Semaphore,
-    allowed: Arc<[Network]>,
+    networks: Arc<[Network]>,
+    hosts: Vec<String>,
     counters: Counters,
 }
 
@@ -50,10 +51,18 @@ struct Counters {
 impl Caller {
     /// Creates a caller. Targets that planes name may be in `allowed` beside the public Internet.
     #[must_use]
-    pub fn new(allowed: Vec<Network>) -> Arc<Self> {
+    pub fn new(allowed: Vec<Allowed>) -> Arc<Self> {
+        let (mut networks, mut hosts) = (Vec::new(), Vec::new());
+        for one in allowed {
+            match one {
+                Allowed::Network(network) => networks.push(network),
+                Allowed::Host(host) => hosts.push(host),
+            }
+        }
         Arc::new(Self {
             seats: Semaphore::new(OF_PROCESS_MAX),
-            allowed: allowed.into(),
+            networks: networks.into(),
+            hosts,
             counters: Counters::default(),
         })
     }
@@ -67,7 +76,7 @@ impl Caller {
     /// Returns the caller for what the configuration of one plane names.
     #[must_use]
     pub fn of_plane(self: &Arc<Self>) -> Arc<PlaneCaller> {
-        self.with_reach(Reach::Public(Arc::clone(&self.allowed)))
+        self.with_reach(Reach::Public(Arc::clone(&self.networks)))
     }
 
     fn with_reach(self: &Arc<Self>, reach: Reach) -> Arc<PlaneCaller> {
@@ -113,4 +122,16 @@ pub struct PlaneCaller {
     pub(crate) caller: Arc<Caller>,
     pub(crate) seats: Semaphore,
     pub(crate) reach: Reach,
+}
+
+impl PlaneCaller {
+    /// Returns which addresses the target of this host may have. The connector follows no redirect, so
+    /// a target has one host.
+    pub(crate) fn reach_of(&self, host: &str) -> Reach {
+        let is_host = |known: &String| known.eq_ignore_ascii_case(host);
+        match self.caller.hosts.iter().any(is_host) {
+            true => Reach::Anywhere,
+            false => self.reach.clone(),
+        }
+    }
 }

@@ -18,7 +18,7 @@ mod resolver;
 mod target;
 mod trust;
 
-pub use address::{Network, NetworkError, Reach, is_global_unicast};
+pub use address::{Allowed, AllowedError, Network, NetworkError, Reach, is_global_unicast};
 pub use caller::{Caller, OutboundMetrics, PlaneCaller};
 pub use circuit::Circuit;
 pub use target::{Answer, Call, CallError, Target, TargetError};

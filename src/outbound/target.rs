@@ -39,6 +39,7 @@ type HttpClient = Client<HttpsConnector<HttpConnector<GuardedResolver>>, Full<By
 pub struct Target {
     plane: Arc<PlaneCaller>,
     url: Uri,
+    reach: Reach,
     client: HttpClient,
     circuit: Circuit,
     /// In flight and waiting.
@@ -131,8 +132,10 @@ impl Target {
         if parsed.scheme() != Some(&Scheme::HTTPS) && !(is_plain && may_be_plain) {
             return Err(TargetError::Scheme(url.to_owned()));
         }
+        let reach = plane.reach_of(host);
         Ok(Self {
-            client: client(plane, trust),
+            client: client(&reach, trust),
+            reach,
             plane: Arc::clone(plane),
             url: parsed,
             circuit: Circuit::default(),
@@ -194,9 +197,7 @@ impl Target {
         let host = self.url.host().unwrap_or("");
         let address = host.trim_start_matches('[').trim_end_matches(']');
         match address.parse::<IpAddr>() {
-            Ok(address) if !self.plane.reach.allows(address) => {
-                Err(CallError::Address(host.to_owned()))
-            }
+            Ok(address) if !self.reach.allows(address) => Err(CallError::Address(host.to_owned())),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -243,8 +244,8 @@ impl Target {
     }
 }
 
-fn client(plane: &PlaneCaller, trust: &Trust) -> HttpClient {
-    let mut connector = HttpConnector::new_with_resolver(GuardedResolver(plane.reach.clone()));
+fn client(reach: &Reach, trust: &Trust) -> HttpClient {
+    let mut connector = HttpConnector::new_with_resolver(GuardedResolver(reach.clone()));
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT));

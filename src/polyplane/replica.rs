@@ -12,12 +12,13 @@ pub mod metrics;
 pub mod plain_root;
 pub mod plane_directory;
 pub mod plane_info;
+pub mod plane_issuers;
 pub mod plane_tokens;
 pub mod ring_report;
 pub mod root_secret;
 pub mod usage_report;
 
-use crate::replica::access::{Access, Delegated, MetricsFile, accepted, accepted_pem};
+use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
@@ -25,14 +26,14 @@ use crate::replica::follow_access::FollowAccess;
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_info::DirectoryInfo;
-use crate::replica::plane_tokens::{AcceptedKeys, PlaneTokens};
+use crate::replica::plane_tokens::plane_tokens;
 use crate::replica::root_secret::SharedSecret;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::{Purpose, RootSecret};
-use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, Release, params};
+use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, ISSUERS_LEVEL, Release, params};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::controllers::Controllers;
@@ -514,39 +515,18 @@ fn settings(setup: &ReplicaParts, planes: &Arc<Planes>) -> PlaneSettings {
                     .map_or_else(Str::default, |planes| planes.birth_layer().0.into())
             }
         }),
-        records_say_access: Shared::new({
-            let planes = Arc::downgrade(planes);
-            move || {
-                let floor = planes.upgrade().map(|planes| planes.floor());
-                floor.is_some_and(|floor| floor.level >= ACCESS_LEVEL)
-            }
-        }),
+        records_say_access: from_floor(planes, ACCESS_LEVEL),
+        records_say_issuers: from_floor(planes, ISSUERS_LEVEL),
     }
 }
 
-/// Returns the issuers of the planes' tokens, if this replica has the root secret.
-fn plane_tokens(
-    secret: &SharedSecret,
-    endpoint: &str,
-    directory: &PlaneDirectory,
-) -> Option<Arc<PlaneTokens>> {
-    let base = format!("https://{endpoint}").into();
-    let secret = secret.secret().cloned()?;
-    let rows = Arc::clone(&directory.rows);
-    let accepted = Box::new(move |id: &str| {
-        let entry = rows.by_id(id);
-        let spec = PlaneAccessSpec::read(entry.as_ref().map_or(&[], |entry| &entry.access));
-        let all = accepted(&spec).into_iter();
-        AcceptedKeys {
-            signing: spec.generation,
-            former: all
-                .filter_map(|(generation, until)| Some((generation, until?)))
-                .collect(),
-            revoked: spec.record.revoked,
-        }
-    });
-    let tokens = PlaneTokens::new(secret, vec![base], accepted, &directory.planes);
-    Some(Arc::new(tokens))
+/// Returns whether the store's floor has come to a level.
+fn from_floor(planes: &Arc<Planes>, level: u32) -> Shared<bool> {
+    let planes = Arc::downgrade(planes);
+    Shared::new(move || {
+        let floor = planes.upgrade().map(|planes| planes.floor());
+        floor.is_some_and(|floor| floor.level >= level)
+    })
 }
 
 /// Returns what computes the certificates of the CAs of planes. Without a root secret, and in the

@@ -97,6 +97,8 @@ pub struct PlaneSettings {
     pub birth_layer: BirthLayer,
     /// Whether every program that may still join the ring reads `spec.access` of a plane.
     pub records_say_access: Shared<bool>,
+    /// Whether every program of the ring reads which issuers planes name.
+    pub records_say_issuers: Shared<bool>,
 }
 
 /// A fact about the ring that may change while the server runs.

@@ -28,6 +28,7 @@ const KEYS: &str = "ring-polyplane-certificates";
 fn collection(object: &Value) -> Result<Option<String>> {
     let version = text(&object["apiVersion"]);
     let resource = match text(&object["kind"]).as_str() {
+        "ConfigMap" => "configmaps",
         "Deployment" => "deployments",
         "HorizontalPodAutoscaler" => "horizontalpodautoscalers",
         "NetworkPolicy" => "networkpolicies",
@@ -100,6 +101,7 @@ async fn a_plane_accepts_every_object_of_a_built_in_kind() -> Result<()> {
     }
     let seen: Vec<_> = seen.iter().map(String::as_str).collect();
     let expected = [
+        "ConfigMap",
         "Deployment",
         "HorizontalPodAutoscaler",
         "NetworkPolicy",

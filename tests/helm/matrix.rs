@@ -239,6 +239,13 @@ fn pods(add: Add<'_>) {
             }],
             "hostAliases": [{"ip": "10.0.0.9", "hostnames": ["etcd.example.org"]}],
             "dnsConfig": {"options": [{"name": "ndots", "value": "2"}]},
+            "authentication": {
+                "config": {"jwt": [{
+                    "issuer": {"url": "https://issuer.example.org", "audiences": ["planes"]},
+                    "claimMappings": {"username": {"claim": "sub", "prefix": "oidc:"}},
+                }]},
+                "outboundAllow": ["10.0.0.0/8", "issuer.corp.example"],
+            },
             "server": {
                 "extraArgs": ["--host-name=more.example.org"],
                 "planeLimits": {"requestsPerSecond": 50, "watches": 0, "bytes": "256Mi"}, "log": "info,polyplane_ownership=debug",

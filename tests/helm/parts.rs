@@ -94,6 +94,59 @@ fn a_replica_has_time_to_drain_before_it_is_killed() -> Result<()> {
     })
 }
 
+/// The file of `--authentication-config` is the chart's ConfigMap, and a change of it replaces the pods.
+#[test]
+fn the_configuration_of_authentication_is_where_its_flag_says() -> Result<()> {
+    let with_one = std::cell::Cell::new(0);
+    each(|rendered| {
+        let values = &rendered.values["authentication"];
+        let arguments = &rendered.deployment.container.args;
+        let of_flag = |flag: &str| {
+            let flag = format!("{flag}=");
+            let mut found = arguments.iter();
+            found.find_map(|one| one.strip_prefix(&flag).map(str::to_owned))
+        };
+        let allowed: Vec<String> = list(&values["outboundAllow"]).iter().map(text).collect();
+        let allowed = (!allowed.is_empty()).then(|| allowed.join(","));
+        ensure!(of_flag("--outbound-allow") == allowed, "{arguments:?}");
+        let pod = rendered.pod()?;
+        let is_named = |one: &&Value| one["name"] == "authentication";
+        let volume = list(&pod["volumes"]).iter().find(is_named);
+        let map = rendered.one("ConfigMap", "-authentication");
+        let Some(config) = values["config"].as_object().filter(|one| !one.is_empty()) else {
+            ensure!(of_flag("--authentication-config").is_none() && volume.is_none());
+            ensure!(map.is_err(), "a ConfigMap without a use");
+            return Ok(());
+        };
+        with_one.set(with_one.get() + 1);
+        let map = map?;
+        let volume = volume.context("no volume")?;
+        ensure!(
+            volume["configMap"]["name"] == map["metadata"]["name"],
+            "{volume}"
+        );
+        let mounts = list(&pod["containers"][0]["volumeMounts"]);
+        let mount = mounts.iter().find(is_named).context("no mount")?;
+        ensure!(mount["readOnly"] == true, "{mount}");
+        let file = format!("{}/config.yaml", text(&mount["mountPath"]));
+        ensure!(of_flag("--authentication-config") == Some(file));
+        let written: Value = serde_saphyr::from_str(&text(&map["data"]["config.yaml"]))?;
+        let mut expected = json!({"apiVersion": "apiserver.config.k8s.io/v1",
+            "kind": "AuthenticationConfiguration"});
+        expected
+            .as_object_mut()
+            .context("an object")?
+            .extend(config.clone());
+        ensure!(written == expected, "{written}");
+        let deployment = rendered.of_kind("Deployment").next().context("none")?;
+        let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+        ensure!(annotations["polyplane.dev/authentication-config"].is_string());
+        Ok(())
+    })?;
+    ensure!(with_one.get() > 0, "no combination has one");
+    Ok(())
+}
+
 #[test]
 fn an_update_takes_no_replica_away_before_its_successor_is_ready() -> Result<()> {
     each(|rendered| {

@@ -45,6 +45,9 @@
 {{- if $values.authentication.config }}
 - --authentication-config=/authentication/config.yaml
 {{- end }}
+{{- with $values.authentication.outboundAllow }}
+- --outbound-allow={{ join "," . }}
+{{- end }}
 {{- if $values.audit.policy }}
 - --audit-policy-file=/audit/policy.yaml
 - --audit-log-path=-

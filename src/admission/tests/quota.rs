@@ -45,6 +45,7 @@ impl Site {
             endpoint: Str::default(),
             birth_layer: BirthLayer::fixed(""),
             records_say_access: polyplane_registry::Shared::fixed(true),
+            records_say_issuers: polyplane_registry::Shared::fixed(true),
         };
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
         let site = Self {

@@ -36,6 +36,7 @@ fn anchored(ca: &Ca, until: Option<SystemTime>) -> OwnAuthenticators {
     OwnAuthenticators {
         clients: vec![Anchor::new(ca.root(), until).expect("a root")],
         tokens: None,
+        issuers: None,
     }
 }
 
@@ -229,6 +230,7 @@ async fn the_planes_own_tokens_come_after_those_of_the_root() {
     let own = OwnAuthenticators {
         clients: Vec::new(),
         tokens: Some(Arc::new(own)),
+        issuers: None,
     };
     let access = PlaneAccess::new("a", granted(Vec::new()), &root(&Ca::new("root")), own);
     let Authentication::User(user) = by_token(&access, "own-token").await else {

@@ -47,22 +47,29 @@ pub struct PlaneAccessSpec {
     pub previous_until: Option<i64>,
 }
 
-/// Returns what the directory keeps of a ControlPlane's access and limits: the JSON of the members, as
+/// Returns what the directory keeps of a ControlPlane's access, issuers and limits: the JSON of the members, as
 /// stored. Empty if the record says nothing.
 pub(crate) fn raw(body: &[u8]) -> Vec<u8> {
     let part = |path: &[&str]| json::scan::find(body, path).map(|range| &body[range]);
     let (access, keys) = (part(&["spec", "access"]), part(&["status", "keys"]));
     let limits = part(&["spec", "limits"]);
-    if access.is_none() && keys.is_none() && limits.is_none() {
+    let authentication = part(&["spec", "authentication"]);
+    if [access, keys, limits, authentication]
+        .iter()
+        .all(Option::is_none)
+    {
         return Vec::new();
     }
     let mut out = b"{\"access\":".to_vec();
     out.extend_from_slice(access.unwrap_or(b"null"));
     out.extend_from_slice(b",\"keys\":");
     out.extend_from_slice(keys.unwrap_or(b"null"));
-    if let Some(limits) = limits {
-        out.extend_from_slice(b",\"limits\":");
-        out.extend_from_slice(limits);
+    let others = [("limits", limits), ("authentication", authentication)];
+    for (name, value) in others {
+        if let Some(value) = value {
+            out.extend_from_slice(format!(",\"{name}\":").as_bytes());
+            out.extend_from_slice(value);
+        }
     }
     out.push(b'}');
     out
@@ -311,17 +318,30 @@ pub(crate) fn name_errors(name: &str, path: &Path<'_>, errors: &mut Vec<FieldErr
     }
 }
 
+/// Returns the beginning of a user's name that the server alone gives, if the name has one.
+pub(crate) fn reserved_user(user: &str) -> Option<&'static str> {
+    let reserved = [ROOT_USER_PREFIX, ACCOUNT_PREFIX, "system:anonymous"];
+    reserved.into_iter().find(|prefix| user.starts_with(prefix))
+}
+
+/// Returns whether the server alone puts users into a group.
+pub(crate) fn reserved_group(group: &str) -> bool {
+    is_given(group) || group == SYSTEM_MASTERS
+}
+
+fn is_given(group: &str) -> bool {
+    group.starts_with("system:serviceaccounts") || group == ALL_UNAUTHENTICATED
+}
+
 /// Complains about the name of a user for whom a credential is wanted: the server gives some names
 /// itself, so a certificate with one would be taken for another kind of credential.
 pub fn credential_errors(user: &str, groups: &[&str]) -> Vec<FieldError> {
     let path = Path::new("spec");
     let mut errors = Vec::new();
     name_errors(user, &path.child("user"), &mut errors);
-    for reserved in [ROOT_USER_PREFIX, ACCOUNT_PREFIX, "system:anonymous"] {
-        if user.starts_with(reserved) {
-            let why = format!("names that begin with {reserved:?} are given by the server alone");
-            errors.push(FieldError::invalid(&path.child("user"), user, why));
-        }
+    if let Some(reserved) = reserved_user(user) {
+        let why = format!("names that begin with {reserved:?} are given by the server alone");
+        errors.push(FieldError::invalid(&path.child("user"), user, why));
     }
     if groups.len() > GROUPS_MAX {
         errors.push(FieldError::too_many(
@@ -335,7 +355,7 @@ pub fn credential_errors(user: &str, groups: &[&str]) -> Vec<FieldError> {
         let path = path.child("groups");
         let path = path.index(at);
         name_errors(group, &path, &mut errors);
-        if group.starts_with("system:serviceaccounts") || *group == ALL_UNAUTHENTICATED {
+        if is_given(group) {
             let why = "the server alone puts users into this group";
             errors.push(FieldError::invalid(&path, *group, why));
         }

@@ -14,7 +14,7 @@ use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::{Context, age};
 
-use crate::polyplane::{access, limits};
+use crate::polyplane::{access, authentication, limits};
 
 /// The finalizer that keeps a ControlPlane until its plane is removed.
 pub const FINALIZER: &str = "polyplane.dev/plane";
@@ -145,6 +145,7 @@ impl Strategy for ControlPlane {
         let is_read_by_all = context.settings.records_say_access.present();
         errors.extend(access::errors(object, None, is_read_by_all));
         errors.extend(limits::errors(object, is_read_by_all));
+        errors.extend(issuer_errors(context, object));
         errors
     }
 
@@ -158,6 +159,7 @@ impl Strategy for ControlPlane {
         let is_read_by_all = context.settings.records_say_access.present();
         errors.extend(access::errors(object, Some(old), is_read_by_all));
         errors.extend(limits::errors(object, is_read_by_all));
+        errors.extend(issuer_errors(context, object));
         errors
     }
 
@@ -204,6 +206,13 @@ impl Strategy for ControlPlane {
             Value::Bool(object.bool_at(&["spec", "deletionProtection"])),
         ]
     }
+}
+
+fn issuer_errors(context: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    let (endpoint, id) = (&context.settings.endpoint, object.str_at(&["status", "id"]));
+    let own_issuer = format!("{endpoint}/clusters/{id}/control-plane");
+    let is_read_by_all = context.settings.records_say_issuers.present();
+    authentication::errors(object, &own_issuer, is_read_by_all)
 }
 
 fn spec_errors(object: &Value) -> Vec<FieldError> {

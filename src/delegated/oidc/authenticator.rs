@@ -9,6 +9,7 @@ use polyplane_auth::{
 };
 use polyplane_outbound::{PlaneCaller, TrustError};
 
+use super::bounds::Bounds;
 use super::claims::user_of;
 use super::config::JwtConfig;
 use super::provider::{Known, Provider};
@@ -29,6 +30,7 @@ pub struct JwtAuthenticator {
 struct Inner {
     config: JwtConfig,
     provider: Provider,
+    bounds: Bounds,
     waiting: tokio::sync::Semaphore,
 }
 
@@ -40,15 +42,34 @@ enum Judged {
 }
 
 impl JwtAuthenticator {
-    /// Creates the authenticator of an issuer, whose servers are called by `caller`.
+    /// Creates the authenticator of an issuer that the operator names, whose servers are called by
+    /// `caller`.
     ///
     /// # Errors
     /// Returns an error if the issuer's CA bundle cannot be used.
     pub fn new(config: JwtConfig, caller: &Arc<PlaneCaller>) -> Result<Self, TrustError> {
-        let provider = Provider::new(caller, &config.issuer)?;
+        Self::bounded(config, caller, Bounds::OPERATOR)
+    }
+
+    /// Creates the authenticator of an issuer that a control plane names. It keeps less, and a token
+    /// with a new key is refused until the key is known.
+    ///
+    /// # Errors
+    /// Returns an error if the issuer's CA bundle cannot be used.
+    pub fn of_plane(config: JwtConfig, caller: &Arc<PlaneCaller>) -> Result<Self, TrustError> {
+        Self::bounded(config, caller, Bounds::PLANE)
+    }
+
+    fn bounded(
+        config: JwtConfig,
+        caller: &Arc<PlaneCaller>,
+        bounds: Bounds,
+    ) -> Result<Self, TrustError> {
+        let provider = Provider::new(caller, &config.issuer, bounds)?;
         let inner = Inner {
             config,
             provider,
+            bounds,
             waiting: tokio::sync::Semaphore::new(WAITING_MAX),
         };
         Ok(Self {
@@ -78,6 +99,19 @@ impl JwtAuthenticator {
 }
 
 impl Inner {
+    /// Keeps what is known of a token, unless the token is too long for that.
+    fn keep(
+        &self,
+        known: &Known,
+        token: &UntrustedToken<'_>,
+        digest: Digest,
+        verdict: impl FnOnce() -> Verdict,
+    ) {
+        if token.bytes() <= self.bounds.kept_bytes_max {
+            known.verdicts.insert(digest, verdict());
+        }
+    }
+
     fn judge(
         &self,
         known: Option<&Known>,
@@ -92,9 +126,7 @@ impl Inner {
             if refused == TokenRefused::UnknownKey {
                 return Judged::NeedsKeys;
             }
-            known
-                .verdicts
-                .insert(digest, Verdict::Refused(refused.clone()));
+            self.keep(known, token, digest, || Verdict::Refused(refused.clone()));
             return Judged::Done(Err(refused));
         }
         let times = match Times::of(&token.claims) {
@@ -104,14 +136,12 @@ impl Inner {
         match user_of(&token.claims, &self.config) {
             Ok(user) => {
                 let user = Arc::new(user);
-                let verdict = Verdict::Proves(Arc::clone(&user), times);
-                known.verdicts.insert(digest, verdict);
+                let verdict = || Verdict::Proves(Arc::clone(&user), times);
+                self.keep(known, token, digest, verdict);
                 Judged::Done(times.check(seconds(now)).map(|()| user))
             }
             Err(refused) => {
-                known
-                    .verdicts
-                    .insert(digest, Verdict::Refused(refused.clone()));
+                self.keep(known, token, digest, || Verdict::Refused(refused.clone()));
                 Judged::Done(Err(refused))
             }
         }
@@ -164,6 +194,12 @@ impl Authenticator for JwtAuthenticator {
                 let now = credentials.now;
                 match inner.judge(known.as_deref(), &token, digest_of_token, now) {
                     Judged::Done(judged) => judged,
+                    Judged::NeedsKeys
+                        if known.is_some() && !inner.bounds.waits_for_unknown_keys =>
+                    {
+                        self.renew();
+                        Err(TokenRefused::UnknownKey)
+                    }
                     // Within the pause a look-up would not begin; but one may be under way.
                     Judged::NeedsKeys => {
                         return AuthVerdict::later(async move {

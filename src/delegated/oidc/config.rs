@@ -102,13 +102,34 @@ impl AuthenticationConfig {
                 wanted: "AuthenticationConfiguration of apiserver.config.k8s.io/v1",
             });
         }
-        let mut errors = Vec::new();
         let root = Section {
             value: document,
             path: &Path::NIL,
         };
-        root.only(&["apiVersion", "kind", "jwt", "anonymous"], &mut errors);
-        let list = Path::new("jwt");
+        let fields = ["apiVersion", "kind", "jwt", "anonymous"];
+        Self::read(&root, &fields, disallowed).map_err(ConfigError::Fields)
+    }
+
+    /// Reads the issuers of one control plane: an object with the field `jwt` alone, at `path`.
+    ///
+    /// # Errors
+    /// Returns everything that is wrong with it.
+    pub fn of_plane(
+        value: &Value,
+        path: &Path<'_>,
+        disallowed: &[&str],
+    ) -> Result<Self, Vec<FieldError>> {
+        Self::read(&Section { value, path }, &["jwt"], disallowed)
+    }
+
+    fn read(
+        root: &Section<'_>,
+        fields: &[&str],
+        disallowed: &[&str],
+    ) -> Result<Self, Vec<FieldError>> {
+        let mut errors = Vec::new();
+        root.only(fields, &mut errors);
+        let list = root.path.child("jwt");
         let items = root.items("jwt", &mut errors);
         if items.len() > ISSUERS_MAX {
             errors.push(FieldError::too_many(&list, items.len(), ISSUERS_MAX));
@@ -129,10 +150,10 @@ impl AuthenticationConfig {
             jwt.push(read);
         }
         check_discovery_urls(&jwt, &list, &mut errors);
-        let anonymous = read_anonymous(&root, &mut errors);
+        let anonymous = read_anonymous(root, &mut errors);
         match errors.is_empty() {
             true => Ok(Self { jwt, anonymous }),
-            false => Err(ConfigError::Fields(errors)),
+            false => Err(errors),
         }
     }
 }

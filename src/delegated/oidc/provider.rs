@@ -10,9 +10,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Method};
 use parking_lot::RwLock;
 use polyplane_apimachinery::json::{self, Limits};
+use polyplane_auth::{Digest, digest_of};
 use polyplane_outbound::{Call, PlaneCaller, Target, Trust, TrustError};
 use tokio::sync::Mutex;
 
+use super::bounds::Bounds;
 use super::config::IssuerConfig;
 use super::keys::KeySet;
 use super::verdicts::Verdicts;
@@ -25,22 +27,20 @@ pub const REFRESH_PAUSE: Duration = Duration::from_secs(5);
 const OLD: Duration = Duration::from_secs(600);
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(5);
-/// Bytes of the longest document. Key sets have a few kilobytes.
-const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 /// Where an issuer's configuration is, below its URL.
 const WELL_KNOWN: &str = "/.well-known/openid-configuration";
 
 /// The keys that an issuer had at one time, and the verdicts under them.
-#[derive(Default)]
 pub(super) struct Known {
     pub keys: KeySet,
     pub verdicts: Verdicts,
-    text: Bytes,
+    digest: Digest,
 }
 
 /// An issuer.
 pub(super) struct Provider {
     issuer: String,
+    bounds: Bounds,
     caller: Arc<PlaneCaller>,
     trust: Trust,
     state: RwLock<State>,
@@ -67,11 +67,13 @@ impl Provider {
     pub(super) fn new(
         caller: &Arc<PlaneCaller>,
         config: &IssuerConfig,
+        bounds: Bounds,
     ) -> Result<Self, TrustError> {
         let bundle = config.certificate_authority.as_ref().map(String::as_bytes);
         let below = || format!("{}{WELL_KNOWN}", config.url.trim_end_matches('/'));
         Ok(Self {
             issuer: config.url.clone(),
+            bounds,
             caller: Arc::clone(caller),
             trust: Trust::new(bundle, None)?,
             state: RwLock::default(),
@@ -102,7 +104,7 @@ impl Provider {
         if self.may_look() {
             self.state.write().tried_at = Some(Instant::now());
             match self.keys(&mut look).await {
-                Ok((keys, text)) => self.learn(keys, text),
+                Ok((keys, digest)) => self.learn(keys, digest),
                 Err(why) => {
                     let issuer = &self.issuer;
                     tracing::warn!(issuer, "the keys of an issuer cannot be got: {why}");
@@ -112,19 +114,23 @@ impl Provider {
         self.state.read().known.clone()
     }
 
-    fn learn(&self, keys: KeySet, text: Bytes) {
+    fn learn(&self, keys: KeySet, digest: Digest) {
         let mut state = self.state.write();
         // The same keys keep their verdicts.
-        if state.known.as_ref().is_none_or(|known| known.text != text) {
+        if state
+            .known
+            .as_ref()
+            .is_none_or(|known| known.digest != digest)
+        {
             state.known = Some(Arc::new(Known {
                 keys,
-                text,
-                verdicts: Verdicts::default(),
+                digest,
+                verdicts: Verdicts::new(&self.bounds),
             }));
         }
     }
 
-    async fn keys(&self, look: &mut Look) -> Result<(KeySet, Bytes), String> {
+    async fn keys(&self, look: &mut Look) -> Result<(KeySet, Digest), String> {
         let discovery = look.discovery.clone();
         let text = self.get(look, &discovery).await?;
         let limits = Limits::default();
@@ -140,7 +146,7 @@ impl Provider {
         }
         let text = self.get(look, &keys_at).await?;
         let keys = KeySet::parse(&text).map_err(|why| format!("{keys_at}: {why}"))?;
-        Ok((keys, text))
+        Ok((keys, digest_of(&text)))
     }
 
     async fn get(&self, look: &mut Look, url: &str) -> Result<Bytes, String> {
@@ -163,7 +169,7 @@ impl Provider {
             headers: HeaderMap::new(),
             body: Bytes::new(),
             timeout: CALL,
-            answer_bytes_max: DOCUMENT_BYTES_MAX,
+            answer_bytes_max: self.bounds.document_bytes_max,
         });
         let answer = answer.await.map_err(|error| format!("{url}: {error}"))?;
         match answer.status.as_u16() {

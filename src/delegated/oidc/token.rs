@@ -54,6 +54,16 @@ pub(super) struct UntrustedToken<'a> {
 }
 
 impl<'a> UntrustedToken<'a> {
+    /// Returns about how many bytes the token has.
+    pub(super) fn bytes(&self) -> usize {
+        self.signed.len() + self.signature.len()
+    }
+
+    /// Returns the second since 1970 in which the token says that it was issued.
+    pub(super) fn issued_at(&self) -> Option<i64> {
+        self.claims.get("iat")?.as_int()
+    }
+
     /// Reads the parts of a token; `None` if it is no signed token.
     pub(super) fn parse(token: &'a str) -> Option<Self> {
         if token.len() > TOKEN_BYTES_MAX {

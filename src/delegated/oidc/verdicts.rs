@@ -8,11 +8,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use polyplane_auth::{Digest, UserInfo};
 
+use super::bounds::Bounds;
 use super::token::{Times, TokenRefused};
 use crate::halves::Halves;
-
-/// Tokens that are known of one issuer, in each of two halves. Each takes about 1 KiB.
-const HALF_MAX: usize = 2048;
 
 /// What is known of a token.
 #[derive(Clone)]
@@ -25,13 +23,19 @@ pub(super) enum Verdict {
 
 /// The cache of one issuer. Right and wrong tokens have places of their own, so a flood of wrong ones
 /// forgets no right one.
-#[derive(Default)]
 pub(super) struct Verdicts {
-    proven: Mutex<Halves<Verdict, HALF_MAX>>,
-    refused: Mutex<Halves<Verdict, HALF_MAX>>,
+    proven: Mutex<Halves<Verdict>>,
+    refused: Mutex<Halves<Verdict>>,
 }
 
 impl Verdicts {
+    pub(super) fn new(bounds: &Bounds) -> Self {
+        Self {
+            proven: Mutex::new(Halves::new(bounds.proven_half_max)),
+            refused: Mutex::new(Halves::new(bounds.refused_half_max)),
+        }
+    }
+
     pub(super) fn get(&self, digest: &Digest) -> Option<Verdict> {
         // One after the other: a lock in the same expression would be held for both.
         let proven = self.proven.lock().get(digest);

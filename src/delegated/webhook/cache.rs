@@ -13,13 +13,13 @@ const HALF_MAX: usize = 4096;
 
 /// The answers by the digests of what was asked, with the times of their ends.
 pub(super) struct Answers<T> {
-    known: Mutex<Halves<(T, Instant), HALF_MAX>>,
+    known: Mutex<Halves<(T, Instant)>>,
 }
 
-impl<T> Default for Answers<T> {
+impl<T: Clone> Default for Answers<T> {
     fn default() -> Self {
         Self {
-            known: Mutex::default(),
+            known: Mutex::new(Halves::new(HALF_MAX)),
         }
     }
 }

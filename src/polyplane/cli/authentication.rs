@@ -8,7 +8,7 @@ use clap::Args;
 use polyplane_auth::Authenticator;
 use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig, JwtAuthenticator};
 use polyplane_delegated::webhook::{ReviewVersion, TokenWebhook, WebhookServer};
-use polyplane_outbound::Caller;
+use polyplane_outbound::{Allowed, Caller};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +41,16 @@ pub struct AuthenticationOptions {
         env = "POLYPLANE_AUTHENTICATION_TOKEN_WEBHOOK_VERSION"
     )]
     pub authentication_token_webhook_version: String,
+    /// Addresses or hosts beside the public Internet that control planes may name, such as 10.0.0.0/8,
+    /// 10.1.2.3 or issuer.corp.example: the issuers in their spec.authentication. Without it the network of
+    /// this server is closed to them. Several are separated by commas.
+    #[arg(
+        long,
+        value_name = "CIDR|HOST",
+        value_delimiter = ',',
+        env = "POLYPLANE_OUTBOUND_ALLOW"
+    )]
+    pub outbound_allow: Vec<Allowed>,
     /// How long answers of that webhook are kept, such as 30s or 2m.
     #[arg(
         long,
@@ -58,7 +68,7 @@ impl AuthenticationOptions {
     /// # Errors
     /// Returns an error that names the flag whose file cannot be used.
     pub fn open(&self) -> anyhow::Result<Delegated> {
-        let caller = Caller::new(Vec::new());
+        let caller = Caller::new(self.outbound_allow.clone());
         let (mut bearer, mut issuers) = (Vec::new(), Vec::new());
         if let Some(file) = &self.authentication_config {
             let (config, shown) = (read(file), file.display());

@@ -2,6 +2,7 @@
 //! This module does not know requests.
 
 use crate::replica::plain_root::PlainRoot;
+use crate::replica::plane_issuers::AllPlaneIssuers;
 use crate::replica::plane_tokens::PlaneTokens;
 use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
@@ -78,6 +79,8 @@ pub struct Access {
     plain_issuer: Option<Arc<TokenIssuer>>,
     /// The caller of servers of others.
     outbound: Arc<Caller>,
+    /// The issuers that planes name.
+    issuers: AllPlaneIssuers,
 }
 
 impl Access {
@@ -91,6 +94,7 @@ impl Access {
         metrics: Option<&MetricsFile>,
         secret: Arc<SharedSecret>,
     ) -> anyhow::Result<Self> {
+        let outbound = Caller::new(Vec::new());
         let admin = UserInfo::new("admin", &["system:masters"]);
         let admin = StaticToken::new(pki.admin_token(), admin);
         let admin: Arc<dyn Authenticator> = Arc::new(StaticTokens::new(vec![admin]));
@@ -109,7 +113,8 @@ impl Access {
             secret,
             tokens: None,
             plain_issuer: None,
-            outbound: Caller::new(Vec::new()),
+            issuers: AllPlaneIssuers::new(Arc::clone(&outbound)),
+            outbound,
         })
     }
 
@@ -134,8 +139,13 @@ impl Access {
     #[must_use]
     fn with_delegated(self, delegated: &Delegated) -> Self {
         let outbound = Arc::clone(&delegated.outbound);
+        let issuers = AllPlaneIssuers::new(Arc::clone(&outbound));
         if delegated.bearer.is_empty() {
-            return Self { outbound, ..self };
+            return Self {
+                outbound,
+                issuers,
+                ..self
+            };
         }
         let after = |own: &Arc<dyn Authenticator>| -> Arc<dyn Authenticator> {
             let others = delegated.bearer.iter().cloned();
@@ -149,6 +159,7 @@ impl Access {
             }),
             root_bearer: after(&self.root_bearer),
             outbound,
+            issuers,
             ..self
         }
     }
@@ -209,6 +220,7 @@ impl Access {
         let secret = self.secret.secret();
         let tokens = self.tokens.as_ref();
         let own = OwnAuthenticators {
+            issuers: self.issuers.of_plane(id, access, &spec.record.revoked),
             clients: secret.map_or_else(Vec::new, |secret| client_cas(secret, id, &spec)),
             tokens: tokens
                 .map(|tokens| Arc::new(tokens.authenticator(id)) as Arc<dyn Authenticator>),

@@ -1,6 +1,9 @@
 //! The issuers of the planes' service account tokens, whose keys derive from the root secret. This
 //! module does not know objects or requests.
 
+use crate::replica::access::accepted;
+use crate::replica::plane_directory::PlaneDirectory;
+use crate::replica::root_secret::SharedSecret;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_auth::jws::{SigningKey, VerifyingKey};
@@ -10,6 +13,7 @@ use polyplane_auth::service_account::verdicts::VerdictCache;
 use polyplane_auth::service_account::{TokenFault, VerifiedToken};
 use polyplane_auth::{KeyGeneration, Purpose, Revocation, RootSecret};
 use polyplane_batteries::bootstrap::ACCESS_LEVEL;
+use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_ownership::Planes;
 use polyplane_registry::TokenIssuers;
 use std::collections::HashMap;
@@ -106,6 +110,31 @@ impl PlaneTokens {
     pub fn authenticator(&self, plane: &str) -> AccountTokens {
         AccountTokens::new(self.of_plane(plane), Arc::clone(&self.verdicts))
     }
+}
+
+/// Returns the issuers of the planes' tokens, if this replica has the root secret.
+pub fn plane_tokens(
+    secret: &SharedSecret,
+    endpoint: &str,
+    directory: &PlaneDirectory,
+) -> Option<Arc<PlaneTokens>> {
+    let base = format!("https://{endpoint}").into();
+    let secret = secret.secret().cloned()?;
+    let rows = Arc::clone(&directory.rows);
+    let accepted = Box::new(move |id: &str| {
+        let entry = rows.by_id(id);
+        let spec = PlaneAccessSpec::read(entry.as_ref().map_or(&[], |entry| &entry.access));
+        let all = accepted(&spec).into_iter();
+        AcceptedKeys {
+            signing: spec.generation,
+            former: all
+                .filter_map(|(generation, until)| Some((generation, until?)))
+                .collect(),
+            revoked: spec.record.revoked,
+        }
+    });
+    let tokens = PlaneTokens::new(secret, vec![base], accepted, &directory.planes);
+    Some(Arc::new(tokens))
 }
 
 impl TokenIssuers for PlaneTokens {

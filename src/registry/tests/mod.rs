@@ -193,6 +193,7 @@ fn settings() -> PlaneSettings {
         endpoint: Str::default(),
         birth_layer: BirthLayer::fixed(""),
         records_say_access: crate::Shared::fixed(true),
+        records_say_issuers: crate::Shared::fixed(true),
     }
 }
 

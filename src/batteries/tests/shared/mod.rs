@@ -18,5 +18,6 @@ pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSett
         endpoint: Str::default(),
         birth_layer: BirthLayer::fixed(""),
         records_say_access: polyplane_registry::Shared::fixed(true),
+        records_say_issuers: polyplane_registry::Shared::fixed(true),
     }
 }

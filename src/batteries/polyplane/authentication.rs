@@ -1,0 +1,148 @@
+//! `spec.authentication` of a ControlPlane: the issuers of OpenID Connect whose tokens prove users of the
+//! plane, in the form of upstream's `AuthenticationConfiguration`.
+
+use crate::polyplane::not_read_by_all;
+use polyplane_apimachinery::Value;
+use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json;
+use polyplane_auth::UserInfo;
+use polyplane_delegated::oidc::AuthenticationConfig;
+
+use super::access::{reserved_group, reserved_user};
+
+/// Issuers of one plane. A token is compared with all of them.
+const ISSUERS_MAX: usize = 4;
+/// Bytes of the whole field as JSON. Each replica holds those of all planes in memory.
+const BYTES_MAX: usize = 32 << 10;
+
+/// Returns the field in what the directory keeps of a ControlPlane, as JSON; `None` if the plane names no
+/// issuers.
+#[must_use]
+pub fn raw(kept: &[u8]) -> Option<&[u8]> {
+    json::scan::find(kept, &["authentication"]).map(|range| &kept[range])
+}
+
+/// Reads the field. What cannot be read names no issuer; the server has validated it when it was
+/// written.
+#[must_use]
+pub fn read(raw: &[u8]) -> Option<AuthenticationConfig> {
+    let parsed = json::parse(raw, &json::Limits::default()).ok()?;
+    let config = AuthenticationConfig::of_plane(&parsed.value, &Path::NIL, &[]).ok()?;
+    (!config.jwt.is_empty()).then_some(config)
+}
+
+/// Returns why a user of an issuer cannot be a user of the plane: the server gives some names and groups
+/// itself, so their users would be taken for others.
+#[must_use]
+pub fn reserved(user: &UserInfo) -> Option<String> {
+    let name =
+        reserved_user(&user.name).map(|prefix| format!("a name that begins with {prefix:?}"));
+    let group = || user.groups.iter().find(|group| reserved_group(group));
+    let why = name.or_else(|| group().map(|group| format!("group {group:?}")))?;
+    Some(format!("the server alone gives {why}"))
+}
+
+/// Returns what is wrong with `spec.authentication`. Before all programs of the ring read it, it may not
+/// be set: an older one would ignore it, and drop it with its next write. `own_issuer` is the issuer of
+/// the plane's service account tokens.
+pub(crate) fn errors(object: &Value, own_issuer: &str, is_read_by_all: bool) -> Vec<FieldError> {
+    let Some(authentication) = object.at(&["spec", "authentication"]) else {
+        return Vec::new();
+    };
+    let path = Path::new("spec");
+    let path = path.child("authentication");
+    if !is_read_by_all {
+        return vec![not_read_by_all(&path)];
+    }
+    if json::to_vec(authentication).len() > BYTES_MAX {
+        return vec![FieldError::too_long(&path, BYTES_MAX)];
+    }
+    let issuers = authentication.items_at(&["jwt"]).len();
+    if issuers > ISSUERS_MAX {
+        return vec![FieldError::too_many(
+            &path.child("jwt"),
+            issuers,
+            ISSUERS_MAX,
+        )];
+    }
+    AuthenticationConfig::of_plane(authentication, &path, &[own_issuer])
+        .err()
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::polyplane::access;
+
+    fn plane(jwt: Value) -> Value {
+        let mut plane = Value::object();
+        plane.set(&["spec", "authentication", "jwt"], jwt);
+        plane
+    }
+
+    fn issuer(url: &str) -> Value {
+        json!({
+            "issuer": {"url": url, "audiences": ["planes"]},
+            "claimMappings": {"username": {"claim": "sub", "prefix": ""}}
+        })
+    }
+
+    #[test]
+    fn the_directory_keeps_the_issuers() {
+        let object = plane(Value::from(vec![issuer("https://i.example")]));
+        assert_eq!(errors(&object, "https://own", true), []);
+        let kept = access::raw(&json::to_vec(&object));
+        let config = raw(&kept).and_then(read).expect("one issuer");
+        assert_eq!(config.jwt[0].issuer.url, "https://i.example");
+        assert!(raw(&access::raw(b"{\"spec\":{\"limits\":{}}}")).is_none());
+        assert!(read(b"{\"jwt\":[]}").is_none());
+        assert!(read(b"{\"jwt\":").is_none());
+    }
+
+    #[test]
+    fn wrong_too_many_and_too_early_issuers_are_refused() {
+        let said = |jwt: Vec<Value>, is_read_by_all| {
+            let errors = errors(&plane(Value::from(jwt)), "https://own", is_read_by_all);
+            errors
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; ")
+        };
+        let one = |url: &str| said(vec![issuer(url)], true);
+        for (said, words) in [
+            (
+                one("http://i.example"),
+                "spec.authentication.jwt[0].issuer.url: Invalid value",
+            ),
+            (
+                one("https://own"),
+                "must not overlap with disallowed issuers",
+            ),
+            (said(vec![issuer("https://i"); 5], true), "Too many"),
+            (said(vec![issuer("https://i"); 2], true), "Duplicate value"),
+            (said(vec![issuer("https://i")], false), "--raise-floor"),
+            (
+                one(&format!("https://{}", "i".repeat(BYTES_MAX))),
+                "Too long",
+            ),
+        ] {
+            assert!(said.contains(words), "{said}");
+        }
+    }
+
+    #[test]
+    fn an_issuer_names_nobody_whom_the_server_names() {
+        for (user, groups, is_reserved) in [
+            ("jane", &["dev"][..], false),
+            ("root:jane", &[], true),
+            ("system:serviceaccount:a:b", &[], true),
+            ("jane", &["system:masters"], true),
+            ("jane", &["system:serviceaccounts:a"], true),
+        ] {
+            let found = reserved(&UserInfo::new(user, groups));
+            assert_eq!(found.is_some(), is_reserved, "{user} {groups:?}: {found:?}");
+        }
+    }
+}
