@@ -114,14 +114,7 @@ pub fn default(
     body::match_path(call, &mut tree)?;
     match path_name {
         PathName::Given(name) => body::match_name(&tree, name)?,
-        PathName::Absent => {
-            metadata::wipe_system_fields(&mut tree);
-            if !matches!(tree.str_at(&["metadata", "resourceVersion"]), "" | "0") {
-                let why = "resourceVersion should not be set on objects to be created";
-                return Err(ApiError::new(Reason::Unknown, why));
-            }
-            drop(tree.remove(&["metadata", "resourceVersion"]));
-        }
+        PathName::Absent => metadata::wipe_system_fields(&mut tree),
     }
     let duplicates = metadata::dedup_owner_references(&mut tree);
     if !duplicates.is_empty() {
@@ -458,8 +451,17 @@ struct Storing<'s, 'r> {
 }
 
 impl Storing<'_, '_> {
-    fn create(mut self, tree: Value) -> Result<PlannedWrite, Interrupted> {
+    fn create(mut self, mut tree: Value) -> Result<PlannedWrite, Interrupted> {
         let run = &mut *self.run;
+        if self.persistence == Persistence::Store {
+            // As upstream, whose store checks it: after all rules, and never in a dry run.
+            let version = tree.remove(&["metadata", "resourceVersion"]);
+            let version = version.as_ref().and_then(Value::as_str);
+            if version.is_some_and(|text| text.parse().is_ok_and(|number: u64| number != 0)) {
+                let why = "resourceVersion should not be set on objects to be created";
+                return Err(ApiError::new(Reason::Unknown, why).into());
+            }
+        }
         let key = run.call.key(tree.str_at(&["metadata", "name"]));
         if let Some(present) = run.cut.get(&key) {
             return Err(object::exists(run.call, &tree, &present).into());
