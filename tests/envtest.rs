@@ -269,6 +269,56 @@ async fn the_root_looks_as_a_plain_kube_apiserver() -> Result<()> {
     Ok(())
 }
 
+/// `--runtime-config` takes group-versions and resources out of discovery, documents and paths. What is stored in
+/// a version that is off is served in the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn group_versions_that_are_off_are_nowhere() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let tokens = folder.path().join("tokens.csv");
+    std::fs::write(&tokens, "the-token,admin,admin,system:masters\n")?;
+    let choice = "apps/v1=false,autoscaling/v2=false,batch/v1/cronjobs=false,api/beta=true";
+    let flags = vec![
+        format!("--token-auth-file={}", tokens.display()),
+        "--authorization-mode=RBAC".to_owned(),
+        format!("--runtime-config={choice}"),
+    ];
+    let drop_in = DropIn::start(folder, flags, None).await?;
+    let admin = Client::open(&drop_in.endpoint(&json!({"token": "the-token"}))?).await?;
+
+    // As upstream: text where the group is not there, else a Status.
+    for path in ["/apis/apps", "/apis/apps/v1", "/apis/apps/v1/deployments"] {
+        let answer = admin.get(path).await?;
+        assert_eq!(answer.status, StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(answer.body, "404 page not found\n", "{path}");
+    }
+    for path in [
+        "/apis/batch/v1/cronjobs",
+        "/apis/autoscaling/v2/horizontalpodautoscalers",
+    ] {
+        let found = admin.get(path).await?;
+        found.refuses(404, "the server could not find the requested resource")?;
+    }
+    let documents = ["/apis", "/openapi/v2", "/openapi/v3", "/apis/batch/v1"];
+    for path in documents {
+        let text = admin.get(path).await?.expect(200)?.to_string();
+        for word in ["apps/v1", "autoscaling/v2", "cronjobs"] {
+            assert!(!text.contains(word), "{path} has {word}");
+        }
+    }
+    let group = admin.get("/apis/autoscaling").await?.expect(200)?;
+    assert_eq!(group["preferredVersion"]["version"], "v1");
+    admin.get("/apis/batch/v1/jobs").await?.expect(200)?;
+
+    let scalers = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
+    let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "x"});
+    let scaler =
+        json!({"metadata": {"name": "x"}, "spec": {"maxReplicas": 3, "scaleTargetRef": target}});
+    admin.post(scalers, &scaler).await?.expect(201)?;
+    let found = admin.get(&format!("{scalers}/x")).await?.expect(200)?;
+    assert_eq!(found["spec"]["maxReplicas"], 3);
+    Ok(())
+}
+
 /// The state survives the API server, however it ends, and nothing else.
 async fn state_outlives_the_server(mut site: Site) -> Result<()> {
     let maps = "/api/v1/namespaces/default/configmaps";
@@ -361,7 +411,50 @@ fn command_lines_are_answered_as_by_the_real_programs() -> Result<()> {
         assert!(text(&output.stdout).contains(wanted), "{arguments:?}");
     }
     for (arguments, wanted) in [
-        (&["--nope"][..], "Error: unknown flag: --nope\n"),
+        (
+            &["--feature-gates=Nope=true"][..],
+            "unrecognized feature gate: Nope",
+        ),
+        (
+            &["--feature-gates=AllAlpha"],
+            "missing bool value for AllAlpha",
+        ),
+        (
+            &["--feature-gates=AllAlpha=x"],
+            "invalid value of AllAlpha=x, err: strconv.ParseBool: parsing \"x\": invalid syntax",
+        ),
+        (
+            &["--feature-gates=AggregatedDiscoveryRemoveBetaType=false"],
+            "cannot set feature gate AggregatedDiscoveryRemoveBetaType to false, feature is locked to true",
+        ),
+        (
+            &["--runtime-config=api/all=false"],
+            "--runtime-config=api/all=false conflicts with --enable-priority-and-fairness=true, \
+             invalid runtime-config with only api/all=false",
+        ),
+        (
+            &["--runtime-config=nope"],
+            "runtime-config invalid key nope",
+        ),
+        (&["--runtime-config=nope/v1"], "unknown api groups nope/v1"),
+        (
+            &["--runtime-config=apps/v9"],
+            "group version apps/v9 that has not been registered",
+        ),
+        (
+            &["--runtime-config=apps/v1=maybe"],
+            "invalid value of apps/v1: maybe, err: strconv.ParseBool: parsing \"maybe\": invalid syntax",
+        ),
+        (&["--runtime-config=api/ga"], "invalid value api/ga="),
+        (
+            &["--runtime-config=apps/v1/Deployments"],
+            "resource is always lowercase plural, not \"Deployments\"",
+        ),
+        (
+            &["--runtime-config=storage.k8s.io/v1beta1"],
+            "--runtime-config: storage.k8s.io/v1beta1 cannot be served: this program has the group-versions that are on by default",
+        ),
+        (&["--nope"], "Error: unknown flag: --nope\n"),
         (&[], "--etcd-servers must be specified"),
         (
             &[],

@@ -8,12 +8,14 @@ use crate::feature_gates::Gate;
 use crate::strategy;
 use polyplane_apiextensions::CustomKinds;
 use polyplane_apimachinery::schema::Schemas;
+use polyplane_registry::kinds::api_version::ApiVersion;
 use polyplane_registry::{Features, KindTable};
 use std::sync::{Arc, OnceLock};
 
 const SCHEMAS: &[u8] = include_bytes!("data/schemas.json");
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const ROWS: &[u8] = include_bytes!("data/rows.json");
+const API_VERSIONS: &[u8] = include_bytes!("data/api_versions.json");
 const GATES: &[u8] = include_bytes!("data/gates.json");
 const GATED_FIELDS: &[u8] = include_bytes!("data/gated_fields.json");
 /// The kinds that only the root plane serves, in the shape of the generated rows.
@@ -47,6 +49,12 @@ pub fn custom_kinds() -> Arc<CustomKinds> {
         Arc::new(CustomKinds::new(schemas(), object, features()))
     };
     Arc::clone(SHARED.get_or_init(create))
+}
+
+/// Returns all group-versions that upstream knows. A plane has the kinds of those that are served by
+/// default.
+pub fn api_versions() -> Vec<ApiVersion> {
+    ApiVersion::parse(API_VERSIONS).expect("the generated group-versions are sound")
 }
 
 /// Returns the feature gates, and the fields behind them.

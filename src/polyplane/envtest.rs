@@ -7,6 +7,7 @@
 
 mod credentials;
 pub mod etcd;
+mod features;
 pub mod flags;
 pub mod kube_apiserver;
 pub mod path;

@@ -483,7 +483,7 @@ async fn build_directory(
     let kinds = kind_tables::tenant_kinds();
     let freshness = Freshness::follow(&ring, &rows, stop);
     let (root_kinds, controllers) = match &setup.plain {
-        Some(_) => (Arc::clone(&kinds), Controllers::NONE),
+        Some(plain) => (Arc::clone(&plain.kinds), Controllers::NONE),
         None => (kind_tables::root_kinds(), Controllers::EVERY),
     };
     let limits = setup.config.limits.plane;

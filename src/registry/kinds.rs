@@ -8,6 +8,7 @@
 //! Invariant: the base wins. A kind that an object defines is not served where the base has a kind
 //! of that group and plural name, in whatever versions.
 
+pub mod api_version;
 pub mod conversion;
 pub mod custom;
 pub mod document_id;

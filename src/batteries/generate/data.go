@@ -50,6 +50,7 @@ func runData(arguments []string) error {
 		"conditional_defaults.json": func(b *bytes.Buffer) error { return writeLines(b, conditional) },
 		"bootstrap.json":            func(b *bytes.Buffer) error { return writeLines(b, bootstrap) },
 		"gates.json":                func(b *bytes.Buffer) error { return writeLines(b, featureGates()) },
+		"api_versions.json":         func(b *bytes.Buffer) error { return writeLines(b, apiVersions()) },
 		"gated_fields.json":         func(b *bytes.Buffer) error { return writeLines(b, gated) },
 		"VERSION":                   writeVersion,
 	} {

@@ -20,6 +20,8 @@ type gateRow struct {
 	Name    string `json:"name"`
 	Default bool   `json:"default"`
 	Stage   string `json:"stage"`
+	// Locked says that the gate cannot be set otherwise.
+	Locked bool `json:"locked,omitempty"`
 }
 
 // featureGates are all gates that upstream registers, aside from those that
@@ -34,7 +36,7 @@ func featureGates() []gateRow {
 		if stage == "" {
 			stage = "GA"
 		}
-		out = append(out, gateRow{Name: string(name), Default: spec.Default, Stage: stage})
+		out = append(out, gateRow{Name: string(name), Default: spec.Default, Stage: stage, Locked: spec.LockToDefault})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out

@@ -279,6 +279,7 @@ fn plain_root(
         bearer: settings.tokens,
         issuer: settings.issuer,
         admission: settings.admission,
+        kinds: settings.kinds,
         service_range: settings.service_range,
         node_ports: settings.node_ports,
     })

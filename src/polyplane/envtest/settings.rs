@@ -1,15 +1,15 @@
 //! What the flags of kube-apiserver mean here, checked. All problems are reported together.
 
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
+use crate::envtest::features;
 use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
 use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, Authorizer, ClientCa, FrontProxy};
-use polyplane_batteries::kind_tables;
-use polyplane_registry::Admission;
 use polyplane_registry::strategy::ServiceRange;
+use polyplane_registry::{Admission, KindTable};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -74,6 +74,8 @@ pub struct Settings {
     pub access_webhook: Option<Arc<dyn Authorizer>>,
     /// The admission plug-ins.
     pub admission: Vec<Arc<dyn Admission>>,
+    /// The kinds that are served.
+    pub kinds: Arc<KindTable>,
     /// The range of service addresses.
     pub service_range: ServiceRange,
     /// The first and the last port of services on nodes.
@@ -238,7 +240,7 @@ impl Settings {
                 "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'",
             );
         }
-        check_features(flags, &mut problems);
+        features::check_gates(flags, &mut problems);
         let modes = modes(flags, &mut problems);
         let (delegated, anonymous) = delegated(flags, &mut problems);
         let has_webhook = modes.contains(&Mode::Webhook);
@@ -261,6 +263,7 @@ impl Settings {
             admits_anonymous: anonymous.unwrap_or_else(|| admits_anonymous(flags, &modes)),
             modes,
             admission: admission(flags, &mut problems),
+            kinds: features::kinds(flags, &mut problems),
             service_range: service_range(flags, &mut problems),
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
@@ -403,55 +406,6 @@ fn node_ports(flags: &Flags, problems: &mut Problems) -> (u16, u16) {
     problems
         .value("service-node-port-range", parsed)
         .unwrap_or(default)
-}
-
-/// Checks names and values of gates and group-versions. This program serves what is on by default: the
-/// log names each that was to be otherwise.
-fn check_features(flags: &Flags, problems: &mut Problems) {
-    let features = kind_tables::features();
-    for (name, wanted) in pairs(flags, "feature-gates", problems) {
-        match features.known(&name, "--feature-gates") {
-            Ok(has) if has != wanted => {
-                tracing::warn!("--feature-gates: {name} stays {has}");
-            }
-            Ok(_) => {}
-            Err(_) if matches!(name.as_str(), "AllAlpha" | "AllBeta") => {}
-            // The table has the gates of kinds alone.
-            Err(_) => tracing::info!("--feature-gates: {name} has no effect here"),
-        }
-    }
-    let kinds = kind_tables::tenant_kinds();
-    for (name, wanted) in pairs(flags, "runtime-config", problems) {
-        let served = match name.split_once('/') {
-            Some(("api", "all" | "ga" | "legacy" | "v1")) => true,
-            Some(("api", _)) | None => false,
-            Some((group, version)) => {
-                let version = version.split('/').next().unwrap_or("");
-                let group = kinds.group(group);
-                group.is_some_and(|group| group.versions.iter().any(|one| one.version == version))
-            }
-        };
-        if served != wanted {
-            let stays = if served { "served" } else { "not served" };
-            tracing::warn!("--runtime-config: {name} is {stays} by this program");
-        }
-    }
-}
-
-/// Returns the pairs of a flag of the form `name=true,name=false,name`.
-fn pairs(flags: &Flags, flag: &str, problems: &mut Problems) -> Vec<(String, bool)> {
-    let mut pairs = Vec::new();
-    for item in flags.list(flag) {
-        let (name, value) = item.split_once('=').unwrap_or((&item, "true"));
-        match value {
-            "true" | "1" | "" => pairs.push((name.to_owned(), true)),
-            "false" | "0" => pairs.push((name.to_owned(), false)),
-            _ => problems.add(format!(
-                "invalid argument {item:?} for \"--{flag}\" flag: invalid value of {name}={value}"
-            )),
-        }
-    }
-    pairs
 }
 
 /// Returns the version that `--version=v1.37.0-…` sets.

@@ -10,7 +10,7 @@ use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthentic
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Admission, Registry, TokenIssuers};
+use polyplane_registry::{Admission, KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 
 /// The settings of a plain root plane.
@@ -27,6 +27,8 @@ pub struct PlainRoot {
     pub issuer: Option<Arc<TokenIssuer>>,
     /// The admission plug-ins, in their order.
     pub admission: Vec<Arc<dyn Admission>>,
+    /// The kinds.
+    pub kinds: Arc<KindTable>,
     /// The range of service addresses.
     pub service_range: ServiceRange,
     /// The first and the last port of services on nodes.

@@ -7,7 +7,7 @@
 
 use polyplane_apimachinery::{Map, Str, Value};
 use serde::Deserialize;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// The gate with which a binding removes the nominated node of the pod.
@@ -44,6 +44,8 @@ pub enum FeatureError {
 #[derive(Debug, Default)]
 pub struct Features {
     gates: BTreeMap<Str, bool>,
+    /// The gates that upstream lets nobody set otherwise.
+    locked: BTreeSet<Str>,
     /// The fields by storage group and resource, joined by a slash.
     fields: HashMap<Str, Arc<GatedFields>>,
 }
@@ -52,6 +54,8 @@ pub struct Features {
 struct GateRow {
     name: Str,
     default: bool,
+    #[serde(default)]
+    locked: bool,
 }
 
 #[derive(Deserialize)]
@@ -84,6 +88,9 @@ impl Features {
         let rows: Vec<GatedRow> = serde_json::from_slice(fields).map_err(FeatureError::Json)?;
         let mut features = Self::default();
         for gate in gates {
+            if gate.locked {
+                features.locked.insert(gate.name.clone());
+            }
             features.gates.insert(gate.name, gate.default);
         }
         let mut kinds: HashMap<Str, GatedFields> = HashMap::new();
@@ -116,6 +123,11 @@ impl Features {
             gate: gate.to_owned(),
             by: by.to_owned(),
         })
+    }
+
+    /// Returns true if upstream lets nobody set the gate otherwise than it is.
+    pub fn is_locked(&self, gate: &str) -> bool {
+        self.locked.contains(gate)
     }
 
     /// Returns whether a gate is on. Its existence was checked by [`known`](Self::known) when the

@@ -6,6 +6,8 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
+mod serving;
+
 use crate::kinds::conversion::PreparedIn;
 use crate::kinds::custom::CustomKind;
 use crate::kinds::document_id::DocumentId;
@@ -351,12 +353,7 @@ impl KindTable {
             }
         }
         table.index();
-        let groups = table.groups.iter().map(|group| {
-            let versions = group.versions.iter();
-            let versions = versions.map(|version| (&version.version, version.content));
-            (&group.name, versions.collect::<Vec<_>>())
-        });
-        table.content = DocumentId::of(&groups.collect::<Vec<_>>());
+        table.content = content(&table.groups);
         Ok(table)
     }
 
@@ -547,6 +544,16 @@ impl KindTable {
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
+}
+
+/// Returns the identity of everything that documents say about groups.
+fn content(groups: &[Group]) -> DocumentId {
+    let groups = groups.iter().map(|group| {
+        let versions = group.versions.iter();
+        let versions = versions.map(|version| (&version.version, version.content));
+        (&group.name, versions.collect::<Vec<_>>())
+    });
+    DocumentId::of(&groups.collect::<Vec<_>>())
 }
 
 /// Returns a [`Resource::number`] for another kind.
