@@ -289,3 +289,67 @@ async fn a_drop_in_asks_issuers_and_webhooks() -> Result<()> {
     );
     Ok(())
 }
+
+/// The webhook for access decides on what roles leave open in the root, and is not asked about the users
+/// of other planes, who may have the same names.
+#[tokio::test]
+async fn a_webhook_for_access_decides_about_the_root_alone() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let webhook = webhook().await?;
+    let hook = webhook_kubeconfig(folder.path(), &webhook)?;
+    let options = [
+        "--authentication-token-webhook-config-file",
+        &hook,
+        "--authorization-webhook-config-file",
+        &hook,
+        "--authorization-webhook-version=v1",
+        "--replicas=2",
+    ];
+    let server = Up::start(&folder.path().join("data"), &options).await?;
+    let root = server.root()?;
+    create_plane(&root, "a").await?;
+    let jane = root.with_token(Some("opaque-of-jane"));
+    let in_root = Client::open(&jane).await?;
+    in_root.get(CONFIG_MAPS).await?.expect(200)?;
+    let secrets = "/api/v1/namespaces/default/secrets";
+    in_root
+        .get(secrets)
+        .await?
+        .refuses(403, "says the webhook")?;
+    let review =
+        json!({"spec": {"resourceAttributes": {"verb": "list", "resource": "configmaps"}}});
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let allowed = in_root.post(reviews, &review).await?.expect(201)?;
+    ensure!(allowed["status"]["allowed"] == true, "{allowed}");
+    let masters = Client::open(&root).await?;
+    let access = json!({"spec": {"access": {"grants": [
+        {"group": "system:masters", "groups": ["system:masters"]},
+        {"group": "dev", "groups": ["guests"]}]}}});
+    let path = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
+    let merge = "application/merge-patch+json";
+    let patched = masters.typed(Method::PATCH, path, merge, access.to_string());
+    patched.await?.expect(200)?;
+    // As a guest from the root, and as the plane's own user of that name.
+    let reviewed = |asked: &[polyplane_tests::outside::Received]| {
+        let is_review = |one: &&polyplane_tests::outside::Received| {
+            String::from_utf8_lossy(&one.body).contains("SubjectAccessReview")
+        };
+        asked.iter().filter(is_review).count()
+    };
+    let before = reviewed(&webhook.received());
+    ensure!(before > 0, "the twin in the root is asked about");
+    let in_a = Client::open(&jane.at_base_path("/clusters/a")).await?;
+    in_a.get(CONFIG_MAPS).await?.refuses(403, "root:jane")?;
+    let bin = server.kubeconfig.with_file_name("bin");
+    let kubectl = Kubectl::find(&server.kubeconfig, folder.path(), &bin)?;
+    let own = kubectl.ok(&["plane", "kubeconfig", "a", "--user=jane", "--group=dev"])?;
+    let file = folder.path().join("jane.a");
+    std::fs::write(&file, own)?;
+    let own = Client::open(&Endpoint::from_kubeconfig(&file, None)?).await?;
+    own.get(CONFIG_MAPS).await?.refuses(403, "jane")?;
+    let denied = own.post(reviews, &review).await?.expect(201)?;
+    ensure!(denied["status"]["allowed"] == false, "{denied}");
+    let after = reviewed(&webhook.received());
+    ensure!(after == before, "the webhook is asked about another plane");
+    Ok(())
+}

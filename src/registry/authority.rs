@@ -14,6 +14,8 @@
 //! A replica that forwards a request has no state of the plane. It proves the caller's identity to
 //! the owner, which decides.
 
+mod as_of;
+
 use crate::request::call::Tenant;
 use crate::request::wait::answerable_by;
 use crate::tokens;
@@ -26,6 +28,8 @@ use polyplane_plane::Snapshot;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::time::Instant;
+
+pub use as_of::AsOf;
 
 /// An authorizer that decides by the objects of a plane.
 pub trait PlaneAuthorizer: Send + Sync {
@@ -78,12 +82,36 @@ pub enum ChainedAuthorizer {
 #[derive(Clone)]
 pub struct Authority {
     authorizers: Vec<ChainedAuthorizer>,
+    /// The id of the plane with authorizers of its own, and these.
+    apart: Option<Box<(Str, Authority)>>,
 }
 
 impl Authority {
     /// Creates an authority that calls `authorizers` in the order given.
     pub fn new(authorizers: Vec<ChainedAuthorizer>) -> Self {
-        Self { authorizers }
+        Self {
+            authorizers,
+            apart: None,
+        }
+    }
+
+    /// Gives the plane with this id authorizers of its own. A webhook that is the operator's must be asked
+    /// about the users of the root alone: its question names no plane, and users of two planes may have
+    /// one name.
+    #[must_use]
+    pub fn with_plane(self, id: &str, authority: Self) -> Self {
+        Self {
+            apart: Some(Box::new((id.into(), authority))),
+            ..self
+        }
+    }
+
+    /// Returns the authority of a plane.
+    pub(crate) fn of(&self, tenant: &Tenant) -> &Self {
+        match self.apart.as_deref() {
+            Some((id, authority)) if *id == tenant.plane.id() => authority,
+            Some(_) | None => self,
+        }
     }
 
     /// Creates an authority that reads no object of a plane.
@@ -94,7 +122,7 @@ impl Authority {
     /// Starts the check of one request. The plane is read only if the authorizers before the first
     /// that decides by its objects leave a decision open.
     pub fn access_check<'a>(&'a self, tenant: &'a Tenant, deadline: Instant) -> AccessCheck<'a> {
-        AccessCheck::new(self, Some((tenant, deadline)))
+        AccessCheck::new(self.of(tenant), Some((tenant, deadline)))
     }
 
     /// Starts the check of one request to a plane that cannot be read here. What is not decided
@@ -111,13 +139,13 @@ impl Authority {
         // A refusal is an answer, and an answer must not be older than a write that was
         // acknowledged.
         answerable_by(&tenant.plane, deadline).await?;
-        Ok(self.as_of(tenant.plane.snapshot()))
+        Ok(self.as_of(tenant, tenant.plane.snapshot()))
     }
 
     /// Returns the authority as of a state of a plane.
-    pub fn as_of(&self, cut: Snapshot) -> AsOf<'_> {
+    pub fn as_of(&self, tenant: &Tenant, cut: Snapshot) -> AsOf<'_> {
         AsOf {
-            authority: self,
+            authority: self.of(tenant),
             cut,
         }
     }
@@ -239,66 +267,6 @@ impl<'a> AuthorizerRun<'a> {
                 None
             }
             settled @ (Decision::Allow | Decision::Deny(_)) => Some(settled),
-        }
-    }
-}
-
-/// An authority as of one state of a plane.
-pub struct AsOf<'a> {
-    authority: &'a Authority,
-    cut: Snapshot,
-}
-
-impl AsOf<'_> {
-    /// Returns the state.
-    pub(crate) fn cut(&self) -> &Snapshot {
-        &self.cut
-    }
-
-    /// Returns the rules that apply to a user in a namespace, those of all authorizers that can list
-    /// them.
-    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RuleLists {
-        let mut rules = RuleLists::default();
-        for authorizer in &self.authority.authorizers {
-            if let ChainedAuthorizer::OfCut(authorizer) = authorizer {
-                authorizer.list_rules_at(&self.cut, user, namespace, &mut rules);
-            }
-        }
-        rules
-    }
-
-    /// Returns why an access is allowed; empty if the authorizer that allows it gives no reason.
-    pub fn reason(&self, attributes: &Attributes<'_>) -> String {
-        for authorizer in &self.authority.authorizers {
-            match authorizer {
-                ChainedAuthorizer::Fixed(authorizer) => {
-                    let verdict = authorizer.authorize(attributes);
-                    if matches!(verdict, Verdict::Now(Some(Decision::Allow))) {
-                        break;
-                    }
-                }
-                ChainedAuthorizer::OfCut(authorizer) => {
-                    if let Some(reason) = authorizer.reason_at(&self.cut, attributes) {
-                        return reason;
-                    }
-                }
-            }
-        }
-        String::new()
-    }
-}
-
-impl Authorizer for AsOf<'_> {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, &self.cut, attributes);
-        match authorizer_run.resume() {
-            AuthorizerOutcome::Decided(decision) => Verdict::now(decision),
-            AuthorizerOutcome::Waits(_, verdict) => Verdict::later(async move {
-                match authorizer_run.note(verdict.await) {
-                    Some(settled) => settled,
-                    None => authorizer_run.settle().await,
-                }
-            }),
         }
     }
 }

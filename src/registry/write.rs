@@ -258,7 +258,7 @@ impl<'a> Attempt<'a> {
         let call = self.call;
         let away = call.leave_seat()?;
         let questions = self.state.take_open();
-        let answers = within(call, plan::call_out(call.services, questions)).await?;
+        let answers = within(call, plan::call_out(call, questions)).await?;
         drop(away);
         self.state.keep(answers);
         Ok(())

@@ -5,9 +5,9 @@ use crate::cli::limited_file;
 use crate::replica::access::Delegated;
 use anyhow::{Context, bail};
 use clap::Args;
-use polyplane_auth::Authenticator;
+use polyplane_auth::{Authenticator, Authorizer};
 use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig, JwtAuthenticator};
-use polyplane_delegated::webhook::{ReviewVersion, TokenWebhook, WebhookServer};
+use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook, WebhookServer};
 use polyplane_outbound::{Allowed, Caller};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +41,41 @@ pub struct AuthenticationOptions {
         env = "POLYPLANE_AUTHENTICATION_TOKEN_WEBHOOK_VERSION"
     )]
     pub authentication_token_webhook_version: String,
+    /// Kubeconfig of a webhook that decides by a SubjectAccessReview on what roles leave open in the root
+    /// plane. It is not asked about other control planes, whose users may have the same names.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POLYPLANE_AUTHORIZATION_WEBHOOK_CONFIG_FILE"
+    )]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    /// Version of the SubjectAccessReview: v1 or v1beta1.
+    #[arg(
+        long,
+        value_name = "VERSION",
+        default_value = "v1beta1",
+        value_parser = ["v1", "v1beta1"],
+        env = "POLYPLANE_AUTHORIZATION_WEBHOOK_VERSION"
+    )]
+    pub authorization_webhook_version: String,
+    /// How long that webhook's answers that allow are kept.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "5m",
+        value_parser = crate::plugin::access::duration,
+        env = "POLYPLANE_AUTHORIZATION_WEBHOOK_CACHE_AUTHORIZED_TTL"
+    )]
+    pub authorization_webhook_cache_authorized_ttl: Duration,
+    /// How long that webhook's other answers are kept.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = crate::plugin::access::duration,
+        env = "POLYPLANE_AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL"
+    )]
+    pub authorization_webhook_cache_unauthorized_ttl: Duration,
     /// Addresses or hosts beside the public Internet that control planes may name, such as 10.0.0.0/8,
     /// 10.1.2.3 or issuer.corp.example: the issuers in their spec.authentication. Without it the network of
     /// this server is closed to them. Several are separated by commas.
@@ -99,8 +134,28 @@ impl AuthenticationOptions {
         }
         Ok(Delegated {
             bearer,
+            access: self.access(&caller)?,
             outbound: caller,
         })
+    }
+
+    fn access(&self, caller: &Arc<Caller>) -> anyhow::Result<Option<Arc<dyn Authorizer>>> {
+        let Some(file) = &self.authorization_webhook_config_file else {
+            return Ok(None);
+        };
+        let flag = "--authorization-webhook-config-file";
+        let version = ReviewVersion::named(&self.authorization_webhook_version);
+        let lifetimes = (
+            self.authorization_webhook_cache_authorized_ttl,
+            self.authorization_webhook_cache_unauthorized_ttl,
+        );
+        let webhook = AccessWebhook::new(
+            webhook_server(file).context(flag)?,
+            &caller.of_operator(),
+            version.unwrap_or(ReviewVersion::V1Beta1),
+            lifetimes,
+        );
+        Ok(Some(Arc::new(webhook.context(flag)?)))
     }
 }
 

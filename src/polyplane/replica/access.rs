@@ -8,8 +8,8 @@ use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
-    Anchor, Authenticator, ClientCa, ForForeigners, HealthRules, KeyGeneration, Masters,
-    MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
+    Anchor, Authenticator, Authorizer, ClientCa, ForForeigners, HealthRules, KeyGeneration,
+    Masters, MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
     RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
@@ -36,15 +36,23 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// metrics readers may read metrics, kubelets what belongs to their node, and a plane's roles decide on
 /// the rest. A user whom no role can
 /// mean may discover what every authenticated user may.
-pub fn authority() -> Authority {
-    Authority::new(vec![
+///
+/// In the root plane the operator's webhook is asked last, about what these leave open.
+pub fn authority(webhook: Option<&Arc<dyn Authorizer>>) -> Authority {
+    let chain = vec![
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
         ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
         ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
         ChainedAuthorizer::Fixed(Arc::new(ForForeigners(PublicRules))),
         ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
         ChainedAuthorizer::OfCut(Arc::new(Roles)),
-    ])
+    ];
+    let Some(webhook) = webhook else {
+        return Authority::new(chain);
+    };
+    let mut of_root = chain.clone();
+    of_root.push(ChainedAuthorizer::Fixed(Arc::clone(webhook)));
+    Authority::new(chain).with_plane(ROOT, Authority::new(of_root))
 }
 
 /// What servers of others decide about the root's users.
@@ -52,6 +60,8 @@ pub fn authority() -> Authority {
 pub struct Delegated {
     /// The authenticators of bearer tokens, after the server's own.
     pub bearer: Vec<Arc<dyn Authenticator>>,
+    /// The webhook that decides on what roles leave open in the root plane.
+    pub access: Option<Arc<dyn Authorizer>>,
     /// The caller of these servers.
     pub outbound: Arc<Caller>,
 }
@@ -60,6 +70,7 @@ impl Default for Delegated {
     fn default() -> Self {
         Self {
             bearer: Vec::new(),
+            access: None,
             outbound: Caller::new(Vec::new()),
         }
     }

@@ -81,7 +81,14 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
     let (mut running, mut directories, mut roots) = (Vec::new(), Vec::new(), 0);
     for number in 0..=NEWCOMERS {
         let name = format!("r-{number}");
-        let started = started(&store, folder.path(), &name, Release::own(), authority()).await?;
+        let started = started(
+            &store,
+            folder.path(),
+            &name,
+            Release::own(),
+            authority(None),
+        )
+        .await?;
         let replica = started.replica;
         replica.wake_root().await?;
         let directory = Arc::clone(&replica.directory);
@@ -257,7 +264,7 @@ async fn a_plane_that_lives_through_releases_folds_its_steps_and_keeps_its_objec
     // The last release starts twice: the second start reads the folded steps back.
     for (number, folds) in [(0, 0), (1, 0), (2, 1), (3, 1), (3, 1)] {
         let release = later_release(number)?;
-        let started = started(&store, folder.path(), "r", release, authority()).await?;
+        let started = started(&store, folder.path(), "r", release, authority(None)).await?;
         started.replica.wake_root().await?;
         let ca = started.pki.root_pem().as_bytes().to_vec();
         let token = started.pki.admin_token().to_owned();

@@ -81,7 +81,7 @@ impl WaitingServer {
             meter: Arc::default(),
             wait,
             access,
-            authority: authority(),
+            authority: authority(None),
         }));
         Ok(PreparedServer(config.build(Arc::new(backend), same)))
     }

@@ -331,7 +331,7 @@ pub(crate) fn admit_sent(
         now: call.environment.now(),
     };
     let mut memo = CallOutMemo::default();
-    let mut call_outs = memo.begin(&call.services.authority, cut);
+    let mut call_outs = memo.begin(call.services.authority.of(call.tenant), cut);
     match chain(call, &what, Some(sent), &mut call_outs) {
         Ok(_) => Ok(()),
         Err(Interrupted::Failed(error)) => Err(error),

@@ -5,7 +5,7 @@
 use crate::authority::{Access, Authority, AuthorizerOutcome, AuthorizerRun};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Converter;
-use crate::services::Services;
+use crate::request::call::Call;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use polyplane_apimachinery::status::ApiError;
@@ -303,7 +303,9 @@ fn mixed_up() -> ApiError {
 }
 
 /// Makes all calls concurrently and returns them with their replies.
-pub(crate) async fn call_out(services: &Services, questions: Vec<CallOut>) -> Vec<RepliedCallOut> {
+pub(crate) async fn call_out(call: &Call<'_>, questions: Vec<CallOut>) -> Vec<RepliedCallOut> {
+    let services = &call.services;
+    let authority = services.authority.of(call.tenant);
     let asked = questions.into_iter().map(|question| async move {
         let answer = match &question {
             CallOut::Admission { plugin, sent } => {
@@ -320,7 +322,7 @@ pub(crate) async fn call_out(services: &Services, questions: Vec<CallOut>) -> Ve
                 converted.and_then(conversion::only).map(Reply::Converted)
             }
             CallOut::Access { authorizer, access } => {
-                let decided = services.authority.ask(*authorizer, access).await;
+                let decided = authority.ask(*authorizer, access).await;
                 decided.map(Reply::Decided)
             }
         };

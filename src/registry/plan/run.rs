@@ -74,7 +74,9 @@ impl PlanState {
         Run {
             call,
             cut,
-            call_outs: self.memo.begin(&call.services.authority, cut),
+            call_outs: self
+                .memo
+                .begin(call.services.authority.of(call.tenant), cut),
             now: self.now,
             new: &mut self.new,
             owners: &mut self.owners,

@@ -188,7 +188,7 @@ impl<'a> Call<'a> {
         let cut = self.tenant.plane.snapshot();
         let granted = &self.request.granted;
         if !granted.holds_in_every_cut() {
-            let as_of = self.services.authority.as_of(cut.clone());
+            let as_of = self.services.authority.as_of(self.tenant, cut.clone());
             granted.check(&as_of).await?;
         }
         Ok(cut)

@@ -1,0 +1,65 @@
+//! What the authorizers of a plane say in one state of it.
+
+use super::{Authority, AuthorizerOutcome, AuthorizerRun, ChainedAuthorizer, RuleLists};
+use polyplane_auth::{Attributes, Authorizer, Decision, UserInfo, Verdict};
+use polyplane_plane::Snapshot;
+
+/// An authority as of one state of a plane.
+pub struct AsOf<'a> {
+    pub(super) authority: &'a Authority,
+    pub(super) cut: Snapshot,
+}
+
+impl AsOf<'_> {
+    /// Returns the state.
+    pub(crate) fn cut(&self) -> &Snapshot {
+        &self.cut
+    }
+
+    /// Returns the rules that apply to a user in a namespace, those of all authorizers that can list
+    /// them.
+    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RuleLists {
+        let mut rules = RuleLists::default();
+        for authorizer in &self.authority.authorizers {
+            if let ChainedAuthorizer::OfCut(authorizer) = authorizer {
+                authorizer.list_rules_at(&self.cut, user, namespace, &mut rules);
+            }
+        }
+        rules
+    }
+
+    /// Returns why an access is allowed; empty if the authorizer that allows it gives no reason.
+    pub fn reason(&self, attributes: &Attributes<'_>) -> String {
+        for authorizer in &self.authority.authorizers {
+            match authorizer {
+                ChainedAuthorizer::Fixed(authorizer) => {
+                    let verdict = authorizer.authorize(attributes);
+                    if matches!(verdict, Verdict::Now(Some(Decision::Allow))) {
+                        break;
+                    }
+                }
+                ChainedAuthorizer::OfCut(authorizer) => {
+                    if let Some(reason) = authorizer.reason_at(&self.cut, attributes) {
+                        return reason;
+                    }
+                }
+            }
+        }
+        String::new()
+    }
+}
+
+impl Authorizer for AsOf<'_> {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        let mut authorizer_run = AuthorizerRun::new(self.authority, &self.cut, attributes);
+        match authorizer_run.resume() {
+            AuthorizerOutcome::Decided(decision) => Verdict::now(decision),
+            AuthorizerOutcome::Waits(_, verdict) => Verdict::later(async move {
+                match authorizer_run.note(verdict.await) {
+                    Some(settled) => settled,
+                    None => authorizer_run.settle().await,
+                }
+            }),
+        }
+    }
+}
