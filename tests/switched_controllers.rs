@@ -12,6 +12,8 @@ use polyplane_tests::programs::create_plane;
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
+/// What every namespace has, each by a controller of its own.
+const CONTENT: [&str; 2] = ["serviceaccounts/default", "configmaps/kube-root-ca.crt"];
 /// How long a controller that is off is watched. It takes a few milliseconds if it is on.
 const STAYS: Duration = Duration::from_millis(1500);
 /// The pause between two looks. Shorter ones would take the CPU from the controller.
@@ -43,6 +45,20 @@ async fn until(client: &Client, path: &str, status: u16) -> Result<()> {
         tokio::time::sleep(BETWEEN_LOOKS).await;
     }
     anyhow::bail!("{path} does not come to {status}")
+}
+
+/// Creates namespaces until one has no content, as the plane's owner has learnt by then that the
+/// controllers which own it are off. Returns its path.
+async fn bare_namespace(client: &Client) -> Result<String> {
+    for number in 0..LOOKS {
+        let body = json!({"metadata": {"name": format!("bare-{number}")}});
+        client.post(NAMESPACES, &body).await?.expect(201)?;
+        let path = format!("{NAMESPACES}/bare-{number}");
+        if client.get(&format!("{path}/{}", CONTENT[0])).await?.status == 404 {
+            return Ok(path);
+        }
+    }
+    anyhow::bail!("every namespace has content")
 }
 
 #[tokio::test]
@@ -81,6 +97,21 @@ async fn a_controller_runs_only_where_the_control_plane_and_its_roles_let_it() -
     patch(&root, &plane, &json!({"spec": {"controllers": null}})).await?;
     until(&a, &format!("{NAMESPACES}/left"), 404).await?;
     until(&a, &account, 200).await?;
+
+    // What the write of a namespace creates on behalf of controllers waits for them too.
+    let off = json!({"spec": {"controllers": ["*", "-serviceaccount-controller", "-root-ca-certificate-publisher-controller"]}});
+    patch(&root, &plane, &off).await?;
+    let bare = bare_namespace(&a).await?;
+    tokio::time::sleep(STAYS).await;
+    for content in CONTENT {
+        a.get(&format!("{bare}/{content}"))
+            .await?
+            .refuses(404, "not found")?;
+    }
+    patch(&root, &plane, &json!({"spec": {"controllers": null}})).await?;
+    for content in CONTENT {
+        until(&a, &format!("{bare}/{content}"), 200).await?;
+    }
 
     // A controller has the rights that the plane's roles give it.
     let binding = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:controller:namespace-controller";

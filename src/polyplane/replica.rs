@@ -46,7 +46,9 @@ use polyplane_ownership::{
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Authority, BirthLayer, PlaneSettings, Registry, Roles, Shared};
+use polyplane_registry::{
+    Authority, BirthLayer, PlaneSettings, Registry, Roles, Shared, SwitchedOff,
+};
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::{Arc, OnceLock, Weak};
@@ -472,7 +474,7 @@ async fn build_directory(
     let rows = rows.await?;
     drop(rows_known.set(Arc::downgrade(&rows)));
     planes.attach_directory(&rows);
-    let settings = settings(setup, &planes);
+    let settings = settings(setup, &planes, &rows);
     let (host, port) = setup
         .endpoint
         .rsplit_once(':')
@@ -482,30 +484,26 @@ async fn build_directory(
     let root = planes.root_birth(root_layer, params.clone());
     let kinds = kind_tables::tenant_kinds();
     let freshness = Freshness::follow(&ring, &rows, stop);
-    let (root_kinds, controllers) = match &setup.plain {
-        Some(plain) => (Arc::clone(&plain.kinds), Controllers::NONE),
-        None => (kind_tables::root_kinds(), Controllers::EVERY),
+    let root_kinds = match &setup.plain {
+        Some(plain) => Arc::clone(&plain.kinds),
+        None => kind_tables::root_kinds(),
     };
     let limits = setup.config.limits.plane;
     let settings = Arc::new(settings);
-    let directory = PlaneDirectory::new(planes, rows, kinds, settings, params, freshness, limits)
-        .with_root_controllers(controllers);
+    let directory = PlaneDirectory::new(planes, rows, kinds, settings, params, freshness, limits);
     directory.set_root(root, root_kinds);
     Ok(Arc::new(directory))
 }
 
 /// Returns the facts that kinds need about every plane.
-fn settings(setup: &ReplicaParts, planes: &Arc<Planes>) -> PlaneSettings {
+fn settings(setup: &ReplicaParts, planes: &Arc<Planes>, rows: &Arc<Directory>) -> PlaneSettings {
     let (base, bits) = bootstrap::SERVICE_RANGE;
     let base = base.into();
     let plain = setup.plain.as_ref();
     PlaneSettings {
         service_range: plain.map_or(ServiceRange { base, bits }, |plain| plain.service_range),
         node_ports: plain.map_or(NODE_PORTS, |plain| plain.node_ports),
-        serving_ca: match plain {
-            Some(_) => Str::default(),
-            None => setup.config.pki.root_pem().into(),
-        },
+        serving_ca: setup.config.pki.root_pem().into(),
         endpoint: format!("https://{}", setup.endpoint).into(),
         birth_layer: BirthLayer::new({
             let planes = Arc::downgrade(planes);
@@ -517,7 +515,22 @@ fn settings(setup: &ReplicaParts, planes: &Arc<Planes>) -> PlaneSettings {
         }),
         records_say_access: from_floor(planes, ACCESS_LEVEL),
         records_say_issuers: from_floor(planes, ISSUERS_LEVEL),
+        switched_off: switched_off(rows, plain.is_some()),
     }
+}
+
+/// Returns what finds the controllers that are switched off in a plane: the plane's record says it.
+/// The root has no record; all controllers run in it, or none if it is plain.
+fn switched_off(rows: &Arc<Directory>, plain: bool) -> SwitchedOff {
+    let rows = Arc::downgrade(rows);
+    let root = match plain {
+        true => Controllers::NONE,
+        false => Controllers::EVERY,
+    };
+    SwitchedOff::new(move |id| {
+        let entry = rows.upgrade().and_then(|rows| rows.by_id(id));
+        entry.map_or(root.switched_off(), |entry| entry.switches)
+    })
 }
 
 /// Returns whether the store's floor has come to a level.

@@ -46,7 +46,7 @@ pub use request::call::{Call, Tenant};
 pub use request::{ResourceRequest, Seats, Verb};
 pub use roles::Roles;
 pub use services::{Observer, Services};
-pub use strategy::{BirthLayer, PlaneSettings, Shared, Strategy};
+pub use strategy::{BirthLayer, PlaneSettings, Shared, Strategy, SwitchedOff};
 pub use tokens::TokenIssuers;
 pub use verbs::connect::{ConnectMode, ConnectTarget, NodeAddress, TargetServer, no_address};
 pub use verbs::credential::IssueCredential;

@@ -38,6 +38,8 @@ pub struct Context<'a> {
     pub user: &'a UserInfo,
     /// The subresource that is written; empty for the object itself.
     pub subresource: &'a str,
+    /// The id of the plane.
+    pub plane: &'a str,
     /// The facts about this plane that kinds need.
     pub settings: &'a PlaneSettings,
     /// The schemas that the kind's definition is part of.
@@ -88,8 +90,7 @@ pub struct PlaneSettings {
     pub service_range: ServiceRange,
     /// The first and the last node port.
     pub node_ports: (u16, u16),
-    /// The text of `kube-root-ca.crt`: the certificates that sign the serving certificate. If it is
-    /// empty, new namespaces are too, as beside a kube-apiserver alone.
+    /// The text of `kube-root-ca.crt`: the certificates that sign the serving certificate.
     pub serving_ca: Str,
     /// The address at which clients reach this server: scheme, host and port, without a path.
     pub endpoint: Str,
@@ -99,6 +100,37 @@ pub struct PlaneSettings {
     pub records_say_access: Shared<bool>,
     /// Whether every program of the ring reads which issuers planes name.
     pub records_say_issuers: Shared<bool>,
+    /// The controllers that do not run in a plane.
+    pub switched_off: SwitchedOff,
+}
+
+/// Finds the controllers that do not run in a plane. What a strategy writes on behalf of one of them
+/// is left out there. The answer may change while the server runs.
+#[derive(Clone)]
+pub struct SwitchedOff(Arc<dyn Fn(&str) -> u32 + Send + Sync>);
+
+impl SwitchedOff {
+    /// Creates it from a function that returns, for the id of a plane, a bit for each controller
+    /// that is off. The crate with the kinds numbers the controllers.
+    pub fn new(bits: impl Fn(&str) -> u32 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(bits))
+    }
+
+    /// Creates one by which all controllers run in every plane.
+    pub fn none() -> Self {
+        Self::new(|_| 0)
+    }
+
+    /// Returns a bit for each controller that is off in the plane with this id.
+    pub fn bits(&self, id: &str) -> u32 {
+        (self.0)(id)
+    }
+}
+
+impl std::fmt::Debug for SwitchedOff {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SwitchedOff").finish_non_exhaustive()
+    }
 }
 
 /// A fact about the ring that may change while the server runs.

@@ -1,5 +1,6 @@
 //! Namespaces: they stay until their content is deleted, which `spec.finalizers` represent.
 
+use crate::polyplane::controllers::{Controller, Controllers};
 use crate::shared::object_metadata;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
@@ -128,9 +129,7 @@ impl Strategy for Namespace {
     }
 
     fn companions(&self, context: &Context<'_>, object: &Value) -> Vec<Companion> {
-        if context.settings.serving_ca.is_empty() {
-            return Vec::new();
-        }
+        let controllers = Controllers::without(context.settings.switched_off.bits(context.plane));
         let name = object.str_at(&["metadata", "name"]);
         let companion = |resource: &str, companion_name: &str, tree: Value| Companion {
             group: Default::default(),
@@ -140,11 +139,16 @@ impl Strategy for Namespace {
             manager: CONTENT_MANAGER,
             change: CompanionChange::Ensure(tree),
         };
-        let root_ca = root_ca(&context.settings.serving_ca);
-        vec![
-            companion("serviceaccounts", "default", json!({"metadata": {}})),
-            companion("configmaps", "kube-root-ca.crt", root_ca),
-        ]
+        let mut companions = Vec::new();
+        if controllers.has(Controller::ServiceAccount) {
+            let account = json!({"metadata": {}});
+            companions.push(companion("serviceaccounts", "default", account));
+        }
+        if controllers.has(Controller::RootCaCertificatePublisher) {
+            let root_ca = root_ca(&context.settings.serving_ca);
+            companions.push(companion("configmaps", "kube-root-ca.crt", root_ca));
+        }
+        companions
     }
 
     fn awaits(&self, object: &Value) -> bool {

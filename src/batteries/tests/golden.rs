@@ -141,6 +141,7 @@ impl Bench {
             now: 1_715_000_000,
             user: &self.user,
             subresource,
+            plane: "p",
             settings: &self.settings,
             schemas: &row.schemas,
             features: &row.features,

@@ -50,7 +50,6 @@ pub struct PlaneDirectory {
     /// The limits of planes whose record says none.
     limits: LimitDefaults,
     root: OnceLock<Arc<LocatedPlane>>,
-    root_controllers: Controllers,
     located: RwLock<HashMap<Str, Arc<LocatedPlane>>>,
 }
 
@@ -139,17 +138,7 @@ impl PlaneDirectory {
             freshness,
             limits,
             root: OnceLock::new(),
-            root_controllers: Controllers::EVERY,
             located: RwLock::default(),
-        }
-    }
-
-    /// Lets the root run these controllers and no others.
-    #[must_use]
-    pub fn with_root_controllers(self, root_controllers: Controllers) -> Self {
-        Self {
-            root_controllers,
-            ..self
         }
     }
 
@@ -289,12 +278,9 @@ impl PlaneDirectory {
         }
     }
 
-    /// Returns the controllers that the owner of a plane runs. The root has no record that says it.
+    /// Returns the controllers that the owner of a plane runs.
     pub fn controllers(&self, id: &str) -> Controllers {
-        let entry = self.rows.by_id(id);
-        entry.map_or(self.root_controllers, |entry| {
-            Controllers::without(entry.switches)
-        })
+        Controllers::without(self.settings.switched_off.bits(id))
     }
 
     /// Drops entries of planes that are neither awake here nor named by a request in flight. One

@@ -144,6 +144,7 @@ impl<'r> Run<'r> {
             now: self.now,
             user: &self.call.request.user,
             subresource,
+            plane: self.call.tenant.plane.id(),
             settings: &self.call.tenant.settings,
             schemas: &row.schemas,
             features: &row.features,

@@ -194,6 +194,7 @@ fn settings() -> PlaneSettings {
         birth_layer: BirthLayer::fixed(""),
         records_say_access: crate::Shared::fixed(true),
         records_say_issuers: crate::Shared::fixed(true),
+        switched_off: crate::SwitchedOff::none(),
     }
 }
 

@@ -28,6 +28,7 @@ fn with_kinds<T>(
         now: 1_715_000_000,
         user: &user,
         subresource,
+        plane: "p",
         settings: &settings(),
         schemas: kinds.schemas(),
         features: &features(),

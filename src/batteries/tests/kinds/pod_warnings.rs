@@ -24,6 +24,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         now: 1_715_000_000,
         user: &user,
         subresource: "",
+        plane: "p",
         settings: &settings,
         schemas: &row.schemas,
         features: &row.features,
