@@ -21,6 +21,13 @@ pub use write::{to_string, to_vec, write, write_string};
 
 use crate::value::Value;
 
+/// Returns the number of bytes before the first one that ends a string or is not plain in one: a
+/// quote, a backslash or a control character.
+#[inline]
+pub fn plain_len(bytes: &[u8]) -> usize {
+    find::plain(bytes)
+}
+
 /// The limits of a parser.
 #[derive(Clone, Debug)]
 pub struct Limits {

@@ -69,6 +69,25 @@ impl Quantity {
         parse::parse(text)
     }
 
+    /// Returns true for texts that are canonical and a whole number of thousandths beyond doubt: a few
+    /// digits of which no larger unit takes any. Nearly all are; of the others nothing is said.
+    pub fn is_plain(text: &str) -> bool {
+        let text = text.as_bytes();
+        let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        if !(1..=9).contains(&digits) || text[0] == b'0' {
+            return false;
+        }
+        let (number, unit) = text.split_at(digits);
+        let number = number
+            .iter()
+            .fold(0u32, |number, digit| number * 10 + u32::from(digit - b'0'));
+        match unit {
+            b"" | b"m" | b"k" | b"M" | b"G" => number % 1000 != 0,
+            b"Ki" | b"Mi" | b"Gi" => number % 1024 != 0,
+            _ => false,
+        }
+    }
+
     /// Creates a quantity of whole units.
     pub fn new(units: i64, format: Format) -> Self {
         Self {

@@ -328,6 +328,8 @@ pub struct Definition {
     always: u16,
     pub(crate) defaulted: bool,
     pub(crate) checked: bool,
+    /// True if rules depend on more than one field.
+    related: bool,
     keyless: bool,
     /// The order of the fields in protobuf, computed when it is first needed.
     proto_steps: OnceLock<Box<[proto::encode::Step]>>,
@@ -476,6 +478,7 @@ impl Schemas {
                 names::Index::of(definition.fields.iter().map(|field| field.name.as_str()));
             definition.zero = Value::Null;
             definition.always = 0;
+            definition.related = definition.has_rules_between_fields();
         }
         for at in first..self.definitions.len() {
             self.seal_zero(at, 0);
@@ -508,12 +511,9 @@ impl Schemas {
             .fields
             .iter()
             .filter(|field| field.presence == Presence::Plain)
-            .filter_map(|field| {
-                if let Type::Ref(id) = field.ty {
-                    Some(id)
-                } else {
-                    None
-                }
+            .filter_map(|field| match field.ty {
+                Type::Ref(id) => Some(id),
+                _ => None,
             })
             .collect();
         for id in nested {

@@ -7,6 +7,7 @@
 //! order in which Go writes a `map[string]any`, so untyped parts need no sorting when they are
 //! written.
 
+use std::cmp::Ordering;
 use std::ops::{Index, IndexMut};
 
 /// The string type of trees: up to 24 bytes are stored in place.
@@ -244,13 +245,23 @@ impl Map {
         self.0.binary_search_by(|member| member.0.as_str().cmp(key))
     }
 
-    /// Returns the position of a member. Objects are small, and nearly all members have keys of
-    /// different lengths.
+    /// Returns the position of a member. Objects are small, few of their keys begin with the same
+    /// letter, and many of those that are looked for are absent.
     fn find(&self, key: &str) -> Option<usize> {
         if self.0.len() > LOOKED_THROUGH_MAX {
             return self.position(key).ok();
         }
-        self.0.iter().position(|member| member.0.as_str() == key)
+        let key = key.as_bytes();
+        for (at, (name, _)) in self.0.iter().enumerate() {
+            let name = name.as_bytes();
+            match name.first().cmp(&key.first()) {
+                Ordering::Less => {}
+                Ordering::Equal if name == key => return Some(at),
+                Ordering::Equal => {}
+                Ordering::Greater => return None,
+            }
+        }
+        None
     }
 
     /// Returns the number of members.

@@ -50,8 +50,19 @@ fn scan(bytes: &[u8], marks: impl Fn(u64) -> u64, is_special: impl Fn(u8) -> boo
             return at * 8 + marked.trailing_zeros() as usize / 8;
         }
     }
+    if rest.is_empty() {
+        return bytes.len();
+    }
+    // The last word overlaps the one before, which has no marks.
+    if let Some(word) = bytes.last_chunk::<8>() {
+        let marked = marks(u64::from_le_bytes(*word)) & HIGHS;
+        return match marked {
+            0 => bytes.len(),
+            _ => bytes.len() - 8 + marked.trailing_zeros() as usize / 8,
+        };
+    }
     let special = rest.iter().position(|byte| is_special(*byte));
-    bytes.len() - rest.len() + special.unwrap_or(rest.len())
+    special.unwrap_or(rest.len())
 }
 
 #[cfg(test)]

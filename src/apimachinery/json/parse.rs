@@ -236,6 +236,12 @@ impl<'a> Parser<'a> {
                     }
                 }
             }
+            // Nearly half of the objects are empty where fields have owners.
+            b'{' if self.bytes.get(self.at + 1) == Some(&b'}') => {
+                self.check_depth()?;
+                self.at += 2;
+                self.place(Value::object());
+            }
             b'{' => {
                 let start = self.members.len();
                 self.open(Frame::Object { start })?;
@@ -267,10 +273,15 @@ impl<'a> Parser<'a> {
         Ok(Begun::Whole)
     }
 
-    fn open(&mut self, frame: Frame) -> Fallible<()> {
-        if self.frames.len() >= self.limits.depth_max {
-            return Err(self.unexpected("exceeded max depth"));
+    fn check_depth(&self) -> Fallible<()> {
+        match self.frames.len() < self.limits.depth_max {
+            true => Ok(()),
+            false => Err(self.unexpected("exceeded max depth")),
         }
+    }
+
+    fn open(&mut self, frame: Frame) -> Fallible<()> {
+        self.check_depth()?;
         self.frames.push(frame);
         self.at += 1;
         self.skip_space();

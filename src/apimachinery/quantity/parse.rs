@@ -1,5 +1,7 @@
 //! The text form of quantities.
 
+use std::borrow::Cow;
+
 use super::amount::Small;
 use super::decimal::Decimal;
 use super::{Amount, Format, NANO, Quantity, QuantityError};
@@ -136,7 +138,10 @@ fn parse_small(text: &str, parts: &Parts<'_>, exponent: i32, format: Format) -> 
     if room < 0 || scale < NANO {
         return None;
     }
-    let shown = format!("{}{}", parts.whole, parts.fraction);
+    let shown = match parts.fraction {
+        "" => Cow::Borrowed(parts.whole),
+        fraction => Cow::Owned(format!("{}{fraction}", parts.whole)),
+    };
     let mantissa: i64 = shown.parse().ok()?;
     let mut value = mantissa.checked_mul(factor)?;
     if parts.negative {

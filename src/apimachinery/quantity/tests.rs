@@ -97,3 +97,39 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_plain_text_is_canonical_and_whole_thousandths() {
+    let numbers = [1, 5, 9, 10, 64, 100, 128, 500, 999, 1000, 1001, 1023, 1024];
+    let large = [
+        1500,
+        2048,
+        2049,
+        1_000_000,
+        1_048_576,
+        123_456_789,
+        999_999_999,
+    ];
+    let units = [
+        "", "n", "u", "m", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "K",
+        "mi", "e3",
+    ];
+    let mut plain = 0;
+    for number in numbers.into_iter().chain(large) {
+        for unit in units {
+            for text in [format!("{number}{unit}"), format!("0{number}{unit}")] {
+                if Quantity::is_plain(&text) {
+                    plain += 1;
+                    let parsed = Quantity::parse(&text).expect("it is a quantity");
+                    assert_eq!(parsed.to_string(), text);
+                    let rounded = Quantity::from_milli(parsed.milli_value(), parsed.format());
+                    assert!(parsed.as_f64() > 9e15 || rounded == parsed, "{text}");
+                }
+            }
+        }
+    }
+    assert!(plain > 100, "{plain}");
+    for text in ["", "m", "-1", "1.5", "+1", "1e3", " 1"] {
+        assert!(!Quantity::is_plain(text), "{text}");
+    }
+}

@@ -24,6 +24,7 @@ pub(super) fn canonical(ty: &Type, value: &mut Value) -> Result<(), Scalar> {
         (Type::IntOrString, Value::Int(number)) if i32::try_from(*number).is_ok() => Ok(()),
         (Type::IntOrString, _) => Err(Scalar::Type("int32")),
         (Type::Quantity, _) => quantity(value),
+        (Type::Time, Value::String(text)) if is_plain_time(text.as_bytes()) => Ok(()),
         (Type::Time, Value::String(text)) => {
             let time = Timestamp::parse(text).map_err(text_of)?;
             if time == ZERO_TIME {
@@ -60,7 +61,36 @@ fn text_of(error: impl std::fmt::Display) -> Scalar {
     Scalar::Text(error.to_string())
 }
 
+/// Returns true for times whose form is the canonical one beyond doubt, which nearly all are. The
+/// others are parsed: those at the end of a month, for example.
+fn is_plain_time(text: &[u8]) -> bool {
+    let Ok([y0, y1, y2, y3, b'-', m0, m1, b'-', d0, d1, b'T', rest @ ..]) =
+        <&[u8; 20]>::try_from(text)
+    else {
+        return false;
+    };
+    let [h0, h1, b':', min0, min1, b':', s0, s1, b'Z'] = rest else {
+        return false;
+    };
+    let two = |tens: &u8, ones: &u8| match (tens, ones) {
+        (b'0'..=b'9', b'0'..=b'9') => (tens - b'0') * 10 + (ones - b'0'),
+        _ => u8::MAX,
+    };
+    (1..100).contains(&two(y0, y1))
+        && two(y2, y3) < 100
+        && (1..=12).contains(&two(m0, m1))
+        && (1..=28).contains(&two(d0, d1))
+        && two(h0, h1) < 24
+        && two(min0, min1) < 60
+        && two(s0, s1) < 60
+}
+
 fn quantity(value: &mut Value) -> Result<(), Scalar> {
+    if let Value::String(text) = value
+        && Quantity::is_plain(text)
+    {
+        return Ok(());
+    }
     let written = match &*value {
         Value::String(text) => Quantity::parse(text.trim()).map_err(text_of)?.to_string(),
         other => Quantity::parse(&crate::json::to_string(other))
@@ -187,5 +217,45 @@ fn sextet(byte: u8) -> Option<u8> {
         b'+' => Some(62),
         b'/' => Some(63),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_taken_for_a_time_parses_to_itself() {
+        let mut plain = 0;
+        for date in [
+            "2026-01-01",
+            "0001-01-01",
+            "0100-12-28",
+            "2026-02-29",
+            "2026-13-01",
+            "2026-00-10",
+            "9999-10-00",
+            "2x26-01-01",
+        ] {
+            for time in [
+                "00:00:00Z",
+                "23:59:59Z",
+                "24:00:00Z",
+                "12:60:00Z",
+                "12:00:60Z",
+                "1:00:000Z",
+                "12:00:00z",
+                "12:00:0aZ",
+            ] {
+                let text = format!("{date}T{time}");
+                if is_plain_time(text.as_bytes()) {
+                    plain += 1;
+                    let parsed = Timestamp::parse(&text).expect("it is a time");
+                    assert_eq!(parsed.to_rfc3339(), text);
+                    assert_ne!(parsed, ZERO_TIME);
+                }
+            }
+        }
+        assert_eq!(plain, 4);
     }
 }

@@ -152,7 +152,9 @@ impl<'s> Checker<'s, '_> {
         old: Option<&Map>,
         path: &Path<'_>,
     ) {
-        self.between_fields(definition, new, old, path);
+        if definition.related {
+            self.between_fields(definition, new, old, path);
+        }
         for field in &definition.fields {
             let nested = field
                 .ty

@@ -6,9 +6,9 @@ use crate::shared::pod::{defaults, table_cells};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::numbers::non_negative_members;
 use crate::shared::workload;
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::labels::Selector;
+use polyplane_apimachinery::{Map, Value};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
 const COUNTERS: [&str; 8] = [
@@ -47,12 +47,6 @@ impl Strategy for Deployment {
     }
 
     fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
-        let annotations = |object: &Value| {
-            let annotations = object["metadata"]["annotations"].as_object();
-            annotations
-                .filter(|annotations| !annotations.is_empty())
-                .cloned()
-        };
         Some(object["spec"] != old["spec"] || annotations(object) != annotations(old))
     }
 
@@ -111,6 +105,12 @@ impl Strategy for Deployment {
             selector.into(),
         ]
     }
+}
+
+/// Returns the annotations of an object, if it has any.
+fn annotations(object: &Value) -> Option<&Map> {
+    let annotations = object["metadata"]["annotations"].as_object();
+    annotations.filter(|annotations| !annotations.is_empty())
 }
 
 fn spec_errors(object: &Value, old: Option<&Value>) -> Vec<FieldError> {

@@ -28,6 +28,23 @@ fn has(definition: &Definition, names: &[&str]) -> bool {
         || definition.tags.iter().any(fits)
 }
 
+impl Definition {
+    /// Returns whether there are rules that depend on more than one field.
+    pub(in crate::schema) fn has_rules_between_fields(&self) -> bool {
+        has(
+            self,
+            &[
+                "unionMember",
+                "zeroOrOneOfMember",
+                "ifMode",
+                "dependentRequired",
+                "dependentForbidden",
+                "item",
+            ],
+        )
+    }
+}
+
 fn subject(field: &Field) -> Subject<'_> {
     Subject {
         ty: &field.ty,

@@ -213,6 +213,9 @@ pub fn round_up(list: &mut Value) {
         return;
     };
     for (_, amount) in list.iter_mut() {
+        if amount.as_str().is_some_and(Quantity::is_plain) {
+            continue;
+        }
         let Some(exact) = amount.as_str().and_then(|text| Quantity::parse(text).ok()) else {
             continue;
         };
