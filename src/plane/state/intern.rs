@@ -216,22 +216,31 @@ fn large_parts(body: &[u8]) -> Vec<Range<usize>> {
     let (mut at, mut depth) = (0, 0_usize);
     let mut in_metadata = true;
     let mut value = None;
-    while at < body.len() {
-        match body[at] {
+    while let Some(&byte) = body.get(at) {
+        match byte {
             b'"' => {
                 let end = string_end(body, at);
                 if in_metadata {
                     keep(at..end);
                 }
-                at = end;
+                // What follows a name or a value below the members of the object begins or ends
+                // nothing.
+                at = match body.get(end) {
+                    Some(b':' | b',') if depth > 1 => end + 1,
+                    _ => end,
+                };
                 continue;
             }
             b'{' | b'[' => depth += 1,
             b'}' | b']' => depth = depth.saturating_sub(1),
             b':' if depth == 1 => value = Some(at + 1),
-            _ => {}
+            b',' => {}
+            _ => {
+                at += 1;
+                continue;
+            }
         }
-        let ends = (depth == 1 && body[at] == b',') || depth == 0;
+        let ends = (depth == 1 && byte == b',') || depth == 0;
         if ends && let Some(start) = value.take() {
             if !in_metadata {
                 keep(start..at);
@@ -247,10 +256,12 @@ fn large_parts(body: &[u8]) -> Vec<Range<usize>> {
 fn string_end(body: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while at < body.len() {
-        match body[at] {
-            b'"' => return at + 1,
-            b'\\' => at += 2,
-            _ => at += 1,
+        at += polyplane_apimachinery::json::plain_len(&body[at..]);
+        match body.get(at) {
+            Some(b'"') => return at + 1,
+            Some(b'\\') => at += 2,
+            Some(_) => at += 1,
+            None => {}
         }
     }
     body.len()
