@@ -11,6 +11,7 @@ mod identity;
 mod last_applied;
 mod scale;
 mod update;
+mod values;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use polyplane_apimachinery::value::{Map, Str, Value};
 pub use apply::Apply;
 pub use conflict::ConflictText;
 pub use scale::{ReplicasPaths, SCALE_VERSION};
+pub use values::{first_entry, update_values};
 
 use crate::managers::{Managers, VersionedSet};
 use crate::set::{FieldSet, ReadError};
@@ -186,24 +188,11 @@ impl Entries {
             let key = SortKey {
                 operation: operation.name(),
                 seconds: seconds(head.time.as_deref()),
-                manager: identity.manager.clone(),
+                manager: identity.manager,
                 version: owned.version.clone(),
-                subresource: identity.subresource.clone(),
+                subresource: identity.subresource,
             };
-            let mut entry = vec![
-                ("apiVersion".into(), Value::String(owned.version.clone())),
-                ("fieldsType".into(), Value::string(FIELDS_TYPE)),
-                ("fieldsV1".into(), fields),
-            ];
-            if !identity.manager.is_empty() {
-                entry.push(("manager".into(), Value::String(identity.manager)));
-            }
-            entry.push(("operation".into(), Value::string(operation.name())));
-            if !identity.subresource.is_empty() {
-                entry.push(("subresource".into(), Value::String(identity.subresource)));
-            }
-            entry.extend(head.time.map(|time| ("time".into(), Value::String(time))));
-            sorted.push((key, Value::Object(Map::from_sorted(entry))));
+            sorted.push((key.clone(), key.into_entry(fields, head.time)));
         }
         if sorted.is_empty() {
             return None;
@@ -232,13 +221,32 @@ impl Entries {
 }
 
 /// The order of entries.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct SortKey {
     operation: &'static str,
     seconds: i64,
     manager: Str,
     version: Str,
     subresource: Str,
+}
+
+impl SortKey {
+    /// Returns the entry with this key.
+    fn into_entry(self, fields: Value, time: Option<Str>) -> Value {
+        let mut entry = Vec::with_capacity(7);
+        entry.push(("apiVersion".into(), Value::String(self.version)));
+        entry.push(("fieldsType".into(), Value::string(FIELDS_TYPE)));
+        entry.push(("fieldsV1".into(), fields));
+        if !self.manager.is_empty() {
+            entry.push(("manager".into(), Value::String(self.manager)));
+        }
+        entry.push(("operation".into(), Value::string(self.operation)));
+        if !self.subresource.is_empty() {
+            entry.push(("subresource".into(), Value::String(self.subresource)));
+        }
+        entry.extend(time.map(|time| ("time".into(), Value::String(time))));
+        Value::Object(Map::from_sorted(entry))
+    }
 }
 
 /// Returns the seconds of a time; 0 if there is none.

@@ -26,7 +26,7 @@ pub use conversion::{Answers, Conversion, Need, Step, Subject, Versions};
 pub use element::{Path, PathElement};
 pub use entries::{
     Apply, ConflictText, Entries, EntryError, ReplicasPaths, SCALE_VERSION, Writer,
-    differ_in_times_only, repeats, resets,
+    differ_in_times_only, first_entry, repeats, resets, update_values,
 };
 pub use fault::{Fault, Faults};
 pub use filter::{Filter, Pattern, PatternStep};

@@ -48,6 +48,12 @@ impl FieldSet {
         Self((!nodes.is_empty()).then(|| nodes.into()))
     }
 
+    /// Creates a set of nodes in order, of which there is at least one.
+    fn of_shared(nodes: Arc<[Node]>) -> Self {
+        debug_assert!(!nodes.is_empty() && nodes.is_sorted_by(|a, b| a.element < b.element));
+        Self(Some(nodes))
+    }
+
     pub(crate) fn nodes(&self) -> &[Node] {
         self.0.as_deref().unwrap_or_default()
     }

@@ -16,10 +16,10 @@ use crate::update::{UpdateError, Write, update};
 /// The identity of who writes until it is known whether the write changes fields.
 const SELF: &str = "current-operation";
 /// The name of who writes without one.
-const UNKNOWN: &str = "unknown";
+pub(super) const UNKNOWN: &str = "unknown";
 
 /// The fields that the server decides and nobody owns.
-static UNOWNED: LazyLock<FieldSet> = LazyLock::new(|| {
+pub(super) static UNOWNED: LazyLock<FieldSet> = LazyLock::new(|| {
     const ROOT: [&str; 3] = ["apiVersion", "kind", "metadata"];
     const META: [&str; 9] = [
         "name",

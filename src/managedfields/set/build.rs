@@ -33,8 +33,7 @@ impl Builder {
         if mark == self.finished.len() {
             return FieldSet::EMPTY;
         }
-        let nodes = self.finished.drain(mark..).collect();
-        FieldSet::of(nodes)
+        FieldSet::of_shared(self.finished.drain(mark..).collect())
     }
 
     /// Returns the set.

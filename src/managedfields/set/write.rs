@@ -1,7 +1,7 @@
 //! Writes sets as `fieldsV1`, with the bytes that upstream writes.
 
 use polyplane_apimachinery::json;
-use polyplane_apimachinery::value::{Map, Value};
+use polyplane_apimachinery::value::{Map, Str, Value};
 
 use super::FieldSet;
 use crate::element::PathElement;
@@ -50,7 +50,7 @@ impl FieldSet {
     fn tree(&self, is_member: bool) -> Value {
         let mark = is_member.then(|| (".".into(), Value::object()));
         let nodes = self.nodes().iter().map(|node| {
-            let name = node.element.name().into();
+            let name = node.element.name();
             let also = node.member && !node.children.is_empty();
             (name, node.children.tree(also))
         });
@@ -61,10 +61,17 @@ impl FieldSet {
 
 impl PathElement {
     /// Returns the name of the element in a set, such as `f:spec`.
-    pub fn name(&self) -> String {
+    pub fn name(&self) -> Str {
+        if let Self::Field(field) = self {
+            // Nearly all elements are fields, whose names are short enough to need no memory.
+            let mut name = Str::with_capacity(field.len() + 2);
+            name.push_str("f:");
+            name.push_str(field);
+            return name;
+        }
         let mut name = Vec::new();
         write_element(self, &mut name);
-        String::from_utf8_lossy(&name).into_owned()
+        String::from_utf8_lossy(&name).into()
     }
 }
 

@@ -135,12 +135,13 @@ pub(crate) fn update(
     live: Option<&Value>,
     tree: &mut Value,
 ) -> Result<(), Interrupted> {
-    let wished = take_managed(tree);
-    // A subresource cannot set them.
-    let wished = wished.filter(|_| kind.subresource.is_empty());
+    let taken = take_managed(tree);
     let present = live.map_or(&Value::Null, managed_of);
+    let is_present = taken.as_ref().is_none_or(|taken| taken == present);
+    // A subresource cannot set them.
+    let keeps = is_present || !kind.subresource.is_empty();
     if let Some(live) = live
-        && wished.as_ref().is_none_or(|wished| wished == present)
+        && keeps
         && same_content(tree, live)
         && knows_all(kind, present)
         && !repeats(present)
@@ -148,17 +149,45 @@ pub(crate) fn update(
         put_managed(tree, present.clone());
         return Ok(());
     }
+    let now = run.time();
+    let mut wished = taken;
+    if keeps {
+        // A copy only if the request did not come with one, as a patch does.
+        let list = wished.take().filter(|_| is_present);
+        let list = list.unwrap_or_else(|| present.clone());
+        match kind.update_at_once((name, &now), live, tree, list) {
+            Ok(list) => {
+                run.note_owners();
+                put_managed(tree, list);
+                return Ok(());
+            }
+            Err(list) => wished = Some(list).filter(|list| !list.is_null()),
+        }
+    }
+    update_entries(run, kind, (name, &now), live, tree, wished)
+}
+
+/// Does what [`update`] does for writes that change owners. `wished` is the list that the write
+/// starts from, if it is not that of the live object.
+fn update_entries(
+    run: &mut Run<'_>,
+    kind: &mut ManagedKind,
+    (name, now): (&str, &str),
+    live: Option<&Value>,
+    tree: &mut Value,
+    wished: Option<Value>,
+) -> Result<(), Interrupted> {
+    let present = live.map_or(&Value::Null, managed_of);
     let mut entries = base(wished, present);
     if entries.is_empty() && live.is_some() {
         // Nobody is tracked until somebody applies.
         return Ok(());
     }
     kind.find(entries.versions());
-    let now = run.time();
     let writer = Writer {
         name,
         subresource: &kind.subresource,
-        now: &now,
+        now,
     };
     let mut answers = Answers::default();
     for _ in 0..ROUNDS_MAX {

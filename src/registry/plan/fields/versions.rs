@@ -15,7 +15,9 @@ use polyplane_apimachinery::shape::BuiltIn;
 use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::structural::{ObjectShape, Structural};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_managedfields::{Answers, Conversion, Filter, Need, Position, Versions};
+use polyplane_managedfields::{
+    Answers, Conversion, Filter, Need, Position, Versions, Writer, first_entry, update_values,
+};
 use std::sync::Arc;
 
 /// The kind whose fields a write manages.
@@ -119,6 +121,27 @@ impl ManagedKind {
         decoded.map(drop).map_err(|error| error.to_string())
     }
 
+    /// Returns the managed fields of `new`, which replaces `live`, if no sets are needed for that: the
+    /// object is new, or its owners stay as they are. `list` are those of the live object; they are
+    /// returned as the error otherwise.
+    pub(super) fn update_at_once(
+        &self,
+        (name, now): (&str, &str),
+        live: Option<&Value>,
+        new: &Value,
+        list: Value,
+    ) -> Result<Value, Value> {
+        let writer = Writer {
+            name,
+            subresource: &self.subresource,
+            now,
+        };
+        match self.custom() {
+            None => at_once(&self, (self, writer), live, new, list),
+            Some(custom) => at_once(&custom, (self, writer), live, new, list),
+        }
+    }
+
     /// Returns the versions of a custom kind; `None` for a kind of the base.
     pub(super) fn custom(&self) -> Option<CustomVersions<'_>> {
         self.custom.as_ref().map(|_| CustomVersions(self))
@@ -173,6 +196,25 @@ impl ManagedKind {
         }
         let decoded = to.schemas.decode(to.definition, &mut object, Empties::Keep);
         Ok(decoded.is_ok().then_some(object))
+    }
+}
+
+fn at_once<'s, V: Versions<'s>>(
+    versions: &V,
+    (kind, writer): (&ManagedKind, Writer<'_>),
+    live: Option<&Value>,
+    new: &Value,
+    mut list: Value,
+) -> Result<Value, Value> {
+    let version = &kind.api_version;
+    match live {
+        Some(live) => match update_values(versions, version, writer, (live, new), &mut list) {
+            true => Ok(list),
+            false => Err(list),
+        },
+        None => first_entry(versions, version, writer, (kind.empty(), new))
+            .map(Option::unwrap_or_default)
+            .ok_or(list),
     }
 }
 
