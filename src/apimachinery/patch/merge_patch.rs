@@ -52,6 +52,20 @@ impl MergePatch {
         }
     }
 
+    /// Returns true if the patch may change the value at a chain of member names, or one that it is
+    /// in. False means that the result does not depend on the value.
+    pub fn changes(&self, path: &[&str]) -> bool {
+        let mut members = &self.members;
+        for name in path {
+            match members.get(name) {
+                None => return false,
+                Some(Value::Object(inner)) => members = inner,
+                Some(_) => return true,
+            }
+        }
+        true
+    }
+
     /// Changes `document`. One that is not an object becomes an object.
     pub fn apply(&self, document: &mut Value) {
         merge_members(document.make_object(), &self.members);

@@ -292,6 +292,22 @@ fn put_managed(object: &mut Value, list: Value) {
     }
 }
 
+/// Returns a copy of an object without its managed fields.
+pub(crate) fn without_owners(object: &Value) -> Value {
+    let Value::Object(members) = object else {
+        return object.clone();
+    };
+    let members = members.iter().map(|(name, value)| match value {
+        Value::Object(meta) if name == "metadata" => {
+            let kept = meta.iter().filter(|(name, _)| *name != "managedFields");
+            let kept = kept.map(|(name, value)| (name, value.clone()));
+            (name, Value::Object(kept.collect()))
+        }
+        value => (name, value.clone()),
+    });
+    Value::Object(members.collect())
+}
+
 /// Returns an object with the version and the managed fields of another one.
 pub(crate) fn with_owners_of(object: &Value, other: &Value) -> Value {
     let mut object = object.clone();

@@ -91,10 +91,15 @@ fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
 /// # Errors
 /// Returns 500 if a strategy produced something that the schema does not allow.
 pub fn canonical(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
-    match row
+    // Field management has made them, or a decoder has.
+    let managed = tree.remove(&["metadata", "managedFields"]);
+    let decoded = row
         .schemas
-        .decode(row.prepared_definition(), tree, Empties::Null)
-    {
+        .decode(row.prepared_definition(), tree, Empties::Null);
+    if let Some(managed) = managed {
+        tree.set(&["metadata", "managedFields"], managed);
+    }
+    match decoded {
         Ok(_) => Ok(()),
         Err(error) => Err(ApiError::internal(format!(
             "a prepared {} is malformed: {error}",

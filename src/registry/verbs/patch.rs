@@ -121,9 +121,19 @@ impl From<ApiError> for Failed {
     }
 }
 
+/// The part of an object that a patch is applied to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// All of it.
+    Whole,
+    /// All but the owners of its fields, which stay as they are if the patch does not name them.
+    /// They are often half of an object.
+    WithoutOwners,
+}
+
 impl ReadPatch {
     /// Applies the patch to a tree that has its kind and version in it, and decodes the result.
-    /// `tree` is called again if a refusal shows the original.
+    /// `tree` is called again, for the whole object, if a refusal shows the original.
     ///
     /// # Errors
     /// Returns upstream's errors, which depend on the kind of patch.
@@ -131,19 +141,32 @@ impl ReadPatch {
         &self,
         call: &Call<'_>,
         expected: Expected<'_>,
-        tree: impl Fn() -> Value,
+        tree: impl Fn(Part) -> Value,
         validation: FieldValidation,
     ) -> Result<Decoded, ApiError> {
         let schemas = expected.schemas;
         let definition = expected.definition;
-        match self.apply_once(call, expected, tree(), validation) {
+        match self.apply_once(call, expected, tree(self.needs()), validation) {
             Ok(patched) => Ok(patched),
             Err(Failed::Answer(error)) => Err(error),
             Err(Failed::Refused(why)) => {
-                let patched = self.changed(schemas, definition, tree())?;
-                let shown = shown(schemas, definition, &tree(), &patched);
+                let patched = self.changed(schemas, definition, tree(Part::Whole))?;
+                let shown = shown(schemas, definition, &tree(Part::Whole), &patched);
                 Err(self.refused(&shown, &why))
             }
+        }
+    }
+
+    /// Returns the part of the object that the result depends on.
+    fn needs(&self) -> Part {
+        let names_owners = match &self.patch {
+            // A path may reach them in many ways, and a directive may remove what it does not name.
+            Patch::Json(_) | Patch::Strategic(_) => true,
+            Patch::Merge(patch) => patch.changes(&["metadata", "managedFields"]),
+        };
+        match names_owners {
+            true => Part::Whole,
+            false => Part::WithoutOwners,
         }
     }
 
@@ -400,8 +423,12 @@ impl ObjectChange for PatchObject<'_> {
         };
         let patch = patch.as_ref().map_err(ApiError::clone)?;
         let present = Present::read(run, call.row, existing)?;
-        let served = || {
-            let mut tree = call.to_served(present.tree().clone());
+        let served = |part| {
+            let tree = match part {
+                Part::Whole => present.tree().clone(),
+                Part::WithoutOwners => fields::without_owners(present.tree()),
+            };
+            let mut tree = call.to_served(tree);
             tree.set(&["kind"], call.row.kind.clone());
             tree.set(&["apiVersion"], call.row.api_version.clone());
             tree

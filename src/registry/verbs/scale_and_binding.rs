@@ -239,7 +239,7 @@ impl ObjectChange for Scale<'_> {
         let mut wished = match &self.source {
             ScaleSource::Whole(tree) => tree.clone(),
             ScaleSource::Patch(patch) => {
-                let scale = || {
+                let scale = |_| {
                     let mut scale = live.clone();
                     scale.set(&["kind"], "Scale");
                     scale.set(&["apiVersion"], "autoscaling/v1");
