@@ -283,7 +283,11 @@ pub async fn create_plane_without_controllers(root: &Endpoint, name: &str) -> Re
     create_plane_of(root, name, &spec).await
 }
 
-async fn create_plane_of(root: &Endpoint, name: &str, spec: &Value) -> Result<Endpoint> {
+/// Creates a plane with this `spec`, like [`create_plane`].
+///
+/// # Errors
+/// Returns the errors of [`create_plane`].
+pub async fn create_plane_of(root: &Endpoint, name: &str, spec: &Value) -> Result<Endpoint> {
     let connection = Connection::open(root, Caller::Admin, Protocol::Http2).await?;
     let body = json!({
         "apiVersion": "polyplane.dev/v1alpha1", "kind": "ControlPlane", "metadata": {"name": name},

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use http::Method;
 use polyplane_tests::client::Client;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{create_plane, create_plane_of};
 use serde_json::{Value, json};
 
 const NAMESPACES: &str = "/api/v1/namespaces";
@@ -129,4 +129,37 @@ async fn a_controller_runs_only_where_the_control_plane_and_its_roles_let_it() -
     )
     .await?;
     until(&a, &format!("{NAMESPACES}/refused"), 404).await
+}
+
+/// A kube-apiserver raises the usage in admission, and the controller that another program runs relies
+/// on it: it counts when something is deleted, and every five minutes.
+#[tokio::test]
+async fn usage_of_a_quota_that_another_program_counts_is_raised_and_never_lowered() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(&folder.path().join("data"), &[]).await?;
+    let off = json!({"controllers": ["*", "-resourcequota-controller"]});
+    let a = Client::open(&create_plane_of(&server.root()?, "a", &off).await?).await?;
+    let core = format!("{NAMESPACES}/default");
+    let quota =
+        json!({"metadata": {"name": "q"}, "spec": {"hard": {"secrets": "10", "services": "5"}}});
+    let quotas = format!("{core}/resourcequotas");
+    a.post(&quotas, &quota).await?.expect(201)?;
+    let path = format!("{quotas}/q");
+    let status = json!({"status": {"hard": {"secrets": "10"}, "used": {"secrets": "0"}}});
+    patch(&a, &format!("{path}/status"), &status).await?;
+    let secret = json!({"metadata": {"name": "s"}});
+    let secrets = format!("{core}/secrets");
+    a.post(&secrets, &secret).await?.expect(201)?;
+    let one = json!({"hard": {"secrets": "10"}, "used": {"secrets": "1"}});
+    let mut looks = 0;
+    while a.get(&path).await?.expect(200)?["status"] != one {
+        ensure!(looks < LOOKS, "the usage is not raised");
+        looks += 1;
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    a.delete(&format!("{secrets}/s")).await?.expect(200)?;
+    tokio::time::sleep(STAYS).await;
+    let kept = a.get(&path).await?.expect(200)?;
+    ensure!(kept["status"] == one, "{kept}");
+    Ok(())
 }

@@ -85,14 +85,15 @@ impl WorkItem {
         match self {
             Self::Namespace(_) => Some(Controller::Namespace),
             Self::Aggregation => Some(Controller::ClusterRoleAggregation),
-            Self::Quotas(_) => Some(Controller::ResourceQuota),
             Self::Protected(key) => protection::controller(key),
             Self::TokenSecret(_) => Some(Controller::ServiceAccountToken),
             Self::Belonging(_) => Some(Controller::GarbageCollector),
             Self::ApproveCertificate(_) => Some(Controller::CertificateApproving),
             Self::SignCertificate(_) => Some(Controller::CertificateSigning),
             Self::CleanCertificates => Some(Controller::CertificateCleaner),
-            Self::NamespaceContent(_)
+            // The server has a part in quotas without the controller.
+            Self::Quotas(_)
+            | Self::NamespaceContent(_)
             | Self::Bootstrap(_)
             | Self::FlowSchemas
             | Self::AuthenticationCas
@@ -362,7 +363,9 @@ impl Reconcilers {
             WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
             WorkItem::Definition(name) => definitions::settle(context, tenant, name).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
-            WorkItem::Quotas(namespace) => quotas::count(context, tenant, namespace).await,
+            WorkItem::Quotas(namespace) => {
+                quotas::count(context, tenant, namespace, controllers).await
+            }
             WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
             WorkItem::AuthenticationCas => authentication_cas::publish(context, tenant).await,
             WorkItem::Protected(key) => protection::release(context, tenant, key).await,
