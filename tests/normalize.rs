@@ -35,7 +35,8 @@ const HEADERS_BY_VALUE: [&str; 13] = [
     "www-authenticate",
     "x-content-type-options",
 ];
-/// Headers of which only the presence is compared.
+/// Headers of which only the presence is compared, unless their value is the uid of an object that an
+/// answer has shown.
 const HEADERS_BY_PRESENCE: [&str; 6] = [
     "audit-id",
     "etag",
@@ -171,7 +172,9 @@ impl Normalizer<'_> {
             if let Some(value) = headers.get(name) {
                 let value = String::from_utf8_lossy(value.as_bytes());
                 let echoed = self.sent.contains(value.as_ref());
-                let shown = if echoed {
+                let shown = if self.symbols.knows_uid(&value) {
+                    self.uid(&value)
+                } else if echoed {
                     value.into_owned()
                 } else {
                     "<present>".to_owned()

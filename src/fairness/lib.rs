@@ -11,11 +11,15 @@
 //! queueing by the CPU time that requests take. The server asks it only while the replica is busy and
 //! shared.
 //!
+//! Within one plane its [`levels`] say which requests go on: upstream's priority and fairness, by
+//! the plane's own priority levels.
+//!
 //! Objects and bytes are not counted here: the plane's map knows them, and its sequencer tests them
 //! as a claim.
 //!
 //! Invariant: this crate does no I/O and reads no clock. Times are [`Moment`]s that the caller gives.
 
+pub mod levels;
 mod limits;
 mod meter;
 mod rate_limit;

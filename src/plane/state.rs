@@ -449,6 +449,12 @@ impl Snapshot {
         self.version
     }
 
+    /// Returns a number that only this plane has in the process, since it was last loaded.
+    #[must_use]
+    pub fn plane_number(&self) -> u64 {
+        self.root.template_values.number()
+    }
+
     /// Returns one object.
     #[must_use]
     pub fn get(&self, key: &Key) -> Option<ObjectRef> {

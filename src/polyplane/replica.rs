@@ -47,7 +47,7 @@ use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
 use polyplane_registry::strategy::ServiceRange;
 use polyplane_registry::{
-    Authority, BirthLayer, PlaneSettings, Registry, Roles, Shared, SwitchedOff,
+    Authority, BirthLayer, PlaneSettings, PlaneSummaries, Registry, Shared, SwitchedOff,
 };
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
@@ -455,7 +455,7 @@ async fn build_directory(
         }),
         indexes: polyplane_admission::indexes(),
         derivation: Some(kind_tables::custom_kinds()),
-        summarize: Some(Arc::new(Roles)),
+        summarize: Some(Arc::new(PlaneSummaries)),
         log: LogBounds::default(),
         idle: setup.idle,
         memory: Arc::clone(&setup.memory),

@@ -6,51 +6,18 @@
 //! memory for it.
 
 use crate::authority::{PlaneAuthorizer, RuleLists};
-use polyplane_apimachinery::json;
-use polyplane_auth::rbac::binding::ObjectName;
-use polyplane_auth::rbac::index::{Index, RbacResource};
+use crate::summary;
+use polyplane_auth::rbac::index::Index;
 use polyplane_auth::{Attributes, Decision, UserInfo};
-use polyplane_plane::{Key, Snapshot, Summarize, Summary};
-use std::sync::Arc;
+use polyplane_plane::Snapshot;
 
-/// Makes the index, and decides by it.
+/// Decides by the index.
 #[derive(Clone, Copy, Debug)]
 pub struct Roles;
 
 /// Returns the index of the roles of a cut; `None` if its plane keeps none.
 pub fn index_of(cut: &Snapshot) -> Option<&Index> {
-    cut.summary()?.downcast_ref()
-}
-
-impl Summarize for Roles {
-    fn covers(&self, key: &Key) -> bool {
-        RbacResource::of(key.group(), key.resource()).is_some()
-    }
-
-    fn empty(&self) -> Summary {
-        Arc::new(Index::default())
-    }
-
-    fn next(&self, summary: &Summary, key: &Key, body: Option<&[u8]>) -> Summary {
-        let (Some(index), Some(resource)) = (
-            summary.downcast_ref::<Index>(),
-            RbacResource::of(key.group(), key.resource()),
-        ) else {
-            return Arc::clone(summary);
-        };
-        let name = ObjectName {
-            namespace: key.namespace().unwrap_or_default(),
-            name: key.name(),
-        };
-        let mut next = index.clone();
-        let object = body.and_then(|body| json::parse(body, &json::Limits::default()).ok());
-        match object {
-            Some(object) => next.put(resource, name, &object.value),
-            // What cannot be read grants nothing.
-            None => next.remove(resource, name),
-        }
-        Arc::new(next)
-    }
+    Some(&summary::of(cut)?.roles)
 }
 
 impl PlaneAuthorizer for Roles {

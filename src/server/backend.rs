@@ -14,7 +14,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_fairness::PlaneMeter;
-use polyplane_plane::Memory;
+use polyplane_plane::{Memory, Snapshot};
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
 use crate::nodes::{KubeletTls, KubeletTlsError};
@@ -199,6 +199,12 @@ pub trait PlaneApi: Send + Sync {
     ) -> BoxFuture<'a, Result<Kinds, ApiError>> {
         let _ = (wanted, deadline);
         Box::pin(std::future::ready(Ok(self.kinds())))
+    }
+
+    /// Returns the newest acknowledged state, which has the plane's flow schemas and priority levels;
+    /// `None` for a plane without objects, whose requests are not classified.
+    fn state(&self) -> Option<Snapshot> {
+        None
     }
 
     /// Returns the check that decides for one request who may do what.

@@ -2,6 +2,8 @@
 
 pub(crate) mod drain;
 pub(crate) mod exposition;
+pub(crate) mod flow_dump;
+pub(crate) mod flow_metrics;
 pub(crate) mod health;
 pub(crate) mod local;
 pub(crate) mod metrics;

@@ -11,7 +11,9 @@
 //! | count against the plane's limits | `request/plane_limits.rs` | 429 |
 //! | take a seat | `request/seat.rs` | 429 |
 //! | wake the plane | `backend.rs` | 503 |
-//! | impersonate, authorize | `request/impersonate.rs`, `authorize.rs` | 403 |
+//! | impersonate | `request/impersonate.rs` | 403 |
+//! | wait for seats of the priority level | `request/flow.rs` | 429 |
+//! | authorize | `request/authorize.rs` | 403 |
 //! | resolve the kind and verb | `request/resolve.rs` | 404, 405 |
 //! | read the body | `request/body.rs` | 413, 429 |
 //! | wait for the plane's turn | `request/turn.rs` | |
@@ -44,10 +46,11 @@ use polyplane_registry::{AnswerBody, Verb};
 
 use crate::answer::body::WatchGauge;
 use crate::answer::finish::{count, finish};
-use crate::answer::respond::{Client, Delivery, Refusal, Reply, Unqueued, refuse};
+use crate::answer::respond::{Client, Delivery, Refusal, Reply, add_flow_headers, refuse};
 use crate::backend::PlaneApi;
 use crate::connection::Connection;
 use crate::documents::paths;
+use crate::operations::flow_dump::DUMPS;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
 use crate::operations::metrics::Labels;
 use crate::operations::observe::{OpenWatch, labels_of};
@@ -57,8 +60,9 @@ use crate::request::audit_id;
 use crate::request::audited::Audited;
 use crate::request::authorize::{Authorized, authorize};
 use crate::request::body::{RequestBody, discard_unread};
-use crate::request::charge::{Charge, charged};
+use crate::request::charge::Charge;
 use crate::request::deadline::within;
+use crate::request::flow::FlowPlace;
 use crate::request::impersonate::effective_user;
 use crate::request::inbound::Inbound;
 use crate::request::prove::{Located, Proven, unreachable_plane};
@@ -130,7 +134,7 @@ pub(crate) async fn serve(
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
     discard_unread(&state, &parts, &mut body, reply.status()).await;
-    finish(&state, &parts.method, audit_id, reply)
+    finish(&parts.method, audit_id, reply)
 }
 
 /// A watch that goes on after the version that its query names.
@@ -221,11 +225,8 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
         Ok(reply) => reply,
         Err(refusal) => refuse(client, &refusal),
     };
-    if let RequestInfo::Resource(info) = &info
-        && info.is_long_running()
-        && info.verb != Some(Verb::Watch)
-    {
-        reply.extensions_mut().insert(Unqueued);
+    if let Some(uids) = pipeline.flow.uids.take() {
+        add_flow_headers(&mut reply, uids);
     }
     count(state, pipeline.counted_labels(), started, &reply);
     reply
@@ -258,6 +259,8 @@ pub(crate) struct Pipeline<'a> {
     pub(crate) charge: &'a Charge<'a>,
     /// The plane's count of the watch that is about to begin.
     watch: Option<CountedWatch>,
+    /// The flow schema and the priority level of the request, once it is classified.
+    pub(crate) flow: FlowPlace,
     /// The record of the request, from the proof of its caller on.
     audited: Option<Audited>,
     /// True if another replica has answered a part of the watch.
@@ -290,6 +293,7 @@ impl<'a> Pipeline<'a> {
             started: head.started,
             charge: head.charge,
             watch: None,
+            flow: FlowPlace::default(),
             audited: None,
             resumed: false,
             expected_plane: head.caller.plane.as_ref().and_then(|id| id.to_str().ok()),
@@ -307,11 +311,7 @@ impl Pipeline<'_> {
         // First, because every later stage may wait, at most until the deadline.
         let deadline = match self.deadline() {
             Ok(deadline) => deadline,
-            Err(refusal) => {
-                let mut reply = refuse(self.client, &refusal);
-                reply.extensions_mut().insert(Unqueued);
-                return Ok(reply);
-            }
+            Err(refusal) => return Ok(refuse(self.client, &refusal)),
         };
         if let Some(published) = self.published(plane) {
             return published;
@@ -351,6 +351,7 @@ impl Pipeline<'_> {
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         loop {
+            self.flow = FlowPlace::default();
             // Locate and prove before the request takes a seat, memory for its body, or a
             // connection to a peer. Both again in each attempt, because the name may belong to
             // another plane by now.
@@ -435,6 +436,8 @@ impl Pipeline<'_> {
         if let Some(audited) = &mut self.audited {
             audited.made_as(&user);
         }
+        self.take_flow_seat(&*awake, record.meter(), &user, deadline)
+            .await?;
         let authorized = authorize(
             access_check,
             user,
@@ -456,6 +459,9 @@ impl Pipeline<'_> {
                     && self.state.single.is_none() =>
             {
                 self.report(&authorized.into_user()).await
+            }
+            RequestInfo::Path(path) if path.starts_with(DUMPS) => {
+                self.dump_flows(path, record.meter(), awake.state())
             }
             RequestInfo::Path(_) => {
                 let issuer = located.record().token_issuer();
@@ -530,9 +536,7 @@ impl Pipeline<'_> {
         let (gate, meter) = (&self.state.gate, located.record().meter());
         let turn = gate.enter(meter, self.state.now()).await;
         let mut answer = burst(turn, self.charge, plane.handle(request)).await?;
-        if let AnswerBody::Stream(stream) = answer.body {
-            answer.body = AnswerBody::Stream(charged(stream, self.state, meter));
-        }
+        answer.body = self.with_seats(answer.body, meter);
         if let Some(audited) = &mut self.audited {
             audited.answered(&answer, verb);
         }

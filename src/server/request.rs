@@ -12,6 +12,7 @@
 //! | `deadline` | how long the request may take: 504 |
 //! | `plane_limits` | what the plane may use: 429 |
 //! | `seat` | how many requests are in flight: 429 |
+//! | `flow` | when the request's priority level has seats for it: 429 |
 //! | `resolve` | which kind and verb the request means: 404, 405 |
 //! | `body`, `inbound`, `budget` | how long a body is, and how much memory bodies use: 413, 429 |
 //! | `resource_request` | what the registry gets |
@@ -31,6 +32,7 @@ pub(crate) mod budget;
 pub(crate) mod charge;
 pub(crate) mod deadline;
 pub(crate) mod doorway;
+pub(crate) mod flow;
 pub(crate) mod impersonate;
 pub(crate) mod inbound;
 pub(crate) mod limits;

@@ -12,7 +12,6 @@ use polyplane_plane::Memory;
 
 use crate::answer::body::AtomicCounter;
 use crate::answer::guard::ReadLimits;
-use crate::answer::respond::CommonHeaders;
 use crate::backend::Backend;
 use crate::connection::chains::ClientChains;
 use crate::documents::Documents;
@@ -24,6 +23,7 @@ use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::request::doorway::Doorway;
+use crate::request::flow::Flows;
 use crate::request::limits::Limits;
 use crate::request::single::SinglePlane;
 use crate::request::turn::Gate;
@@ -43,6 +43,8 @@ pub(crate) struct ServerState {
     pub gate: Arc<Gate>,
     /// Lets unproven work in, as one plane among the others.
     pub doorway: Arc<Doorway>,
+    /// The requests of each plane by its priority levels.
+    pub flows: Flows,
     /// The time from which [`Self::now`] counts.
     started: Instant,
     pub drain: Arc<Drain>,
@@ -51,7 +53,6 @@ pub(crate) struct ServerState {
     pub anonymous: Anonymous,
     /// Set if the root plane is the only one.
     pub single: Option<SinglePlane>,
-    pub common_headers: CommonHeaders,
     pub abandoned_answers: Arc<AtomicCounter>,
     /// The certificate chains of connected clients.
     pub chains: ClientChains,
@@ -105,6 +106,7 @@ impl ServerState {
             doorway: Doorway::new(&gate, &unproven, workers),
             unproven,
             gate,
+            flows: Flows::new(limits.plane_seats),
             started: Instant::now(),
             schemas: backend.schemas(),
             backend,
@@ -116,7 +118,6 @@ impl ServerState {
                 Some(_) | None => Anonymous::public_paths(),
             },
             single,
-            common_headers: CommonHeaders::new(),
             abandoned_answers: Arc::default(),
             chains: ClientChains::default(),
             watches: OpenWatches::default(),
@@ -150,6 +151,7 @@ impl ServerState {
         let mut out = Exposition::default();
         self.metrics.expose(&mut out);
         self.gate.expose(&mut out);
+        self.flows.expose(&mut out);
         let name = "polyplane_abandoned_answers_total";
         out.family(
             name,

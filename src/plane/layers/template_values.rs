@@ -97,6 +97,11 @@ impl TemplateValues {
         &self.chain
     }
 
+    /// Returns the number of the opened plane.
+    pub(crate) fn number(&self) -> u64 {
+        self.fixed.number
+    }
+
     pub(crate) fn birth(&self) -> Version {
         self.fixed.birth
     }

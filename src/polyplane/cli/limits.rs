@@ -70,6 +70,16 @@ pub struct LimitOptions {
         env = "POLYPLANE_WRITES_IN_FLIGHT_MAX"
     )]
     pub writes_in_flight_max: usize,
+    /// Seats of one control plane, which its PriorityLevelConfigurations share: a request takes one, a
+    /// long list several. Upstream's --max-requests-inflight and --max-mutating-requests-inflight together.
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = default().plane_seats.unwrap_or(1),
+        env = "POLYPLANE_PLANE_SEATS",
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub plane_seats: u32,
     /// Connections of clients that have shown a valid credential, at most. A request on one more
     /// connection is refused with 429, unless it is about the replica itself, such as /metrics and
     /// /drain.
@@ -233,6 +243,7 @@ impl LimitOptions {
             request_time_max: Duration::from_secs(self.request_time_max),
             reads_in_flight_max: self.reads_in_flight_max,
             writes_in_flight_max: self.writes_in_flight_max,
+            plane_seats: Some(self.plane_seats),
             connections_max: self.connections_max,
             unproven_connections_max: self.unproven_connections_max,
             unproven_time_max: Duration::from_secs(self.unproven_time_max),

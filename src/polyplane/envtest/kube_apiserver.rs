@@ -145,6 +145,12 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns the seats that priority levels share: as upstream, all that may be in flight.
+fn seats(settings: &Settings) -> u32 {
+    let (reads, writes) = settings.in_flight_max;
+    u32::try_from(reads.saturating_add(writes)).unwrap_or(u32::MAX)
+}
+
 fn options(settings: &Settings, endpoint: &str) -> Options {
     Options {
         listen: vec![settings.listen.to_string()],
@@ -157,6 +163,7 @@ fn options(settings: &Settings, endpoint: &str) -> Options {
         limits: Limits {
             reads_in_flight_max: settings.in_flight_max.0,
             writes_in_flight_max: settings.in_flight_max.1,
+            plane_seats: settings.has_priorities.then(|| seats(settings)),
             ..Limits::default()
         },
         ..Options::default()

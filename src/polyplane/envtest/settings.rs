@@ -82,6 +82,8 @@ pub struct Settings {
     pub node_ports: (u16, u16),
     /// Requests in flight that may read, and that may write.
     pub in_flight_max: (usize, usize),
+    /// Whether priority levels limit requests.
+    pub has_priorities: bool,
     /// The policy of the audit.
     pub audit_policy: Option<PathBuf>,
     /// The log of the audit.
@@ -120,7 +122,7 @@ const REFUSED: [(&str, &str); 10] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 47] = [
+const MEANINGFUL: [&str; 48] = [
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
@@ -140,6 +142,7 @@ const MEANINGFUL: [&str; 47] = [
     "client-ca-file",
     "disable-admission-plugins",
     "enable-admission-plugins",
+    "enable-priority-and-fairness",
     "etcd-cafile",
     "etcd-certfile",
     "etcd-keyfile",
@@ -267,6 +270,7 @@ impl Settings {
             service_range: service_range(flags, &mut problems),
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
+            has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit_policy: path(flags, "audit-policy-file"),
             audit_log: path(flags, "audit-log-path"),
             version: version(flags, &mut problems),

@@ -15,7 +15,7 @@ use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
-use polyplane_plane::{Key, Memory};
+use polyplane_plane::{Key, Memory, Snapshot};
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
@@ -326,6 +326,10 @@ impl PlaneApi for TenantApi {
             self.tenant.settled_kind(wanted, deadline).await?;
             Ok(self.tenant.kinds())
         })
+    }
+
+    fn state(&self) -> Option<Snapshot> {
+        Some(self.tenant.plane.snapshot())
     }
 
     fn access_check(&self, deadline: tokio::time::Instant) -> AccessCheck<'_> {

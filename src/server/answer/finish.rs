@@ -7,7 +7,7 @@ use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, StatusCode};
 
 use crate::answer::body::ResponseBody;
-use crate::answer::respond::Reply;
+use crate::answer::respond::{Reply, add_common_headers};
 use crate::operations::metrics::Labels;
 use crate::peer::forward::{Forwarded, OwnerCounts};
 use crate::server_state::ServerState;
@@ -33,19 +33,14 @@ pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, r
 
 /// Adds the headers that every reply of this replica has. A reply that another replica made has
 /// them already.
-pub(crate) fn finish(
-    state: &ServerState,
-    method: &Method,
-    audit_id: HeaderValue,
-    mut reply: Reply,
-) -> Reply {
+pub(crate) fn finish(method: &Method, audit_id: HeaderValue, mut reply: Reply) -> Reply {
     if reply.extensions_mut().remove::<Forwarded>().is_some() {
         return reply;
     }
     if *method == Method::HEAD {
         reply = without_body(reply);
     }
-    state.common_headers.add(&mut reply, audit_id);
+    add_common_headers(&mut reply, audit_id);
     reply
 }
 

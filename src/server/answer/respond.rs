@@ -21,6 +21,7 @@ use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
 use crate::answer::guard::ReadLimits;
 use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::warnings;
+use crate::request::flow::FlowUids;
 
 /// A reply to a client or peer.
 pub(crate) type Reply = Response<ResponseBody>;
@@ -30,6 +31,8 @@ pub(crate) type Reply = Response<ResponseBody>;
 const GZIP_BYTES_MIN: usize = 128 * 1024;
 /// Bytes of memory that an indented answer needs per byte: for the answer and its indented form.
 const PRETTY_FACTOR: usize = 3;
+/// The text of the refusal of a request for which its priority level has no seats.
+const BUSY: &str = "Too many requests, please try again later.\n";
 /// Seconds after which a client may retry whose answer found no memory. Less would fill the memory
 /// again before answers under way have left it.
 const RETRY_AFTER_SECONDS: u32 = 1;
@@ -81,6 +84,9 @@ pub(crate) enum Refusal {
     /// A `Status` object that says that the user may not do this. Upstream tells browsers not to
     /// guess its type.
     Access(Box<ApiError>),
+    /// Plain text that says that there is no room for the request, which may be sent again after so
+    /// many seconds.
+    Busy(u32),
     /// Plain text.
     Text(StatusCode, Cow<'static, str>),
 }
@@ -90,7 +96,7 @@ impl Refusal {
     pub(crate) fn is_moved(&self) -> bool {
         match self {
             Self::Status(error) | Self::Access(error) => error.is_moved(),
-            Self::Text(..) => false,
+            Self::Busy(_) | Self::Text(..) => false,
         }
     }
 
@@ -98,7 +104,7 @@ impl Refusal {
     pub(crate) fn is_unproven(&self) -> bool {
         match self {
             Self::Status(error) | Self::Access(error) => error.code == 401,
-            Self::Text(..) => false,
+            Self::Busy(_) | Self::Text(..) => false,
         }
     }
 
@@ -185,6 +191,12 @@ pub(crate) fn typed_object(
 pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
     let error = match refusal {
         Refusal::Text(status, body) => return text(*status, body.clone().into_owned()),
+        Refusal::Busy(seconds) => {
+            let mut reply = text(StatusCode::TOO_MANY_REQUESTS, BUSY);
+            let headers = reply.headers_mut();
+            headers.insert(RETRY_AFTER, HeaderValue::from(*seconds));
+            return reply;
+        }
         Refusal::Status(error) | Refusal::Access(error) => error,
     };
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -333,41 +345,20 @@ fn header_value(text: Cow<'static, str>) -> HeaderValue {
     }
 }
 
-/// Marks a reply to a request that upstream would not have put into a queue, such as a long-running
-/// one or one with a bad deadline.
-#[derive(Clone, Copy)]
-pub(crate) struct Unqueued;
-
-/// The headers that every reply has.
-pub(crate) struct CommonHeaders {
-    flow_schema: HeaderValue,
-    priority_level: HeaderValue,
+/// Adds the headers that every reply of this replica has.
+pub(crate) fn add_common_headers(reply: &mut Reply, audit_id: HeaderValue) {
+    let headers = reply.headers_mut();
+    headers.insert(AUDIT_ID, audit_id);
+    if !headers.contains_key(CACHE_CONTROL) {
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    }
 }
 
-impl CommonHeaders {
-    pub(crate) fn new() -> Self {
-        let value =
-            || HeaderValue::try_from(uuid::Uuid::new_v4().to_string()).expect("a UUID is ASCII");
-        Self {
-            flow_schema: value(),
-            priority_level: value(),
-        }
-    }
-
-    /// Adds the headers that every reply has. The flow headers name the queue in which a request
-    /// waited. As with upstream, replies to requests that reach no queue lack them: unauthenticated
-    /// requests, requests with a bad deadline, and long-running ones other than watches.
-    pub(crate) fn add(&self, reply: &mut Reply, audit_id: HeaderValue) {
-        let unqueued = reply.status() == StatusCode::UNAUTHORIZED
-            || reply.extensions_mut().remove::<Unqueued>().is_some();
-        let headers = reply.headers_mut();
-        headers.insert(AUDIT_ID, audit_id);
-        if !headers.contains_key(CACHE_CONTROL) {
-            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
-        }
-        if !unqueued {
-            headers.insert(FLOW_SCHEMA_UID, self.flow_schema.clone());
-            headers.insert(PRIORITY_LEVEL_UID, self.priority_level.clone());
-        }
-    }
+/// Adds the headers that name the flow schema and the priority level of a request. As with upstream,
+/// replies lack them to requests that were not classified: those whose callers were not proven or may not
+/// impersonate, with a bad deadline, and long-running ones other than watches.
+pub(crate) fn add_flow_headers(reply: &mut Reply, [schema, level]: FlowUids) {
+    let headers = reply.headers_mut();
+    headers.insert(FLOW_SCHEMA_UID, schema);
+    headers.insert(PRIORITY_LEVEL_UID, level);
 }

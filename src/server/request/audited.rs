@@ -331,6 +331,10 @@ fn outcome_of(refusal: &Refusal) -> Outcome {
             code: error.code,
             status: shown_status(json_of(&error.to_json()).unwrap_or_default()),
         },
+        Refusal::Busy(_) => Outcome {
+            code: StatusCode::TOO_MANY_REQUESTS.as_u16(),
+            status: Bytes::new(),
+        },
         Refusal::Text(code, _) => Outcome {
             code: code.as_u16(),
             status: Bytes::new(),

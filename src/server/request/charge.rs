@@ -16,6 +16,7 @@ use polyplane_fairness::PlaneMeter;
 use polyplane_registry::StreamEnd;
 
 use crate::answer::body::SliceStream;
+use crate::request::flow::FlowSeat;
 use crate::request::turn::Pieces;
 use crate::server_state::ServerState;
 
@@ -103,13 +104,16 @@ pub(crate) fn charge_events(meter: &PlaneMeter, count: u64, bytes: usize) {
 }
 
 /// Charges a plane for a long answer while it is written, which happens after the request's own
-/// future has ended, and lets the answer wait for the plane's turn before each piece.
+/// future has ended, and lets the answer wait for the plane's turn before each piece. The request keeps
+/// the seats of its priority level until then.
 pub(crate) fn charged(
     stream: SliceStream,
     state: &Arc<ServerState>,
     meter: &Arc<PlaneMeter>,
+    seat: Option<Arc<FlowSeat>>,
 ) -> SliceStream {
     Box::pin(ChargedStream {
+        _seat: seat,
         stream,
         pieces: Pieces::new(&state.gate, meter),
         state: Arc::clone(state),
@@ -117,6 +121,8 @@ pub(crate) fn charged(
 }
 
 struct ChargedStream {
+    /// The seats of the request at its priority level, until the answer is written.
+    _seat: Option<Arc<FlowSeat>>,
     stream: SliceStream,
     pieces: Pieces,
     state: Arc<ServerState>,

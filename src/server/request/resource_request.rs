@@ -6,10 +6,11 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
 use polyplane_registry::request::parameters::FIELD_SELECTOR;
-use polyplane_registry::{ResourceRequest, Verb};
+use polyplane_registry::{ResourceRequest, Seats, Verb};
 
 use crate::pipeline::Pipeline;
 use crate::request::authorize::Authorized;
+use crate::request::flow::BothSeats;
 use crate::request::request_info::ResourceInfo;
 
 impl Pipeline<'_> {
@@ -53,8 +54,22 @@ impl Pipeline<'_> {
             user,
             granted,
             deadline,
-            seats: self.seats().map(|seats| Arc::clone(seats) as _),
+            seats: self.registry_seats(),
         }
+    }
+}
+
+impl Pipeline<'_> {
+    /// Returns the seats that the request returns while it waits for others.
+    fn registry_seats(&self) -> Option<Arc<dyn Seats>> {
+        let outer = Arc::clone(self.seats()?);
+        Some(match &self.flow.seat {
+            Some(flow) => Arc::new(BothSeats {
+                outer,
+                flow: Arc::clone(flow),
+            }),
+            None => outer,
+        })
     }
 }
 

@@ -38,7 +38,8 @@ async fn both_protocols_answer_alike() {
             "x-kubernetes-pf-flowschema-uid",
             "x-kubernetes-pf-prioritylevel-uid",
         ] {
-            assert_eq!(reply.header(uid).len(), 36);
+            // The plane has no flow schemas.
+            assert!(!reply.headers.contains_key(uid));
         }
         assert_eq!(reply.json()["query"], "x=1&x=2");
         bodies.push(reply.body);
