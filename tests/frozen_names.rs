@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{ArgAction, Command};
+use http::Method;
 use polyplane_batteries::polyplane::control_plane::DirectoryRecord;
 use polyplane_tests::client::Client;
 use polyplane_tests::frozen::text;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{ask, create_plane};
 use polyplane_tests::ring::addresses::Block;
 use serde_json::{Value, json};
 
@@ -98,6 +99,7 @@ async fn frozen_metrics() -> Result<()> {
             .get(&format!("{CONFIG_MAPS}/nothing"))
             .await?
             .refuses(404, "not found")?;
+        wait_in_vain(&client).await?;
         let watch = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1");
         client.watch(&watch).await?.until_end().await?;
     }
@@ -106,6 +108,35 @@ async fn frozen_metrics() -> Result<()> {
     let exposition = answer.body.as_str().context("no text")?.to_owned();
     server.stop().await?;
     text("metrics", &families(&exposition)?)
+}
+
+/// Makes a request wait for seats that its priority level has not got, and another one pass.
+async fn wait_in_vain(client: &Client) -> Result<()> {
+    let (api, own) = (
+        "/apis/flowcontrol.apiserver.k8s.io/v1",
+        json!({"name": "own"}),
+    );
+    let queuing = json!({"queues": 1, "handSize": 1, "queueLengthLimit": 1});
+    let limited = json!({"nominalConcurrencyShares": 0, "borrowingLimitPercent": 0,
+        "limitResponse": {"type": "Queue", "queuing": queuing}});
+    let level = json!({"metadata": own, "spec": {"type": "Limited", "limited": limited}});
+    let path = format!("{api}/prioritylevelconfigurations");
+    client.post(&path, &level).await?.expect(201)?;
+    let rule = json!({"subjects": [{"kind": "User", "user": {"name": "jane"}}],
+        "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["/version"]}]});
+    let schema =
+        json!({"metadata": own, "spec": {"priorityLevelConfiguration": own, "rules": [rule]}});
+    client
+        .post(&format!("{api}/flowschemas"), &schema)
+        .await?
+        .expect(201)?;
+    for (path, status) in [("/version?timeout=100ms", 429), ("/api?timeout=10s", 200)] {
+        let mut asked = ask(Method::GET, path, &Value::Null);
+        asked.headers = vec![("impersonate-user".to_owned(), "jane".to_owned())];
+        let answer = client.raw(asked).await?;
+        ensure!(answer.status == status, "{path}: {}", answer.status);
+    }
+    Ok(())
 }
 
 /// Replaces values that differ from plane to plane by a mark.

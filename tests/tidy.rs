@@ -150,7 +150,14 @@ fn crates_know_only_what_lies_below_them() {
         ("src/pki", &["apimachinery", "auth", "ring"]),
         (
             "src/registry",
-            &["apimachinery", "auth", "managedfields", "plane", "storage"],
+            &[
+                "apimachinery",
+                "auth",
+                "fairness",
+                "managedfields",
+                "plane",
+                "storage",
+            ],
         ),
         (
             "src/apiextensions",

@@ -1,5 +1,6 @@
 //! The state that all connections of a server share.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -106,7 +107,7 @@ impl ServerState {
             doorway: Doorway::new(&gate, &unproven, workers),
             unproven,
             gate,
-            flows: Flows::new(limits.plane_seats),
+            flows: Flows::new(limits.plane_seats.map(NonZeroU32::get)),
             started: Instant::now(),
             schemas: backend.schemas(),
             backend,

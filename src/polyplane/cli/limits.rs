@@ -6,6 +6,7 @@ use polyplane_fairness::PlaneLimits;
 use polyplane_plane::{Memory, Share};
 use polyplane_server::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Open files that a process needs for its store, its peers and its log, beside its clients'
@@ -75,7 +76,7 @@ pub struct LimitOptions {
     #[arg(
         long,
         value_name = "NUMBER",
-        default_value_t = default().plane_seats.unwrap_or(1),
+        default_value_t = default().plane_seats.map_or(1, NonZeroU32::get),
         env = "POLYPLANE_PLANE_SEATS",
         value_parser = clap::value_parser!(u32).range(1..)
     )]
@@ -243,7 +244,7 @@ impl LimitOptions {
             request_time_max: Duration::from_secs(self.request_time_max),
             reads_in_flight_max: self.reads_in_flight_max,
             writes_in_flight_max: self.writes_in_flight_max,
-            plane_seats: Some(self.plane_seats),
+            plane_seats: NonZeroU32::new(self.plane_seats),
             connections_max: self.connections_max,
             unproven_connections_max: self.unproven_connections_max,
             unproven_time_max: Duration::from_secs(self.unproven_time_max),

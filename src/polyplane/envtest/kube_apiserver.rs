@@ -25,6 +25,7 @@ use polyplane_server::{Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
 use rustls::DistinguishedName;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -146,9 +147,10 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
 }
 
 /// Returns the seats that priority levels share: as upstream, all that may be in flight.
-fn seats(settings: &Settings) -> u32 {
+fn seats(settings: &Settings) -> Option<NonZeroU32> {
     let (reads, writes) = settings.in_flight_max;
-    u32::try_from(reads.saturating_add(writes)).unwrap_or(u32::MAX)
+    let seats = u32::try_from(reads.saturating_add(writes));
+    NonZeroU32::new(seats.unwrap_or(u32::MAX))
 }
 
 fn options(settings: &Settings, endpoint: &str) -> Options {
@@ -163,7 +165,7 @@ fn options(settings: &Settings, endpoint: &str) -> Options {
         limits: Limits {
             reads_in_flight_max: settings.in_flight_max.0,
             writes_in_flight_max: settings.in_flight_max.1,
-            plane_seats: settings.has_priorities.then(|| seats(settings)),
+            plane_seats: seats(settings).filter(|_| settings.has_priorities),
             ..Limits::default()
         },
         ..Options::default()

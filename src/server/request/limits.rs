@@ -1,5 +1,6 @@
 //! The limits of a server, as options set them.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use polyplane_fairness::LimitDefaults;
@@ -23,7 +24,7 @@ pub struct Limits {
     pub writes_in_flight_max: usize,
     /// Seats of one plane, which its priority levels share: upstream's limit of requests in flight.
     /// `None` without priority and fairness.
-    pub plane_seats: Option<u32>,
+    pub plane_seats: Option<NonZeroU32>,
     /// Connections at a time whose client is proven.
     pub connections_max: usize,
     /// Connections at a time whose client is not proven, health checks among them. A further one
@@ -58,7 +59,7 @@ impl Default for Limits {
             request_time_max: Duration::from_secs(60),
             reads_in_flight_max: 4000,
             writes_in_flight_max: 2000,
-            plane_seats: Some(600),
+            plane_seats: NonZeroU32::new(600),
             connections_max: 50_000,
             unproven_connections_max: 5000,
             unproven_time_max: Duration::from_secs(30),
@@ -85,10 +86,6 @@ impl Limits {
             ("bodies_bytes_max", self.bodies_bytes_max),
             ("reads_in_flight_max", self.reads_in_flight_max),
             ("writes_in_flight_max", self.writes_in_flight_max),
-            (
-                "plane_seats",
-                self.plane_seats.map_or(1, |seats| seats as usize),
-            ),
             ("connections_max", self.connections_max),
             ("unproven_connections_max", self.unproven_connections_max),
             (
