@@ -419,8 +419,13 @@ struct SubresourceDiscovery<'a> {
 
 impl<'a> ResourceDiscovery<'a> {
     fn of(row: &'a Resource) -> Self {
+        // Of kinds that objects define, upstream names group and version too.
+        let is_custom = row.custom.is_some();
         let subresources = row.subresources.iter().map(|sub| {
-            let (group, version) = payload_of(row, sub);
+            let (group, version) = match is_custom {
+                true => (sub.group.as_str(), sub.version.as_str()),
+                false => payload_of(row, sub),
+            };
             SubresourceDiscovery {
                 subresource: &sub.name,
                 response_kind: ResponseKind {
@@ -431,11 +436,15 @@ impl<'a> ResourceDiscovery<'a> {
                 verbs: &sub.verbs,
             }
         });
+        let (group, version) = match is_custom {
+            true => (row.group.as_str(), row.version.as_str()),
+            false => ("", ""),
+        };
         Self {
             resource: &row.name,
             response_kind: ResponseKind {
-                group: "",
-                version: "",
+                group,
+                version,
                 kind: &row.kind,
             },
             scope: match row.scope {

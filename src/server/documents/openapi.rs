@@ -6,6 +6,7 @@
 //! cached document is the content from which it is derived, so that planes share it.
 
 mod custom;
+mod custom_operations;
 mod model;
 mod operations;
 mod proto;
@@ -103,7 +104,7 @@ impl<'t> Part<'t> {
     /// Returns all documents of version 3 but the index.
     pub(crate) fn all(table: &'t ServedGroups) -> impl Iterator<Item = Self> {
         let groups = table.groups.iter().flat_map(|group| {
-            let own = (!group.name.is_empty()).then_some(Part::Group(group));
+            let own = has_document(group).then_some(Part::Group(group));
             let versions = group.versions.iter();
             own.into_iter()
                 .chain(versions.map(move |version| Part::Version(group, version)))
@@ -166,6 +167,11 @@ impl<'t> Part<'t> {
     }
 }
 
+/// Returns whether the path of a group is documented. Upstream documents those of built-in groups.
+fn has_document(group: &ServedGroup) -> bool {
+    !group.name.is_empty() && !group.versions.iter().all(custom::is_only)
+}
+
 /// Returns the index of version 3, which names each document by its hash.
 pub(crate) fn index(table: &ServedGroups, documents: &DocumentCache<Document>) -> Arc<Document> {
     documents.get(DocumentId::of(&("index", table.content)), || {
@@ -197,7 +203,7 @@ fn everything(table: &ServedGroups) -> Value {
     let mut custom = Map::new();
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
     for group in &table.groups {
-        if !group.name.is_empty() {
+        if has_document(group) {
             items.push(operations::of_group(&group.name));
         }
         for version in &group.versions {

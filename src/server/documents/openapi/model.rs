@@ -30,6 +30,8 @@ pub(super) struct Operation {
     /// The definition of the answer; empty for text.
     pub answer: String,
     pub streams: Streams,
+    /// True for an operation of a kind that an object defines.
+    pub is_custom: bool,
 }
 
 /// A parameter in path or query.

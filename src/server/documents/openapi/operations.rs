@@ -4,8 +4,8 @@ use polyplane_registry::kinds::table::{Resource, Subresource, api_version};
 use polyplane_registry::request::parameters::OptionSet;
 use polyplane_registry::{Scope, ServedGroups, ServedVersion};
 
-use super::custom;
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
+use super::{custom, custom_operations};
 
 /// The prefix of definitions to which operations refer beside those of kinds.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
@@ -17,17 +17,24 @@ pub(super) fn of_version(
     version: &ServedVersion,
 ) -> Vec<PathItem> {
     let root = root_of(group, &version.version);
-    let mut items = vec![plain(
-        format!("{root}/"),
-        format!(
-            "get{}{}APIResources",
-            title_of(group),
-            capital(&version.version)
-        ),
-        tag_of(group, &version.version),
-        format!("{META}APIResourceList"),
-    )];
+    let mut items = Vec::new();
+    if !custom::is_only(version) {
+        items.push(plain(
+            format!("{root}/"),
+            format!(
+                "get{}{}APIResources",
+                title_of(group),
+                capital(&version.version)
+            ),
+            tag_of(group, &version.version),
+            format!("{META}APIResourceList"),
+        ));
+    }
     for row in &version.resources {
+        if row.custom.is_some() {
+            items.extend(custom_operations::of_row(row, &root));
+            continue;
+        }
         let writer = Writer::new(table, row, &root);
         writer.collection(&mut items);
         writer.single(&mut items);
@@ -89,6 +96,7 @@ fn plain(path: String, id: String, tag: String, answer: String) -> PathItem {
             statuses: &[200],
             answer,
             streams: Streams::No,
+            is_custom: false,
         }],
     )
 }
@@ -100,7 +108,7 @@ fn root_of(group: &str, version: &str) -> String {
 }
 
 /// Returns the group as operations spell it: `Core`, `Apps`, `RbacAuthorization`.
-fn title_of(group: &str) -> String {
+pub(super) fn title_of(group: &str) -> String {
     if group.is_empty() {
         return "Core".to_owned();
     }
@@ -108,11 +116,11 @@ fn title_of(group: &str) -> String {
     short.split(['.', '-']).map(capital).collect()
 }
 
-fn tag_of(group: &str, version: &str) -> String {
+pub(super) fn tag_of(group: &str, version: &str) -> String {
     format!("{}_{version}", lower(&title_of(group)))
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut characters = text.chars();
     characters
         .next()
@@ -158,10 +166,7 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(table: &'a ServedGroups, row: &'a Resource, root: &'a str) -> Self {
-        let definition = match &row.custom {
-            None => table.schemas.get(row.definition).name.to_string(),
-            Some(_) => custom::name_of(row),
-        };
+        let definition = table.schemas.get(row.definition).name.to_string();
         let package = definition
             .rsplit_once('.')
             .map_or("", |(package, _)| package);
@@ -203,12 +208,6 @@ impl<'a> Writer<'a> {
         format!("{verb}{}{}{}{tail}", self.title, self.scoped, self.row.kind)
     }
 
-    fn patch(&self) -> Body {
-        Body::Patch {
-            is_custom: self.row.custom.is_some(),
-        }
-    }
-
     fn operation(&self, method: &'static str, action: &'static str, id: String) -> Operation {
         Operation {
             method,
@@ -225,6 +224,7 @@ impl<'a> Writer<'a> {
             statuses: &[200],
             answer: self.definition.clone(),
             streams: Streams::No,
+            is_custom: false,
         }
     }
 
@@ -310,7 +310,7 @@ impl<'a> Writer<'a> {
         if self.row.allows("patch") {
             operations.push(Operation {
                 parameters: Parameter::listed(OptionSet::Patch),
-                body: self.patch(),
+                body: Body::Patch { is_custom: false },
                 statuses: &[200, 201],
                 ..self.operation("patch", "patch", self.id("patch", ""))
             });
@@ -359,7 +359,7 @@ impl<'a> Writer<'a> {
                 }
                 "patch" => {
                     operation.parameters = Parameter::listed(OptionSet::Patch);
-                    operation.body = self.patch();
+                    operation.body = Body::Patch { is_custom: false };
                     operation.statuses = &[200, 201];
                 }
                 "post" | "put" => {

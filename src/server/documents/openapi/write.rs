@@ -7,6 +7,7 @@ use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_registry::answer::negotiate::{CUSTOM_PATCH_TYPES, PATCH_TYPES};
 
+use super::custom;
 use super::model::{Body, Operation, Parameter, PathItem, Streams};
 use super::operations::META;
 
@@ -41,6 +42,14 @@ fn types_of(operation: &Operation) -> &'static [&'static str] {
     }
 }
 
+/// Returns the media types of an operation's body.
+fn body_types(operation: &Operation) -> &'static [&'static str] {
+    match operation.is_custom {
+        true => OBJECT_TYPES,
+        false => &["*/*"],
+    }
+}
+
 /// Returns the document of version 3 for one group and version.
 pub(super) fn version3(
     schemas: &Schemas,
@@ -50,7 +59,12 @@ pub(super) fn version3(
     custom: Map,
 ) -> Vec<u8> {
     let document = Document::V3 { group, version };
-    let components = components(schemas, items, document, custom);
+    let mut components = components(schemas, items, document, custom);
+    let mut operations = items.iter().flat_map(|item| &item.operations);
+    let is_custom = operations.all(|operation| operation.is_custom);
+    if is_custom {
+        custom::name_clients_kinds(schemas, &mut components);
+    }
     let mut paths = Map::new();
     for item in items {
         let mut members = Map::new();
@@ -62,16 +76,18 @@ pub(super) fn version3(
         }
         paths.insert(item.path.as_str(), Value::Object(members));
     }
-    let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
-    let root = json!({
-        "components": {
-            "schemas": (Value::Object(components)),
-            "securitySchemes": {"BearerToken": (token)}
-        },
+    let mut root = json!({
+        "components": {"schemas": (Value::Object(components))},
         "info": {"title": "Kubernetes", "version": "unversioned"},
         "openapi": "3.0.0",
         "paths": (Value::Object(paths))
     });
+    if is_custom {
+        root["info"] = json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"});
+    } else {
+        let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
+        root.set(&["components", "securitySchemes", "BearerToken"], token);
+    }
     json::to_vec(&root)
 }
 
@@ -110,11 +126,12 @@ fn operation3(operation: &Operation) -> Value {
     let body = match &operation.body {
         Body::Nothing => None,
         Body::Object(name) => {
-            let content = content(&["*/*"], &reference(name));
+            let content = content(body_types(operation), &reference(name));
             Some(json!({"content": (content), "required": true}))
         }
         Body::DeleteOptions => {
-            let content = content(&["*/*"], &reference(&format!("{META}DeleteOptions")));
+            let options = reference(&format!("{META}DeleteOptions"));
+            let content = content(body_types(operation), &options);
             Some(json!({"content": (content)}))
         }
         Body::Patch { is_custom } => {
@@ -216,7 +233,7 @@ fn operation2(operation: &Operation) -> Value {
     let consumes = match operation.body {
         Body::Patch { is_custom } => texts(patch_types(is_custom)),
         _ if operation.action.is_none() => texts(OBJECT_TYPES),
-        _ => texts(&["*/*"]),
+        _ => texts(body_types(operation)),
     };
     let mut members = common(operation);
     members.insert("consumes", consumes);
@@ -246,12 +263,12 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
         }
     }
     let mut roots: Vec<DefId> = named.iter().filter_map(|name| schemas.find(name)).collect();
-    // Lists of custom kinds have no definition in the schemas, so make one.
-    let invented: Vec<_> = lists
-        .into_iter()
-        .filter(|list| schemas.find(&list.answer).is_none())
-        .collect();
-    if !invented.is_empty() {
+    // Lists of this server's own kinds have no definition in the schemas, so make one.
+    let is_known = |list: &&Operation| {
+        custom.contains_key(&list.answer) || schemas.find(&list.answer).is_some()
+    };
+    let invented: Vec<_> = lists.into_iter().filter(|list| !is_known(list)).collect();
+    if !invented.is_empty() || !custom.is_empty() {
         roots.extend(schemas.find(&format!("{META}ListMeta")));
     }
     if !custom.is_empty() {
