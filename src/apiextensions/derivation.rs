@@ -17,6 +17,7 @@ use polyplane_registry::kinds::owned_fields::OwnedFields;
 use polyplane_registry::kinds::served::version_order;
 use polyplane_registry::kinds::table::{Rules, StorageRow, Subresource, api_version, next_number};
 use polyplane_registry::{Defined, Features, Resource, Scope};
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -209,7 +210,7 @@ impl Kind<'_> {
             },
             external: false,
             subresources: subresources(version, group, kind),
-            owned_fields: Arc::new(owned_fields(version, &api_version)),
+            owned_fields: Arc::new(owned_fields(definition, version)),
             columns: shown,
             rules: Rules {
                 has_status: version.has_status,
@@ -228,6 +229,7 @@ impl Kind<'_> {
                 Arc::clone(unit),
                 columns,
                 (&api_version, kind),
+                deprecation(definition, version),
             )),
             prefix: format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",").into(),
             qualified: format!("{}.{group}", definition.plural).into(),
@@ -243,10 +245,10 @@ impl Kind<'_> {
             let schema: Arc<dyn CustomSchema> = Arc::clone(unit) as _;
             (version.name.clone(), schema)
         });
-        let replicas = definition.versions.iter().filter_map(|version| {
-            let scale = version.scale.as_ref()?;
+        let replicas = definition.versions.iter().map(|version| {
+            let scale = version.scale.as_ref();
             let api_version = api_version(&definition.group, &version.name);
-            Some((api_version, scale.spec_replicas.clone()))
+            (api_version, scale.map(|scale| scale.spec_replicas.clone()))
         });
         let verbs: &[&str] = match self.terminating {
             true => &LAST_VERBS,
@@ -284,9 +286,31 @@ fn subresources(version: &Version, group: &Str, kind: &Str) -> Vec<Subresource> 
     status.into_iter().chain(scale).collect()
 }
 
-/// Returns what writes may own: the object itself no status that has a subresource, and the status
-/// nothing else.
-fn owned_fields(version: &Version, api_version: &Str) -> OwnedFields {
+/// Returns the warning for clients of a version: that of the definition, or upstream's default, which
+/// names the most preferred version among those that are better and not deprecated.
+fn deprecation(definition: &Definition, version: &Version) -> Option<String> {
+    let text = version.deprecation.as_ref()?;
+    if !text.is_empty() {
+        return Some(text.to_string());
+    }
+    let (group, kind) = (&definition.group, &definition.names.kind);
+    let is_better = |other: &&Version| {
+        let order = version_order(&other.name, &version.name);
+        other.served && other.deprecation.is_none() && order == Ordering::Less
+    };
+    let better = definition.versions.iter().filter(is_better);
+    let best = better.min_by(|one, other| version_order(&one.name, &other.name));
+    let advice = best.map(|best| format!("; use {group}/{} {kind}", best.name));
+    let advice = advice.unwrap_or_default();
+    Some(format!(
+        "{group}/{} {kind} is deprecated{advice}",
+        version.name
+    ))
+}
+
+/// Returns what writes in a version may own: the object itself no status that has a subresource, and
+/// the status nothing else. As upstream's, the filter of the status knows the other versions, too.
+fn owned_fields(definition: &Definition, version: &Version) -> OwnedFields {
     if !version.has_status {
         return OwnedFields::default();
     }
@@ -297,14 +321,15 @@ fn owned_fields(version: &Version, api_version: &Str) -> OwnedFields {
         }
         Filter::Exclude(set)
     };
-    OwnedFields::of_filters([
-        ("".into(), api_version.clone(), excluding(&["status"])),
-        (
-            "status".into(),
-            api_version.clone(),
-            excluding(&["metadata", "spec"]),
-        ),
-    ])
+    let own = api_version(&definition.group, &version.name);
+    let others = definition.versions.iter();
+    let others = others.filter(|other| other.has_status && (other.served || other.storage));
+    let of_status = others.map(|other| {
+        let name = api_version(&definition.group, &other.name);
+        ("status".into(), name, excluding(&["metadata", "spec"]))
+    });
+    let whole = ("".into(), own, excluding(&["status"]));
+    OwnedFields::of_filters(of_status.chain([whole]))
 }
 
 /// Returns the hash that discovery publishes: the first eight bytes of that of the stored kind.

@@ -36,24 +36,19 @@ pub(crate) struct CustomObject {
 }
 
 impl CustomObject {
-    /// Creates the behaviour. `api_version` and `kind` are those of its objects.
+    /// Creates the behaviour. `api_version` and `kind` are those of its objects, `deprecation` is
+    /// the warning for clients.
     pub fn new(
         version: &Version,
         unit: Arc<Unit>,
         columns: Columns,
         (api_version, kind): (&str, &str),
+        deprecation: Option<String>,
     ) -> Self {
         let selectable = version.selectable.iter().filter_map(|path| {
             let name = path.strip_prefix('.').unwrap_or(path);
             Some((name.into(), JsonPath::parse(path).ok()?))
         });
-        let deprecation = version
-            .deprecation
-            .as_ref()
-            .map(|text| match text.as_str() {
-                "" => format!("{api_version} {kind} is deprecated"),
-                text => text.to_owned(),
-            });
         Self {
             unit,
             api_version: api_version.into(),

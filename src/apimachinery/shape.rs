@@ -159,6 +159,12 @@ pub trait Shape<'s>: Copy {
         Form::of(self.kind())
     }
 
+    /// Returns whether this is a type of its own, about whose members the schema around it says
+    /// nothing.
+    fn stands_alone(self) -> bool {
+        false
+    }
+
     /// Returns whether objects here have kind and apiVersion, which may not be among the fields.
     fn has_kind(self) -> bool {
         self.is_embedded()

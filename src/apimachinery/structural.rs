@@ -23,7 +23,7 @@ pub use parse::StructuralError;
 use std::borrow::Cow;
 
 use crate::schema::{ListType, Patch};
-use crate::shape::{Kind, MapType, Shape, Values};
+use crate::shape::{Form, Kind, MapType, Shape, Values};
 use crate::value::{Str, Value};
 
 static ATOMIC: ListType = ListType::Atomic;
@@ -57,6 +57,9 @@ struct Node {
 #[derive(Clone, Copy, Debug, Default)]
 struct Flags {
     nullable: bool,
+    /// True for a text with another format than that of bytes. Field management takes any scalar
+    /// there.
+    has_format: bool,
     preserves_unknown: bool,
     is_embedded: bool,
     /// True if something below the node has a default.
@@ -111,6 +114,13 @@ impl<'s> Shape<'s> for SchemaNode<'s> {
 
     fn name(self) -> Cow<'s, str> {
         Cow::Borrowed("object")
+    }
+
+    fn form(self) -> Form {
+        match self.node.kind {
+            Kind::String if self.node.flags.has_format => Form::Scalar,
+            kind => Form::of(kind),
+        }
     }
 
     fn child(self, name: &str) -> Option<Self> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use polyplane_apimachinery::shape::Shape;
 use polyplane_apimachinery::value::{Str, Value};
 
-use crate::conversion::{Answers, Converter, Object, Step, Subject, Tree, Versions};
+use crate::conversion::{Answers, Converter, Object, Step, Subject, Tree, Unfit, Versions};
 use crate::fault::Faults;
 use crate::managers::{Conflict, Conflicts, Managers, VersionedSet};
 use crate::position::Position;
@@ -56,6 +56,9 @@ pub enum ApplyError {
     /// An object does not fit its schema in another version.
     #[error("failed to compare objects: {0}")]
     Compare(Faults),
+    /// An object has members that it may not have in the version of another manager.
+    #[error("{0}")]
+    Convert(String),
     /// The version of the request does not exist.
     #[error("no version {0}")]
     Version(Str),
@@ -105,6 +108,11 @@ pub fn apply<'s, V: Versions<'s>>(
         Ok(done) => done,
         Err(Stop::Need(needs)) => return Ok(Step::Need(needs)),
         Err(Stop::Faults(faults)) => return Err(ApplyError::Compare(faults)),
+        Err(Stop::Unfit(unfit)) => {
+            let last = last.as_ref().filter(|last| !last.set.is_empty());
+            let text = unfit_text(&unfit, last.map(|last| last.version.as_str()));
+            return Err(ApplyError::Convert(text));
+        }
         Err(Stop::Version(version)) => return Err(ApplyError::Version(version)),
     };
     if force == Force::No && !conflicts.is_empty() {
@@ -113,6 +121,30 @@ pub fn apply<'s, V: Versions<'s>>(
     let mut managers = run.managers;
     managers.insert(write.manager, run.owned);
     Ok(Step::Done(Applied { object, managers }))
+}
+
+/// Returns upstream's text about an object that does not fit the version of another manager. `last`
+/// is the version that the manager applied before.
+fn unfit_text(unfit: &Unfit, last: Option<&str>) -> String {
+    let Unfit {
+        subject,
+        version,
+        faults,
+    } = unfit;
+    let restoring = "failed to prune fields: failed add back owned items: failed to convert";
+    match (subject, last) {
+        (Subject::Live, _) => faults.to_string(),
+        (Subject::New, Some(last)) if last == version => format!(
+            "failed to prune fields: failed to convert merged object to last applied version: {faults}"
+        ),
+        (Subject::New, Some(_)) => {
+            format!("{restoring} merged object at version {version}: {faults}")
+        }
+        (Subject::New | Subject::Result, _) => format!("failed to convert new object: {faults}"),
+        (Subject::Pruned | Subject::Restored(_), _) => {
+            format!("{restoring} pruned object at version {version}: {faults}")
+        }
+    }
 }
 
 /// One run of a step that may end early, to be run again with more answers.

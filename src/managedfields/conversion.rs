@@ -7,8 +7,10 @@ use std::sync::Arc;
 use polyplane_apimachinery::shape::Shape;
 use polyplane_apimachinery::value::{Str, Value};
 
+use crate::fault::Faults;
 use crate::filter::Filter;
 use crate::position::Position;
+use crate::walk::validate::{Duplicates, validate};
 
 /// What the steps must know about the versions of a kind.
 pub trait Versions<'s> {
@@ -26,6 +28,12 @@ pub trait Versions<'s> {
     fn may_not_fit(&self, version: &str, object: &Value) -> bool {
         let _ = (version, object);
         true
+    }
+
+    /// Returns whether a converted object may have members that its new version does not know. Such
+    /// an object fits the version no more than one that a client sends.
+    fn may_bring_unknown(&self) -> bool {
+        false
     }
 
     /// Converts an object, if that needs no call.
@@ -125,10 +133,25 @@ pub(crate) struct Converter<'a, V> {
     pub(crate) versions: &'a V,
     known: Answers,
     needs: Vec<Need>,
+    /// The first converted object that does not fit its version.
+    unfit: Option<Unfit>,
 }
 
-/// A run must end, because conversions are missing.
-pub(crate) struct Unanswered(pub(crate) Vec<Need>);
+/// A run must end.
+pub(crate) enum Unanswered {
+    /// Conversions are missing.
+    Needs(Vec<Need>),
+    /// A converted object does not fit its version.
+    Unfit(Unfit),
+}
+
+/// A converted object that does not fit its version.
+#[derive(Clone, Debug)]
+pub(crate) struct Unfit {
+    pub(crate) subject: Subject,
+    pub(crate) version: Str,
+    pub(crate) faults: Faults,
+}
 
 /// An object in another version; `None` if there is no such version any more.
 pub(crate) type Converted<'a> = Option<Tree<'a>>;
@@ -139,15 +162,32 @@ impl<'a, 's, V: Versions<'s>> Converter<'a, V> {
             versions,
             known: answers.clone(),
             needs: Vec::new(),
+            unfit: None,
         }
     }
 
     /// Returns the object in a version. If that needs a call, the need is noted and the result is
-    /// not known: [`Converter::check`] then ends the run.
+    /// not known: [`Converter::check`] then ends the run, as it does if the object does not fit.
     pub(crate) fn convert<'o>(&mut self, object: &Object<'o>, to: &str) -> Converted<'o> {
         if object.version == to {
             return Some(object.tree.clone());
         }
+        let converted = self.found(object, to);
+        if let (Some(tree), true, None) =
+            (&converted, self.versions.may_bring_unknown(), &self.unfit)
+            && let Some(position) = self.versions.position(to)
+            && let Err(faults) = validate(position, tree, Duplicates::Refused)
+        {
+            self.unfit = Some(Unfit {
+                subject: object.subject.clone(),
+                version: to.into(),
+                faults,
+            });
+        }
+        converted
+    }
+
+    fn found<'o>(&mut self, object: &Object<'o>, to: &str) -> Converted<'o> {
         let key = (object.subject.clone(), Str::from(to));
         if let Some(known) = self.known.0.get(&key) {
             return known.clone().map(Tree::Shared);
@@ -181,11 +221,14 @@ impl<'a, 's, V: Versions<'s>> Converter<'a, V> {
         });
     }
 
-    /// Ends the run if a conversion is missing.
+    /// Ends the run if a conversion is missing or has made an object that does not fit.
     pub(crate) fn check(&mut self) -> Result<(), Unanswered> {
-        if self.needs.is_empty() {
-            return Ok(());
+        if !self.needs.is_empty() {
+            return Err(Unanswered::Needs(std::mem::take(&mut self.needs)));
         }
-        Err(Unanswered(std::mem::take(&mut self.needs)))
+        match self.unfit.take() {
+            Some(unfit) => Err(Unanswered::Unfit(unfit)),
+            None => Ok(()),
+        }
     }
 }

@@ -150,10 +150,10 @@ impl<'s, S: Shape<'s>> Position<S> {
     }
 }
 
-fn below<S>(shape: S, preserves: bool) -> Position<S> {
+fn below<'s, S: Shape<'s>>(shape: S, preserves: bool) -> Position<S> {
     Position(Place::Typed {
         shape,
-        preserves,
+        preserves: preserves && !shape.stands_alone(),
         is_root: false,
     })
 }

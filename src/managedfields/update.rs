@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use polyplane_apimachinery::value::{Str, Value};
 
 use crate::conversion::{
-    Answers, Converter, Need, Object, Step, Subject, Tree, Unanswered, Versions,
+    Answers, Converter, Need, Object, Step, Subject, Tree, Unanswered, Unfit, Versions,
 };
 use crate::fault::Faults;
 use crate::managers::{Conflict, Managers, VersionedSet};
@@ -82,6 +82,7 @@ pub fn update<'s, V: Versions<'s>>(
         Ok(done) => done,
         Err(Stop::Need(needs)) => return Ok(Step::Need(needs)),
         Err(Stop::Faults(faults)) => return Err(UpdateError::Compare(faults)),
+        Err(Stop::Unfit(unfit)) => return Err(UpdateError::Compare(unfit.faults)),
         Err(Stop::Version(version)) => return Err(UpdateError::Version(version)),
     };
     let own = managers.get(write.manager);
@@ -127,12 +128,16 @@ pub(crate) fn adapt<'s, V: Versions<'s>>(versions: &V, managers: &mut Managers) 
 pub(crate) enum Stop {
     Need(Vec<Need>),
     Faults(Faults),
+    Unfit(Unfit),
     Version(Str),
 }
 
 impl From<Unanswered> for Stop {
     fn from(unanswered: Unanswered) -> Self {
-        Self::Need(unanswered.0)
+        match unanswered {
+            Unanswered::Needs(needs) => Self::Need(needs),
+            Unanswered::Unfit(unfit) => Self::Unfit(unfit),
+        }
     }
 }
 

@@ -21,6 +21,33 @@ pub fn apply<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
     }
 }
 
+/// Returns whether [`apply`] would change the value.
+pub fn lacks<'s, S: Shape<'s>>(shape: S, value: &Value) -> bool {
+    if !shape.has_defaults() {
+        return false;
+    }
+    let entry = |shape: S, value: &Value| {
+        shape.default().is_some() && shape.is_absent(Some(value)) || lacks(shape, value)
+    };
+    match value {
+        Value::Object(members) => {
+            let mut fields = shape.children();
+            let field = |(name, child): (&str, S)| match members.get(name) {
+                None => child.default().is_some() && child.is_absent(None),
+                Some(value) => entry(child, value),
+            };
+            fields.any(field)
+                || matches!(shape.values(), Some(Values::Of(values)) if members
+                    .iter()
+                    .any(|(name, value)| shape.child(name).is_none() && entry(values, value)))
+        }
+        Value::Array(items) => shape
+            .item()
+            .is_some_and(|item| items.iter().any(|value| entry(item, value))),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => false,
+    }
+}
+
 fn object<'s, S: Shape<'s>>(shape: S, members: &mut Map) {
     for (name, child) in shape.children() {
         if let Some(default) = child.default()

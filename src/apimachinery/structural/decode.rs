@@ -94,6 +94,11 @@ impl<'s> Custom<'s> {
         })
     }
 
+    /// Returns whether [`Self::default`] would change a value.
+    pub fn lacks_defaults(&self, value: &Value) -> bool {
+        defaults::lacks(self.shape(), value)
+    }
+
     /// Sets absent members to their defaults, if their parents are present.
     pub fn default(&self, value: &mut Value) {
         defaults::apply(self.shape(), value);

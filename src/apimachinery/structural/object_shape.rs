@@ -136,6 +136,10 @@ impl<'s> Shape<'s> for ObjectShape<'s> {
         self.with(Shape::form, Shape::form)
     }
 
+    fn stands_alone(self) -> bool {
+        matches!(self.place, Place::Metadata(_))
+    }
+
     fn has_kind(self) -> bool {
         self.with(Shape::has_kind, Shape::has_kind)
     }

@@ -113,6 +113,7 @@ impl<'v> Parser<'v> {
             kind: self.kind(members, !fields.is_empty(), values.is_some())?,
             flags: Flags {
                 nullable: self.flag(members, "nullable")?,
+                has_format: !matches!(self.text(members, "format")?, "" | "byte"),
                 preserves_unknown: self.preserves(members)?,
                 is_embedded: self.flag(members, "x-kubernetes-embedded-resource")?,
                 has_defaults: self.any_defaults(&fields, item, values),

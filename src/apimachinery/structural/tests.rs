@@ -106,6 +106,9 @@ fn custom_objects_are_read_as_upstream_reads_them() {
         defaults::apply(schema.root(), &mut value);
         let expected = json::to_string(&row["default"]);
         compare("default", &json::to_string(&value), &expected);
+        let is_changed = value != *object;
+        let lacks = defaults::lacks(schema.root(), object);
+        assert_eq!(lacks, is_changed, "{}", json::to_string(object));
         if object.as_object().is_none() {
             continue;
         }

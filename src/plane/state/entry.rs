@@ -56,6 +56,9 @@ impl Flags {
     pub const TERMINATING: Self = Self(1);
     /// The object has a deletion timestamp and waits for its finalizers.
     pub const DELETING: Self = Self(2);
+    /// Readers see defaults that the bytes lack, because the write was made in another version of a
+    /// custom kind, or took members away. A release that does not know this flag shows the bytes.
+    pub const LACKS_DEFAULTS: Self = Self(4);
 
     /// Returns the flags of both.
     #[must_use]

@@ -2,9 +2,10 @@
 //!
 //! The bytes of a custom object stay as they were written. What a schema that has changed since
 //! then, or the schema of another version, makes of them is a view: unknown members are pruned and
-//! absent ones get their defaults, first by the version that is stored and then by the one that is
-//! shown. An object that was written after the newest write of its definition needs no view, because
-//! every write claims the definition that it was prepared under.
+//! absent ones get the defaults of the version that is stored; then they are pruned by the version
+//! that is shown, whose defaults are not set. An object that was written after the newest write of
+//! its definition needs no view, because every write claims the definition that it was prepared
+//! under; unless the write left out what a default fills in.
 
 use crate::kinds::table::Resource;
 use bytes::Bytes;
@@ -14,7 +15,7 @@ use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::structural::{Custom, Reading, Structural};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{ContentId, Key, ObjectRef, Version};
+use polyplane_plane::{ContentId, Flags, Key, ObjectRef, Version};
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -70,8 +71,9 @@ pub struct CustomKind {
     pub conversion: ConversionStrategy,
     /// The places of the scale, if the version has one.
     pub scale: Option<ScalePaths>,
-    /// The places of the numbers of replicas in all versions that have a scale, by API version.
-    pub replicas: Arc<[(Str, Str)]>,
+    /// The places of the numbers of replicas in all versions, by API version; `None` for a version
+    /// without a scale.
+    pub replicas: Arc<[(Str, Option<Str>)]>,
 }
 
 impl CustomKind {
@@ -127,7 +129,8 @@ impl CustomKind {
             });
         // An object without a version is under way, and so newer than what is durable.
         let is_newer = |defined| object.version().is_none_or(|version| version > defined);
-        alike && defined.is_some_and(is_newer)
+        let lacks_defaults = object.flags().has(Flags::LACKS_DEFAULTS);
+        alike && !lacks_defaults && defined.is_some_and(is_newer)
     }
 
     /// Returns a stored object as the row's version shows it.
@@ -181,7 +184,33 @@ impl CustomKind {
         Some(kept)
     }
 
-    fn schema_of(&self, version: &str) -> Option<&Arc<dyn CustomSchema>> {
+    /// Returns whether readers see defaults that a stored tree lacks.
+    pub(crate) fn lacks_defaults(&self, row: &Resource, stored: &Value) -> bool {
+        self.schema_of(&row.storage.version).is_some_and(|schema| {
+            let structural = schema.structural();
+            Custom::new(&structural, &row.schemas, self.metadata).lacks_defaults(stored)
+        })
+    }
+
+    /// Returns a tree of the row's version as readers would see it if it were stored.
+    ///
+    /// # Errors
+    /// Returns 500 if the tree is damaged.
+    pub(crate) fn as_read(&self, row: &Resource, tree: Value) -> Result<Value, ApiError> {
+        let is_same = row.storage.version == row.version;
+        if !is_same && self.conversion == ConversionStrategy::Webhook {
+            return Ok(tree);
+        }
+        let kept = self.kept(row, &tree);
+        let stored = kept.unwrap_or(tree);
+        if is_same && !self.lacks_defaults(row, &stored) {
+            return Ok(stored);
+        }
+        self.shown(row, &row.storage.version, stored)
+    }
+
+    /// Returns the schema of a version, served or not.
+    pub(crate) fn schema_of(&self, version: &str) -> Option<&Arc<dyn CustomSchema>> {
         let mut versions = self.versions.iter();
         let found = versions.find(|(name, _)| name == version);
         found.map(|(_, schema)| schema)

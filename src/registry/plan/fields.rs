@@ -356,7 +356,8 @@ pub(super) fn is_same(tree: &Value, present: &Value) -> bool {
     same_content(tree, present) && (new == old || differ_in_times_only(new, old))
 }
 
-/// Marks that the client wants to reset the managers. Decoding would drop an empty list.
+/// Marks that the client wants to reset the managers. Decoding would drop an empty list, as upstream
+/// does of custom objects.
 pub(crate) fn keep_reset(tree: &mut Value) {
     if let Some(Value::Array(list)) = tree.at_mut(&["metadata", "managedFields"])
         && list.is_empty()

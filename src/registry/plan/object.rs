@@ -31,11 +31,16 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
     let kept = row.custom.as_ref();
     let kept = kept.and_then(|custom| custom.kept(row, tree));
     let tree = kept.as_ref().unwrap_or(tree);
+    let custom = row.custom.as_ref();
+    let lacks_defaults = custom.is_some_and(|custom| custom.lacks_defaults(row, tree));
     let encoded = row.schemas.encode_stored(row.stored_definition, tree);
     let slot = encoded
         .version
         .expect("an object that is stored has metadata");
-    let mut flags = Flags::NONE;
+    let mut flags = match lacks_defaults {
+        true => Flags::LACKS_DEFAULTS,
+        false => Flags::NONE,
+    };
     if !tree.str_at(&["metadata", "deletionTimestamp"]).is_empty() {
         flags = flags.with(Flags::DELETING);
         let holds_others = matches!(

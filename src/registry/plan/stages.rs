@@ -138,9 +138,11 @@ pub enum Target {
 pub struct Present {
     object: ObjectRef,
     tree: Value,
-    /// True if the stored bytes differ from those that would be stored today, so that even a write
+    /// True if the object is stored in another version than it would be today, so that even a write
     /// that changes nothing stores the object again.
     is_stale: bool,
+    /// The stored tree of a custom object that is shown in another form.
+    stored: Option<Value>,
 }
 
 impl Present {
@@ -158,13 +160,15 @@ impl Present {
                     object,
                     tree: stored,
                     is_stale,
+                    stored: None,
                 });
             }
             let tree = custom.shown(row, object.storage_version(), stored.clone())?;
             return Ok(Self {
-                is_stale: is_stale || tree != stored,
                 object,
                 tree,
+                is_stale,
+                stored: Some(stored),
             });
         }
         let forms = (KindVersion::of(row, &object), KindVersion::prepared(row));
@@ -173,6 +177,7 @@ impl Present {
             object,
             tree,
             is_stale,
+            stored: None,
         })
     }
 
@@ -467,7 +472,7 @@ impl Storing<'_, '_> {
             return Err(object::exists(run.call, &tree, &present).into());
         }
         if self.persistence == Persistence::DryRun {
-            return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
+            return self.answer(tree);
         }
         if let Some(custom) = &self.row.custom {
             self.claims.push(object::admit_kind(run, custom, &tree)?);
@@ -485,8 +490,16 @@ impl Storing<'_, '_> {
             object,
             tree: old,
             is_stale,
+            stored,
         } = present;
-        if fields::is_same(&tree, &old) && !is_stale {
+        let is_same = match (&self.row.custom, &stored) {
+            (Some(custom), Some(stored)) => {
+                let kept = custom.kept(self.row, &tree);
+                fields::is_same(kept.as_ref().unwrap_or(&tree), stored)
+            }
+            _ => fields::is_same(&tree, &old),
+        };
+        if is_same && !is_stale {
             return Ok(PlannedWrite::Answer(Unstored::Unchanged(object)));
         }
         if self.persistence == Persistence::DryRun {
@@ -495,12 +508,21 @@ impl Storing<'_, '_> {
                 return Err(Interrupted::VersionUnsettled);
             }
             object::set_version(&mut tree, &object);
-            return Ok(PlannedWrite::Answer(Unstored::Tree(tree)));
+            return self.answer(tree);
         }
         let key = object.key().clone();
         self.claims.push(Claim::At(key.clone(), object.stamp()));
         let put = object::put(self.run, self.row, key, &tree)?;
         Ok(PlannedWrite::Commit(self.write(put)?))
+    }
+
+    /// Answers a dry run with what would be shown of the object if it were stored.
+    fn answer(&self, tree: Value) -> Result<PlannedWrite, Interrupted> {
+        let tree = match &self.row.custom {
+            Some(custom) => custom.as_read(self.row, tree)?,
+            None => tree,
+        };
+        Ok(PlannedWrite::Answer(Unstored::Tree(tree)))
     }
 
     /// Removes an object whose change takes away the last reason that kept it. The client gets the

@@ -47,19 +47,30 @@ pub struct ReadPatch {
     pub complaints: Vec<String>,
 }
 
+fn media_type<'c>(call: &'c Call<'_>) -> &'c str {
+    let media = call.request.content_type.as_deref().unwrap_or("");
+    media.split(';').next().unwrap_or("").trim()
+}
+
+/// Checks the type of a patch of a custom object, which upstream does before anything else.
+///
+/// # Errors
+/// Returns 415 for a type that custom kinds do not accept.
+pub fn check_type(call: &Call<'_>) -> Result<(), ApiError> {
+    match call.row.custom.is_none() || CUSTOM_PATCH_TYPES.contains(&media_type(call)) {
+        true => Ok(()),
+        false => Err(ApiError::unsupported_media_type(&CUSTOM_PATCH_TYPES)),
+    }
+}
+
 /// Reads the patch of the request's body.
 ///
 /// # Errors
 /// Returns 415 for an unknown type, 400 if it is malformed, 413 if it has too many operations.
 pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, ApiError> {
-    let media = call.request.content_type.as_deref().unwrap_or("");
-    let media = media.split(';').next().unwrap_or("").trim();
     let body = &call.request.body;
-    let is_custom = call.row.custom.is_some();
-    match media {
-        "application/strategic-merge-patch+json" if is_custom => {
-            Err(ApiError::unsupported_media_type(&CUSTOM_PATCH_TYPES))
-        }
+    check_type(call)?;
+    match media_type(call) {
         "application/json-patch+json" => {
             let check = match validation {
                 FieldValidation::Ignore => FieldCheck::Ignore,
@@ -102,7 +113,6 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
                 complaints,
             })
         }
-        _ if is_custom => Err(ApiError::unsupported_media_type(&CUSTOM_PATCH_TYPES)),
         _ => Err(ApiError::unsupported_media_type(&PATCH_TYPES)),
     }
 }
@@ -212,7 +222,9 @@ impl ReadPatch {
         let schemas = expected.schemas;
         let definition = expected.definition;
         let mut patched = self.changed(schemas, definition, tree)?;
-        fields::keep_reset(&mut patched);
+        if expected.custom.is_none() {
+            fields::keep_reset(&mut patched);
+        }
         let mut complaints = self.complaints.clone();
         if expected.custom.is_some() {
             body::custom::check_patched(&patched, expected)?;
@@ -360,6 +372,7 @@ fn go_map(value: &Value) -> String {
 /// # Errors
 /// Returns upstream's errors.
 pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
+    check_type(call)?;
     let name = call.name()?.clone();
     let options = WriteOptions::parse(call.request, "PatchOptions")?;
     let source = if options::is_apply(call.request) {

@@ -188,9 +188,10 @@ fn refusal(error: &ApplyError, (live, wanted): (&Value, &Value), named: &Named<'
         ApplyError::Conflicts(conflicts) => conflict(conflicts),
         ApplyError::Object(faults) => untyped("patch", wanted, faults),
         ApplyError::Live(faults) => untyped("live", live, faults),
-        ApplyError::Merge(_) | ApplyError::Compare(_) | ApplyError::Version(_) => {
-            ApiError::new(Reason::Unknown, error.to_string())
-        }
+        ApplyError::Merge(_)
+        | ApplyError::Compare(_)
+        | ApplyError::Convert(_)
+        | ApplyError::Version(_) => ApiError::new(Reason::Unknown, error.to_string()),
     }
 }
 

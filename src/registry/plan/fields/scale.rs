@@ -16,8 +16,11 @@ fn paths(run: &Run<'_>) -> ReplicasPaths {
     let row = run.call.row;
     if let Some(custom) = &row.custom {
         let versions = custom.replicas.iter().map(|(version, path)| {
-            let steps = path.split('.').map(PathElement::field);
-            (version.clone(), Some(Path(steps.collect())))
+            let path = path.as_ref().map(|path| {
+                let steps = path.split('.').map(PathElement::field);
+                Path(steps.collect())
+            });
+            (version.clone(), path)
         });
         return versions.collect();
     }

@@ -84,7 +84,8 @@ impl ManagedKind {
         let Some(row) = &self.row else { return };
         for version in versions {
             let known = |row: &Arc<Resource>| row.api_version == version;
-            if known(row) || self.others.iter().any(known) {
+            let is_parsed = self.structurals.iter().any(|(known, _)| known == version);
+            if known(row) || is_parsed || self.others.iter().any(known) {
                 continue;
             }
             let (group, name) = version.split_once('/').unwrap_or(("", version));
@@ -92,18 +93,24 @@ impl ManagedKind {
             if group != row.group {
                 continue;
             }
-            let other = self.kinds.resolve(group, name, &row.name);
-            if let Some(custom) = other.and_then(|other| other.custom.as_ref()) {
-                self.structurals
-                    .push((version.into(), custom.schema.structural()));
+            // Entries may name versions of a custom kind that are not served.
+            let schema = self
+                .custom
+                .as_ref()
+                .and_then(|custom| custom.schema_of(name));
+            if let Some(schema) = schema {
+                self.structurals.push((version.into(), schema.structural()));
             }
-            self.others.extend(other.cloned());
+            self.others
+                .extend(self.kinds.resolve(group, name, &row.name).cloned());
         }
     }
 
     /// Returns whether a version exists. Call [`Self::find`] first.
     pub(super) fn has(&self, version: &str) -> bool {
-        version == self.api_version || self.row_of(version).is_some()
+        version == self.api_version
+            || self.row_of(version).is_some()
+            || self.structurals.iter().any(|(known, _)| known == version)
     }
 
     /// Returns an object without content.
@@ -293,13 +300,22 @@ impl<'s> Versions<'s> for CustomVersions<'s> {
         self.0.filters()?.filter(&self.0.subresource, version)
     }
 
+    fn may_bring_unknown(&self) -> bool {
+        true
+    }
+
     fn convert(&self, _: &Value, from: &str, to: &str) -> Conversion {
         let kind = self.0;
         let asks = |row: &Arc<Resource>| row.strategy.converter().is_some();
-        match (kind.row_of(from), kind.row_of(to)) {
-            (Some(row), Some(_)) if asks(row) => Conversion::Ask,
-            (Some(_), Some(_)) => Conversion::Same,
-            _ => Conversion::Missing,
+        if kind.row.as_ref().is_some_and(asks) {
+            return match (kind.row_of(from), kind.row_of(to)) {
+                (Some(_), Some(_)) => Conversion::Ask,
+                _ => Conversion::Missing,
+            };
+        }
+        match kind.has(from) && kind.has(to) {
+            true => Conversion::Same,
+            false => Conversion::Missing,
         }
     }
 }

@@ -6,7 +6,6 @@ use super::{
 };
 use crate::kinds::custom::CustomKind;
 use crate::kinds::table::api_version;
-use crate::plan::fields;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
@@ -46,7 +45,6 @@ pub(super) fn read(
         complaint.chain(problems).collect::<Vec<_>>()
     };
     let kind = tree.str_at(&["kind"]).to_owned();
-    fields::keep_reset(&mut tree);
     let problems = custom.decode(expected.schemas, &mut tree, Report::Paths);
     let problems =
         problems.map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
