@@ -26,6 +26,7 @@ pub mod outside;
 pub mod process;
 pub mod programs;
 pub mod protobuf;
+pub mod published;
 pub mod python;
 pub mod recorded;
 pub mod ring;

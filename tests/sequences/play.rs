@@ -20,6 +20,8 @@ pub struct Pair {
     plane: Client,
     plane_path: String,
     namespace: String,
+    /// Whether bodies must name their kind, as those of custom kinds.
+    names_kinds: bool,
 }
 
 /// What happened to a sequence.
@@ -83,6 +85,7 @@ fn is_accepted(kind: &str, difference: &Difference) -> bool {
 struct Side<'a> {
     client: &'a Client,
     base_path: &'a str,
+    names_kinds: bool,
     symbols: Symbols,
     /// All bodies so far.
     sent: String,
@@ -103,6 +106,7 @@ impl Pair {
             plane: Client::open(plane).await?,
             plane_path: plane.base_path.clone(),
             namespace: namespace.to_owned(),
+            names_kinds: false,
         };
         for client in [&pair.reference, &pair.plane] {
             let all = [namespace.to_owned(), limits_of(namespace)];
@@ -119,14 +123,23 @@ impl Pair {
         Ok(pair)
     }
 
+    /// Lets all bodies name their kind.
+    #[must_use]
+    pub fn naming_kinds(self) -> Self {
+        Self {
+            names_kinds: true,
+            ..self
+        }
+    }
+
     /// Plays a sequence until a step differs.
     ///
     /// # Errors
     /// Returns an error if a server cannot be reached.
     pub async fn play(&self, sequence: &Sequence) -> Result<Outcome> {
         let filled = self.filled(sequence);
-        let mut reference = Side::new(&self.reference, "");
-        let mut plane = Side::new(&self.plane, &self.plane_path);
+        let mut reference = Side::new(&self.reference, "", self.names_kinds);
+        let mut plane = Side::new(&self.plane, &self.plane_path, self.names_kinds);
         reference.clean(&filled.path).await?;
         plane.clean(&filled.path).await?;
         let mut outcome = Outcome::default();
@@ -179,8 +192,22 @@ impl Pair {
                 Body::WithVersion(tree) => Body::WithVersion(fill_tree(tree)),
                 other => other.clone(),
             };
+            if self.names_kinds && step.is_apply() {
+                without_empty_metadata(&mut step.body);
+            }
         }
         filled
+    }
+}
+
+/// Takes empty labels, annotations and the like from what is applied. The reference stores them in
+/// custom objects and does not show them, so its next write changes something although it shows the
+/// same; a plane does not store them.
+fn without_empty_metadata(body: &mut Body) {
+    let Body::Sent(tree) = body else { return };
+    if let Some(metadata) = tree["metadata"].as_object_mut() {
+        let is_empty = |value: &Value| *value == json!({}) || *value == json!([]);
+        metadata.retain(|_, value| !is_empty(value));
     }
 }
 
@@ -189,10 +216,11 @@ fn limits_of(namespace: &str) -> String {
 }
 
 impl<'a> Side<'a> {
-    fn new(client: &'a Client, base_path: &'a str) -> Self {
+    fn new(client: &'a Client, base_path: &'a str, names_kinds: bool) -> Self {
         Self {
             client,
             base_path,
+            names_kinds,
             symbols: Symbols::default(),
             sent: String::new(),
             live: Value::Null,
@@ -243,7 +271,10 @@ impl<'a> Side<'a> {
             Body::Edited(seed) => {
                 let mut tree = vary::edit(*seed, &self.live);
                 // The live object may have been shown in another version.
-                if let Some(members) = tree.as_object_mut() {
+                if self.names_kinds {
+                    let parts: Vec<&str> = step.path.split('/').collect();
+                    tree["apiVersion"] = json!(parts[2..4].join("/"));
+                } else if let Some(members) = tree.as_object_mut() {
                     members.remove("apiVersion");
                     members.remove("kind");
                 }
