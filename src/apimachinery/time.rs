@@ -11,6 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub use duration::{DurationError, duration_text, human_duration, parse_duration};
 pub use parse::{TimeError, days_in_month};
 
+/// Bytes of the form of `MicroTime`, for years of four digits.
+const MICRO_BYTES: usize = 27;
+
 /// A point in time: seconds since 1970 and nanoseconds, UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
@@ -64,10 +67,34 @@ impl Timestamp {
 
     /// Returns the form of `MicroTime`: six digits of fraction, UTC.
     pub fn to_rfc3339_micro(self) -> String {
-        let mut text = self.to_rfc3339();
-        text.pop();
-        text.push_str(&format!(".{:06}Z", self.nanoseconds / 1000));
-        text
+        let mut text = Vec::with_capacity(MICRO_BYTES);
+        self.write_rfc3339_micro(&mut text);
+        String::from_utf8(text).expect("digits and signs are ASCII")
+    }
+
+    /// Appends the form of `MicroTime`: six digits of fraction, UTC.
+    pub fn write_rfc3339_micro(self, out: &mut Vec<u8>) {
+        let civil = self.civil();
+        let Some(year) = u32::try_from(civil.year).ok().filter(|year| *year < 10_000) else {
+            let text = self.to_rfc3339();
+            out.extend_from_slice(text.trim_end_matches('Z').as_bytes());
+            let fraction = format!(".{:06}Z", self.nanoseconds / 1000);
+            return out.extend_from_slice(fraction.as_bytes());
+        };
+        let mut text = *b"0000-00-00T00:00:00.000000Z";
+        digits(&mut text[..4], year);
+        // All parts of a date are small and positive.
+        for (at, part) in [
+            (5, civil.month),
+            (8, civil.day),
+            (11, civil.hour),
+            (14, civil.minute),
+            (17, civil.second),
+        ] {
+            digits(&mut text[at..at + 2], part as u32);
+        }
+        digits(&mut text[20..26], self.nanoseconds / 1000);
+        out.extend_from_slice(&text);
     }
 
     /// Returns the nanoseconds from `earlier` to this time, saturating.
@@ -89,6 +116,14 @@ impl Timestamp {
             minute: second / 60 % 60,
             second: second % 60,
         }
+    }
+}
+
+/// Writes the last digits of a number.
+fn digits(out: &mut [u8], mut number: u32) {
+    for digit in out.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
     }
 }
 
