@@ -2,17 +2,19 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use http::HeaderValue;
+use http::header::AUTHORIZATION;
+use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::Value;
-use polyplane_outbound::{ClientIdentity, Trust, TrustError};
+use polyplane_outbound::{ClientIdentity, PlaneCaller, Target, TargetError, Trust, TrustError};
+use std::sync::Arc;
 
 use crate::read::{ConfigError, document};
 
 /// A webhook: where it is, whom to trust, and as whom to come.
 pub struct WebhookServer {
-    pub(super) url: String,
-    pub(super) trust: Trust,
-    pub(super) authorization: Option<HeaderValue>,
+    url: String,
+    trust: Trust,
+    authorization: Option<HeaderValue>,
 }
 
 /// The reason why a kubeconfig names no webhook.
@@ -92,6 +94,18 @@ impl WebhookServer {
             },
             authorization: authorization(user, read)?,
         })
+    }
+
+    /// Returns the webhook as a target, and the headers that say who comes. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// Returns an error if its URL is none that may be called.
+    pub fn target(self, caller: &Arc<PlaneCaller>) -> Result<(Target, HeaderMap), TargetError> {
+        let mut headers = HeaderMap::new();
+        if let Some(authorization) = self.authorization {
+            headers.insert(AUTHORIZATION, authorization);
+        }
+        Ok((Target::new(caller, &self.url, &self.trust)?, headers))
     }
 }
 

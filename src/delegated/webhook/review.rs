@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Method};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::json::{self, Limits};
@@ -62,16 +62,10 @@ impl Reviewer {
         server: WebhookServer,
         caller: &Arc<PlaneCaller>,
     ) -> Result<Self, TargetError> {
-        let mut headers = HeaderMap::new();
+        let (target, mut headers) = server.target(caller)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        if let Some(authorization) = server.authorization {
-            headers.insert(AUTHORIZATION, authorization);
-        }
-        Ok(Self {
-            target: Target::new(caller, &server.url, &server.trust)?,
-            headers,
-        })
+        Ok(Self { target, headers })
     }
 
     /// Sends a review, and returns the status of the one that comes back.
