@@ -189,7 +189,7 @@ fn crates_know_only_what_lies_below_them() {
                 "registry",
             ],
         ),
-        ("src/audit", &["apimachinery", "auth"]),
+        ("src/audit", &["apimachinery", "auth", "outbound"]),
         ("src/outbound", &[]),
         (
             "src/delegated",
@@ -200,6 +200,7 @@ fn crates_know_only_what_lies_below_them() {
             &[
                 "admission",
                 "apimachinery",
+                "audit",
                 "auth",
                 "batteries",
                 "ownership",

@@ -1,5 +1,11 @@
 //! One event: one stage of one request, as a line of JSON.
+//!
+//! What the head of a request tells is written once, from borrowed parts, when its audit begins. A
+//! line is pieces of that text with what the stage adds between them.
 
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
@@ -8,7 +14,15 @@ use polyplane_apimachinery::json::{self, write_string};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::UserInfo;
 
-use crate::policy::Level;
+use crate::legacy::LegacyHead;
+use crate::policy::{Level, Plan};
+
+/// The beginning of each line. An item of a list lacks kind and version, as upstream's do.
+const BEGIN: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
+/// Bytes that most heads fit in beside their texts of variable length.
+const HEAD_BYTES: usize = 640;
+/// Bytes that a stage adds to the pieces of the head, without bodies and Status.
+const STAGE_BYTES: usize = 192;
 
 /// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,20 +58,52 @@ impl Stage {
 }
 
 /// The object of a request. Absent parts are empty.
-#[derive(Clone, Debug, Default)]
-pub struct Object {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Object<'a> {
     /// The API group; empty for core.
-    pub group: Str,
+    pub group: &'a str,
     /// The version in the path.
-    pub version: Str,
+    pub version: &'a str,
     /// The resource, plural.
-    pub resource: Str,
+    pub resource: &'a str,
     /// The subresource.
-    pub subresource: Str,
+    pub subresource: &'a str,
     /// The namespace.
-    pub namespace: Str,
+    pub namespace: &'a str,
     /// The name.
-    pub name: Str,
+    pub name: &'a str,
+}
+
+/// A control plane, as events name it. Both parts are empty for none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PlaneName<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The id, which no other plane ever has.
+    pub id: &'a str,
+}
+
+/// What the head of a request tells.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The id of the request, which its answer names too.
+    pub audit_id: &'a str,
+    /// Path and query, without the plane.
+    pub uri: &'a str,
+    /// The verb.
+    pub verb: &'a str,
+    /// The user who has proven who they are.
+    pub user: &'a UserInfo,
+    /// The addresses from which the request came: of proxies' headers, then of the connection.
+    pub sources: &'a [IpAddr],
+    /// The client's name for itself.
+    pub user_agent: &'a str,
+    /// The object, for requests of the API.
+    pub object: Option<Object<'a>>,
+    /// The plane.
+    pub plane: PlaneName<'a>,
+    /// When the request arrived.
+    pub received: SystemTime,
 }
 
 /// How a request ended.
@@ -70,116 +116,228 @@ pub struct Outcome {
 }
 
 /// What is known of a request: the parts that all its events share.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Event {
-    /// How much is recorded.
-    pub level: Level,
-    /// The id of the request, which its answer names too.
-    pub audit_id: Str,
-    /// Path and query, without the plane.
-    pub uri: String,
-    /// The verb.
-    pub verb: Str,
-    /// The user who has proven who they are.
-    pub user: std::sync::Arc<UserInfo>,
+    /// What is recorded.
+    pub(crate) plan: Plan,
+    /// When the request arrived.
+    pub(crate) received: SystemTime,
+    /// The pieces of the head one after another, then name and id of the plane.
+    text: Vec<u8>,
+    ends: Ends,
+    has_object: bool,
+    pub(crate) legacy: Option<Box<LegacyHead>>,
     /// The user as whom the request was made, if it is another.
-    pub impersonated: Option<std::sync::Arc<UserInfo>>,
-    /// The addresses from which the request came: of proxies' headers, then of the connection.
-    pub sources: Vec<String>,
-    /// The client's name for itself.
-    pub user_agent: String,
-    /// The object, for requests of the API.
-    pub object: Option<Object>,
+    pub impersonated: Option<Arc<UserInfo>>,
     /// The name in the body of a request that creates an object; empty for none.
     pub created: Str,
-    /// The plane: name and id.
-    pub plane: (Str, Str),
-    /// When the request arrived.
-    pub received: SystemTime,
+    /// Whether the user may make the request; `None` if nobody has asked.
+    pub allowed: Option<bool>,
     /// The body of the request, as JSON; empty for none.
     pub request: Bytes,
+    /// True if the request has a body that cannot be shown.
+    pub request_left_out: bool,
     /// The body of the answer, as JSON; empty for none.
     pub response: Bytes,
-    /// Further facts, by upstream's keys.
-    pub annotations: Vec<(&'static str, String)>,
+    /// True if the answer has a body that cannot be shown.
+    pub response_left_out: bool,
     /// How the request ended, once it has.
     pub outcome: Option<Outcome>,
 }
 
+/// The ends of the pieces in an event's text.
+#[derive(Clone, Copy, Debug, Default)]
+struct Ends {
+    /// Level and id, up to the stage.
+    id: usize,
+    /// URI, verb and user.
+    user: usize,
+    /// Addresses, user agent and object; the object is still open.
+    object: usize,
+    /// The time of arrival, up to the time of the stage.
+    received: usize,
+    /// The annotations that name the plane, and the end of the line.
+    annotations: usize,
+    plane_name: usize,
+}
+
+/// Whether a line has the bodies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bodies {
+    Whole,
+    /// They are too long for a backend.
+    Truncated,
+}
+
 impl Event {
-    /// Returns the line of a stage, with its line break.
+    /// Writes what the head of a request tells.
+    pub(crate) fn new(plan: Plan, head: &Head<'_>, legacy: Option<Box<LegacyHead>>) -> Self {
+        let mut line = Line(Vec::with_capacity(HEAD_BYTES + head.uri.len()));
+        line.0.extend_from_slice(BEGIN);
+        line.0.extend_from_slice(br#""level":""#);
+        line.0.extend_from_slice(plan.level.name().as_bytes());
+        line.0.push(b'"');
+        line.text("auditID", head.audit_id);
+        line.name("stage");
+        let mut ends = Ends {
+            id: line.0.len(),
+            ..Ends::default()
+        };
+        line.text("requestURI", head.uri);
+        line.text("verb", head.verb);
+        line.user("user", head.user);
+        ends.user = line.0.len();
+        line.addresses("sourceIPs", head.sources);
+        line.some("userAgent", head.user_agent);
+        if let Some(object) = &head.object {
+            line.open_object(object);
+        }
+        ends.object = line.0.len();
+        line.name("requestReceivedTimestamp");
+        line.time(head.received);
+        line.name("stageTimestamp");
+        ends.received = line.0.len();
+        line.0.push(b'{');
+        line.plane(&head.plane);
+        line.0.extend_from_slice(b"}}\n");
+        ends.annotations = line.0.len();
+        line.0.extend_from_slice(head.plane.name.as_bytes());
+        ends.plane_name = line.0.len();
+        line.0.extend_from_slice(head.plane.id.as_bytes());
+        Self {
+            plan,
+            received: head.received,
+            text: line.0,
+            ends,
+            has_object: head.object.is_some(),
+            legacy,
+            impersonated: None,
+            created: Str::default(),
+            allowed: None,
+            request: Bytes::new(),
+            request_left_out: false,
+            response: Bytes::new(),
+            response_left_out: false,
+            outcome: None,
+        }
+    }
+
+    /// Returns what is recorded of the request.
     #[must_use]
-    pub fn line(&self, stage: Stage, now: SystemTime) -> Vec<u8> {
-        let mut line = Line::begin(self.request.len() + self.response.len());
-        line.text("level", self.level.name());
-        line.text("auditID", &self.audit_id);
-        line.text("stage", stage.name());
-        line.text("requestURI", &self.uri);
-        line.text("verb", &self.verb);
-        line.user("user", &self.user);
+    pub const fn plan(&self) -> Plan {
+        self.plan
+    }
+
+    /// Returns when the request arrived.
+    #[must_use]
+    pub const fn received(&self) -> SystemTime {
+        self.received
+    }
+
+    /// Returns whether a body of the request is recorded.
+    #[must_use]
+    pub fn wants_request(&self) -> bool {
+        self.plan.level >= Level::Request
+    }
+
+    /// Returns whether a body of the answer is recorded.
+    #[must_use]
+    pub fn wants_response(&self) -> bool {
+        self.plan.level >= Level::RequestResponse
+    }
+
+    /// Returns the plane.
+    pub(crate) fn plane(&self) -> PlaneName<'_> {
+        let text = |range: Range<usize>| std::str::from_utf8(&self.text[range]).unwrap_or_default();
+        PlaneName {
+            name: text(self.ends.annotations..self.ends.plane_name),
+            id: text(self.ends.plane_name..self.text.len()),
+        }
+    }
+
+    /// Returns the line of a stage, with its line break.
+    pub(crate) fn line(&self, stage: Stage, now: SystemTime, bodies: Bodies) -> Vec<u8> {
         // What follows from later stages is not in the first event, as upstream's is written then.
         let is_first = stage == Stage::RequestReceived;
+        let has_bodies = !is_first && bodies == Bodies::Whole;
+        let mut length = self.text.len() + STAGE_BYTES + self.created.len();
+        if has_bodies {
+            length += self.request.len() + self.response.len();
+        }
+        if let Some(outcome) = &self.outcome {
+            length += outcome.status.len();
+        }
+        let Ends {
+            id,
+            user,
+            object,
+            received,
+            annotations,
+            ..
+        } = self.ends;
+        let mut line = Line(Vec::with_capacity(length));
+        line.0.extend_from_slice(&self.text[..id]);
+        line.0.push(b'"');
+        line.0.extend_from_slice(stage.name().as_bytes());
+        line.0.push(b'"');
+        line.0.extend_from_slice(&self.text[id..user]);
         if let Some(user) = self.impersonated.as_ref().filter(|_| !is_first) {
             line.user("impersonatedUser", user);
         }
-        line.texts("sourceIPs", &self.sources);
-        line.some("userAgent", &self.user_agent);
-        if let Some(object) = &self.object {
-            let created = if is_first { "" } else { &self.created };
-            line.object(object, created);
-        }
-        if !is_first {
-            if let Some(outcome) = &self.outcome {
-                line.outcome(outcome);
+        line.0.extend_from_slice(&self.text[user..object]);
+        if self.has_object {
+            if !is_first {
+                line.some("name", &self.created);
             }
+            line.0.push(b'}');
+        }
+        if !is_first && let Some(outcome) = &self.outcome {
+            line.outcome(outcome);
+        }
+        if has_bodies {
             line.raw("requestObject", &self.request);
             line.raw("responseObject", &self.response);
         }
-        line.text("requestReceivedTimestamp", &micro(self.received));
-        line.text("stageTimestamp", &micro(now));
-        let annotations = if is_first { &[][..] } else { &self.annotations };
-        line.annotations(&self.plane, annotations);
-        line.end()
+        line.0.extend_from_slice(&self.text[object..received]);
+        line.time(now);
+        line.name("annotations");
+        line.annotations(self, is_first, bodies);
+        line.0
+            .extend_from_slice(&self.text[received + 1..annotations]);
+        debug_assert!(json::validate(&line.0, &json::Limits::default()));
+        line.0
     }
 }
 
-/// Returns the line that says how many events of a plane were lost.
-pub(crate) fn lost(plane: &(Str, Str), count: u64, now: SystemTime) -> Vec<u8> {
-    let mut line = Line::begin(0);
-    line.text("level", Level::Metadata.name());
-    line.text("auditID", "");
-    line.text("stage", Stage::ResponseComplete.name());
-    line.text("requestURI", "");
-    line.text("verb", "");
-    line.raw("user", b"{}");
-    line.text("requestReceivedTimestamp", &micro(now));
-    line.text("stageTimestamp", &micro(now));
-    let lost = [("polyplane.dev/lost-events", count.to_string())];
-    line.annotations(plane, &lost);
-    line.end()
+/// Returns a line as an item of a list has it: without kind, version and line break.
+pub(crate) fn item(line: &[u8]) -> (&'static [u8], &[u8]) {
+    let rest = line.strip_prefix(BEGIN).unwrap_or_default();
+    (b"{", rest.trim_ascii_end())
 }
 
-fn micro(time: SystemTime) -> String {
-    let since = time
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .unwrap_or_default();
-    let time = Timestamp {
-        nanoseconds: since.subsec_nanos(),
-        ..Timestamp::from(time)
-    };
-    time.to_rfc3339_micro()
+/// Returns the line that says how many events of a plane were lost.
+pub(crate) fn lost(plane: &PlaneName<'_>, count: u64, now: SystemTime) -> Vec<u8> {
+    let mut line = Line(Vec::with_capacity(HEAD_BYTES));
+    line.0.extend_from_slice(BEGIN);
+    line.0.extend_from_slice(
+        br#""level":"Metadata","auditID":"","stage":"ResponseComplete","requestURI":"","verb":"","user":{}"#,
+    );
+    line.name("requestReceivedTimestamp");
+    line.time(now);
+    line.name("stageTimestamp");
+    line.time(now);
+    line.name("annotations");
+    line.0.push(b'{');
+    line.text("polyplane.dev/lost-events", &count.to_string());
+    line.plane(plane);
+    line.0.extend_from_slice(b"}}\n");
+    line.0
 }
 
 /// A line of JSON that is being written.
 struct Line(Vec<u8>);
 
 impl Line {
-    fn begin(bodies: usize) -> Self {
-        let mut line = Vec::with_capacity(640 + bodies);
-        line.extend_from_slice(br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1""#);
-        Self(line)
-    }
-
     fn name(&mut self, name: &str) {
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
@@ -207,17 +365,36 @@ impl Line {
         }
     }
 
-    fn texts<S: AsRef<str>>(&mut self, name: &str, texts: &[S]) {
-        if texts.is_empty() {
-            return;
-        }
-        self.name(name);
+    fn time(&mut self, time: SystemTime) {
+        self.0.push(b'"');
+        stamp(time).write_rfc3339_micro(&mut self.0);
+        self.0.push(b'"');
+    }
+
+    fn texts(&mut self, texts: &[Str]) {
         self.0.push(b'[');
         for (index, text) in texts.iter().enumerate() {
             if index > 0 {
                 self.0.push(b',');
             }
-            write_string(text.as_ref(), &mut self.0);
+            write_string(text, &mut self.0);
+        }
+        self.0.push(b']');
+    }
+
+    fn addresses(&mut self, name: &str, addresses: &[IpAddr]) {
+        use std::io::Write as _;
+        if addresses.is_empty() {
+            return;
+        }
+        self.name(name);
+        self.0.push(b'[');
+        for (index, address) in addresses.iter().enumerate() {
+            if index > 0 {
+                self.0.push(b',');
+            }
+            // Digits, letters, dots and colons need no escapes. Memory takes all that is written.
+            let _ = write!(self.0, "\"{address}\"");
         }
         self.0.push(b']');
     }
@@ -227,40 +404,36 @@ impl Line {
         self.0.push(b'{');
         self.some("username", &user.name);
         self.some("uid", &user.uid);
-        self.texts("groups", &user.groups);
+        if !user.groups.is_empty() {
+            self.name("groups");
+            self.texts(&user.groups);
+        }
         if !user.extra.is_empty() {
             self.name("extra");
             self.0.push(b'{');
-            for (key, values) in &user.extra {
-                if self.0.last() != Some(&b'{') {
+            for (index, (key, values)) in user.extra.iter().enumerate() {
+                if index > 0 {
                     self.0.push(b',');
                 }
                 write_string(key, &mut self.0);
-                self.0.extend_from_slice(b":[");
-                for (index, value) in values.iter().enumerate() {
-                    if index > 0 {
-                        self.0.push(b',');
-                    }
-                    write_string(value, &mut self.0);
-                }
-                self.0.push(b']');
+                self.0.push(b':');
+                self.texts(values);
             }
             self.0.push(b'}');
         }
         self.0.push(b'}');
     }
 
-    fn object(&mut self, object: &Object, created: &str) {
+    /// Writes an object without its closing bracket, because its name may follow from the body.
+    fn open_object(&mut self, object: &Object<'_>) {
         self.name("objectRef");
         self.0.push(b'{');
-        self.some("resource", &object.resource);
-        self.some("namespace", &object.namespace);
-        let is_named = !object.name.is_empty();
-        self.some("name", if is_named { &object.name } else { created });
-        self.some("apiGroup", &object.group);
-        self.some("apiVersion", &object.version);
-        self.some("subresource", &object.subresource);
-        self.0.push(b'}');
+        self.some("resource", object.resource);
+        self.some("namespace", object.namespace);
+        self.some("name", object.name);
+        self.some("apiGroup", object.group);
+        self.some("apiVersion", object.version);
+        self.some("subresource", object.subresource);
     }
 
     fn outcome(&mut self, outcome: &Outcome) {
@@ -268,24 +441,51 @@ impl Line {
             return self.raw("responseStatus", &outcome.status);
         }
         self.name("responseStatus");
-        let code = format!(r#"{{"metadata":{{}},"code":{}}}"#, outcome.code);
-        self.0.extend_from_slice(code.as_bytes());
-    }
-
-    fn annotations(&mut self, plane: &(Str, Str), annotations: &[(&'static str, String)]) {
-        self.name("annotations");
-        self.0.push(b'{');
-        for (key, value) in annotations {
-            self.text(key, value);
-        }
-        self.text("polyplane.dev/control-plane", &plane.0);
-        self.text("polyplane.dev/control-plane-id", &plane.1);
+        self.0.extend_from_slice(br#"{"metadata":{},"code":"#);
+        json::write(&i64::from(outcome.code).into(), &mut self.0);
         self.0.push(b'}');
     }
 
-    fn end(mut self) -> Vec<u8> {
-        self.0.extend_from_slice(b"}\n");
-        debug_assert!(json::validate(&self.0, &json::Limits::default()));
-        self.0
+    /// Writes the annotations of a request, and opens those of its plane.
+    fn annotations(&mut self, event: &Event, is_first: bool, bodies: Bodies) {
+        self.0.push(b'{');
+        // Those of the plane follow, so each ends with a comma.
+        let add = |line: &mut Vec<u8>, member: &str| {
+            line.extend_from_slice(member.as_bytes());
+            line.push(b',');
+        };
+        if !is_first {
+            match event.allowed {
+                Some(true) => add(&mut self.0, r#""authorization.k8s.io/decision":"allow""#),
+                Some(false) => add(&mut self.0, r#""authorization.k8s.io/decision":"forbid""#),
+                None => {}
+            }
+            if event.request_left_out {
+                add(&mut self.0, r#""polyplane.dev/request-left-out":"true""#);
+            }
+            if event.response_left_out {
+                add(&mut self.0, r#""polyplane.dev/response-left-out":"true""#);
+            }
+        }
+        if bodies == Bodies::Truncated {
+            add(&mut self.0, r#""audit.k8s.io/truncated":"true""#);
+        }
+    }
+
+    fn plane(&mut self, plane: &PlaneName<'_>) {
+        self.text("polyplane.dev/control-plane", plane.name);
+        self.text("polyplane.dev/control-plane-id", plane.id);
     }
 }
+
+/// Returns a time with its nanoseconds.
+pub(crate) fn stamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(SystemTime::UNIX_EPOCH);
+    Timestamp {
+        nanoseconds: since.unwrap_or_default().subsec_nanos(),
+        ..Timestamp::from(time)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,39 +1,70 @@
 //! The log: a thread that writes lines to a file or to standard output.
 //!
-//! Invariant: nobody waits for the log. A line that finds no room, or that the file system refuses,
-//! is lost and counted.
+//! Invariant: in the mode `batch` nobody waits for the log. A line that finds no room, or that the
+//! file system refuses, is lost, counted, and told by an event.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::{Condvar, Mutex};
-use polyplane_apimachinery::Str;
+use parking_lot::Mutex;
 
 use crate::event;
-use crate::queue::{Queue, Waiting};
+use crate::legacy;
+use crate::queue::Share;
 use crate::rotation::RotatingFile;
+use crate::sink::{Bucket, Mode, SinkOptions, Waiting};
 
-/// Bytes of lines that may wait. More would be memory that requests need; fewer would lose events
-/// while a disk pauses.
-const WAITING_BYTES_MAX: usize = 32 << 20;
-/// Bytes that one write has at most, beside its last line. Fewer would mean more system calls.
-const WRITE_BYTES: usize = 256 << 10;
+/// Bytes that one write has at most, beside its last line. Fewer would mean more system calls; more
+/// would be memory.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// How an event looks in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// The event, as JSON.
+    Json,
+    /// A text of one line, without bodies, annotations and Status.
+    Legacy,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Json, Self::Legacy];
+
+    /// Returns the name in flags.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Legacy => "legacy",
+        }
+    }
+
+    /// Returns the format of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+}
 
 /// Where the log is, and how long its files are kept.
 #[derive(Clone, Debug)]
 pub struct LogOptions {
     /// The file; `-` for standard output.
     pub path: PathBuf,
+    /// How events look.
+    pub format: Format,
     /// The length in megabytes from which the file is renamed; 0 for never.
     pub megabytes_max: u64,
     /// Renamed files that are kept; 0 for all.
     pub kept_max: usize,
     /// Days that renamed files are kept; 0 for ever.
     pub days_max: u64,
+    /// When lines are written, and who waits for it.
+    pub sink: SinkOptions,
 }
 
 /// The log cannot be opened.
@@ -52,25 +83,9 @@ enum Target {
 
 /// A log of events.
 pub struct Log {
-    shared: Arc<Shared>,
+    pub(crate) waiting: Arc<Waiting>,
+    pub(crate) format: Format,
     writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-#[derive(Default)]
-struct Counters {
-    lost: AtomicU64,
-    failed: AtomicU64,
-}
-
-struct Shared {
-    queue: Mutex<State>,
-    wake: Condvar,
-    counters: Counters,
-}
-
-struct State {
-    queue: Queue,
-    stopping: bool,
 }
 
 impl Log {
@@ -79,6 +94,10 @@ impl Log {
     /// # Errors
     /// Returns an error if the file cannot be opened.
     pub fn open(options: &LogOptions) -> Result<Self, LogError> {
+        let failed = |source| LogError {
+            path: options.path.display().to_string(),
+            source,
+        };
         let target = if options.path.as_os_str() == "-" {
             Target::Output
         } else {
@@ -86,61 +105,38 @@ impl Log {
             let age_max = day * u32::try_from(options.days_max).unwrap_or(u32::MAX);
             let bytes_max = options.megabytes_max.saturating_mul(1 << 20);
             let file = RotatingFile::open(&options.path, bytes_max, options.kept_max, age_max);
-            Target::File(file.map_err(|source| LogError {
-                path: options.path.display().to_string(),
-                source,
-            })?)
+            Target::File(file.map_err(failed)?)
         };
-        let shared = Arc::new(Shared {
-            queue: Mutex::new(State {
-                queue: Queue::new(WAITING_BYTES_MAX),
-                stopping: false,
-            }),
-            wake: Condvar::new(),
-            counters: Counters::default(),
-        });
-        let of_thread = Arc::clone(&shared);
+        // Those who wait share a write.
+        let events_max = match options.sink.mode {
+            Mode::Batch => options.sink.batch.events_max,
+            Mode::Blocking | Mode::BlockingStrict => usize::MAX,
+        };
+        let waiting = Arc::new(Waiting::new(options.sink, events_max, WRITE_BYTES));
+        let throttle = options.sink.batch.throttle;
+        let throttle = throttle.filter(|_| options.sink.mode == Mode::Batch);
+        let mut writer = Writer {
+            waiting: Arc::clone(&waiting),
+            format: options.format,
+            target,
+            bucket: throttle.map(|throttle| Bucket::new(throttle, Instant::now())),
+            buffer: Vec::new(),
+            is_failing: false,
+        };
         let writer = std::thread::Builder::new()
             .name("audit-log".to_owned())
-            .spawn(move || of_thread.write(target))
-            .map_err(|source| LogError {
-                path: options.path.display().to_string(),
-                source,
-            })?;
+            .spawn(move || writer.run())
+            .map_err(failed)?;
         Ok(Self {
-            shared,
+            waiting,
+            format: options.format,
             writer: Mutex::new(Some(writer)),
         })
     }
 
-    /// Queues a line of a plane.
-    pub(crate) fn add(&self, plane: &(Str, Str), line: Vec<u8>) {
-        let mut state = self.shared.queue.lock();
-        let was_empty = state.queue.is_empty();
-        let lost = state.queue.add(plane, line);
-        drop(state);
-        if lost > 0 {
-            self.shared.counters.lost.fetch_add(lost, Ordering::Relaxed);
-        }
-        if was_empty {
-            self.shared.wake.notify_one();
-        }
-    }
-
-    /// Returns the lines that were lost because the queue was full, and those that the file system
-    /// refused.
-    pub(crate) fn losses(&self) -> (u64, u64) {
-        let counters = &self.shared.counters;
-        (
-            counters.lost.load(Ordering::Relaxed),
-            counters.failed.load(Ordering::Relaxed),
-        )
-    }
-
     /// Writes what waits, and ends the thread. Blocks until the file system has taken the lines.
-    pub fn close(&self) {
-        self.shared.queue.lock().stopping = true;
-        self.shared.wake.notify_one();
+    pub(crate) fn close(&self) {
+        self.waiting.stop();
         if let Some(writer) = self.writer.lock().take()
             && writer.join().is_err()
         {
@@ -149,73 +145,57 @@ impl Log {
     }
 }
 
-impl Shared {
-    fn write(&self, mut target: Target) {
-        let mut failing = false;
-        loop {
-            let (batch, stopping) = {
-                let mut state = self.queue.lock();
-                while state.queue.is_empty() && !state.stopping {
-                    self.wake.wait(&mut state);
-                }
-                (state.queue.take(), state.stopping)
-            };
-            if batch.is_empty() && stopping {
-                return;
+/// The thread's own.
+struct Writer {
+    waiting: Arc<Waiting>,
+    format: Format,
+    target: Target,
+    bucket: Option<Bucket>,
+    buffer: Vec<u8>,
+    is_failing: bool,
+}
+
+impl Writer {
+    fn run(&mut self) {
+        while let Some(batch) = self.waiting.next_batch() {
+            let pause = self
+                .bucket
+                .as_mut()
+                .map(|bucket| bucket.take(Instant::now()));
+            if let Some(pause) = pause.filter(|pause| !pause.is_zero()) {
+                std::thread::sleep(pause);
             }
-            for part in parts(batch) {
-                match target.append(&part.bytes) {
-                    Ok(()) => failing = false,
-                    Err(error) => {
-                        self.counters
-                            .failed
-                            .fetch_add(part.lines, Ordering::Relaxed);
-                        if !failing {
-                            tracing::error!(%error, "the audit log cannot be written");
-                        }
-                        failing = true;
-                    }
-                }
+            self.fill(&batch);
+            let written = self.target.append(&self.buffer);
+            if let Err(error) = &written
+                && !self.is_failing
+            {
+                tracing::error!(%error, "the audit log cannot be written");
+            }
+            self.is_failing = written.is_err();
+            self.waiting.settle(batch, written.is_ok());
+            // One long body must not stay in memory for good.
+            self.buffer.shrink_to(WRITE_BYTES);
+        }
+    }
+
+    /// Puts a batch together, so that it takes one system call.
+    fn fill(&mut self, batch: &[Share]) {
+        self.buffer.clear();
+        for share in batch {
+            if share.lost > 0 {
+                let (plane, now) = (share.plane(), SystemTime::now());
+                let line = match self.format {
+                    Format::Json => event::lost(&plane, share.lost, now),
+                    Format::Legacy => legacy::lost(plane.name, share.lost, now),
+                };
+                self.buffer.extend_from_slice(&line);
+            }
+            for line in &share.lines {
+                self.buffer.extend_from_slice(&line.text);
             }
         }
     }
-}
-
-/// Lines that are written at once.
-#[derive(Default)]
-struct Part {
-    bytes: Vec<u8>,
-    lines: u64,
-}
-
-fn parts(batch: Vec<Waiting>) -> Vec<Part> {
-    let mut parts = vec![Part::default()];
-    let mut add = |line: &[u8]| {
-        if parts
-            .last()
-            .is_none_or(|part| part.bytes.len() >= WRITE_BYTES)
-        {
-            parts.push(Part::default());
-        }
-        if let Some(part) = parts.last_mut() {
-            part.bytes.extend_from_slice(line);
-            part.lines += 1;
-        }
-    };
-    for waiting in batch {
-        if waiting.lost > 0 {
-            add(&event::lost(
-                &waiting.plane,
-                waiting.lost,
-                SystemTime::now(),
-            ));
-        }
-        for line in &waiting.lines {
-            add(line);
-        }
-    }
-    parts.retain(|part| part.lines > 0);
-    parts
 }
 
 impl Target {

@@ -13,6 +13,8 @@ pub(crate) struct RotatingFile {
     path: PathBuf,
     file: File,
     bytes: u64,
+    /// True if the file ends within a line, because a write failed there.
+    is_torn: bool,
     /// The length in bytes from which the file is renamed; 0 for never.
     bytes_max: u64,
     /// Renamed files that are kept; 0 for all.
@@ -38,6 +40,7 @@ impl RotatingFile {
             path: path.to_owned(),
             file,
             bytes,
+            is_torn: false,
             bytes_max,
             kept_max,
             age_max,
@@ -53,8 +56,28 @@ impl RotatingFile {
         if self.bytes_max > 0 && self.bytes > 0 && after > self.bytes_max {
             self.rotate(now)?;
         }
-        self.file.write_all(lines)?;
-        self.bytes += lines.len() as u64;
+        if self.is_torn {
+            // Else the next line would be lost too.
+            self.write(b"\n")?;
+        }
+        self.write(lines)
+    }
+
+    /// Writes whole lines, and notes whether it failed within them.
+    fn write(&mut self, lines: &[u8]) -> io::Result<()> {
+        let mut rest = lines;
+        while !rest.is_empty() {
+            match self.file.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.bytes += count as u64;
+                    rest = &rest[count..];
+                    self.is_torn = !rest.is_empty();
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
         Ok(())
     }
 
@@ -62,6 +85,7 @@ impl RotatingFile {
         std::fs::rename(&self.path, self.free_name(now))?;
         self.file = open(&self.path)?;
         self.bytes = 0;
+        self.is_torn = false;
         self.remove_old(now)
     }
 
@@ -174,6 +198,19 @@ mod tests {
         // Three lines fill a file, so two renamed ones and the current one have the last seven.
         let expected: Vec<String> = (33..40).map(|number| format!("{number:029}")).collect();
         assert_eq!(all.lines().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn a_line_after_a_torn_one_is_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("audit.log");
+        let mut file = RotatingFile::open(&path, 0, 0, Duration::ZERO).expect("it opens");
+        let now = SystemTime::now();
+        file.append(b"torn", now).expect("it is written");
+        file.is_torn = true;
+        file.append(b"whole\n", now).expect("it is written");
+        file.append(b"next\n", now).expect("it is written");
+        assert_eq!(std::fs::read(&path).expect("read"), b"torn\nwhole\nnext\n");
     }
 
     #[test]

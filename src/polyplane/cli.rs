@@ -6,7 +6,7 @@ pub mod audit;
 pub mod authentication;
 pub mod envtest;
 pub mod kubelets;
-mod limited_file;
+pub mod limited_file;
 pub mod limits;
 pub mod memory;
 pub mod store_command;

@@ -5,6 +5,7 @@
 //! Flags of the real programs come from tables that were made of their `--help`. Each has a meaning
 //! here, has none (the log says so), or is refused with the reason.
 
+mod audit;
 mod credentials;
 pub mod etcd;
 mod features;

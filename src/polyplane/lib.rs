@@ -10,6 +10,7 @@
 //!
 //! Invariant: this crate assembles; it knows no keys, no transactions and no kinds beyond names.
 
+mod audit;
 mod cli;
 mod drain;
 mod envtest;

@@ -12,7 +12,7 @@
 
 pub mod waiting_server;
 
-use crate::cli::audit;
+use crate::audit;
 use crate::cli::limits;
 use crate::cli::memory;
 use crate::cli::{CertsOptions, ServeOptions};
@@ -155,8 +155,8 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         })?;
     let config = completed.configure();
     let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
-    config.audit = options.audit.open()?;
     let delegated = options.authentication.open()?;
+    config.audit = options.audit.settings().open(&delegated.outbound)?;
     config.nodes = options.kubelets.open()?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));

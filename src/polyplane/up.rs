@@ -3,7 +3,7 @@
 pub mod contexts;
 pub mod plugin_link;
 
-use crate::cli::audit;
+use crate::audit;
 use crate::cli::limits;
 use crate::cli::memory;
 use crate::cli::{StoreKind, UpOptions};
@@ -51,8 +51,8 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     if let Err(error) = limits::raise_open_files(&completed.limits, options.replicas.into()) {
         tracing::debug!("{error}");
     }
-    let auditor = options.audit.open()?;
     let delegated = options.authentication.open()?;
+    let auditor = options.audit.settings().open(&delegated.outbound)?;
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
     let store = store::embedded(options.store, &folder).await?;

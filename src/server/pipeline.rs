@@ -40,6 +40,7 @@ use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_audit::Recorded;
 use polyplane_auth::service_account::claims::Binding;
 use polyplane_fairness::CountedWatch;
 use polyplane_registry::{AnswerBody, Verb};
@@ -262,7 +263,11 @@ pub(crate) struct Pipeline<'a> {
     /// The flow schema and the priority level of the request, once it is classified.
     pub(crate) flow: FlowPlace,
     /// The record of the request, from the proof of its caller on.
-    audited: Option<Audited>,
+    pub(crate) audited: Option<Audited>,
+    /// True once the arrival of the request is in a log, for which requests wait.
+    pub(crate) arrival_recorded: bool,
+    /// Events for which the request waits before it is answered.
+    pub(crate) unrecorded: Recorded,
     /// True if another replica has answered a part of the watch.
     resumed: bool,
     /// The id of the plane that the request is meant for, if an earlier attempt or a peer has found it
@@ -295,6 +300,8 @@ impl<'a> Pipeline<'a> {
             watch: None,
             flow: FlowPlace::default(),
             audited: None,
+            arrival_recorded: false,
+            unrecorded: Recorded::default(),
             resumed: false,
             expected_plane: head.caller.plane.as_ref().and_then(|id| id.to_str().ok()),
         }
@@ -321,8 +328,9 @@ impl Pipeline<'_> {
         if is_stranger && (self.anonymous_user(plane).is_none() || self.is_for_everybody()) {
             let answered = self.answer_without_credential(plane).await;
             if let Err(refusal) = &answered {
-                self.audit_unproven(refusal);
+                self.unrecorded = self.audit_unproven(refusal);
             }
+            self.await_records().await;
             return answered;
         }
         let search = OwnerSearch::new(deadline).hinted(hint);
@@ -334,12 +342,8 @@ impl Pipeline<'_> {
         } else {
             within(deadline, answered).await
         };
-        match (self.audited.take(), &answered) {
-            (Some(audited), Ok(reply)) => audited.complete(reply.status().as_u16()),
-            (Some(audited), Err(refusal)) => audited.refused(refusal),
-            (None, Err(refusal)) if refusal.is_unproven() => self.audit_unproven(refusal),
-            (None, _) => {}
-        }
+        self.end_audit(&answered);
+        self.await_records().await;
         answered
     }
 
@@ -385,6 +389,7 @@ impl Pipeline<'_> {
                 Destination::Here if !self.has_fresh_records(plane) => search.pause().await?,
                 Destination::Here => {
                     self.audited = self.begin_audit(&located, &proven);
+                    self.record_arrival().await?;
                     match self.answer_here(&located, &proven, plane, deadline).await {
                         Err(refusal) if !refusal.is_moved() => return Err(refusal),
                         // The plane moved before anything was done, so the request may be sent to
@@ -580,7 +585,7 @@ impl Pipeline<'_> {
     pub(crate) fn gauge(&mut self, entry: OpenWatchEntry) -> WatchGauge {
         let mut audited = self.audited.take();
         if let Some(audited) = &mut audited {
-            audited.started();
+            self.unrecorded.and(audited.started());
         }
         let counted = self.watch.take();
         OpenWatch::count(self.state, self.labels, counted, audited, entry)

@@ -229,8 +229,20 @@ fn expose_audit(auditor: &Auditor, out: &mut Exposition) {
     for (level, count) in LEVELS.iter().zip(metrics.requests) {
         out.sample(name, &[("level", level)], count);
     }
+    let name = "apiserver_audit_requests_rejected_total";
+    let help = "Requests that failed because their audit event could not be recorded.";
+    out.family(name, Kind::Counter, help);
+    out.sample(name, &[], metrics.rejected);
     let name = "apiserver_audit_error_total";
     out.family(name, Kind::Counter, "Audit events that were lost.");
     out.sample(name, &[("plugin", "buffered")], metrics.lost);
-    out.sample(name, &[("plugin", "log")], metrics.failed);
+    out.sample(name, &[("plugin", "truncate")], metrics.too_long);
+    for (backend, failed, _) in &metrics.backends {
+        out.sample(name, &[("plugin", backend)], *failed);
+    }
+    let name = "polyplane_audit_waiting_events";
+    out.family(name, Kind::Gauge, "Audit events that wait for a backend.");
+    for (backend, _, waiting) in &metrics.backends {
+        out.sample(name, &[("backend", backend)], *waiting as u64);
+    }
 }

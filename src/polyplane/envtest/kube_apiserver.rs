@@ -4,7 +4,7 @@
 //! No controllers run, as beside the real one: namespaces stay Terminating, nobody collects garbage,
 //! and no service accounts appear, unless a controller manager is started.
 
-use crate::cli::audit::{self, AuditOptions};
+use crate::audit;
 use crate::envtest::etcd::print;
 use crate::envtest::flags::{FlagTable, Wording};
 use crate::envtest::settings::{Mode, Settings, has_meaning};
@@ -85,13 +85,7 @@ pub fn run(arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
 
 async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     let signals = Signals::new()?;
-    let audit = AuditOptions {
-        audit_policy_file: settings.audit_policy.take(),
-        audit_log_path: settings.audit_log.take(),
-        audit_log_maxsize: 100,
-        ..AuditOptions::default()
-    };
-    let auditor = audit.open()?;
+    let auditor = settings.audit.open(&settings.delegated.outbound)?;
     let endpoint = SocketAddr::new(settings.advertise, settings.listen.port()).to_string();
     let completed = options(&settings, &endpoint).complete()?;
     // As upstream: whoever can connect finds the certificate in its folder.

@@ -1,5 +1,7 @@
 //! What the flags of kube-apiserver mean here, checked. All problems are reported together.
 
+use crate::audit::AuditSettings;
+use crate::envtest::audit;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::features;
 use crate::envtest::flags::Flags;
@@ -84,21 +86,18 @@ pub struct Settings {
     pub in_flight_max: (usize, usize),
     /// Whether priority levels limit requests.
     pub has_priorities: bool,
-    /// The policy of the audit.
-    pub audit_policy: Option<PathBuf>,
-    /// The log of the audit.
-    pub audit_log: Option<PathBuf>,
+    /// The audit.
+    pub audit: AuditSettings,
     /// The version to show instead of the own one.
     pub version: Option<String>,
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 10] = [
+const REFUSED: [(&str, &str); 9] = [
     (
         "admission-control-config-file",
         "admission plug-ins have no configuration here",
     ),
-    ("audit-webhook-config-file", "the audit goes to a log only"),
     ("authorization-config", "give --authorization-mode"),
     ("authorization-policy-file", "there is no ABAC here"),
     (
@@ -122,12 +121,10 @@ const REFUSED: [(&str, &str); 10] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 48] = [
+const MEANINGFUL: [&str; 46] = [
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
-    "audit-log-path",
-    "audit-policy-file",
     "authentication-config",
     "authentication-token-webhook-cache-ttl",
     "authentication-token-webhook-config-file",
@@ -177,6 +174,7 @@ const MEANINGFUL: [&str; 48] = [
 pub fn has_meaning(name: &str) -> bool {
     MEANINGFUL.contains(&name)
         || name == "tls-private-key-file"
+        || audit::FLAGS.contains(&name)
         || REFUSED.iter().any(|(refused, _)| name == *refused)
 }
 
@@ -200,7 +198,7 @@ impl Problems {
         }
     }
 
-    fn parsed<T: FromStr>(&mut self, flags: &Flags, flag: &str, default: T) -> T
+    pub(super) fn parsed<T: FromStr>(&mut self, flags: &Flags, flag: &str, default: T) -> T
     where
         T::Err: Display,
     {
@@ -271,8 +269,7 @@ impl Settings {
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
-            audit_policy: path(flags, "audit-policy-file"),
-            audit_log: path(flags, "audit-log-path"),
+            audit: audit::settings(flags, &mut problems),
             version: version(flags, &mut problems),
         };
         match &problems.0[..] {

@@ -146,7 +146,8 @@ impl WatchCounter for OpenWatch {
     fn over(&self) {
         self.state.metrics.running(self.labels(), -1);
         if let Some(audited) = self.audited.lock().take() {
-            audited.complete(200);
+            // The stream has ended, so nobody is left who could wait.
+            drop(audited.complete(200));
         }
     }
 }

@@ -2,29 +2,33 @@
 //!
 //! All events of a request leave when it ends, each with the time of its stage; those of a watch
 //! leave when it starts and when it ends. A request that goes on at another replica leaves no event
-//! here, so each request has each stage once.
+//! here, so each request has each stage once. If requests wait for a backend, the event of the
+//! arrival leaves first, and a request whose plane moves away after that may have it at both owners.
 
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderMap, StatusCode};
-use polyplane_apimachinery::json::{self, Limits};
+use polyplane_apimachinery::json::{self, Limits, document, scan};
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::schema::{Schemas, proto};
 use polyplane_apimachinery::{Str, Value, yaml};
-use polyplane_audit::{Auditor, Event, Level, Object, Outcome, Plan, Stage};
+use polyplane_audit::{
+    Auditor, BODY_BYTES_MAX, Event, Head, Object, Outcome, PlaneName, Recorded, Stage, shown_status,
+};
 use polyplane_auth::{Attributes, UserInfo};
 use polyplane_registry::{Answer, AnswerBody, ResourceRequest, Verb};
 
-use crate::answer::respond::Refusal;
+use crate::answer::respond::{Refusal, Reply};
 use crate::pipeline::Pipeline;
 use crate::request::authorize::Requested;
 use crate::request::prove::{Located, Proven};
 use crate::request::request_info::RequestInfo;
 
-/// The longest body in bytes that an event has. A longer one is left out, and an annotation says so.
-const BODY_BYTES_MAX: usize = 1 << 20;
 /// Parameters whose values are credentials.
 const SECRET_PARAMETERS: [&str; 2] = ["access_token", "token"];
 /// The code of a request whose client went away before it was answered.
@@ -35,10 +39,12 @@ pub(crate) struct Audited {
     auditor: Arc<Auditor>,
     /// The schemas of bodies in protobuf.
     schemas: Arc<Schemas>,
-    plan: Plan,
     event: Box<Event>,
-    /// True if the request's first stages were recorded by another replica.
-    resumed: bool,
+    user: Arc<UserInfo>,
+    /// True if the arrival was recorded, here or by another replica.
+    has_arrived: bool,
+    /// True if the start of the answer was recorded by another replica.
+    has_started: bool,
     /// The Status with which the request is answered; empty for none.
     status: Bytes,
     /// True once nothing more is recorded.
@@ -50,33 +56,69 @@ impl Pipeline<'_> {
     pub(crate) fn begin_audit(&self, located: &Located, proven: &Proven) -> Option<Audited> {
         let auditor = self.state.audit.as_ref()?;
         let record = located.record();
-        let plane = (record.name().into(), record.id().into());
-        self.audit_of(auditor, Arc::clone(proven.user()), plane)
+        let plane = PlaneName {
+            name: record.name(),
+            id: record.id(),
+        };
+        self.audit_of(auditor, proven.user(), plane)
+    }
+
+    /// Records the arrival of the request, if requests wait for that.
+    ///
+    /// # Errors
+    /// Returns the refusal of a request whose arrival must be recorded and could not be.
+    pub(crate) async fn record_arrival(&mut self) -> Result<(), Refusal> {
+        if let Some(audited) = &mut self.audited {
+            audited.arrive(self.path).await?;
+            self.arrival_recorded = audited.has_arrived;
+        }
+        Ok(())
+    }
+
+    /// Records the end of the request.
+    pub(crate) fn end_audit(&mut self, answered: &Result<Reply, Refusal>) {
+        let recorded = match (self.audited.take(), answered) {
+            (Some(audited), Ok(reply)) => audited.complete(reply.status().as_u16()),
+            (Some(audited), Err(refusal)) => audited.refused(refusal),
+            (None, Err(refusal)) if refusal.is_unproven() => self.audit_unproven(refusal),
+            (None, _) => return,
+        };
+        self.unrecorded.and(recorded);
+    }
+
+    /// Waits until the events of the request are recorded, if requests wait for that. What was done is
+    /// done, so the answer is the same if they cannot be.
+    pub(crate) async fn await_records(&mut self) {
+        if !self.unrecorded.is_settled() {
+            // Boxed, because most servers never wait here.
+            drop(Box::pin(std::mem::take(&mut self.unrecorded).wait()).await);
+        }
     }
 
     /// Records a request whose caller has not proven who they are.
-    pub(crate) fn audit_unproven(&self, refusal: &Refusal) {
+    pub(crate) fn audit_unproven(&self, refusal: &Refusal) -> Recorded {
         let Some(auditor) = &self.state.audit else {
-            return;
+            return Recorded::default();
         };
         let nobody = Arc::new(UserInfo::default());
-        let audited = self.audit_of(auditor, nobody, (Str::default(), Str::default()));
-        if let Some(mut audited) = audited {
-            audited.over = true;
-            audited.event.outcome = Some(outcome_of(refusal));
-            audited.record(Stage::ResponseStarted, SystemTime::now());
-        }
+        let audited = self.audit_of(auditor, &nobody, PlaneName::default());
+        let Some(mut audited) = audited else {
+            return Recorded::default();
+        };
+        audited.over = true;
+        audited.event.outcome = Some(outcome_of(refusal));
+        audited.record(Stage::ResponseStarted, SystemTime::now())
     }
 
     fn audit_of(
         &self,
         auditor: &Arc<Auditor>,
-        user: Arc<UserInfo>,
-        plane: (Str, Str),
+        user: &Arc<UserInfo>,
+        plane: PlaneName<'_>,
     ) -> Option<Audited> {
         let requested = Requested::of(self.info, self.query, &self.parts.method);
         let attributes = Attributes {
-            user: &user,
+            user,
             verb: &requested.verb,
             subject: requested.subject(),
         };
@@ -84,58 +126,50 @@ impl Pipeline<'_> {
         let object = match self.info {
             RequestInfo::Path(_) => None,
             RequestInfo::Resource(info) => Some(Object {
-                group: info.group.into(),
-                version: info.version.into(),
-                resource: info.resource.into(),
-                subresource: info.subresource.into(),
-                namespace: info.namespace.into(),
-                name: requested.name.as_ref().into(),
+                group: info.group,
+                version: info.version,
+                resource: info.resource,
+                subresource: info.subresource,
+                namespace: info.namespace,
+                name: &requested.name,
             }),
         };
         let headers = &self.parts.headers;
-        let event = Event {
-            level: plan.level,
-            audit_id: self.audit_id.to_str().unwrap_or_default().into(),
-            uri: self.shown_uri(),
-            verb: requested.verb.as_ref().into(),
-            user: Arc::clone(&user),
-            impersonated: None,
-            sources: sources(headers, self.caller.connection.remote()),
-            user_agent: text(headers, USER_AGENT.as_str()).to_owned(),
+        let head = Head {
+            audit_id: self.audit_id.to_str().unwrap_or_default(),
+            uri: &self.shown_uri(),
+            verb: &requested.verb,
+            user,
+            sources: &sources(headers, self.caller.connection.remote()),
+            user_agent: text(headers, USER_AGENT.as_str()),
             object,
-            created: Str::default(),
             plane,
             received: SystemTime::now() - self.started.elapsed(),
-            request: Bytes::new(),
-            response: Bytes::new(),
-            annotations: Vec::new(),
-            outcome: None,
         };
         Some(Audited {
+            event: Box::new(auditor.event(plan, &head)),
             auditor: Arc::clone(auditor),
             schemas: Arc::clone(&self.state.schemas),
-            plan,
-            event: Box::new(event),
-            resumed: self.is_resumed(),
+            user: Arc::clone(user),
+            has_arrived: self.is_resumed() || self.arrival_recorded,
+            has_started: self.is_resumed(),
             status: Bytes::new(),
             over: false,
         })
     }
 
     /// Returns path and query without the plane, and without the values of credentials.
-    fn shown_uri(&self) -> String {
-        let mut uri = match self.path {
-            "" => "/".to_owned(),
-            path => path.to_owned(),
+    fn shown_uri(&self) -> Cow<'_, str> {
+        let path = match self.path {
+            "" => "/",
+            path => path,
         };
-        for (index, part) in self
-            .parts
-            .uri
-            .query()
-            .into_iter()
-            .flat_map(|query| query.split('&'))
-            .enumerate()
-        {
+        let Some(query) = self.parts.uri.query() else {
+            return Cow::Borrowed(path);
+        };
+        let mut uri = String::with_capacity(path.len() + 1 + query.len());
+        uri.push_str(path);
+        for (index, part) in query.split('&').enumerate() {
             uri.push(if index == 0 { '?' } else { '&' });
             match part.split_once('=') {
                 Some((name, _)) if SECRET_PARAMETERS.contains(&name) => {
@@ -145,72 +179,95 @@ impl Pipeline<'_> {
                 _ => uri.push_str(part),
             }
         }
-        uri
+        Cow::Owned(uri)
     }
 }
 
 impl Audited {
+    /// Records the arrival and waits until it is recorded, if requests wait for a backend.
+    ///
+    /// # Errors
+    /// Returns the refusal of a request whose arrival must be recorded and could not be.
+    async fn arrive(&mut self, path: &str) -> Result<(), Refusal> {
+        if !self.auditor.waits() || self.has_arrived {
+            return Ok(());
+        }
+        self.has_arrived = true;
+        if !self.event.plan().records(Stage::RequestReceived) {
+            return Ok(());
+        }
+        // Boxed, because most servers never wait here.
+        let arrived = Box::pin(self.auditor.record_arrival(&self.event)).await;
+        arrived.map_err(|error| {
+            self.over = true;
+            let code = StatusCode::INTERNAL_SERVER_ERROR;
+            let path = quote(path);
+            let text = format!("Internal Server Error: {path}: {error}\n");
+            Refusal::Text(code, text.into())
+        })
+    }
+
     /// Notes the user as whom the request is made.
     pub(crate) fn made_as(&mut self, user: &Arc<UserInfo>) {
-        if !Arc::ptr_eq(user, &self.event.user) {
+        if !Arc::ptr_eq(user, &self.user) {
             self.event.impersonated = Some(Arc::clone(user));
         }
     }
 
     /// Notes whether the user may make the request.
     pub(crate) fn decided(&mut self, allowed: bool) {
-        let decision = if allowed { "allow" } else { "forbid" };
-        self.annotate("authorization.k8s.io/decision", decision);
+        self.event.allowed = Some(allowed);
     }
 
     /// Notes the request that the registry gets, which means an object of this kind.
     pub(crate) fn sent(&mut self, request: &ResourceRequest, kind: &str) {
         let body = &request.body;
-        let wants_body = self.plan.level >= Level::Request;
         let is_create = request.verb == Verb::Create && request.name.is_none();
-        if body.is_empty() || !(wants_body || is_create) {
+        if body.is_empty() || !(self.event.wants_request() || is_create) {
             return;
         }
         let content_type = request.content_type.as_deref().unwrap_or_default();
-        let mut tree = readable(body, content_type, &self.schemas);
+        if !self.event.wants_request() && is_json(content_type) {
+            // Without a tree, because most creations are recorded without bodies.
+            self.event.created = created_name(body).unwrap_or_default();
+            return;
+        }
+        let tree = readable(body, content_type, &self.schemas);
         if let Some(tree) = tree.as_ref().filter(|_| is_create) {
             self.event.created = tree.str_at(&["metadata", "name"]).into();
         }
-        if !wants_body {
-            return;
-        }
-        if let Some(tree) = &mut tree
-            && request.subresource.is_none()
-            && matches!(request.verb, Verb::Create | Verb::Update)
-        {
-            let version = match request.group.as_str() {
-                "" => request.version.to_string(),
-                group => format!("{group}/{}", request.version),
-            };
-            for (field, value) in [("kind", kind), ("apiVersion", version.as_str())] {
-                if tree.str_at(&[field]).is_empty() {
-                    tree.set(&[field], Str::from(value));
-                }
-            }
-        }
-        self.event.request = self.shown(tree, body.len(), "polyplane.dev/request-left-out");
+        let is_object =
+            request.subresource.is_none() && matches!(request.verb, Verb::Create | Verb::Update);
+        let version = match request.group.as_str() {
+            "" => request.version.to_string(),
+            group => format!("{group}/{}", request.version),
+        };
+        let kind = is_object.then_some((kind, version.as_str()));
+        self.event.show_request(tree, body.len(), kind);
     }
 
     /// Notes the answer.
     pub(crate) fn answered(&mut self, answer: &Answer, verb: Verb) {
-        let wants_body = self.plan.level >= Level::RequestResponse;
+        let wants_body = self.event.wants_response();
         // Only what was deleted may be answered with a Status.
         let may_be_status = matches!(verb, Verb::Delete | Verb::DeleteCollection);
         if !wants_body && !may_be_status {
             return;
         }
         let AnswerBody::Slices(slices) = &answer.body else {
-            return self.annotate("polyplane.dev/response-left-out", "true");
+            self.event.response_left_out = wants_body;
+            return;
         };
         let length = slices.iter().map(Bytes::len).sum();
-        let tree = (length <= BODY_BYTES_MAX)
-            .then(|| readable(&slices.concat(), &answer.content_type, &self.schemas))
-            .flatten();
+        let body = (length <= BODY_BYTES_MAX).then(|| slices.concat());
+        let has_other_kind = |body: &Vec<u8>| {
+            let kind = scan::string_at(body, &["kind"]);
+            is_json(&answer.content_type) && kind.is_some_and(|kind| kind != "Status")
+        };
+        if !wants_body && body.as_ref().is_none_or(has_other_kind) {
+            return;
+        }
+        let tree = body.and_then(|body| readable(&body, &answer.content_type, &self.schemas));
         if let Some(status) = tree
             .as_ref()
             .filter(|tree| tree.str_at(&["kind"]) == "Status")
@@ -219,29 +276,7 @@ impl Audited {
             status.set(&["code"], i64::from(StatusCode::OK.as_u16()));
             self.status = shown_status(status);
         }
-        if wants_body {
-            self.event.response = self.shown(tree, length, "polyplane.dev/response-left-out");
-        }
-    }
-
-    /// Returns a body as an event has it; empty with an annotation if it cannot be shown.
-    fn shown(&mut self, tree: Option<Value>, length: usize, left_out: &'static str) -> Bytes {
-        let Some(mut tree) = tree.filter(|_| length <= BODY_BYTES_MAX) else {
-            self.annotate(left_out, "true");
-            return Bytes::new();
-        };
-        if self.plan.omits_managed_fields {
-            drop(tree.remove(&["metadata", "managedFields"]));
-            let items = tree.get_mut("items").and_then(Value::as_array_mut);
-            for item in items.into_iter().flatten() {
-                drop(item.remove(&["metadata", "managedFields"]));
-            }
-        }
-        json::to_vec(&tree).into()
-    }
-
-    fn annotate(&mut self, key: &'static str, value: &str) {
-        self.event.annotations.push((key, value.to_owned()));
+        self.event.show_response(tree, length);
     }
 
     /// Forgets the request, which another replica records.
@@ -250,54 +285,65 @@ impl Audited {
     }
 
     /// Records that the answer has begun and takes long.
-    pub(crate) fn started(&mut self) {
+    pub(crate) fn started(&mut self) -> Recorded {
         self.event.outcome = Some(Outcome {
             code: 200,
             status: Bytes::new(),
         });
-        self.arrived();
-        self.record(Stage::ResponseStarted, SystemTime::now());
-        // Neither stage is recorded again.
-        self.resumed = true;
+        let mut recorded = self.arrived();
+        if !self.has_started {
+            recorded.and(self.record(Stage::ResponseStarted, SystemTime::now()));
+        }
+        self.has_arrived = true;
+        recorded
     }
 
     /// Records that the request was refused.
-    pub(crate) fn refused(mut self, refusal: &Refusal) {
+    fn refused(mut self, refusal: &Refusal) -> Recorded {
+        if self.over {
+            // Its arrival could not be recorded, so it has not begun.
+            return Recorded::default();
+        }
         if matches!(refusal, Refusal::Access(_)) {
             self.decided(false);
         }
-        if self.plan.level == Level::RequestResponse
-            && let Refusal::Status(error) | Refusal::Access(error) = refusal
-        {
-            self.event.response = error.to_json().into();
+        if let Refusal::Status(error) | Refusal::Access(error) = refusal {
+            self.event.refuse(error);
+            if error.code == StatusCode::BAD_REQUEST.as_u16() {
+                // The body may be none of the object, so it names nothing.
+                self.event.created = Str::default();
+            }
         }
-        let outcome = outcome_of(refusal);
-        self.end(outcome);
+        let outcome = self.event.outcome.take();
+        self.end(outcome.unwrap_or_else(|| outcome_of(refusal)))
     }
 
     /// Records that the request was answered with this code.
-    pub(crate) fn complete(mut self, code: u16) {
+    pub(crate) fn complete(mut self, code: u16) -> Recorded {
         let status = std::mem::take(&mut self.status);
-        self.end(Outcome { code, status });
+        self.end(Outcome { code, status })
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: Outcome) -> Recorded {
         self.over = true;
         self.event.outcome = Some(outcome);
-        self.arrived();
-        self.record(Stage::ResponseComplete, SystemTime::now());
+        let mut recorded = self.arrived();
+        recorded.and(self.record(Stage::ResponseComplete, SystemTime::now()));
+        recorded
     }
 
     /// Records the arrival, unless that was done.
-    fn arrived(&self) {
-        if !self.resumed {
-            self.record(Stage::RequestReceived, self.event.received);
+    fn arrived(&self) -> Recorded {
+        match self.has_arrived {
+            true => Recorded::default(),
+            false => self.record(Stage::RequestReceived, self.event.received()),
         }
     }
 
-    fn record(&self, stage: Stage, at: SystemTime) {
-        if self.plan.records(stage) && !(self.resumed && stage == Stage::ResponseStarted) {
-            self.auditor.record(&self.event, stage, at);
+    fn record(&self, stage: Stage, at: SystemTime) -> Recorded {
+        match self.event.plan().records(stage) {
+            true => self.auditor.record(&self.event, stage, at),
+            false => Recorded::default(),
         }
     }
 }
@@ -315,22 +361,20 @@ impl Drop for Audited {
                 code: 500,
                 status: Bytes::new(),
             });
-            self.arrived();
-            return self.record(Stage::Panic, SystemTime::now());
+            // Nobody is left who could wait.
+            drop(self.arrived());
+            return drop(self.record(Stage::Panic, SystemTime::now()));
         }
-        self.end(Outcome {
+        drop(self.end(Outcome {
             code: CLIENT_CLOSED,
             status: Bytes::new(),
-        });
+        }));
     }
 }
 
 fn outcome_of(refusal: &Refusal) -> Outcome {
     match refusal {
-        Refusal::Status(error) | Refusal::Access(error) => Outcome {
-            code: error.code,
-            status: shown_status(json_of(&error.to_json()).unwrap_or_default()),
-        },
+        Refusal::Status(error) | Refusal::Access(error) => Outcome::refused(error),
         Refusal::Busy(_) => Outcome {
             code: StatusCode::TOO_MANY_REQUESTS.as_u16(),
             status: Bytes::new(),
@@ -342,18 +386,30 @@ fn outcome_of(refusal: &Refusal) -> Outcome {
     }
 }
 
-/// Returns a Status as events have it.
-fn shown_status(mut status: Value) -> Bytes {
-    for field in ["kind", "apiVersion"] {
-        drop(status.remove(&[field]));
-    }
-    json::to_vec(&status).into()
+fn is_json(content_type: &str) -> bool {
+    matches!(essence(content_type), "" | "application/json")
+}
+
+fn essence(content_type: &str) -> &str {
+    content_type.split(';').next().unwrap_or_default().trim()
+}
+
+/// Returns the name in the `metadata` of an object in JSON.
+fn created_name(body: &[u8]) -> Option<Str> {
+    let text = std::str::from_utf8(body).ok()?;
+    // The last one of equal members counts.
+    let last = |text, name| {
+        let members = document::members(text);
+        let found = members.filter(|(key, _)| key == name).last();
+        found.map(|(_, value)| value)
+    };
+    let name = last(last(text, "metadata")?, "name")?;
+    Some(scan::string(name.as_bytes())?.as_ref().into())
 }
 
 /// Returns the tree of a body in JSON or YAML.
 fn readable(body: &[u8], content_type: &str, schemas: &Schemas) -> Option<Value> {
-    let essence = content_type.split(';').next().unwrap_or_default().trim();
-    let parsed = match essence {
+    let parsed = match essence(content_type) {
         "" | "application/json" => json_of(body)?,
         yaml if yaml.ends_with("yaml") => yaml::parse(body, &Limits::default()).ok()?.value,
         patch if patch.ends_with("+json") => json_of(body)?,
@@ -368,21 +424,19 @@ fn json_of(body: &[u8]) -> Option<Value> {
 }
 
 /// Returns the addresses that proxies name, and that of the connection.
-fn sources(headers: &HeaderMap, remote: Option<&str>) -> Vec<String> {
-    let mut found: Vec<String> = Vec::new();
-    let named = text(headers, "x-forwarded-for").split(',');
-    let named = named.chain([text(headers, "x-real-ip")]);
-    let address = |text: &str| text.trim().parse::<std::net::IpAddr>().ok();
-    let of_connection = remote.and_then(|remote| remote.parse::<std::net::SocketAddr>().ok());
-    let all = named
-        .filter_map(address)
-        .chain(of_connection.map(|address| address.ip()));
-    for address in all {
-        let address = address.to_string();
-        if !found.contains(&address) {
+fn sources(headers: &HeaderMap, remote: Option<&str>) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    let mut add = |address: Option<IpAddr>| {
+        if let Some(address) = address.filter(|address| !found.contains(address)) {
             found.push(address);
         }
+    };
+    for name in ["x-forwarded-for", "x-real-ip"] {
+        let named = text(headers, name).split(',').filter(|one| !one.is_empty());
+        named.for_each(|one| add(one.trim().parse().ok()));
     }
+    let remote = remote.and_then(|remote| remote.parse::<SocketAddr>().ok());
+    add(remote.map(|address| address.ip()));
     found
 }
 
