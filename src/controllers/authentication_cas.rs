@@ -60,7 +60,7 @@ pub(crate) async fn publish(
         body: &map,
         ..OwnRequest::new(Verb::Update, row, NAMESPACE, NAME)
     };
-    own.send(&context.registry, tenant).await?;
+    own.send(&context.client, tenant).await?;
     Ok(Progress::Done)
 }
 

@@ -297,7 +297,7 @@ async fn is_allowed(
         body: &body,
         ..OwnRequest::of(Controller::CertificateApproving, Verb::Create, row, "", "")
     };
-    let answer = own.send(&context.registry, tenant).await?;
+    let answer = own.send(&context.client, tenant).await?;
     let AnswerBody::Slices(slices) = answer.body else {
         return Err(ApiError::internal("a review was answered by a stream"));
     };
@@ -324,7 +324,7 @@ async fn write(
         body: object,
         ..OwnRequest::of(actor, Verb::Update, &row, "", name)
     };
-    match own.send(&context.registry, tenant).await {
+    match own.send(&context.client, tenant).await {
         Err(error) if error.reason == Reason::NotFound => Ok(Progress::Done),
         sent => sent.map(|_| Progress::Done),
     }
@@ -434,7 +434,7 @@ pub(crate) async fn clean(
         }
         let (actor, name) = (Controller::CertificateCleaner, request.key().name());
         let own = OwnRequest::of(actor, Verb::Delete, &row, "", name);
-        match own.send(&context.registry, tenant).await {
+        match own.send(&context.client, tenant).await {
             Err(error) if error.reason == Reason::NotFound => {}
             sent => drop(sent?),
         }

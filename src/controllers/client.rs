@@ -2,9 +2,11 @@
 //! controllers does acts as that controller's service account, and the plane's roles decide whether
 //! it may; the others act as `system:apiserver`. This module does not know the purpose of a request.
 
+use crate::audited::Audited;
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
+use polyplane_audit::Auditor;
 use polyplane_auth::{Subject, UserInfo};
 use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_plane::ObjectRef;
@@ -24,6 +26,18 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The media type of server-side apply. What a reconciler applies is its own, so it takes the fields
 /// from other managers.
 pub(crate) const APPLY: &str = "application/apply-patch+yaml";
+
+/// The name that the server has for itself as a client.
+pub(crate) const USER_AGENT: &str = "polyplane";
+
+/// What carries out and records the requests of reconcilers.
+#[derive(Clone)]
+pub struct OwnClient {
+    /// Carries them out.
+    pub registry: Arc<Registry>,
+    /// Records them; `None` to record nothing.
+    pub auditor: Option<Arc<Auditor>>,
+}
 
 /// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
@@ -78,22 +92,17 @@ impl<'a> OwnRequest<'a> {
         }
     }
 
-    /// Returns the user that acts, and what the plane grants.
-    ///
-    /// # Errors
-    /// Returns 403 if the plane's roles do not allow this to the controller.
-    async fn authorize(
-        &self,
-        registry: &Registry,
-        tenant: &Tenant,
-        deadline: Instant,
-    ) -> Result<(Arc<UserInfo>, GrantedAccess), ApiError> {
-        let Some(actor) = self.actor else {
-            let server = UserInfo::new("system:apiserver", &["system:masters"]);
-            return Ok((Arc::new(server), GrantedAccess::of_every_cut()));
-        };
-        let user = Arc::new(user_of(actor));
-        let subject = Subject::Resource {
+    /// Returns the user that acts.
+    fn user(&self) -> UserInfo {
+        match self.actor {
+            Some(actor) => user_of(actor),
+            None => UserInfo::new("system:apiserver", &["system:masters"]),
+        }
+    }
+
+    /// Returns what the request means, for access and audit.
+    pub(crate) fn subject(&self) -> Subject<'_> {
+        Subject::Resource {
             group: &self.row.group,
             version: &self.row.version,
             resource: &self.row.name,
@@ -101,23 +110,30 @@ impl<'a> OwnRequest<'a> {
             namespace: self.namespace,
             name: self.name,
             field_selector: "",
-        };
-        let mut check = registry.access_check(tenant, deadline);
-        check.pass(&user, self.verb.name(), subject).await?;
-        Ok((user, check.granted()))
+        }
     }
 
-    pub(crate) async fn send(
-        self,
+    /// Returns what the plane grants to the user.
+    ///
+    /// # Errors
+    /// Returns 403 if the plane's roles do not allow this to the controller.
+    async fn authorize(
+        &self,
         registry: &Registry,
         tenant: &Tenant,
-    ) -> Result<Answer, ApiError> {
-        let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
-        let body = if self.body.is_null() {
-            Bytes::new()
-        } else {
-            Bytes::from(json::to_vec(self.body))
-        };
+        user: &Arc<UserInfo>,
+        deadline: Instant,
+    ) -> Result<GrantedAccess, ApiError> {
+        if self.actor.is_none() {
+            return Ok(GrantedAccess::of_every_cut());
+        }
+        let mut check = registry.access_check(tenant, deadline);
+        check.pass(user, self.verb.name(), self.subject()).await?;
+        Ok(check.granted())
+    }
+
+    /// Returns the parameters of the request.
+    pub(crate) fn query(&self) -> Vec<(String, String)> {
         let mut query = Vec::new();
         if !self.manager.is_empty() {
             query.push(("fieldManager".to_owned(), self.manager.to_owned()));
@@ -125,8 +141,56 @@ impl<'a> OwnRequest<'a> {
         if self.content_type == APPLY {
             query.push(("force".to_owned(), "true".to_owned()));
         }
+        query
+    }
+
+    /// Carries the request out, and records it if the audit's policy says so.
+    ///
+    /// # Errors
+    /// Returns the error of the request; 500 if its arrival must be recorded and could not be.
+    pub(crate) async fn send(
+        self,
+        client: &OwnClient,
+        tenant: &Tenant,
+    ) -> Result<Answer, ApiError> {
+        let user = Arc::new(self.user());
+        let audited = client.auditor.as_ref();
+        let audited = audited.and_then(|auditor| Audited::begin(auditor, tenant, &self, &user));
+        let Some(mut audited) = audited else {
+            return self
+                .carry_out(&client.registry, tenant, user, &mut None)
+                .await;
+        };
+        audited.arrive().await?;
+        let mut allowed = None;
+        let answer = self.carry_out(&client.registry, tenant, user, &mut allowed);
+        let answer = answer.await;
+        // What was done is done.
+        drop(audited.end(allowed, &answer).wait().await);
+        answer
+    }
+
+    /// Carries the request out. `allowed` says afterwards whether the user may make it.
+    async fn carry_out(
+        &self,
+        registry: &Registry,
+        tenant: &Tenant,
+        user: Arc<UserInfo>,
+        allowed: &mut Option<bool>,
+    ) -> Result<Answer, ApiError> {
+        let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
+        let body = if self.body.is_null() {
+            Bytes::new()
+        } else {
+            Bytes::from(json::to_vec(self.body))
+        };
         let deadline = Instant::now() + PATIENCE;
-        let (user, granted) = self.authorize(registry, tenant, deadline).await?;
+        let granted = self.authorize(registry, tenant, &user, deadline).await;
+        *allowed = match &granted {
+            Ok(_) => Some(true),
+            Err(error) if error.code == 403 => Some(false),
+            Err(_) => None,
+        };
         let request = ResourceRequest {
             verb: self.verb,
             group: self.row.group.clone(),
@@ -135,13 +199,13 @@ impl<'a> OwnRequest<'a> {
             namespace: some(self.namespace),
             name: some(self.name),
             subresource: some(self.subresource),
-            query,
+            query: self.query(),
             accept: "application/json".to_owned(),
             content_type: (!body.is_empty()).then(|| self.content_type.to_owned()),
-            user_agent: "polyplane".to_owned(),
+            user_agent: USER_AGENT.to_owned(),
             body,
             user,
-            granted,
+            granted: granted?,
             deadline,
             seats: None,
         };

@@ -54,7 +54,7 @@ pub(crate) async fn remove(
         body: &object,
         ..OwnRequest::new(Verb::Update, row, "", name)
     };
-    own.send(&context.registry, root).await?;
+    own.send(&context.client, root).await?;
     if last {
         let forgotten = context.planes.remove_deleted_fence(&birth).await;
         forgotten.map_err(|error| ApiError::service_unavailable(error.to_string()))?;

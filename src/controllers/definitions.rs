@@ -75,14 +75,14 @@ pub(crate) async fn settle(
             body: &nothing,
             ..OwnRequest::new(Verb::Patch, own, "", name)
         };
-        again.send(&context.registry, tenant).await?;
+        again.send(&context.client, tenant).await?;
         return Ok(Progress::Done);
     }
     if let Some(row) = kind_of(tenant, &key) {
         let all = row.stored_prefix();
         if tenant.plane.snapshot().count(&all) > 0 {
             let delete = OwnRequest::new(Verb::DeleteCollection, &row, "", "");
-            drop(delete.send(&context.registry, tenant).await?);
+            drop(delete.send(&context.client, tenant).await?);
         }
         if tenant.plane.snapshot().count(&all) > 0 {
             return Ok(Progress::Waiting);
@@ -103,7 +103,7 @@ pub(crate) async fn settle(
         body: &patch,
         ..OwnRequest::new(Verb::Patch, own, "", name)
     };
-    own.send(&context.registry, tenant).await?;
+    own.send(&context.client, tenant).await?;
     Ok(Progress::Done)
 }
 

@@ -354,7 +354,7 @@ async fn send(
         body,
         ..OwnRequest::of(ACTOR, verb, row, key.namespace().unwrap_or(""), key.name())
     };
-    match own.send(&context.registry, tenant).await {
+    match own.send(&context.client, tenant).await {
         Ok(_) => Ok(()),
         Err(error) if error.reason == Reason::NotFound => Ok(()),
         Err(error) if error.reason == Reason::Conflict && verb == Verb::Delete => Ok(()),

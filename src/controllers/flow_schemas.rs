@@ -78,7 +78,7 @@ pub(crate) async fn report(
             manager: MANAGER,
             ..OwnRequest::new(Verb::Patch, row, "", name)
         };
-        match apply.send(&context.registry, tenant).await {
+        match apply.send(&context.client, tenant).await {
             // Somebody has deleted the schema.
             Err(error) if error.code == 404 => {}
             sent => drop(sent?),

@@ -146,7 +146,7 @@ async fn bring_object_up_to_date(
         manager: &creator,
         ..OwnRequest::new(verb, row, key.namespace().unwrap_or(""), key.name())
     };
-    request.send(&context.registry, tenant).await?;
+    request.send(&context.client, tenant).await?;
     Ok(true)
 }
 

@@ -17,10 +17,11 @@
 //! program's once the store's floor allows it. `work` queues and runs them, so it names each of
 //! them, and they use its types.
 //!
-//! Invariant: reconcilers change objects through the registry, like any client. Two exceptions
-//! commit to the plane itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here
-//! knows HTTP.
+//! Invariant: reconcilers change objects through the registry, like any client, and what they do is
+//! recorded by the audit like a client's requests (`audited`). Two exceptions commit to the plane
+//! itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here knows HTTP.
 
+mod audited;
 mod authentication_cas;
 mod certificates;
 mod client;
@@ -38,5 +39,6 @@ mod sweep;
 mod token_secrets;
 mod work;
 
+pub use client::OwnClient;
 pub use sweep::{RootHere, Sweeper};
 pub use work::{PlaneInfo, Reconcilers, WriteObserver};

@@ -90,7 +90,7 @@ async fn delete_content(
             body: &options,
             ..OwnRequest::of(ACTOR, Verb::DeleteCollection, row, namespace, "")
         };
-        drop(all.send(&context.registry, tenant).await?);
+        drop(all.send(&context.client, tenant).await?);
         left += tenant.plane.snapshot().count(&prefix);
     }
     Ok(left)
@@ -138,7 +138,7 @@ async fn report(
         body: &known,
         ..OwnRequest::of(ACTOR, Verb::Update, row, "", namespace.key().name())
     };
-    own.send(&context.registry, tenant).await.map(drop)
+    own.send(&context.client, tenant).await.map(drop)
 }
 
 /// Returns the conditions of a namespace in which these objects remain.
@@ -236,7 +236,7 @@ async fn finalize(
         body: &object,
         ..OwnRequest::of(ACTOR, Verb::Update, row(tenant)?, "", name)
     };
-    own.send(&context.registry, tenant).await?;
+    own.send(&context.client, tenant).await?;
     Ok(Progress::Done)
 }
 

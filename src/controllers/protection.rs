@@ -179,7 +179,7 @@ pub(crate) async fn release(
         body: &tree,
         ..OwnRequest::of(kind.controller(), Verb::Update, row, namespace, key.name())
     };
-    own.send(&context.registry, tenant).await?;
+    own.send(&context.client, tenant).await?;
     Ok(Progress::Done)
 }
 

@@ -76,7 +76,7 @@ pub(crate) async fn count(
             body: &present,
             ..request
         };
-        match own.send(&context.registry, tenant).await {
+        match own.send(&context.client, tenant).await {
             // Somebody deletes the quota.
             Err(error) if error.code == 404 => {}
             sent => drop(sent?),

@@ -94,7 +94,7 @@ async fn publish(
             body: &known,
             ..OwnRequest::of(actor, Verb::Update, row, namespace, ROOT_CA)
         };
-        own.send(&context.registry, tenant).await?;
+        own.send(&context.client, tenant).await?;
     }
     Ok(())
 }
@@ -137,7 +137,7 @@ async fn create(
     own: OwnRequest<'_>,
 ) -> Result<(), ApiError> {
     let namespace = own.namespace;
-    match own.send(&context.registry, tenant).await {
+    match own.send(&context.client, tenant).await {
         Ok(_) => Ok(()),
         Err(error) if matches!(error.reason, Reason::AlreadyExists | Reason::NotFound) => Ok(()),
         Err(error) if error.reason == Reason::Forbidden && !takes_content(tenant, namespace) => {

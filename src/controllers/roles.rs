@@ -46,7 +46,7 @@ pub(crate) async fn aggregate(
             body: &body,
             ..OwnRequest::of(ACTOR, Verb::Patch, row, "", &name)
         };
-        apply.send(&context.registry, tenant).await?;
+        apply.send(&context.client, tenant).await?;
     }
     Ok(Progress::Done)
 }

@@ -1,14 +1,14 @@
 //! The one timer for all planes of a replica: removes expired objects, puts unused planes to sleep,
 //! and writes changed sizes of planes. This module does not decide when a plane counts as unused.
 
-use crate::client::OwnRequest;
+use crate::client::{OwnClient, OwnRequest};
 use crate::control_planes::{GROUP, RESOURCE};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Value;
 use polyplane_batteries::polyplane::control_plane;
 use polyplane_ownership::Planes;
 use polyplane_plane::{Claim, Operation, Plane, Write};
-use polyplane_registry::{Registry, Tenant, Verb};
+use polyplane_registry::{Tenant, Verb};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -32,7 +32,7 @@ pub type RootHere = Box<dyn Fn() -> Option<Tenant> + Send + Sync>;
 
 /// Sweeps all planes of a process.
 pub struct Sweeper {
-    registry: Arc<Registry>,
+    client: OwnClient,
     planes: Arc<Planes>,
     root: RootHere,
     /// The numbers of objects and bytes that were last written, by plane id.
@@ -41,9 +41,9 @@ pub struct Sweeper {
 
 impl Sweeper {
     /// Creates the sweeper of a replica's planes.
-    pub fn new(registry: Arc<Registry>, planes: Arc<Planes>, root: RootHere) -> Self {
+    pub fn new(client: OwnClient, planes: Arc<Planes>, root: RootHere) -> Self {
         Self {
-            registry,
+            client,
             planes,
             root,
             written: Mutex::new(HashMap::new()),
@@ -115,7 +115,7 @@ impl Sweeper {
             body: &patch,
             ..OwnRequest::new(Verb::Patch, row, "", name)
         };
-        match own.send(&self.registry, root).await {
+        match own.send(&self.client, root).await {
             Ok(_) => true,
             Err(error) => {
                 tracing::debug!(name, %error, "cannot write the size of a plane");

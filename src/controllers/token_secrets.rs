@@ -99,7 +99,7 @@ pub(crate) async fn reconcile(
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
-    let issuer = context.registry.token_issuer(tenant);
+    let issuer = context.client.registry.token_issuer(tenant);
     let cut = tenant.plane.snapshot();
     let Some(secret) = cut.get(key) else {
         return unlist(context, tenant, &cut, key).await;
@@ -144,7 +144,7 @@ pub(crate) async fn reconcile(
             key.name(),
         )
     };
-    match own.send(&context.registry, tenant).await {
+    match own.send(&context.client, tenant).await {
         Err(error) if error.reason == Reason::NotFound => return Ok(Progress::Done),
         sent => drop(sent?),
     }
@@ -183,7 +183,7 @@ async fn unlist(
             body: &body,
             ..OwnRequest::of(actor, Verb::Update, row, namespace, name)
         };
-        match own.send(&context.registry, tenant).await {
+        match own.send(&context.client, tenant).await {
             Err(error) if error.reason == Reason::NotFound => {}
             sent => drop(sent?),
         }
@@ -230,7 +230,7 @@ pub(crate) async fn note_use(
         body: &body,
         ..OwnRequest::new(Verb::Update, row, namespace, key.name())
     };
-    match own.send(&context.registry, tenant).await {
+    match own.send(&context.client, tenant).await {
         Err(error) if error.reason == Reason::NotFound => return Ok(Progress::Done),
         sent => drop(sent?),
     }
@@ -252,7 +252,7 @@ async fn track(context: &ReconcilerContext, tenant: &Tenant) -> Result<(), ApiEr
         body: &map,
         ..OwnRequest::new(Verb::Create, row, SYSTEM, "")
     };
-    match own.send(&context.registry, tenant).await {
+    match own.send(&context.client, tenant).await {
         Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
         sent => sent.map(drop),
     }

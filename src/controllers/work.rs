@@ -1,6 +1,7 @@
 //! The queue of reconcilers, and the observer of writes that fills it. This module decides when and
 //! how often a reconciler runs; it does not know what a reconciler does.
 
+use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{
     authentication_cas, certificates, control_planes, definitions, flow_schemas, layers,
@@ -17,7 +18,7 @@ use polyplane_ownership::{Birth, Planes};
 use polyplane_pki::PlaneCa;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::services::Removal;
-use polyplane_registry::{Observer, Registry, Resource, Tenant};
+use polyplane_registry::{Observer, Resource, Tenant};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -128,7 +129,7 @@ pub trait PlaneInfo: Send + Sync {
 
 /// Everything that reconcilers use.
 pub(crate) struct ReconcilerContext {
-    pub(crate) registry: Arc<Registry>,
+    pub(crate) client: OwnClient,
     pub(crate) planes: Arc<Planes>,
     pub(crate) info: Arc<dyn PlaneInfo>,
     pub(crate) release: Arc<Release>,
@@ -173,16 +174,16 @@ impl Default for Reconcilers {
 }
 
 impl Reconcilers {
-    /// Sets the registry and planes that the reconcilers use. Before that, nothing is queued.
+    /// Sets the client and planes that the reconcilers use. Before that, nothing is queued.
     pub fn attach(
         &self,
-        registry: Arc<Registry>,
+        client: OwnClient,
         planes: Arc<Planes>,
         info: Arc<dyn PlaneInfo>,
         release: Arc<Release>,
     ) {
         drop(self.context.set(ReconcilerContext {
-            registry,
+            client,
             planes,
             info,
             release,

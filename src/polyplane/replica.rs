@@ -37,7 +37,7 @@ use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, ISSUERS_LEVEL, Release,
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::controllers::Controllers;
-use polyplane_controllers::{Reconcilers, Sweeper, WriteObserver};
+use polyplane_controllers::{OwnClient, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
     DeriveParams, Freshness, NoPeers, Peers, PlaneLocation, Planes, PlanesOptions, ReplicaOptions,
@@ -116,6 +116,8 @@ pub struct Replica {
     /// The planes of this replica by name and id.
     pub directory: Arc<PlaneDirectory>,
     shared: Arc<BackendState>,
+    /// For requests of the server itself.
+    own_client: OwnClient,
     server: Server,
     peers: PeerService,
     drain: Arc<Drain>,
@@ -149,8 +151,12 @@ impl Replica {
         let tokens = plane_tokens(&secret, &setup.endpoint, &directory);
         let registry = plain_root::with_issuers(registry, setup.plain.as_ref(), tokens.as_ref());
         let registry = Arc::new(registry);
+        let own_client = OwnClient {
+            registry: Arc::clone(&registry),
+            auditor: setup.config.audit.clone(),
+        };
         reconcilers.attach(
-            Arc::clone(&registry),
+            own_client.clone(),
             Arc::clone(&directory.planes),
             Arc::new(DirectoryInfo::new(&directory, &secret)),
             Arc::clone(&setup.release),
@@ -192,6 +198,7 @@ impl Replica {
         Ok(Self {
             directory,
             shared,
+            own_client,
             server,
             peers,
             drain,
@@ -217,7 +224,7 @@ impl Replica {
             move || directory.root_here()
         };
         let sweeper = Sweeper::new(
-            Arc::clone(&self.shared.registry),
+            self.own_client.clone(),
             Arc::clone(&self.directory.planes),
             Box::new(root),
         );
