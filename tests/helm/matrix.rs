@@ -256,6 +256,14 @@ fn pods(add: Add<'_>) {
         }),
     );
     add(
+        "events for a webhook and no log",
+        &["audit-webhook"],
+        json!({"audit": {
+            "policy": {"rules": [{"level": "Metadata"}]}, "log": {"enabled": false},
+            "webhook": {"existingSecret": "audit-webhook", "mode": "blocking", "truncate": true},
+        }}),
+    );
+    add(
         "users chosen by the platform",
         &[],
         json!({

@@ -147,6 +147,54 @@ fn the_configuration_of_authentication_is_where_its_flag_says() -> Result<()> {
     Ok(())
 }
 
+/// The events go where the values say: lines of the pods, and a webhook whose kubeconfig is in a Secret.
+#[test]
+fn the_backends_of_the_audit_are_where_their_flags_say() -> Result<()> {
+    let webhooks = std::cell::Cell::new(0);
+    each(|rendered| {
+        let values = &rendered.values["audit"];
+        let arguments = &rendered.deployment.container.args;
+        let of_flag = |flag: &str| {
+            let flag = format!("--audit-{flag}=");
+            let mut found = arguments.iter();
+            found.find_map(|one| one.strip_prefix(&flag).map(str::to_owned))
+        };
+        let has_policy = values["policy"]
+            .as_object()
+            .is_some_and(|one| !one.is_empty());
+        ensure!(of_flag("policy-file").is_some() == has_policy);
+        let has_log = has_policy && values["log"]["enabled"] == true;
+        ensure!(
+            of_flag("log-path") == has_log.then(|| "-".to_owned()),
+            "{arguments:?}"
+        );
+        let pod = rendered.pod()?;
+        let is_named = |one: &&Value| one["name"] == "audit-webhook";
+        let volume = list(&pod["volumes"]).iter().find(is_named);
+        let webhook = &values["webhook"];
+        let secret = text(&webhook["existingSecret"]);
+        if secret.is_empty() {
+            ensure!(of_flag("webhook-config-file").is_none() && volume.is_none());
+            return Ok(());
+        }
+        webhooks.set(webhooks.get() + 1);
+        let volume = volume.context("no volume")?;
+        ensure!(
+            volume["secret"]["secretName"] == secret.as_str(),
+            "{volume}"
+        );
+        let mounts = list(&pod["containers"][0]["volumeMounts"]);
+        let mount = mounts.iter().find(is_named).context("no mount")?;
+        ensure!(mount["readOnly"] == true, "{mount}");
+        let file = format!("{}/{}", text(&mount["mountPath"]), text(&webhook["key"]));
+        ensure!(of_flag("webhook-config-file") == Some(file));
+        ensure!(of_flag("webhook-mode") == Some(text(&webhook["mode"])));
+        Ok(())
+    })?;
+    ensure!(webhooks.get() > 0, "no combination has a webhook");
+    Ok(())
+}
+
 #[test]
 fn an_update_takes_no_replica_away_before_its_successor_is_ready() -> Result<()> {
     each(|rendered| {

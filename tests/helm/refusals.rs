@@ -167,6 +167,14 @@ fn contradictions() -> Vec<(Value, &'static [&'static str])> {
             &["POLYPLANE_ZONE", "which the chart sets itself"],
         ),
         (
+            json!({"audit": {"webhook": {"existingSecret": "audit"}}}),
+            &["audit.webhook.existingSecret", "audit.policy"],
+        ),
+        (
+            json!({"audit": {"policy": {"rules": [{"level": "Metadata"}]}, "log": {"enabled": false}}}),
+            &["audit.log.enabled", "where events go"],
+        ),
+        (
             json!({"minReadySeconds": 600}),
             &["progressDeadlineSeconds must be above minReadySeconds"],
         ),

@@ -32,6 +32,12 @@
 {{- if lt (int $values.progressDeadlineSeconds) (add (int $values.minReadySeconds) 1) }}
 {{- fail "\n\nprogressDeadlineSeconds must be above minReadySeconds\n" }}
 {{- end }}
+{{- if and $values.audit.webhook.existingSecret (not $values.audit.policy) }}
+{{- fail "\n\naudit.webhook.existingSecret is given without audit.policy, so the webhook would get nothing\n" }}
+{{- end }}
+{{- if and $values.audit.policy (not $values.audit.log.enabled) (not $values.audit.webhook.existingSecret) }}
+{{- fail "\n\naudit.policy is given, but neither audit.log.enabled nor audit.webhook.existingSecret says where events go\n" }}
+{{- end }}
 {{- $chosen := include "polyplane.chosenFlags" . | fromJsonArray }}
 {{- range $values.server.extraArgs }}
 {{- $flag := first (splitList "=" .) }}

@@ -50,7 +50,21 @@
 {{- end }}
 {{- if $values.audit.policy }}
 - --audit-policy-file=/audit/policy.yaml
+{{- if $values.audit.log.enabled }}
 - --audit-log-path=-
+- --audit-log-mode={{ $values.audit.log.mode }}
+{{- end }}
+{{- with $values.audit.webhook }}
+{{- if .existingSecret }}
+- --audit-webhook-config-file=/audit-webhook/{{ .key }}
+- --audit-webhook-mode={{ .mode }}
+- --audit-webhook-initial-backoff={{ .initialBackoff }}
+- --audit-webhook-batch-buffer-size={{ int64 .bufferSize }}
+- --audit-webhook-batch-max-size={{ int64 .maxSize }}
+- --audit-webhook-batch-max-wait={{ .maxWait }}
+- --audit-webhook-truncate-enabled={{ .truncate }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- range $values.server.extraArgs }}
 - {{ . | quote }}
