@@ -43,12 +43,13 @@ struct Audited {
     log: std::path::PathBuf,
 }
 
-async fn start(folder: &Path) -> Result<Audited> {
+async fn start(folder: &Path, format: &str) -> Result<Audited> {
     let (policy, log) = (folder.join("policy.yaml"), folder.join("audit.log"));
     std::fs::write(&policy, POLICY)?;
     let flags = [
         format!("--audit-policy-file={}", policy.display()),
         format!("--audit-log-path={}", log.display()),
+        format!("--audit-log-format={format}"),
     ];
     if records() {
         let server = Server::start_reference_flagged(&flags).await?;
@@ -177,8 +178,23 @@ fn requests() -> Vec<(&'static str, Ask, u16)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_are_those_of_the_reference() -> Result<()> {
+    let steps = recorded_in("json", |line| Ok(normal(serde_json::from_str(line)?))).await?;
+    compare(records(), "audit", &steps)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_legacy_format_is_that_of_the_reference() -> Result<()> {
+    let steps = recorded_in("legacy", |line| Ok(json!(normal_text(line)?))).await?;
+    compare(records(), "audit-legacy", &steps)
+}
+
+/// Makes the requests, and returns the lines of each as `read` reads them.
+async fn recorded_in(
+    format: &str,
+    read: impl Fn(&str) -> Result<Value>,
+) -> Result<Map<String, Value>> {
     let folder = tempfile::tempdir()?;
-    let server = start(folder.path()).await?;
+    let server = start(folder.path(), format).await?;
     let mut expected = Vec::new();
     for (name, ask, code) in requests() {
         let answer = match name {
@@ -211,11 +227,11 @@ async fn events_are_those_of_the_reference() -> Result<()> {
         let events: Result<Vec<Value>> = text
             .lines()
             .filter(|line| line.contains(&id))
-            .map(|line| Ok(normal(serde_json::from_str(line)?)))
+            .map(&read)
             .collect();
         steps.insert(name.to_owned(), Value::Array(events?));
     }
-    compare(records(), "audit", &steps)
+    Ok(steps)
 }
 
 /// Returns the log once it has the end of a request.
@@ -229,6 +245,34 @@ async fn logged(path: &Path, id: &str) -> Result<String> {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     anyhow::bail!("the log lacks the end of {id}")
+}
+
+/// Replaces what differs from run to run and from server to server in a line of the legacy format.
+fn normal_text(line: &str) -> Result<String> {
+    let (time, rest) = line.split_once(" AUDIT: ").context("no legacy line")?;
+    ensure!(time.ends_with('Z') && time.len() > 20, "{time}");
+    let mut shown = String::new();
+    let mut rest = rest.trim_end();
+    let mut is_nobody = false;
+    while let Some((name, value)) = rest.split_once("=\"") {
+        let mut escaped = false;
+        let end = value.find(|one: char| {
+            let is_end = one == '"' && !escaped;
+            escaped = one == '\\' && !escaped;
+            is_end
+        });
+        let end = end.context("a value without an end")?;
+        is_nobody |= name.trim() == "user" && &value[..end] == "<none>";
+        let value_shown = match name.trim() {
+            "id" => "<id>",
+            "user" | "groups" if !is_nobody => "<administrator>",
+            _ => &value[..end],
+        };
+        shown.push_str(&format!("{name}=\"{value_shown}\""));
+        rest = &value[end + 1..];
+    }
+    ensure!(rest.is_empty(), "{line}");
+    Ok(shown)
 }
 
 /// Removes what differs from run to run and from server to server.

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{ArgAction, Command};
-use http::Method;
+use http::{Method, StatusCode};
 use polyplane_batteries::polyplane::control_plane::DirectoryRecord;
 use polyplane_tests::client::Client;
 use polyplane_tests::frozen::text;
+use polyplane_tests::outside::Outside;
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::{ask, create_plane};
 use polyplane_tests::ring::addresses::Block;
@@ -82,14 +83,33 @@ fn labels(series: &str) -> Vec<String> {
     names
 }
 
-/// There are two replicas, so that the metrics of their connections have series too.
+/// There are two replicas and an audit, so that the metrics of connections and backends have series too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_metrics() -> Result<()> {
     let folder = tempfile::tempdir()?;
     // An address of its own, because on a shared one the next port may be another program's.
     let block = Block::take()?;
     let listen = format!("{}:6443", block.first());
-    let server = Up::start(folder.path(), &["--replicas", "2", "--listen", &listen]).await?;
+    let policy = folder.path().join("policy.yaml");
+    let rule = "rules: [{level: Metadata}]";
+    std::fs::write(
+        &policy,
+        format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rule}\n"),
+    )?;
+    let webhook = Outside::start(|_| (StatusCode::OK, json!({}))).await?;
+    let config = webhook.kubeconfig(folder.path(), "/audit", None)?;
+    let flags = [
+        "--replicas=2".to_owned(),
+        format!("--listen={listen}"),
+        format!("--audit-policy-file={}", policy.display()),
+        format!(
+            "--audit-log-path={}",
+            folder.path().join("audit.log").display()
+        ),
+        format!("--audit-webhook-config-file={}", config.display()),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    let server = Up::start(&folder.path().join("data"), &flags).await?;
     // With this many planes both replicas own some, so that requests are forwarded.
     for name in ["a", "b", "c", "d", "e", "f"] {
         let client = Client::open(&create_plane(&server.root()?, name).await?).await?;

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
@@ -14,7 +15,7 @@ use aws_lc_rs::signature::{
     RsaEncoding, RsaKeyPair,
 };
 use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
@@ -39,6 +40,8 @@ pub struct Received {
     pub authorization: String,
     /// The body.
     pub body: Bytes,
+    /// The status with which it was answered.
+    pub answered: StatusCode,
 }
 
 type Handler = dyn Fn(&Received) -> (StatusCode, Value) + Send + Sync;
@@ -95,6 +98,22 @@ impl Outside {
         })
     }
 
+    /// Writes a kubeconfig for a path of the server, with a token if there is one, and returns its path.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be written.
+    pub fn kubeconfig(&self, folder: &Path, path: &str, token: Option<&str>) -> Result<PathBuf> {
+        let user = token.map_or(json!({}), |token| json!({"token": token}));
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "outside",
+            "contexts": [{"name": "outside", "context": {"cluster": "outside", "user": "outside"}}],
+            "users": [{"name": "outside", "user": user}],
+            "clusters": [{"name": "outside", "cluster": {"server": format!("{}{path}", self.url),
+                "certificate-authority-data": BASE64_STANDARD.encode(&self.ca_pem)}}]});
+        let file = folder.join("outside.kubeconfig");
+        std::fs::write(&file, config.to_string())?;
+        Ok(file)
+    }
+
     /// Returns the requests so far.
     #[must_use]
     pub fn received(&self) -> Vec<Received> {
@@ -139,7 +158,8 @@ impl Parts {
             .await
             .map(http_body_util::Collected::to_bytes);
         let authorization = parts.headers.get("authorization");
-        let received = Received {
+        let mut received = Received {
+            answered: StatusCode::OK,
             method: parts.method,
             path: parts
                 .uri
@@ -152,6 +172,7 @@ impl Parts {
             body: body.unwrap_or_default(),
         };
         let (status, answer) = (self.handler)(&received);
+        received.answered = status;
         lock(&self.received).push(received);
         let mut response = Response::new(Full::from(answer.to_string()));
         *response.status_mut() = status;
