@@ -18,7 +18,7 @@ impl World {
                 world.0 = world.0.with(resource, name, row.get("object"));
             }
         }
-        assert!(world.0.schemas.len() >= 13, "{}", world.0.schemas.len());
+        assert!(world.0.schemas.len() >= 11, "{}", world.0.schemas.len());
         world
     }
 

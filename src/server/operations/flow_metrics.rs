@@ -24,9 +24,8 @@ const LEVELS: [&str; 9] = [
     "other",
 ];
 /// The flow schemas that every plane has, and `other`.
-const SCHEMAS: [&str; 14] = [
+const SCHEMAS: [&str; 12] = [
     "catch-all",
-    "endpoint-controller",
     "exempt",
     "global-default",
     "kube-controller-manager",
@@ -37,7 +36,6 @@ const SCHEMAS: [&str; 14] = [
     "system-leader-election",
     "system-node-high",
     "system-nodes",
-    "workload-leader-election",
     "other",
 ];
 /// Upper bounds of the buckets of waiting times, in seconds.
