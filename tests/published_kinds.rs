@@ -40,7 +40,7 @@ const EXAMPLES_MAX: usize = 8;
 const SHOWN: usize = 25;
 const PLACES: usize = 4;
 /// Sequences that are made shorter and printed.
-const REDUCED: usize = 6;
+const REDUCED: usize = 12;
 
 /// Both servers.
 struct Site {

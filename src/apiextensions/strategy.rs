@@ -159,51 +159,81 @@ fn blocks_rules(error: &FieldError) -> bool {
 }
 
 /// Returns the value at a path of names with periods between them.
-fn at<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
-    path.split('.')
-        .try_fold(object, |value, name| value.get(name))
+///
+/// # Errors
+/// Returns upstream's text if a value before the end of the path is no object.
+fn at<'v>(object: &'v Value, path: &str) -> Result<Option<&'v Value>, String> {
+    let mut value = object;
+    let mut walked = String::new();
+    for name in path.split('.') {
+        walked.push('.');
+        walked.push_str(name);
+        value = match value {
+            Value::Null => return Ok(None),
+            Value::Object(members) => match members.get(name) {
+                Some(member) => member,
+                None => return Ok(None),
+            },
+            other => return Err(accessor_error(&walked, other, "map[string]interface{}")),
+        };
+    }
+    Ok(Some(value))
 }
 
 fn replicas(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
     let shown = format!(".{path}");
     let place = Path::new(&shown);
-    let complaint = match at(object, path) {
-        None => return,
-        Some(Value::Int(number)) if *number < 0 => "should be a non-negative integer".to_owned(),
-        Some(Value::Int(number)) if *number > REPLICAS_MAX => {
-            format!("should be less than or equal to {REPLICAS_MAX}")
+    let (number, complaint) = match at(object, path) {
+        Ok(None) => return,
+        Ok(Some(Value::Int(number))) if *number < 0 => {
+            (*number, "should be a non-negative integer".to_owned())
         }
-        Some(Value::Int(_)) => return,
-        Some(other) => {
-            let text = accessor_error(&shown, other, "int64");
-            return errors.push(FieldError::invalid(&place, 0i64, text));
+        Ok(Some(Value::Int(number))) if *number > REPLICAS_MAX => {
+            let text = format!("should be less than or equal to {REPLICAS_MAX}");
+            (*number, text)
         }
+        Ok(Some(Value::Int(_))) => return,
+        Ok(Some(other)) => (0, accessor_error(&shown, other, "int64")),
+        Err(text) => (0, text),
     };
-    let number = at(object, path).cloned().unwrap_or_default();
     errors.push(FieldError::invalid(&place, number, complaint));
 }
 
 fn selector(errors: &mut Vec<FieldError>, object: &Value, path: &str) {
     let shown = format!(".{path}");
-    match at(object, path) {
-        None | Some(Value::String(_)) => {}
-        Some(other) => {
-            let text = accessor_error(&shown, other, "string");
-            errors.push(FieldError::invalid(&Path::new(&shown), "", text));
-        }
-    }
+    let text = match at(object, path) {
+        Ok(None | Some(Value::String(_))) => return,
+        Ok(Some(other)) => accessor_error(&shown, other, "string"),
+        Err(text) => text,
+    };
+    errors.push(FieldError::invalid(&Path::new(&shown), "", text));
 }
 
 /// Returns upstream's text about a value of another type than the wanted one.
 fn accessor_error(path: &str, value: &Value, wanted: &str) -> String {
-    let shown = match value {
-        Value::String(text) => text.to_string(),
-        value => json::to_string(value),
-    };
     format!(
-        "{path} accessor error: {shown} is of the type {}, expected {wanted}",
+        "{path} accessor error: {} is of the type {}, expected {wanted}",
+        go_value(value),
         value.go_type()
     )
+}
+
+/// Returns a value as Go's `%v` prints it.
+fn go_value(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.to_string(),
+        Value::Array(items) => {
+            let items: Vec<String> = items.iter().map(go_value).collect();
+            format!("[{}]", items.join(" "))
+        }
+        Value::Object(members) => {
+            let member = |(name, value): (&str, &Value)| format!("{name}:{}", go_value(value));
+            let members: Vec<String> = members.iter().map(member).collect();
+            format!("map[{}]", members.join(" "))
+        }
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => json::to_string(value),
+    }
 }
 
 /// Returns the warnings about finalizers that were not there before.

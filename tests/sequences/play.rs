@@ -317,6 +317,14 @@ fn cut(status: u16, body: &mut Value) {
     {
         causes.sort_by_key(Value::to_string);
     }
+    // It also stops at the first member of an object that the schema does not declare.
+    const UNDECLARED: &str = "field not declared in schema";
+    if let Some(Value::String(message)) = body.get_mut("message")
+        && message.contains(UNDECLARED)
+    {
+        let head = message.split_once("): ").map_or("", |(head, _)| head);
+        *message = format!("{head}: {UNDECLARED}");
+    }
     if let Some(Value::String(message)) = body.get_mut("message")
         && let Some((head, faults)) = message.split_once("errors:\n")
     {

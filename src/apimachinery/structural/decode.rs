@@ -94,6 +94,22 @@ impl<'s> Custom<'s> {
         })
     }
 
+    /// Brings the metadata of a tree into canonical form and leaves everything else as it is.
+    ///
+    /// # Errors
+    /// Returns an error if the metadata is malformed.
+    pub fn decode_metadata(&self, value: &mut Value) -> Result<(), DecodeError> {
+        let metadata = Metadata {
+            schemas: self.schemas,
+            definition: self.metadata,
+            reading: Reading::Request,
+        };
+        match value.get_mut("metadata") {
+            Some(own) => metadata.read(own, "metadata", &mut Vec::new()),
+            None => Ok(()),
+        }
+    }
+
     /// Returns whether [`Self::default`] would change a value.
     pub fn lacks_defaults(&self, value: &Value) -> bool {
         defaults::lacks(self.shape(), value)

@@ -108,6 +108,16 @@ impl CustomKind {
         Custom::new(&structural, schemas, self.metadata).decode(tree, Reading::Request, report)
     }
 
+    /// Brings the metadata of a tree into canonical form. Upstream does no more with what an apply
+    /// has made: nulls stay, and are refused where the schema allows none.
+    ///
+    /// # Errors
+    /// Returns an error if metadata is malformed.
+    pub fn decode_metadata(&self, schemas: &Schemas, tree: &mut Value) -> Result<(), DecodeError> {
+        let structural = self.schema.structural();
+        Custom::new(&structural, schemas, self.metadata).decode_metadata(tree)
+    }
+
     /// Sets absent members to their defaults.
     pub fn default(&self, schemas: &Schemas, tree: &mut Value) {
         let structural = self.schema.structural();

@@ -115,6 +115,13 @@ impl<'a> Attempt<'a> {
         };
         Ok(match entries.apply(request, answers)? {
             Step::Need(needs) => Step::Need(needs),
+            Step::Done(Some(_)) if self.kind.is_custom_scale => {
+                let named = Named::of(self.wanted.object);
+                return Err(ApplyError::Convert(unconvertible(
+                    self.wanted.object,
+                    &named,
+                )));
+            }
             Step::Done(merged) => {
                 let mut tree = merged.unwrap_or_else(|| request.live.clone());
                 request.sync_last_applied(&mut tree, self.wanted.object, ANNOTATION_BYTES_MAX);
@@ -163,6 +170,16 @@ fn place(object: &Value, named: &Named<'_>) -> String {
     let namespace = object.str_at(&["metadata", "namespace"]);
     let name = object.str_at(&["metadata", "name"]);
     format!("{namespace}/{name}; {}", named.text())
+}
+
+/// Returns upstream's text about the Scale of a custom kind that an apply changes: its converter of
+/// custom kinds knows no version of Scale.
+fn unconvertible(object: &Value, named: &Named<'_>) -> String {
+    format!(
+        "failed to convert new object ({}) to proper version: request to convert CR to an invalid group/version: {}",
+        place(object, named),
+        named.api_version
+    )
 }
 
 fn malformed(why: &str, object: &Value, named: &Named<'_>) -> ApiError {

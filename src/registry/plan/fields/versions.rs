@@ -12,7 +12,6 @@ use crate::request::call::Call;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::BuiltIn;
-use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::structural::{ObjectShape, Structural};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_managedfields::{
@@ -37,6 +36,8 @@ pub(crate) struct ManagedKind {
     others: Vec<Arc<Resource>>,
     /// The schemas of a custom kind by API version.
     structurals: Vec<(Str, Arc<Structural>)>,
+    /// Whether this is the Scale of a custom kind.
+    pub(super) is_custom_scale: bool,
 }
 
 impl ManagedKind {
@@ -60,6 +61,7 @@ impl ManagedKind {
             subresource: subresource.into(),
             row: Some(Arc::clone(row)),
             others: Vec::new(),
+            is_custom_scale: false,
         }
     }
 
@@ -76,6 +78,7 @@ impl ManagedKind {
             row: None,
             others: Vec::new(),
             structurals: Vec::new(),
+            is_custom_scale: call.row.custom.is_some(),
         }
     }
 
@@ -121,8 +124,8 @@ impl ManagedKind {
     /// Brings a tree into the form in which objects are compared.
     pub(super) fn decode(&self, tree: &mut Value) -> Result<(), String> {
         if let Some(custom) = &self.custom {
-            let decoded = custom.decode(&self.schemas, tree, Report::Nothing);
-            return decoded.map(drop).map_err(|error| error.to_string());
+            let decoded = custom.decode_metadata(&self.schemas, tree);
+            return decoded.map_err(|error| error.to_string());
         }
         let decoded = self.schemas.decode(self.definition, tree, Empties::Null);
         decoded.map(drop).map_err(|error| error.to_string())
