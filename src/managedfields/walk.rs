@@ -3,6 +3,7 @@
 pub(crate) mod compare;
 pub(crate) mod extract;
 pub(crate) mod field_set;
+pub(crate) mod first;
 pub(crate) mod merge;
 pub(crate) mod named;
 pub(crate) mod reconcile;

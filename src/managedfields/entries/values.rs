@@ -15,13 +15,12 @@ use super::update::{UNKNOWN, UNOWNED};
 use super::{FIELDS_TYPE, SortKey, Writer, repeats};
 use crate::conversion::Versions;
 use crate::element::PathElement;
+use crate::filter::Filter;
 use crate::position::{Atom, Position};
 use crate::set::{FieldSet, Node};
-use crate::walk::compare::compare;
+use crate::walk::compare::compare_filtered;
+use crate::walk::first::{MEMBER, first_fields};
 use crate::walk::validate::{Duplicates, validate};
-
-/// The mark of an element that is in a set though others follow it.
-const MEMBER: &str = ".";
 
 /// Brings `list`, the value of `metadata.managedFields` of the live object, up to date with a write
 /// that stores `new` instead of `live`, both in `version`, if the write changes no owners. Returns
@@ -50,10 +49,10 @@ pub fn update_values<'s, V: Versions<'s>>(
     if !fits(new) || !fits(live) || !entries.iter().all(stays) {
         return false;
     }
-    let Ok(changes) = compare(position, live, new) else {
+    let filter = versions.filter(version);
+    let Ok(changes) = compare_filtered(position, live, new, filter) else {
         return false;
     };
-    let changes = changes.filtered(versions.filter(version));
     let set = changes.modified.union(&changes.added);
     let (unowned, owned) = match set.intersects(&UNOWNED) {
         false => (FieldSet::EMPTY, set.clone()),
@@ -94,16 +93,14 @@ pub fn first_entry<'s, V: Versions<'s>>(
     if !fits(new) || !fits(empty) {
         return None;
     }
-    let filter = versions.filter(version);
-    let changes = compare(position, empty, new).ok()?.filtered(filter);
-    let mut set = changes.modified.union(&changes.added);
-    if let Some(filter) = filter {
-        set = filter.apply(&set);
+    let mut fields = first_fields(position, empty, new)?;
+    match versions.filter(version) {
+        None => {}
+        Some(Filter::Exclude(excluded)) => remove(&mut fields, excluded, Reach::Below),
+        Some(Filter::Include(_)) => return None,
     }
-    if set.intersects(&UNOWNED) {
-        set = set.difference(&UNOWNED);
-    }
-    if set.is_empty() {
+    remove(&mut fields, &UNOWNED, Reach::Path);
+    if fields.is_empty() {
         return Some(None);
     }
     let manager = match writer.name {
@@ -117,7 +114,7 @@ pub fn first_entry<'s, V: Versions<'s>>(
         version: version.into(),
         subresource: writer.subresource.into(),
     };
-    let entry = key.into_entry(set.to_value(), Some(writer.now.into()));
+    let entry = key.into_entry(Value::Object(fields), Some(writer.now.into()));
     Some(Some(Value::Array(vec![entry])))
 }
 
@@ -237,6 +234,37 @@ fn find<'f>(fields: &'f Map, element: &PathElement) -> Option<&'f Map> {
     let mut members = fields.iter();
     let (_, below) = members.find(|(name, _)| is_it(name))?;
     below.as_object()
+}
+
+/// What is removed with a path.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Nothing else: see [`FieldSet::difference`].
+    Path,
+    /// Everything below it: see [`FieldSet::recursive_difference`].
+    Below,
+}
+
+/// Removes the paths of a set from a stored one.
+fn remove(fields: &mut Map, set: &FieldSet, reach: Reach) {
+    for node in set.nodes() {
+        let name = node.element.name();
+        let Some(Value::Object(below)) = fields.get_mut(&name) else {
+            continue;
+        };
+        if node.member && reach == Reach::Below {
+            fields.remove(&name);
+            continue;
+        }
+        let stays = is_member(below) && !node.member;
+        below.remove(MEMBER);
+        remove(below, &node.children, reach);
+        match (below.is_empty(), stays) {
+            (true, false) => drop(fields.remove(&name)),
+            (false, true) => drop(below.insert(MEMBER, Value::object())),
+            (true, true) | (false, false) => {}
+        }
+    }
 }
 
 fn is_member(below: &Map) -> bool {

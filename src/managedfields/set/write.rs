@@ -63,15 +63,21 @@ impl PathElement {
     /// Returns the name of the element in a set, such as `f:spec`.
     pub fn name(&self) -> Str {
         if let Self::Field(field) = self {
-            // Nearly all elements are fields, whose names are short enough to need no memory.
-            let mut name = Str::with_capacity(field.len() + 2);
-            name.push_str("f:");
-            name.push_str(field);
-            return name;
+            return Self::field_name(field);
         }
         let mut name = Vec::new();
         write_element(self, &mut name);
         String::from_utf8_lossy(&name).into()
+    }
+}
+
+impl PathElement {
+    /// Returns the name of a field in a set. Nearly all are short enough to need no memory.
+    pub(crate) fn field_name(field: &str) -> Str {
+        let mut name = Str::with_capacity(field.len() + 2);
+        name.push_str("f:");
+        name.push_str(field);
+        name
     }
 }
 

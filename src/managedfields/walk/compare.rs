@@ -50,10 +50,41 @@ pub fn compare<'s, S: Shape<'s>>(
     old: &Value,
     new: &Value,
 ) -> Result<Comparison, Faults> {
+    compare_outside(position, old, new, FieldSet::EMPTY)
+}
+
+/// Compares two objects that fit their schema, and keeps the differences that the filter keeps. What
+/// it excludes is not walked.
+///
+/// # Errors
+/// See [`compare`].
+pub(crate) fn compare_filtered<'s, S: Shape<'s>>(
+    position: Position<S>,
+    old: &Value,
+    new: &Value,
+    filter: Option<&Filter>,
+) -> Result<Comparison, Faults> {
+    let excluded = match filter {
+        Some(Filter::Exclude(excluded)) => excluded.clone(),
+        Some(Filter::Include(_)) | None => FieldSet::EMPTY,
+    };
+    let differences = compare_outside(position, old, new, excluded)?;
+    Ok(differences.filtered(filter))
+}
+
+fn compare_outside<'s, S: Shape<'s>>(
+    position: Position<S>,
+    old: &Value,
+    new: &Value,
+    excluded: FieldSet,
+) -> Result<Comparison, Faults> {
     if old == new {
         return Ok(Comparison::default());
     }
-    let mut walk = Walk::default();
+    let mut walk = Walk {
+        excluded,
+        ..Walk::default()
+    };
     walk.node(position, Some(old), Some(new));
     walk.faults.check()?;
     Ok(Comparison {
@@ -65,6 +96,8 @@ pub fn compare<'s, S: Shape<'s>>(
 
 #[derive(Default)]
 struct Walk {
+    /// The parts of the value here that are left out, each with everything below it.
+    excluded: FieldSet,
     added: Builder,
     modified: Builder,
     removed: Builder,
@@ -203,16 +236,22 @@ impl Walk {
             };
             let before = old.next_if(|(own, _)| *own == name).map(|(_, value)| value);
             let after = new.next_if(|(own, _)| *own == name).map(|(_, value)| value);
-            if before == after {
+            let excluded = self.excluded.find(&Borrowed::Field(name));
+            if excluded.is_some_and(|node| node.member) || before == after {
                 continue;
             }
+            let below = excluded.map(|node| node.children.clone());
+            let here = std::mem::replace(&mut self.excluded, below.unwrap_or_default());
             let marks = self.begin();
             let own = self.node(members.member(name).position, before, after);
             self.end(&marks, &Borrowed::Field(name), own);
+            self.excluded = here;
         }
     }
 
     fn list<'s, S: Shape<'s>>(&mut self, items: &Items<'s, S>, old: &[Value], new: &[Value]) {
+        // Only members of objects are left out.
+        self.excluded = FieldSet::EMPTY;
         let mut faults = Faults::default();
         let before = Sorted::of(items, old, |at, error| {
             faults.push(format!("element {at}: {error}"));
