@@ -50,6 +50,9 @@ pub enum ApplyError {
     /// The live object does not fit its schema.
     #[error("{0}")]
     Live(Faults),
+    /// The live object does not fit its schema, so that nobody can own what it had before.
+    #[error("{0}")]
+    Existing(Faults),
     /// The applied object cannot be merged into the live one.
     #[error("failed to merge config: {0}")]
     Merge(Faults),

@@ -45,6 +45,16 @@ pub(crate) fn apply(
             format!("failed to decode managed fields: {why}"),
         )
     })?;
+    if kind.is_custom_scale && before.is_empty() {
+        // Upstream's converter of custom kinds knows no version of Scale, and an object whose
+        // fields have no owners is converted first.
+        let named = named.text();
+        let text = format!(
+            "failed to create manager for existing fields: failed to convert live object (/; {named}) to proper version: request to convert CR to an invalid group/version: {}",
+            kind.api_version
+        );
+        return Err(ApiError::new(Reason::Unknown, text).into());
+    }
     if manages(wanted.object) {
         return Err(ApiError::bad_request("metadata.managedFields must be nil").into());
     }
@@ -205,6 +215,13 @@ fn refusal(error: &ApplyError, (live, wanted): (&Value, &Value), named: &Named<'
         ApplyError::Conflicts(conflicts) => conflict(conflicts),
         ApplyError::Object(faults) => untyped("patch", wanted, faults),
         ApplyError::Live(faults) => untyped("live", live, faults),
+        ApplyError::Existing(faults) => {
+            let place = place(live, named);
+            let text = format!(
+                "failed to create manager for existing fields: failed to convert new object ({place}) to smd typed: {faults}"
+            );
+            ApiError::new(Reason::Unknown, text)
+        }
         ApplyError::Merge(_)
         | ApplyError::Compare(_)
         | ApplyError::Convert(_)
