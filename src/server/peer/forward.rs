@@ -338,7 +338,8 @@ impl Pipeline<'_> {
                 tracing::warn!(peer = peer.replica, why, "a forwarded write has no answer");
                 let message = "the server that owns the control plane broke the connection; \
                                whether the request was carried out is not known";
-                return Err(ApiError::internal(message).into());
+                // Clients repeat what has timed out, and give up after an internal error.
+                return Err(ApiError::timeout(message, 0).into());
             }
         };
         self.answered_by_peer(located, (response, &link), watch, search)
