@@ -102,9 +102,12 @@ pub struct Common {
     pub endpoint: SocketAddr,
     /// `--grace`.
     pub grace: Duration,
-    /// Further arguments of `serve`.
+    /// Further arguments of `serve`, in which [`REPLICA`] stands for the pod's name.
     pub options: Vec<String>,
 }
+
+/// Stands for the pod's name in the further arguments of `serve`.
+pub const REPLICA: &str = "{replica}";
 
 impl Common {
     /// Returns the command of `polyplane serve` for a pod, and that of the drain before its end.
@@ -119,7 +122,11 @@ impl Common {
             .with(["--host-name", &self.endpoint.ip().to_string()])
             .with(["--replica-id", &pod.name])
             .with(["--grace", &self.grace.as_secs().to_string()])
-            .with(self.options.iter().cloned());
+            .with(
+                self.options
+                    .iter()
+                    .map(|one| one.replace(REPLICA, &pod.name)),
+            );
         let drain = Launch::of(self.program.path())
             .with(["drain", "--certs", &certs])
             .with(["--server", &pod.client().to_string()]);

@@ -45,7 +45,8 @@ pub struct Wish {
     pub told_by: ToldBy,
     /// Further arguments of etcd.
     pub etcd: Vec<String>,
-    /// Further arguments of `serve`, unless the chart sets them.
+    /// Further arguments of `serve`, unless the chart sets them; `replica::REPLICA` in one stands for
+    /// the pod's name.
     pub options: Vec<String>,
     /// The program with which pods start; `None` for the program under test.
     pub program: Option<PathBuf>,
