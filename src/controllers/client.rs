@@ -39,6 +39,17 @@ pub struct OwnClient {
     pub auditor: Option<Arc<Auditor>>,
 }
 
+impl OwnClient {
+    /// Creates a client.
+    #[must_use]
+    pub fn new(registry: &Arc<Registry>, auditor: Option<&Arc<Auditor>>) -> Self {
+        Self {
+            registry: Arc::clone(registry),
+            auditor: auditor.cloned(),
+        }
+    }
+}
+
 /// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
     /// The verb.

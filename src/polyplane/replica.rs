@@ -151,10 +151,7 @@ impl Replica {
         let tokens = plane_tokens(&secret, &setup.endpoint, &directory);
         let registry = plain_root::with_issuers(registry, setup.plain.as_ref(), tokens.as_ref());
         let registry = Arc::new(registry);
-        let own_client = OwnClient {
-            registry: Arc::clone(&registry),
-            auditor: setup.config.audit.clone(),
-        };
+        let own_client = OwnClient::new(&registry, setup.config.audit.as_ref());
         reconcilers.attach(
             own_client.clone(),
             Arc::clone(&directory.planes),

@@ -1,3 +1,5 @@
+//! The lines of events, byte for byte.
+
 use std::time::Duration;
 
 use polyplane_apimachinery::Value;
