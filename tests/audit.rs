@@ -296,8 +296,6 @@ fn normal(mut event: Value) -> Value {
         }
         members.retain(|key, value| match key.as_str() {
             "annotations" => *value != json!({}),
-            // Constrained impersonation is not built.
-            "authenticationMetadata" => false,
             _ => true,
         });
     }

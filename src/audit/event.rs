@@ -129,6 +129,8 @@ pub struct Event {
     pub(crate) legacy: Option<Box<LegacyHead>>,
     /// The user as whom the request was made, if it is another.
     pub impersonated: Option<Arc<UserInfo>>,
+    /// The verb of the constrained mode that let the user act as `impersonated`; empty for none.
+    pub impersonation_constraint: &'static str,
     /// The name in the body of a request that creates an object; empty for none.
     pub created: Str,
     /// Whether the user may make the request; `None` if nobody has asked.
@@ -212,6 +214,7 @@ impl Event {
             has_object: head.object.is_some(),
             legacy,
             impersonated: None,
+            impersonation_constraint: "",
             created: Str::default(),
             allowed: None,
             request: Bytes::new(),
@@ -283,6 +286,7 @@ impl Event {
         line.0.extend_from_slice(&self.text[id..user]);
         if let Some(user) = self.impersonated.as_ref().filter(|_| !is_first) {
             line.user("impersonatedUser", user);
+            line.constraint(self.impersonation_constraint);
         }
         line.0.extend_from_slice(&self.text[user..object]);
         if self.has_object {
@@ -422,6 +426,15 @@ impl Line {
             self.0.push(b'}');
         }
         self.0.push(b'}');
+    }
+
+    fn constraint(&mut self, verb: &str) {
+        if !verb.is_empty() {
+            self.name("authenticationMetadata");
+            self.0.push(b'{');
+            self.text("impersonationConstraint", verb);
+            self.0.push(b'}');
+        }
     }
 
     /// Writes an object without its closing bracket, because its name may follow from the body.

@@ -336,6 +336,16 @@ impl<'a> AccessCheck<'a> {
         Ok(())
     }
 
+    /// Returns the number of accesses that passed so far and rest on objects of the plane.
+    pub fn mark(&self) -> usize {
+        self.passed.len()
+    }
+
+    /// Forgets the accesses that passed since `mark`: the request rests on others.
+    pub fn forget_since(&mut self, mark: usize) {
+        self.passed.truncate(mark);
+    }
+
     /// Returns the decision, and whether it rests on objects of the plane.
     async fn decide(&mut self, attributes: &Attributes<'_>) -> Result<(Decision, bool), ApiError> {
         let (fixed, of_cut) = self.authority.split();

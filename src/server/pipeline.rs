@@ -59,12 +59,12 @@ use crate::peer::forward::{Destination, OwnerSearch, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
 use crate::request::audit_id;
 use crate::request::audited::Audited;
-use crate::request::authorize::{Authorized, authorize};
+use crate::request::authorize::{Authorized, Requested, authorize};
 use crate::request::body::{RequestBody, discard_unread};
 use crate::request::charge::Charge;
 use crate::request::deadline::within;
 use crate::request::flow::FlowPlace;
-use crate::request::impersonate::effective_user;
+use crate::request::impersonate::acting_user;
 use crate::request::inbound::Inbound;
 use crate::request::prove::{Located, Proven, unreachable_plane};
 use crate::request::request_info::{RequestInfo, ResourceInfo};
@@ -437,20 +437,22 @@ impl Pipeline<'_> {
                 awake.held_token_used(&token.claims.namespace, secret);
             }
         }
-        let user = effective_user(proven.user(), &self.parts.headers, &mut access_check).await?;
-        if let Some(audited) = &mut self.audited {
-            audited.made_as(&user);
-        }
-        self.take_flow_seat(&*awake, record.meter(), &user, deadline)
-            .await?;
-        let authorized = authorize(
-            access_check,
-            user,
-            self.info,
-            self.query,
-            &self.parts.method,
+        let requested = Requested::of(self.info, self.query, &self.parts.method);
+        let acting = acting_user(
+            &requested.by(proven.user()),
+            proven.user(),
+            &self.parts.headers,
+            &mut access_check,
+            (&self.state.impersonation_modes, record.id()),
         )
         .await?;
+        if let Some(audited) = &mut self.audited {
+            audited.made_as(&acting);
+        }
+        self.take_flow_seat(&*awake, record.meter(), &acting.user, deadline)
+            .await?;
+        let requested = Requested::of(self.info, self.query, &self.parts.method);
+        let authorized = authorize(access_check, acting.user, self.info, &requested).await?;
         if let Some(audited) = &mut self.audited {
             audited.decided(true);
         }

@@ -25,6 +25,7 @@ use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
 use crate::request::doorway::Doorway;
 use crate::request::flow::Flows;
+use crate::request::impersonate::memory::ModeMemory;
 use crate::request::limits::Limits;
 use crate::request::single::SinglePlane;
 use crate::request::turn::Gate;
@@ -52,6 +53,8 @@ pub(crate) struct ServerState {
     pub checks: Checks,
     pub documents: Documents,
     pub anonymous: Anonymous,
+    /// The modes by which callers last became others.
+    pub impersonation_modes: ModeMemory,
     /// Set if the root plane is the only one.
     pub single: Option<SinglePlane>,
     pub abandoned_answers: Arc<AtomicCounter>,
@@ -118,6 +121,7 @@ impl ServerState {
                 Some(single) if !single.admits_anonymous => Anonymous::nowhere(),
                 Some(_) | None => Anonymous::public_paths(),
             },
+            impersonation_modes: ModeMemory::default(),
             single,
             abandoned_answers: Arc::default(),
             chains: ClientChains::default(),

@@ -84,6 +84,9 @@ pub(crate) enum Refusal {
     /// A `Status` object that says that the user may not do this. Upstream tells browsers not to
     /// guess its type.
     Access(Box<ApiError>),
+    /// A `Status` object that says that the caller may not act as another user, or names none. It is
+    /// answered before a priority level is found, as upstream.
+    Impersonation(Box<ApiError>),
     /// Plain text that says that there is no room for the request, which may be sent again after so
     /// many seconds.
     Busy(u32),
@@ -95,7 +98,9 @@ impl Refusal {
     /// Returns whether nothing was done because another replica owns the plane.
     pub(crate) fn is_moved(&self) -> bool {
         match self {
-            Self::Status(error) | Self::Access(error) => error.is_moved(),
+            Self::Status(error) | Self::Access(error) | Self::Impersonation(error) => {
+                error.is_moved()
+            }
             Self::Busy(_) | Self::Text(..) => false,
         }
     }
@@ -103,7 +108,9 @@ impl Refusal {
     /// Returns whether the caller has not proven who they are.
     pub(crate) fn is_unproven(&self) -> bool {
         match self {
-            Self::Status(error) | Self::Access(error) => error.code == 401,
+            Self::Status(error) | Self::Access(error) | Self::Impersonation(error) => {
+                error.code == 401
+            }
             Self::Busy(_) | Self::Text(..) => false,
         }
     }
@@ -114,6 +121,11 @@ impl Refusal {
             403 => Self::Access(Box::new(error)),
             _ => error.into(),
         }
+    }
+
+    /// Returns the refusal of a caller who may not act as another user, or names none.
+    pub(crate) fn of_impersonation(error: ApiError) -> Self {
+        Self::Impersonation(Box::new(error))
     }
 
     /// Returns the refusal of a path that does not exist.
@@ -197,7 +209,7 @@ pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
             headers.insert(RETRY_AFTER, HeaderValue::from(*seconds));
             return reply;
         }
-        Refusal::Status(error) | Refusal::Access(error) => error,
+        Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) => error,
     };
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut compact = error.to_json();
@@ -212,7 +224,7 @@ pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
         None => raw_json(status, &compact),
     };
     let headers = reply.headers_mut();
-    if matches!(refusal, Refusal::Access(_)) {
+    if matches!(refusal, Refusal::Access(_) | Refusal::Impersonation(_)) {
         headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
     }
     for warning in warnings::headers(&error.warnings) {

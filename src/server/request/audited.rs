@@ -26,6 +26,7 @@ use polyplane_registry::{Answer, AnswerBody, ResourceRequest, Verb};
 use crate::answer::respond::{Refusal, Reply};
 use crate::pipeline::Pipeline;
 use crate::request::authorize::Requested;
+use crate::request::impersonate::ActingUser;
 use crate::request::prove::{Located, Proven};
 use crate::request::request_info::RequestInfo;
 
@@ -208,9 +209,10 @@ impl Audited {
     }
 
     /// Notes the user as whom the request is made.
-    pub(crate) fn made_as(&mut self, user: &Arc<UserInfo>) {
-        if !Arc::ptr_eq(user, &self.user) {
-            self.event.impersonated = Some(Arc::clone(user));
+    pub(crate) fn made_as(&mut self, acting: &ActingUser) {
+        if !Arc::ptr_eq(&acting.user, &self.user) {
+            self.event.impersonated = Some(Arc::clone(&acting.user));
+            self.event.impersonation_constraint = acting.constraint;
         }
     }
 
@@ -307,7 +309,9 @@ impl Audited {
         if matches!(refusal, Refusal::Access(_)) {
             self.decided(false);
         }
-        if let Refusal::Status(error) | Refusal::Access(error) = refusal {
+        if let Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) =
+            refusal
+        {
             self.event.refuse(error);
             if error.code == StatusCode::BAD_REQUEST.as_u16() {
                 // The body may be none of the object, so it names nothing.
@@ -374,7 +378,9 @@ impl Drop for Audited {
 
 fn outcome_of(refusal: &Refusal) -> Outcome {
     match refusal {
-        Refusal::Status(error) | Refusal::Access(error) => Outcome::refused(error),
+        Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) => {
+            Outcome::refused(error)
+        }
         Refusal::Busy(_) => Outcome {
             code: StatusCode::TOO_MANY_REQUESTS.as_u16(),
             status: Bytes::new(),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_auth::{Subject, UserInfo};
+use polyplane_auth::{Attributes, Subject, UserInfo};
 use polyplane_registry::{AccessCheck, GrantedAccess};
 
 use crate::answer::respond::Refusal;
@@ -70,6 +70,15 @@ impl<'a> Requested<'a> {
         }
     }
 
+    /// Returns what an authorizer decides on if `user` makes the request.
+    pub(crate) fn by<'b>(&'b self, user: &'b UserInfo) -> Attributes<'b> {
+        Attributes {
+            user,
+            verb: &self.verb,
+            subject: self.subject(),
+        }
+    }
+
     pub(crate) fn subject(&self) -> Subject<'_> {
         match self.info {
             RequestInfo::Resource(info) => Subject::Resource {
@@ -86,15 +95,13 @@ impl<'a> Requested<'a> {
     }
 }
 
-/// Checks with the plane's `access_check` whether `user` may do what `info` says.
+/// Checks with the plane's `access_check` whether `user` may make the request.
 pub(crate) async fn authorize(
     mut access_check: AccessCheck<'_>,
     user: Arc<UserInfo>,
     info: &RequestInfo<'_>,
-    query: &[(String, String)],
-    method: &http::Method,
+    requested: &Requested<'_>,
 ) -> Result<Authorized, Refusal> {
-    let requested = Requested::of(info, query, method);
     let passed = access_check.pass(&user, &requested.verb, requested.subject());
     let passed = passed.await;
     passed.map_err(Refusal::of_access)?;

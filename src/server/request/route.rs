@@ -116,7 +116,7 @@ fn may_name_a_plane(name: &str) -> bool {
 }
 
 /// Decodes percent escapes. A malformed escape is an error, as in Go's `net/url`.
-fn decode(raw: &str) -> Result<Cow<'_, str>, RouteError> {
+pub(crate) fn decode(raw: &str) -> Result<Cow<'_, str>, RouteError> {
     if !raw.contains('%') {
         return Ok(Cow::Borrowed(raw));
     }
