@@ -15,6 +15,7 @@ pub mod front_proxy;
 pub mod jws;
 pub mod key_files;
 pub mod keys;
+mod named_ca;
 pub mod plane_access;
 pub mod rbac;
 mod renewal;
@@ -41,6 +42,7 @@ pub use front_proxy::{FrontProxy, FrontProxyHeaders};
 pub use keys::{
     CheckValue, DerivedKey, KeyGeneration, P256Key, Purpose, RootSecret, SECRET_BYTES, SecretEpoch,
 };
+pub use named_ca::{NamedCa, NamedCaError, NamedClients, ReservedUser};
 pub use plane_access::{
     AccessRecord, Entry, Grant, Grantee, OwnAuthenticators, PlaneAccess, ROOT_USER_PREFIX,
     Revocation, RootAuthenticators,

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 
 use crate::authenticator::{Authentication, Authenticator, Credentials, Denied};
+use crate::named_ca::NamedClients;
 use crate::user::{SYSTEM_MASTERS, UserInfo};
 use crate::verdict::Verdict;
 use crate::x509::{Anchor, ChainIdentity, ChainJudge, ClientCa, ClientChain, OwnCertificate};
@@ -132,8 +133,10 @@ pub struct RootAuthenticators {
 /// The authenticators of one plane's own users.
 #[derive(Default)]
 pub struct OwnAuthenticators {
-    /// The CAs whose client certificates are accepted.
+    /// The CAs whose client certificates are accepted, and which the server itself signs for.
     pub clients: Vec<Anchor>,
+    /// The CAs that the plane names, whose client certificates are accepted too; `None` if it names none.
+    pub named: Option<NamedClients>,
     /// Verifies the plane's own tokens; `None` if the plane has none.
     pub tokens: Option<Arc<dyn Authenticator>>,
     /// Judges the tokens of the issuers that the plane names; `None` if it names none.
@@ -187,22 +190,25 @@ impl PlaneAccess {
         chain: &ClientChain,
         now: SystemTime,
     ) -> Result<OwnCertificate, Denied> {
-        self.own_until(chain, now, &mut None)
+        // Not one of the CAs that the plane names: what it signed would become a certificate that
+        // outlives it.
+        self.own_until(&self.own.clients, chain, now, &mut None)
     }
 
-    /// Finds the CA of a chain. `until` becomes the time from which the chain has to be judged again, if
-    /// that is earlier.
+    /// Finds the CA of a chain among `anchors`. `until` becomes the time from which the chain has to be
+    /// judged again, if that is earlier.
     fn own_until(
         &self,
+        anchors: &[Anchor],
         chain: &ClientChain,
         now: SystemTime,
         until: &mut Option<SystemTime>,
     ) -> Result<OwnCertificate, Denied> {
-        for anchor in &self.own.clients {
+        for anchor in anchors {
+            *until = earlier(*until, anchor.next_change(now));
             if !anchor.is_accepted(now) {
                 continue;
             }
-            *until = earlier(*until, anchor.accepted_until());
             let Ok(own) = anchor.verify(chain, now) else {
                 continue;
             };
@@ -213,6 +219,21 @@ impl PlaneAccess {
             };
         }
         Err(Denied::Nothing)
+    }
+
+    /// Finds the CA of a chain among those that the plane names.
+    fn named_until(
+        &self,
+        chain: &ClientChain,
+        now: SystemTime,
+        until: &mut Option<SystemTime>,
+    ) -> Result<OwnCertificate, Denied> {
+        let named = self.own.named.as_ref().ok_or(Denied::Nothing)?;
+        let own = self.own_until(&named.anchors, chain, now, until)?;
+        match (named.reserved)(&own.user) {
+            Some(why) => Err(Denied::Reserved(why)),
+            None => Ok(own),
+        }
     }
 
     fn enter(&self, user: &Arc<UserInfo>) -> Authentication {
@@ -268,7 +289,11 @@ impl ChainJudge for PlaneAccess {
 
     fn identify(&self, chain: &ClientChain, now: SystemTime) -> ChainIdentity {
         let mut until = chain.next_date(now);
-        let user = match self.own_until(chain, now, &mut until) {
+        let mut own = self.own_until(&self.own.clients, chain, now, &mut until);
+        if own == Err(Denied::Nothing) {
+            own = self.named_until(chain, now, &mut until);
+        }
+        let user = match own {
             Err(Denied::Nothing) => None,
             judged => Some(judged.map(|own| own.user)),
         };
@@ -362,6 +387,13 @@ fn fingerprint(
     for anchor in &own.clients {
         add(anchor.fingerprint());
         add(format!("{:?}", anchor.accepted_until()).as_bytes());
+    }
+    if let Some(named) = &own.named {
+        add(b"named");
+        for anchor in &named.anchors {
+            // Their dates are in the certificates.
+            add(anchor.fingerprint());
+        }
     }
     let mut digest = [0; 32];
     digest.copy_from_slice(hash.finish().as_ref());

@@ -179,6 +179,7 @@ impl ChainJudge for ClientCa {
 /// away is checked here.
 pub struct Anchor {
     ca: ClientCa,
+    accepted_from: Option<SystemTime>,
     accepted_until: Option<SystemTime>,
 }
 
@@ -193,8 +194,24 @@ impl Anchor {
     ) -> Result<Self, X509Error> {
         Ok(Self {
             ca: ClientCa::new(std::slice::from_ref(root))?,
+            accepted_from: None,
             accepted_until,
         })
+    }
+
+    /// Returns the anchor as one that is not accepted before `from`.
+    #[must_use]
+    pub fn accepted_from(self, from: SystemTime) -> Self {
+        Self {
+            accepted_from: Some(from),
+            ..self
+        }
+    }
+
+    /// Returns the next time after `now` at which the CA is accepted from then on, or is not any more.
+    pub fn next_change(&self, now: SystemTime) -> Option<SystemTime> {
+        let changes = [self.accepted_from, self.accepted_until];
+        changes.into_iter().flatten().find(|change| now < *change)
     }
 
     /// Returns the time at which the CA is not accepted any more; `None` for never.
@@ -205,6 +222,7 @@ impl Anchor {
     /// Returns whether the CA is accepted at `now`.
     pub fn is_accepted(&self, now: SystemTime) -> bool {
         self.accepted_until.is_none_or(|until| now < until)
+            && self.accepted_from.is_none_or(|from| from <= now)
     }
 
     /// Returns a digest of the CA's certificate.

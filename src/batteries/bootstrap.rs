@@ -20,7 +20,7 @@ const BOOTSTRAP: &[u8] = include_bytes!("data/bootstrap.json");
 const OWN: &[u8] = include_bytes!("polyplane/bootstrap.json");
 /// The level of this program. It must grow by one whenever the bootstrap objects change, or the
 /// store's format changes so that an older program would lose data.
-pub const LEVEL: u32 = 6;
+pub const LEVEL: u32 = 7;
 /// The store's floor from which on older steps of a plane are folded. Programs of level 1 from
 /// before folds could not read these; all programs of a higher level can.
 pub const FOLDS_LEVEL: u32 = 2;
@@ -30,6 +30,12 @@ pub const ACCESS_LEVEL: u32 = 5;
 /// The store's floor from which on planes name issuers of their own. Programs below it would drop them with
 /// their next write of a plane's object, and refuse the tokens.
 pub const ISSUERS_LEVEL: u32 = 6;
+/// The store's floor from which on planes can be suspended. Programs below it would drop the wish with their
+/// next write of a plane's object, and serve the plane.
+pub const SUSPENSION_LEVEL: u32 = 7;
+/// The store's floor from which on planes name client CAs of their own. Programs below it would drop them
+/// with their next write of a plane's object, and refuse the certificates.
+pub const CLIENT_CAS_LEVEL: u32 = 7;
 /// The range of service addresses.
 pub const SERVICE_RANGE: ([u8; 4], u8) = ([10, 0, 0, 0], 16);
 /// The address of the service `kubernetes`: the first of the range.
@@ -291,7 +297,7 @@ mod tests {
         let hash = &release.layer().hash().0;
         assert_eq!(
             (release.level(), hash.as_str()),
-            (6, known),
+            (7, known),
             "raise LEVEL, then write down the new hash"
         );
     }

@@ -9,6 +9,7 @@ pub mod control_plane;
 pub mod controllers;
 pub mod fence;
 pub mod limits;
+pub mod suspension;
 
 use crate::battery::{Battery, Kind};
 use polyplane_apimachinery::field_error::{FieldError, Path};

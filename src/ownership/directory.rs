@@ -49,6 +49,8 @@ pub struct DirectoryRow {
     pub pin: Pin,
     /// Bits of the embedder, which the directory only tells apart.
     pub switches: u32,
+    /// True if nothing may wake the plane. [`Self::access`] differs then, too.
+    pub suspended: bool,
     /// What the object says about who may use the plane and how much, for the directory's reader to
     /// decode.
     pub access: Vec<u8>,
@@ -82,6 +84,8 @@ pub struct DirectoryEntry {
     created: Revision,
     /// True if the plane is being deleted.
     pub deleting: bool,
+    /// True if nothing may wake the plane.
+    pub suspended: bool,
 }
 
 impl DirectoryEntry {
@@ -442,6 +446,7 @@ impl Directory {
                 born,
                 created,
                 deleting: flags.has(Flags::DELETING),
+                suspended: row.suspended,
             };
             (entry, row.layer)
         }))

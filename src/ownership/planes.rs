@@ -18,6 +18,7 @@ pub(crate) mod plane_slot;
 mod rebalance;
 pub(crate) mod release;
 mod streamed_states;
+mod suspend;
 mod take;
 
 use crate::copy::record::{CopyRecordError, read_numbering};
@@ -92,6 +93,9 @@ pub enum WakeError {
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleted,
+    /// The plane is suspended: nothing wakes it.
+    #[error("the control plane is suspended")]
+    Suspended,
     /// Another member serves the plane or should serve it; `None` if no such member is known.
     #[error("another replica serves the control plane")]
     Moved(Option<Box<Member>>),
@@ -357,6 +361,9 @@ impl Planes {
         loop {
             if self.closing.is_cancelled() {
                 return Err(WakeError::Moved(self.designated(birth).map(Box::new)));
+            }
+            if self.is_suspended(&birth.id) {
+                return Err(WakeError::Suspended);
             }
             let slot = self.slot(birth).await?;
             let mut woken = match slot.begin_wake(self.seconds()) {

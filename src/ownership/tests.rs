@@ -345,6 +345,9 @@ async fn revision(town: &Town) -> Revision {
     town.store.revision().await.expect("it answers")
 }
 
+/// The value of a row whose plane is suspended.
+const SUSPENDED: &str = "is-suspended";
+
 /// Reads a row of the test's directory. Its value is the replica that the user wants, or none.
 fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
     let body: serde_json::Value = serde_json::from_slice(body).ok()?;
@@ -354,7 +357,11 @@ fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
         id: body["metadata"]["name"].as_str()?.into(),
         layer: "l".into(),
         born_at: "2026-01-01T00:00:00Z".into(),
-        pin: wish.parse().map_or(Pin::Anywhere, Pin::Replica),
+        pin: match wish {
+            SUSPENDED => Pin::Anywhere,
+            wish => wish.parse().map_or(Pin::Anywhere, Pin::Replica),
+        },
+        suspended: wish == SUSPENDED,
         access: Vec::new(),
     })
 }

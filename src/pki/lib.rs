@@ -59,7 +59,7 @@ pub use chain::check_short;
 pub use files::write_private;
 pub use leaf::{AlternativeName, Usages};
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
-pub use plane_ca::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa};
+pub use plane_ca::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa, pem_of};
 pub use role::{RoleError, Unmarked};
 pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};
 pub use serving::{RenewingCertificate, TlsError};

@@ -210,7 +210,8 @@ fn positive(mut bytes: [u8; SERIAL_BYTES]) -> [u8; SERIAL_BYTES] {
     bytes
 }
 
-fn pem_of(der: &[u8]) -> String {
+/// Returns a certificate in PEM form.
+pub fn pem_of(der: &[u8]) -> String {
     let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
     let encoded = STANDARD.encode(der);
     for line in encoded.as_bytes().chunks(PEM_LINE_BYTES) {

@@ -419,6 +419,17 @@ pub enum PluginAction {
     Revoke(RevokeOptions),
     /// Replaces the keys that sign a control plane's credentials.
     Rotate(RotateOptions),
+    /// Suspends a control plane: every request to it is refused, and nothing of it runs, until it is
+    /// resumed. Its objects, users and keys stay.
+    Suspend {
+        /// Name of the control plane.
+        name: String,
+    },
+    /// Ends the suspension of a control plane.
+    Resume {
+        /// Name of the control plane.
+        name: String,
+    },
     /// Limits what a control plane may use of the server, or shows its limits.
     Limits(SpecLimitOptions),
     /// Shows the control planes in use that take the most CPU time.

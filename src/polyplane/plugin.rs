@@ -59,6 +59,8 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
             }
             PluginAction::Revoke(options) => access::revoke(&client, &options).await,
             PluginAction::Rotate(options) => access::rotate(&client, &options).await,
+            PluginAction::Suspend { name } => access::suspend(&client, &name).await,
+            PluginAction::Resume { name } => access::resume(&client, &name).await,
             PluginAction::Limits(options) => usage::limits(&client, &options).await,
             PluginAction::Top(options) => usage::top(&client, &options).await,
             PluginAction::Use { name } => {
@@ -167,6 +169,7 @@ fn row(plane: &Value) -> [String; 5] {
     let deleting = !plane.str_at(&["metadata", "deletionTimestamp"]).is_empty();
     let ready = match (deleting, is_ready(plane)) {
         (true, _) => "Deleting",
+        (false, _) if plane.bool_at(&["spec", "suspended"]) => "Suspended",
         (false, true) => "True",
         (false, false) => "False",
     };

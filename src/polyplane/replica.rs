@@ -18,7 +18,7 @@ pub mod ring_report;
 pub mod root_secret;
 pub mod usage_report;
 
-use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem};
+use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::credentials::CredentialIssuer;
 use crate::replica::fences::Fences;
@@ -33,7 +33,9 @@ use anyhow::Context;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::{Purpose, RootSecret};
-use polyplane_batteries::bootstrap::{self, ACCESS_LEVEL, ISSUERS_LEVEL, Release, params};
+use polyplane_batteries::bootstrap::{
+    self, ACCESS_LEVEL, CLIENT_CAS_LEVEL, ISSUERS_LEVEL, Release, SUSPENSION_LEVEL, params,
+};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::controllers::Controllers;
@@ -519,6 +521,8 @@ fn settings(setup: &ReplicaParts, planes: &Arc<Planes>, rows: &Arc<Directory>) -
         }),
         records_say_access: from_floor(planes, ACCESS_LEVEL),
         records_say_issuers: from_floor(planes, ISSUERS_LEVEL),
+        records_say_suspension: from_floor(planes, SUSPENSION_LEVEL),
+        records_say_client_cas: from_floor(planes, CLIENT_CAS_LEVEL),
         switched_off: switched_off(rows, plain.is_some()),
     }
 }
@@ -558,14 +562,15 @@ fn plane_cas(
     Arc::new(move |id: &str| {
         let entry = rows.get().and_then(Weak::upgrade);
         let entry = entry.and_then(|rows| rows.by_id(id));
-        let spec = PlaneAccessSpec::read(entry.as_ref().map_or(&[], |entry| &entry.access));
+        let says: &[u8] = entry.as_ref().map_or(&[], |entry| &entry.access);
+        let spec = PlaneAccessSpec::read(says);
         let of = |purpose| match secret.secret() {
             Some(secret) => accepted_pem(secret, purpose, id, &spec),
             None => server_ca.clone(),
         };
         let clients = match id {
             polyplane_ownership::ROOT => server_ca.clone(),
-            _ => of(Purpose::ClientCa),
+            _ => of(Purpose::ClientCa) + &named_pem(says),
         };
         vec![
             (params::PLANE_CLIENT_CA.to_owned(), clients),

@@ -100,6 +100,10 @@ pub struct PlaneSettings {
     pub records_say_access: Shared<bool>,
     /// Whether every program of the ring reads which issuers planes name.
     pub records_say_issuers: Shared<bool>,
+    /// Whether every program of the ring reads that a plane is suspended.
+    pub records_say_suspension: Shared<bool>,
+    /// Whether every program of the ring reads which client CAs planes name.
+    pub records_say_client_cas: Shared<bool>,
     /// The controllers that do not run in a plane.
     pub switched_off: SwitchedOff,
 }

@@ -59,6 +59,11 @@ pub enum LocateError {
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleting,
+    /// The plane is suspended.
+    #[error(
+        "the control plane is suspended; `kubectl plane resume` of whoever administers it ends that"
+    )]
+    Suspended,
     /// Another replica answers for the plane, named if it is known. This replica did nothing.
     #[error("the control plane is served by another replica")]
     Moved(Option<Peer>),
@@ -141,6 +146,11 @@ pub trait PlaneRecord: Send + Sync {
     /// only.
     fn is_current(&self) -> bool {
         true
+    }
+
+    /// Returns whether the plane is suspended: every request of a proven caller is refused.
+    fn is_suspended(&self) -> bool {
+        false
     }
 
     /// Returns which replica answers for the plane. Reads memory only.

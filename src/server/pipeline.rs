@@ -7,6 +7,7 @@
 //! | deadline | `request/deadline.rs` | 400, 504 |
 //! | locate the plane, prove the caller | `request/prove.rs`, `doorway.rs` | 401, 404, 429 |
 //! | count the connection as proven | `request/prove.rs` | 429 |
+//! | refuse what a suspended plane is asked | `request/prove.rs` | 403 |
 //! | decide where: here, or forward | `peer/forward.rs` | 503 |
 //! | count against the plane's limits | `request/plane_limits.rs` | 429 |
 //! | take a seat | `request/seat.rs` | 429 |
@@ -368,6 +369,7 @@ impl Pipeline<'_> {
             self.admit(plane)?;
             let record = &**located.record();
             self.charge.to(record.meter());
+            self.check_suspension(&located, &proven)?;
             // Before forwarding, because health and metrics describe this replica.
             if plane == PlaneReference::Root && self.is_answered_by_any_replica(record) {
                 return self.answer_about_this_replica(&proven, plane).await;

@@ -35,6 +35,7 @@ fn grant(to: Grantee, groups: &[&str]) -> Grant {
 fn anchored(ca: &Ca, until: Option<SystemTime>) -> OwnAuthenticators {
     OwnAuthenticators {
         clients: vec![Anchor::new(ca.root(), until).expect("a root")],
+        named: None,
         tokens: None,
         issuers: None,
     }
@@ -229,6 +230,7 @@ async fn the_planes_own_tokens_come_after_those_of_the_root() {
     ]);
     let own = OwnAuthenticators {
         clients: Vec::new(),
+        named: None,
         tokens: Some(Arc::new(own)),
         issuers: None,
     };
@@ -241,4 +243,116 @@ async fn the_planes_own_tokens_come_after_those_of_the_root() {
     assert_eq!(refused, Authentication::Denied(Denied::NotGranted));
     let unknown = by_token(&access, "no-token").await;
     assert_eq!(unknown, Authentication::Denied(Denied::Token));
+}
+
+fn server_alone(user: &UserInfo) -> Option<String> {
+    let is_reserved = user.name.starts_with(ROOT_USER_PREFIX) || user.in_group("given");
+    is_reserved.then(|| "that".to_owned())
+}
+
+fn naming(own: &Ca, cas: &[&Ca]) -> OwnAuthenticators {
+    let anchors = cas
+        .iter()
+        .map(|ca| Anchor::new(ca.root(), None).expect("a root"));
+    OwnAuthenticators {
+        named: Some(NamedClients {
+            anchors: anchors.collect(),
+            reserved: server_alone,
+        }),
+        ..anchored(own, None)
+    }
+}
+
+#[test]
+fn a_named_ca_proves_users_of_the_plane_that_names_it_alone() {
+    let (root_ca, own, ca) = (Ca::new("root"), Ca::new("own"), Ca::new("named"));
+    let root = root(&root_ca);
+    let names = PlaneAccess::new("a", granted(Vec::new()), &root, naming(&own, &[&ca]));
+    let other = PlaneAccess::new("b", granted(Vec::new()), &root, anchored(&own, None));
+    let jane = named(&ca, "jane", SYSTEM_MASTERS);
+    let proven = names.identify(&jane, now()).user.expect("of the named CA");
+    assert_eq!(
+        (&*proven.name, proven.in_group(SYSTEM_MASTERS)),
+        ("jane", true)
+    );
+    assert!(other.identify(&jane, now()).user.is_err());
+    assert!(root.clients.identify(&jane, now()).user.is_err());
+    // The plane's own CA goes on, and the root's users go on entering by grants alone.
+    assert!(
+        names
+            .identify(&named(&own, "jane", "dev"), now())
+            .user
+            .is_ok()
+    );
+    let by_root = names.identify(&named(&root_ca, "jane", "dev"), now());
+    assert_eq!(by_root.user, Err(Denied::NotGranted));
+    // A CA of the same name with another key, and a leaf that is for servers.
+    let twin = Ca::new("named");
+    assert!(
+        names
+            .identify(&named(&twin, "jane", "dev"), now())
+            .user
+            .is_err()
+    );
+    let bare = ca.issue(|params| {
+        params.distinguished_name.push(DnType::CommonName, "jane");
+        params.extended_key_usages.clear();
+    });
+    assert!(names.identify(&bare, now()).user.is_err());
+    // It makes nobody whom the server alone names, and nothing that outlives it.
+    for (name, group) in [("root:jane", "dev"), ("jane", "given")] {
+        let reserved = names.identify(&named(&ca, name, group), now());
+        assert_eq!(reserved.user, Err(Denied::Reserved("that".to_owned())));
+    }
+    assert_eq!(names.own_certificate(&jane, now()), Err(Denied::Nothing));
+    let without = PlaneAccess::new("a", granted(Vec::new()), &root, naming(&own, &[]));
+    assert!(without.identify(&jane, now()).user.is_err());
+    assert_ne!(without.fingerprint(), names.fingerprint());
+}
+
+#[test]
+fn a_named_ca_is_accepted_while_it_is_valid_and_its_users_can_be_revoked() {
+    let (root_ca, own, ca) = (Ca::new("root"), Ca::new("own"), Ca::new("named"));
+    let root = root(&root_ca);
+    let second = Duration::from_secs(1);
+    let accepted = |from: SystemTime, until: SystemTime| {
+        let anchor = Anchor::new(ca.root(), Some(until)).expect("a root");
+        let mut own = naming(&own, &[]);
+        own.named.as_mut().expect("named").anchors = vec![anchor.accepted_from(from)];
+        own
+    };
+    let jane = named(&ca, "jane", "dev");
+    let record = granted(Vec::new());
+    for (from, until, admitted, again) in [
+        (now(), now() + second, true, Some(now() + second)),
+        (
+            now() + second,
+            now() + 2 * second,
+            false,
+            Some(now() + second),
+        ),
+        (now() - second, now(), false, None),
+    ] {
+        let access = PlaneAccess::new("a", record.clone(), &root, accepted(from, until));
+        let identity = access.identify(&jane, now());
+        assert_eq!(identity.user.is_ok(), admitted);
+        if let Some(again) = again {
+            assert_eq!(identity.until, Some(again));
+        }
+    }
+    let record = AccessRecord {
+        revoked: vec![Revocation {
+            user: "jane".into(),
+            before: i64::MAX,
+        }],
+        ..record
+    };
+    let access = PlaneAccess::new("a", record, &root, naming(&own, &[&ca]));
+    assert_eq!(access.identify(&jane, now()).user, Err(Denied::Revoked));
+    assert!(
+        access
+            .identify(&named(&ca, "joe", "dev"), now())
+            .user
+            .is_ok()
+    );
 }

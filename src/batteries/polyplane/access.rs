@@ -47,14 +47,15 @@ pub struct PlaneAccessSpec {
     pub previous_until: Option<i64>,
 }
 
-/// Returns what the directory keeps of a ControlPlane's access, issuers and limits: the JSON of the members, as
-/// stored. Empty if the record says nothing.
+/// Returns what the directory keeps of a ControlPlane's access, issuers, limits and suspension: the JSON of
+/// the members, as stored. Empty if the record says nothing.
 pub(crate) fn raw(body: &[u8]) -> Vec<u8> {
     let part = |path: &[&str]| json::scan::find(body, path).map(|range| &body[range]);
     let (access, keys) = (part(&["spec", "access"]), part(&["status", "keys"]));
     let limits = part(&["spec", "limits"]);
     let authentication = part(&["spec", "authentication"]);
-    if [access, keys, limits, authentication]
+    let suspended = part(&["spec", "suspended"]);
+    if [access, keys, limits, authentication, suspended]
         .iter()
         .all(Option::is_none)
     {
@@ -64,7 +65,11 @@ pub(crate) fn raw(body: &[u8]) -> Vec<u8> {
     out.extend_from_slice(access.unwrap_or(b"null"));
     out.extend_from_slice(b",\"keys\":");
     out.extend_from_slice(keys.unwrap_or(b"null"));
-    let others = [("limits", limits), ("authentication", authentication)];
+    let others = [
+        ("limits", limits),
+        ("authentication", authentication),
+        ("suspended", suspended),
+    ];
     for (name, value) in others {
         if let Some(value) = value {
             out.extend_from_slice(format!(",\"{name}\":").as_bytes());
@@ -329,7 +334,7 @@ pub(crate) fn reserved_group(group: &str) -> bool {
     is_given(group) || group == SYSTEM_MASTERS
 }
 
-fn is_given(group: &str) -> bool {
+pub(crate) fn is_given(group: &str) -> bool {
     group.starts_with("system:serviceaccounts") || group == ALL_UNAUTHENTICATED
 }
 

@@ -1,17 +1,26 @@
 //! `spec.authentication` of a ControlPlane: the issuers of OpenID Connect whose tokens prove users of the
-//! plane, in the form of upstream's `AuthenticationConfiguration`.
+//! plane, in the form of upstream's `AuthenticationConfiguration`, and client CAs whose certificates do.
 
 use crate::polyplane::not_read_by_all;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
-use polyplane_auth::UserInfo;
+use polyplane_apimachinery::time::Timestamp;
+use polyplane_auth::{NamedCa, UserInfo};
 use polyplane_delegated::oidc::AuthenticationConfig;
+use std::time::{Duration, SystemTime};
 
-use super::access::{reserved_group, reserved_user};
+use super::access::{is_given, reserved_group, reserved_user};
 
 /// Issuers of one plane. A token is compared with all of them.
 const ISSUERS_MAX: usize = 4;
+/// The name of the field with the client CAs.
+const CLIENT_CAS: &str = "clientCAs";
+/// Client CAs of one plane. A certificate that the plane's own CA has not signed is compared with all of
+/// them.
+const CLIENT_CAS_MAX: usize = 4;
+/// Bytes of one client CA. A certificate with an RSA key of 8192 bits has about 3 000.
+const CLIENT_CA_BYTES_MAX: usize = 8 << 10;
 /// Bytes of the whole field as JSON. Each replica holds those of all planes in memory.
 const BYTES_MAX: usize = 32 << 10;
 
@@ -26,9 +35,32 @@ pub fn raw(kept: &[u8]) -> Option<&[u8]> {
 /// written.
 #[must_use]
 pub fn read(raw: &[u8]) -> Option<AuthenticationConfig> {
-    let parsed = json::parse(raw, &json::Limits::default()).ok()?;
+    let mut parsed = json::parse(raw, &json::Limits::default()).ok()?;
+    parsed.value.remove(&[CLIENT_CAS]);
     let config = AuthenticationConfig::of_plane(&parsed.value, &Path::NIL, &[]).ok()?;
     (!config.jwt.is_empty()).then_some(config)
+}
+
+/// Returns the client CAs that the field names. One that cannot be read proves nobody; the server has
+/// validated them when they were written.
+#[must_use]
+pub fn client_cas(raw: &[u8]) -> Vec<NamedCa> {
+    let parsed = json::parse(raw, &json::Limits::default());
+    let parsed = parsed.map_or_else(|_| Value::object(), |parsed| parsed.value);
+    let texts = parsed.items_at(&[CLIENT_CAS]).iter();
+    texts
+        .filter_map(|text| NamedCa::read(text.as_str()?).ok())
+        .collect()
+}
+
+/// Returns why a user of a client CA that the plane names cannot be a user of the plane. Other than an
+/// issuer's, such a user may be a master: whoever may name a CA may give any credential of the plane.
+#[must_use]
+pub fn reserved_to_cas(user: &UserInfo) -> Option<String> {
+    let name =
+        reserved_user(&user.name).map(|prefix| format!("a name that begins with {prefix:?}"));
+    let group = || user.groups.iter().find(|group| is_given(group));
+    name.or_else(|| group().map(|group| format!("group {group:?}")))
 }
 
 /// Returns why a user of an issuer cannot be a user of the plane: the server gives some names and groups
@@ -65,9 +97,81 @@ pub(crate) fn errors(object: &Value, own_issuer: &str, is_read_by_all: bool) -> 
             ISSUERS_MAX,
         )];
     }
-    AuthenticationConfig::of_plane(authentication, &path, &[own_issuer])
+    let mut issuers_alone = authentication.clone();
+    issuers_alone.remove(&[CLIENT_CAS]);
+    AuthenticationConfig::of_plane(&issuers_alone, &path, &[own_issuer])
         .err()
         .unwrap_or_default()
+}
+
+/// Returns what is wrong with `spec.authentication.clientCAs`. `server_ca` has the certificates that sign
+/// for users of the root plane, PEM.
+pub(crate) fn client_ca_errors(
+    object: &Value,
+    server_ca: &str,
+    is_read_by_all: bool,
+) -> Vec<FieldError> {
+    let named = object.items_at(&["spec", "authentication", CLIENT_CAS]);
+    if named.is_empty() {
+        return Vec::new();
+    }
+    let path = Path::new("spec");
+    let path = path.child("authentication");
+    let path = path.child(CLIENT_CAS);
+    if !is_read_by_all {
+        return vec![not_read_by_all(&path)];
+    }
+    if named.len() > CLIENT_CAS_MAX {
+        return vec![FieldError::too_many(&path, named.len(), CLIENT_CAS_MAX)];
+    }
+    let mut errors = Vec::new();
+    let mut known: Vec<NamedCa> = NamedCa::read(server_ca).into_iter().collect();
+    let of_server = known.len();
+    for (at, text) in named.iter().enumerate() {
+        let path = path.index(at);
+        let text = text.as_str().unwrap_or_default();
+        if text.len() > CLIENT_CA_BYTES_MAX {
+            errors.push(FieldError::too_long(&path, CLIENT_CA_BYTES_MAX));
+            continue;
+        }
+        let mut wrong = |why: &str| errors.push(FieldError::invalid(&path, "<omitted>", why));
+        match NamedCa::read(text) {
+            Err(error) => wrong(&error.to_string()),
+            Ok(named) => match known.iter().position(|known| *known == named) {
+                Some(place) if place < of_server => {
+                    wrong("is the CA of this server, whose users enter by grants in spec.access");
+                }
+                Some(_) => errors.push(FieldError::duplicate(&path, "<omitted>")),
+                None => known.push(named),
+            },
+        }
+    }
+    errors
+}
+
+/// Returns warnings about client CAs that prove nobody now.
+pub(crate) fn client_ca_warnings(object: &Value, now: i64) -> Vec<String> {
+    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(now).unwrap_or_default());
+    let named = object.items_at(&["spec", "authentication", CLIENT_CAS]);
+    let named = named.iter().enumerate().filter_map(|(at, text)| {
+        let named = NamedCa::read(text.as_str()?).ok()?;
+        let (begins, ends) = named.dates();
+        let when = match (now < begins, now < ends) {
+            (false, true) => return None,
+            (true, _) => format!(
+                "is valid from {} only",
+                Timestamp::from(begins).to_rfc3339()
+            ),
+            (false, false) => format!(
+                "has expired: it was valid until {}",
+                Timestamp::from(ends).to_rfc3339()
+            ),
+        };
+        Some(format!(
+            "spec.authentication.{CLIENT_CAS}[{at}] {when}, and proves nobody now"
+        ))
+    });
+    named.collect()
 }
 
 #[cfg(test)]

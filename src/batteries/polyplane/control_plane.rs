@@ -14,7 +14,7 @@ use polyplane_plane::{Index, IndexId, IndexRow, Key, Prefix};
 use polyplane_registry::Strategy;
 use polyplane_registry::strategy::{Context, age};
 
-use crate::polyplane::{access, authentication, limits};
+use crate::polyplane::{access, authentication, limits, suspension};
 
 /// The finalizer that keeps a ControlPlane until its plane is removed.
 pub const FINALIZER: &str = "polyplane.dev/plane";
@@ -69,13 +69,16 @@ impl Strategy for ControlPlane {
         let id = id_of(object.str_at(&["metadata", "uid"]));
         let name = Str::from(object.str_at(&["metadata", "name"]));
         let now = Timestamp::from_seconds(context.now).to_rfc3339();
-        let ready = condition(
-            "Ready",
-            "True",
-            "Born",
-            "the control plane can be used",
-            &now,
-        );
+        let ready = match suspension::is_suspended(object) {
+            true => suspension::ready(object, &now),
+            false => condition(
+                "Ready",
+                "True",
+                "Born",
+                "the control plane can be used",
+                &now,
+            ),
+        };
         let url = format!("{}/clusters/{name}", context.settings.endpoint);
         let layer = context.settings.birth_layer.hash();
         let mut status = json!({"observedGeneration": 1i64});
@@ -88,6 +91,7 @@ impl Strategy for ControlPlane {
 
     fn prepare_update(&self, context: &Context<'_>, object: &mut Value, old: &Value) {
         access::prepare_update(object, old, context.now);
+        suspension::prepare_update(object, old, context.now);
         if let Some(generation) = object.int_at(&["metadata", "generation"]) {
             object.set(&["status", "observedGeneration"], generation);
         }
@@ -146,6 +150,7 @@ impl Strategy for ControlPlane {
         errors.extend(access::errors(object, None, is_read_by_all));
         errors.extend(limits::errors(object, is_read_by_all));
         errors.extend(issuer_errors(context, object));
+        errors.extend(suspension::errors(context, object));
         errors
     }
 
@@ -160,15 +165,17 @@ impl Strategy for ControlPlane {
         errors.extend(access::errors(object, Some(old), is_read_by_all));
         errors.extend(limits::errors(object, is_read_by_all));
         errors.extend(issuer_errors(context, object));
+        errors.extend(suspension::errors(context, object));
         errors
     }
 
     fn warnings(&self, context: &Context<'_>, object: &Value, _: Option<&Value>) -> Vec<String> {
+        let mut warnings = authentication::client_ca_warnings(object, context.now);
         let is_open = object.at(&["spec", "access"]).is_none();
-        match is_open && context.settings.records_say_access.present() {
-            true => vec![ADMITS_MASTERS.to_owned()],
-            false => Vec::new(),
+        if is_open && context.settings.records_say_access.present() {
+            warnings.push(ADMITS_MASTERS.to_owned());
         }
+        warnings
     }
 
     fn admit_delete(&self, _context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
@@ -192,6 +199,8 @@ impl Strategy for ControlPlane {
         let deleting = !object.str_at(&["metadata", "deletionTimestamp"]).is_empty();
         let ready = if deleting {
             "Deleting"
+        } else if suspension::is_suspended(object) {
+            "Suspended"
         } else {
             ready.map_or("Unknown", |ready| ready.str_at(&["status"]))
         };
@@ -211,8 +220,13 @@ impl Strategy for ControlPlane {
 fn issuer_errors(context: &Context<'_>, object: &Value) -> Vec<FieldError> {
     let (endpoint, id) = (&context.settings.endpoint, object.str_at(&["status", "id"]));
     let own_issuer = format!("{endpoint}/clusters/{id}/control-plane");
-    let is_read_by_all = context.settings.records_say_issuers.present();
-    authentication::errors(object, &own_issuer, is_read_by_all)
+    let settings = context.settings;
+    let is_read_by_all = settings.records_say_issuers.present();
+    let mut errors = authentication::errors(object, &own_issuer, is_read_by_all);
+    let is_read_by_all = settings.records_say_client_cas.present();
+    let of_cas = authentication::client_ca_errors(object, &settings.serving_ca, is_read_by_all);
+    errors.extend(of_cas);
+    errors
 }
 
 fn spec_errors(object: &Value) -> Vec<FieldError> {
@@ -262,6 +276,8 @@ pub struct DirectoryRecord {
     pub zone: Option<String>,
     /// The controllers that the plane's owner runs.
     pub controllers: Controllers,
+    /// True if no request reaches the plane.
+    pub suspended: bool,
     /// Who may use the plane and how much, for [`access::PlaneAccessSpec::read`] and
     /// [`limits::read`].
     pub access: Vec<u8>,
@@ -281,6 +297,7 @@ impl DirectoryRecord {
             replica: wish("replica"),
             zone: wish("zone"),
             controllers: Controllers::read(body),
+            suspended: suspension::read(body),
             access: access::raw(body),
         })
     }

@@ -303,8 +303,8 @@ impl Planes {
         }
     }
 
-    /// Puts planes to sleep that were not used for the idle time and have no watcher, and drops log
-    /// events that are too old. One timer calls this for all planes together.
+    /// Puts planes to sleep that were not used for the idle time and have no watcher, or are suspended,
+    /// and drops log events that are too old. One timer calls this for all planes together.
     pub async fn sweep(&self) {
         self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
@@ -319,8 +319,12 @@ impl Planes {
             let stats = awake.plane.stats();
             // A store that refuses writes would refuse the release too.
             let parts = slot.birth.id != ROOT && awake.plane.read_only().is_none();
-            let sleeps = parts && unused && stats.watchers == 0 && stats.queued == 0;
-            if sleeps && let Some(busy) = slot.try_busy() {
+            let idle = unused && stats.watchers == 0 && stats.queued == 0;
+            let sleeps = idle || self.is_suspended(&slot.birth.id);
+            if parts
+                && sleeps
+                && let Some(busy) = slot.try_busy()
+            {
                 sleepy.push((slot, busy));
             }
         }
@@ -364,7 +368,7 @@ impl Planes {
 
     /// Releases the fences of planes, many in one transaction, and ends the planes in memory. A
     /// plane whose release the store refuses continues. Returns the number of released planes.
-    async fn release_many(
+    pub(crate) async fn release_many(
         &self,
         slots: Vec<(Arc<PlaneSlot>, OwnedMutexGuard<()>)>,
         ended: Ended,

@@ -218,6 +218,59 @@ async fn a_deleted_planes_fence_that_was_left_behind_goes() {
     assert!(fence(&held).await.is_some());
 }
 
+/// A suspended plane sleeps although it is watched and used, wakes for nobody, and can be deleted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspended_plane_sleeps_until_it_is_resumed() {
+    let town = Town::new();
+    let replica = town.join("solo").await;
+    follow_directory(&town, &replica).await;
+    let birth = town.plane("p").await;
+    town.write(&birth, "x", "1").await;
+    let wish = async |value: &str| {
+        let key = birth.directory.as_ref().expect("it has a row").key.clone();
+        let put = Op::Put {
+            key,
+            value: external::encode(&object("p", value)),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: Vec::new(),
+            ops: vec![put],
+        };
+        town.store.commit(txn).await.expect("it is put");
+        let suspended = value == SUSPENDED;
+        until("the wish is known", || {
+            replica.planes.is_suspended("p") == suspended
+        })
+        .await;
+    };
+    replica.planes.suspend("p").await;
+    assert!(
+        replica.planes.awake("p").is_some(),
+        "nobody wants it suspended"
+    );
+    for _ in 0..2 {
+        let plane = replica.planes.awake("p").expect("it is in use");
+        let scope = polyplane_plane::WatchScope::Prefix(key("x").resource_prefix());
+        let from = polyplane_plane::WatchFrom::Now;
+        let _watcher = plane.watch(scope, from).await.expect("it begins");
+        wish(SUSPENDED).await;
+        replica.planes.suspend("p").await;
+        assert!(replica.planes.awake("p").is_none());
+        assert_eq!(replica.planes.stats().owned, 0);
+        let woken = replica.planes.wake(&birth).await;
+        assert!(matches!(woken, Err(WakeError::Suspended)), "{woken:?}");
+        wish("").await;
+        town.write(&birth, "y", "2").await;
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    }
+    // The sweep finds a plane that was woken before its row arrived.
+    wish(SUSPENDED).await;
+    replica.planes.sweep().await;
+    assert!(replica.planes.awake("p").is_none());
+    replica.planes.delete(&birth).await.expect("it goes");
+}
+
 /// An operator can read all fences: each as the store has it, page by page, at one revision.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fences_are_read_in_pages_of_one_revision() {

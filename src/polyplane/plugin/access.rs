@@ -1,4 +1,4 @@
-//! `kubectl plane kubeconfig`, `revoke` and `rotate`: credentials of a control plane's own users.
+//! `kubectl plane kubeconfig`, `revoke`, `rotate`, `suspend` and `resume`: who may use a control plane.
 
 use super::client::{Client, Refusal};
 use super::config::{Kubeconfig, Target, UserKey};
@@ -163,6 +163,34 @@ pub async fn rotate(client: &Client, options: &RotateOptions) -> anyhow::Result<
         ),
     };
     Ok(line(&said)?)
+}
+
+/// Suspends a control plane.
+///
+/// # Errors
+/// Returns the error as a message for the user.
+pub async fn suspend(client: &Client, name: &str) -> anyhow::Result<()> {
+    update(client, name, |plane| {
+        plane.set(&["spec", "suspended"], true)
+    })
+    .await?;
+    let said = format!(
+        "control plane {name:?} is suspended: requests are refused at every replica, and watches end. To \
+         end it: kubectl plane resume {name}"
+    );
+    Ok(line(&said)?)
+}
+
+/// Ends the suspension of a control plane.
+///
+/// # Errors
+/// Returns the error as a message for the user.
+pub async fn resume(client: &Client, name: &str) -> anyhow::Result<()> {
+    update(client, name, |plane| {
+        drop(plane.remove(&["spec", "suspended"]))
+    })
+    .await?;
+    Ok(line(&format!("control plane {name:?} can be used again"))?)
 }
 
 /// Changes a control plane as it is now. A plane of an earlier release, which admits the masters of

@@ -9,14 +9,15 @@ use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
     Anchor, Authenticator, Authorizer, ClientCa, ForForeigners, HealthRules, KeyGeneration,
-    Masters, MetricsRules, MetricsToken, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
+    Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
     RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
+use polyplane_batteries::polyplane::authentication;
 use polyplane_outbound::Caller;
 use polyplane_ownership::ROOT;
-use polyplane_pki::{Pki, PlaneCa};
+use polyplane_pki::{Pki, PlaneCa, pem_of};
 use polyplane_registry::{Authority, ChainedAuthorizer, Roles, TokenIssuers as _};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -233,11 +234,30 @@ impl Access {
         let own = OwnAuthenticators {
             issuers: self.issuers.of_plane(id, access, &spec.record.revoked),
             clients: secret.map_or_else(Vec::new, |secret| client_cas(secret, id, &spec)),
+            named: named_clients(access),
             tokens: tokens
                 .map(|tokens| Arc::new(tokens.authenticator(id)) as Arc<dyn Authenticator>),
         };
         PlaneAccess::new(id, spec.record, &self.root, own)
     }
+}
+
+/// Returns the client CAs that a plane names, of which the directory says `access`.
+fn named_clients(access: &[u8]) -> Option<NamedClients> {
+    let named = authentication::client_cas(authentication::raw(access)?);
+    let anchors: Vec<Anchor> = named.iter().filter_map(|ca| ca.anchor().ok()).collect();
+    (!anchors.is_empty()).then_some(NamedClients {
+        anchors,
+        reserved: authentication::reserved_to_cas,
+    })
+}
+
+/// Returns the certificates of the client CAs that a plane names and that are valid now, PEM.
+pub fn named_pem(access: &[u8]) -> String {
+    let named = authentication::raw(access).map_or_else(Vec::new, authentication::client_cas);
+    let now = SystemTime::now();
+    let valid = named.iter().filter(|ca| ca.is_valid(now));
+    valid.map(|ca| pem_of(ca.certificate())).collect()
 }
 
 /// Returns the CAs of a plane's own clients.

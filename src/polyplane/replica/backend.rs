@@ -253,6 +253,10 @@ impl PlaneRecord for BackendRecord {
         kubelets::kubelet_tls(&self.shared.access, &self.shared.directory, self.id())
     }
 
+    fn is_suspended(&self) -> bool {
+        self.located.suspended
+    }
+
     fn is_current(&self) -> bool {
         self.located.is_current(&self.shared.directory)
     }
@@ -280,8 +284,8 @@ impl BackendState {
     /// Wakes a plane and notifies the reconcilers.
     ///
     /// # Errors
-    /// Returns [`LocateError::Deleting`] or [`LocateError::Moved`], or [`LocateError::Unavailable`]
-    /// for any other failure, which this function logs.
+    /// Returns [`LocateError::Deleting`], [`LocateError::Suspended`] or [`LocateError::Moved`], or
+    /// [`LocateError::Unavailable`] for any other failure, which this function logs.
     pub async fn wake(
         self: &Arc<Self>,
         located: &LocatedPlane,
@@ -295,6 +299,7 @@ impl BackendState {
         match woken.await {
             Ok(api) => Ok(api),
             Err(WakeError::Deleted) => Err(LocateError::Deleting),
+            Err(WakeError::Suspended) => Err(LocateError::Suspended),
             Err(WakeError::Moved(member)) => Err(LocateError::Moved(member.as_deref().map(peer))),
             Err(error) => {
                 let error = anyhow::Error::from(error);

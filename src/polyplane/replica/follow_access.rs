@@ -6,6 +6,7 @@ use polyplane_server::WatchGuard;
 use std::sync::Arc;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// The changes of the directory that a replica follows, and what it does about them.
@@ -25,10 +26,13 @@ impl FollowAccess {
         }
     }
 
-    /// Ends the watches of those whose access is taken away, and lets awake planes show new keys, until
-    /// `stop` is cancelled.
+    /// Ends the watches of those whose access is taken away, lets awake planes show new keys, and puts
+    /// suspended ones to sleep, until `stop` is cancelled.
     pub async fn run(mut self, stop: CancellationToken) {
+        // Beside this task, because a plane's commits in flight may take seconds to settle.
+        let mut falling_asleep = JoinSet::new();
         loop {
+            while falling_asleep.try_join_next().is_some() {}
             let changed = tokio::select! {
                 // First: a stopping replica ends all watches anyway.
                 biased;
@@ -42,6 +46,15 @@ impl FollowAccess {
             };
             self.watches.access_changed(changed.as_deref()).await;
             let directory = &self.shared.directory;
+            let planes = &directory.planes;
+            let awake = planes.all_awake();
+            let concerned = |id: &str| changed.as_deref().is_none_or(|changed| changed == id);
+            for plane in awake.iter().filter(|plane| concerned(plane.id())) {
+                if planes.is_suspended(plane.id()) {
+                    let (planes, id) = (Arc::clone(planes), plane.id().to_owned());
+                    falling_asleep.spawn(async move { planes.suspend(&id).await });
+                }
+            }
             let awake = match &changed {
                 Some(id) => Vec::from_iter(directory.tenant_awake(id)),
                 None => directory.tenants_awake(),

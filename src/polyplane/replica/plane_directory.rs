@@ -62,6 +62,8 @@ pub struct LocatedPlane {
     /// Counts what the plane uses here, and has its limits.
     pub meter: Arc<PlaneMeter>,
     kinds: Arc<KindTable>,
+    /// True if no request reaches the plane.
+    pub suspended: bool,
     /// What the plane's record says about who may use it, and how much.
     says_of_access: Arc<[u8]>,
     /// The plane's authenticators, made when the first caller has to be proven.
@@ -114,6 +116,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
         born_at: record.born_at.into(),
         pin,
         switches: record.controllers.switched_off(),
+        suspended: record.suspended,
         access: record.access,
     })
 }
@@ -149,6 +152,7 @@ impl PlaneDirectory {
             birth,
             meter: Arc::default(),
             kinds,
+            suspended: false,
             says_of_access: Arc::default(),
             access: OnceLock::new(),
             api: Mutex::new(None),
@@ -250,6 +254,7 @@ impl PlaneDirectory {
             birth: self.birth(entry),
             meter,
             kinds: Arc::clone(&self.kinds),
+            suspended: entry.suspended,
             says_of_access: Arc::clone(&entry.access),
             access: OnceLock::new(),
             api: Mutex::new(api),

@@ -194,6 +194,8 @@ fn settings() -> PlaneSettings {
         birth_layer: BirthLayer::fixed(""),
         records_say_access: crate::Shared::fixed(true),
         records_say_issuers: crate::Shared::fixed(true),
+        records_say_suspension: crate::Shared::fixed(true),
+        records_say_client_cas: crate::Shared::fixed(true),
         switched_off: crate::SwitchedOff::none(),
     }
 }

@@ -128,14 +128,33 @@ impl Pipeline<'_> {
     /// A record that may be outdated refuses nobody, and what it admits goes to the plane's owner,
     /// which decides again; see [`Self::await_fresh_records`].
     async fn locate_now(&self, plane: PlaneReference<'_>) -> Result<(Located, Proven), Refusal> {
-        match self.locate_by_known_records(plane).await {
+        let located = self.locate_by_known_records(plane).await;
+        let refuses = match &located {
+            Ok((located, _)) => located.record().is_suspended(),
             // The wait is the same for every name, so it shows a stranger nothing.
-            Err(refusal) if refusal.is_unproven() && !self.has_fresh_records(plane) => {
-                self.await_fresh_records(plane).await?;
-                self.locate_by_known_records(plane).await
-            }
-            located => located,
+            Err(refusal) => refusal.is_unproven(),
+        };
+        if !refuses || self.has_fresh_records(plane) {
+            return located;
         }
+        self.await_fresh_records(plane).await?;
+        self.locate_by_known_records(plane).await
+    }
+
+    /// Refuses the request if its plane is suspended. Called only for proven callers, so that strangers
+    /// do not learn it.
+    pub(crate) fn check_suspension(
+        &mut self,
+        located: &Located,
+        proven: &Proven,
+    ) -> Result<(), Refusal> {
+        let record = located.record();
+        if !record.is_suspended() {
+            return Ok(());
+        }
+        // Here, because no owner will record it.
+        self.audited = self.begin_audit(located, proven);
+        Err(unreachable_plane(LocateError::Suspended, record.name()))
     }
 
     /// Returns whether the record of the plane is known to be current. The root plane has none.
@@ -323,7 +342,7 @@ pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
     match error {
         LocateError::NotFound | LocateError::Deleting => ApiError::not_found(what, name),
         LocateError::Moved(_) => ApiError::moved(),
-        LocateError::Forbidden => ApiError::forbidden(what, name, error),
+        LocateError::Forbidden | LocateError::Suspended => ApiError::forbidden(what, name, error),
         LocateError::Unavailable => {
             ApiError::service_unavailable(error.to_string()).with_retry_after(1)
         }

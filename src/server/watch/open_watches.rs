@@ -160,9 +160,10 @@ impl WatchGuard {
         if watches.is_empty() {
             return;
         }
-        // A plane that has to be waited for is none that has watches here: it is gone.
+        // A plane that has to be waited for is none that has watches here: it is gone. Nobody watches
+        // one that is suspended.
         let record = match self.state.backend.locate(PlaneReference::Id(plane)) {
-            Verdict::Now(Some(Ok(record))) => Some(record),
+            Verdict::Now(Some(Ok(record))) => Some(record).filter(|record| !record.is_suspended()),
             Verdict::Now(_) | Verdict::Later(_) => None,
         };
         let mut ended = 0_u32;

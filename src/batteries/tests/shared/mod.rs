@@ -19,6 +19,8 @@ pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSett
         birth_layer: BirthLayer::fixed(""),
         records_say_access: polyplane_registry::Shared::fixed(true),
         records_say_issuers: polyplane_registry::Shared::fixed(true),
+        records_say_suspension: polyplane_registry::Shared::fixed(true),
+        records_say_client_cas: polyplane_registry::Shared::fixed(true),
         switched_off: polyplane_registry::SwitchedOff::none(),
     }
 }
