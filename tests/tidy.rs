@@ -138,9 +138,17 @@ fn crates_know_only_what_lies_below_them() {
         ("src/managedfields", &["apimachinery"]),
         ("src/fairness", &[]),
         ("src/storage", &[]),
+        ("src/sealing", &["apimachinery"]),
         (
             "src/plane",
-            &["apimachinery", "fairness", "fencing", "ring", "storage"],
+            &[
+                "apimachinery",
+                "fairness",
+                "fencing",
+                "ring",
+                "sealing",
+                "storage",
+            ],
         ),
         (
             "src/ownership",
