@@ -20,6 +20,7 @@
 //! | Why does a watch miss an event, or a version expire (410)? | `history` |
 //! | Why is a plane slow to open, or a hand-off refused? | `lifecycle` |
 //! | What are the objects that every plane has from birth? | `layers` |
+//! | What is encrypted in the store, and under which key? | `sealing` |
 //!
 //! `record` is the form of everything in the store, `guard` what a plane needs of its fence, `memory`
 //! the budget of the process. [`Plane`] itself is in `plane`; each folder adds the methods of its
@@ -45,6 +46,7 @@ mod observer;
 mod packed;
 mod plane;
 mod record;
+mod sealing;
 mod state;
 mod version;
 mod write;
@@ -82,6 +84,9 @@ pub use observer::Observer;
 pub use packed::PACKED_LEVEL;
 pub use plane::{Plane, PlaneStats, Settled};
 pub use record::RecordError;
+pub use sealing::keys_record::{KeyVersionRecord, KeysRecord};
+pub use sealing::reseal::Resealed;
+pub use sealing::{SEALED_LEVEL, SealedError, Sealing, data_keys_key, read_data_keys};
 #[cfg(any(test, feature = "testing"))]
 pub use sole_holder::SoleHolder;
 pub use state::claim::{Claim, Scope};
@@ -92,7 +97,8 @@ pub use state::room::{Full, Growth, Room};
 pub use state::summary::{Summarize, Summary};
 pub use state::{Snapshot, Start};
 pub use version::{Base, Point, Stamp, Version};
-pub use write::committer::{Committer, DeleteError, delete_range};
+pub use write::committer::Committer;
+pub use write::delete_range::{DeleteError, delete_range};
 pub use write::external;
 pub use write::key_queue::KeyQueueGuard;
 pub use write::prepared_write::{Broken, Committed, Operation, SubmitError, Write, Written};

@@ -26,6 +26,7 @@ use crate::lifecycle::params::PlaneParams;
 use crate::memory::Memory;
 use crate::observer::Observer;
 use crate::record::KeySpace;
+use crate::sealing::plane_keys::PlaneKeys;
 use crate::state::claim::Claim;
 use crate::state::overlay::Overlay;
 use crate::state::{Context, Root, Snapshot};
@@ -93,6 +94,8 @@ pub struct Plane {
     /// Every part that was sent before the part under way has this revision or an older one.
     sent_after: AtomicU64,
     follow: Option<Arc<Follow>>,
+    /// The plane's data keys; `None` if encryption at rest is off here.
+    data_keys: Option<PlaneKeys>,
     imported: bool,
     pub(crate) acquired: Revision,
     /// The newest version of any bookmark, here or at an earlier owner. Everything up to it is
@@ -140,6 +143,7 @@ impl Plane {
             revision,
             followed_from: _,
             imported,
+            data_keys,
         } = loaded;
         let sequencer = Sequencer::new(root.clone());
         let numbering = params.numbering();
@@ -163,6 +167,7 @@ impl Plane {
             revision: AtomicU64::new(revision.0),
             sent_after: AtomicU64::new(0),
             follow,
+            data_keys,
             imported,
             acquired: params.acquired,
             // No bookmark of an earlier owner is newer than the acquire, and everything up to the
@@ -490,6 +495,10 @@ impl Plane {
 
     pub(crate) fn layers(&self) -> &Layers {
         &self.layers
+    }
+
+    pub(crate) fn data_keys(&self) -> Option<&PlaneKeys> {
+        self.data_keys.as_ref()
     }
 
     pub(crate) fn keys(&self) -> &KeySpace {

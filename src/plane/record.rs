@@ -10,11 +10,13 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use polyplane_apimachinery::Str;
+use polyplane_sealing::{NONCE_BYTES, TAG_BYTES};
 use polyplane_storage::{Revision, prefix_end};
 
 use crate::key::{Key, Prefix};
 use crate::layers::chain::record::StepsRecord;
 use crate::packed::unpack;
+use crate::sealing::keys_record::KeysRecord;
 use crate::state::entry::{Flags, NewObject, Versions};
 use crate::version::{Base, Point, Version};
 
@@ -25,8 +27,12 @@ const FORMAT: u8 = 1;
 const FOLDED: u8 = 2;
 /// The number of the form of an object whose body is packed.
 const PACKED: u8 = 3;
+/// The number of the form of an object whose body is sealed, and of the plane's data keys.
+const SEALED: u8 = 4;
+/// The number of the form of an object whose body is packed and sealed.
+const SEALED_PACKED: u8 = 5;
 /// The newest form that this program reads.
-const NEWEST: u8 = PACKED;
+const NEWEST: u8 = SEALED_PACKED;
 /// Added to the number of the form in a value that a copy of the store wrote: the event's point stands
 /// behind the index, because the revision in the copy is another one. A program that does not know
 /// copies takes the sum for a newer form.
@@ -37,6 +43,7 @@ const HEAD: u8 = 2;
 const EXTERNAL: u8 = 3;
 const MARKER: u8 = 4;
 const STEPS: u8 = 5;
+const DATA_KEYS: u8 = 6;
 /// Bytes of the format, the kind and the index, with which every value starts.
 const START_LEN: usize = 3;
 /// Bytes of the point in a copied value.
@@ -53,6 +60,7 @@ pub(crate) struct KeySpace {
     objects: Bytes,
     head: Bytes,
     steps: Bytes,
+    data_keys: Bytes,
     all: Bytes,
 }
 
@@ -66,6 +74,8 @@ pub(crate) enum StoredKey {
     /// The layer steps that the plane has taken. The key sorts before all objects, so that a load
     /// sees it first.
     Steps,
+    /// The plane's data keys. The key sorts before all sealed records, so that a load sees it first.
+    DataKeys,
 }
 
 impl KeySpace {
@@ -74,6 +84,7 @@ impl KeySpace {
             objects: format!("p/{plane}/o/").into(),
             head: format!("p/{plane}/h").into(),
             steps: format!("p/{plane}/l").into(),
+            data_keys: format!("p/{plane}/k").into(),
             all: format!("p/{plane}/").into(),
         }
     }
@@ -94,6 +105,10 @@ impl KeySpace {
 
     pub(crate) fn steps(&self) -> Bytes {
         self.steps.clone()
+    }
+
+    pub(crate) fn data_keys(&self) -> Bytes {
+        self.data_keys.clone()
     }
 
     pub(crate) fn object(&self, key: &Key) -> Bytes {
@@ -120,6 +135,9 @@ impl KeySpace {
         if stored == &*self.steps {
             return Ok(StoredKey::Steps);
         }
+        if stored == &*self.data_keys {
+            return Ok(StoredKey::DataKeys);
+        }
         stored
             .strip_prefix(&*self.objects)
             .and_then(Key::from_bytes)
@@ -132,7 +150,7 @@ impl KeySpace {
     pub(crate) fn key_of(&self, stored: &[u8]) -> Result<Option<Key>, RecordError> {
         match self.classify(stored)? {
             StoredKey::Object(key) => Ok(Some(key)),
-            StoredKey::Head | StoredKey::Steps => Ok(None),
+            StoredKey::Head | StoredKey::Steps | StoredKey::DataKeys => Ok(None),
         }
     }
 }
@@ -149,6 +167,15 @@ pub enum RecordError {
     /// A key of the plane's range has no meaning.
     #[error("a key in the range of the control plane has no meaning")]
     Key,
+    /// The value is sealed, and the plane's data keys are not known.
+    #[error("a value is sealed, and the control plane has no data key")]
+    Sealed,
+    /// The value is sealed and does not open.
+    #[error("a sealed value was changed, or belongs to another place")]
+    Unopened,
+    /// The value is sealed under a key that the plane does not have any more.
+    #[error("a value is sealed under data key {0}, which the control plane does not have any more")]
+    KeyGone(u32),
 }
 
 /// The header of a stored object: the versions before its event, and the event's index in the
@@ -187,6 +214,8 @@ pub(crate) enum Record {
         index: u8,
         steps: StepsRecord,
     },
+    /// The plane's data keys, wrapped.
+    DataKeys(KeysRecord),
 }
 
 impl EventHeader {
@@ -289,6 +318,90 @@ pub(crate) fn encode_steps(index: u8, steps: &StepsRecord) -> Bytes {
     out.freeze()
 }
 
+/// Returns the record of a plane's data keys.
+pub(crate) fn encode_data_keys(keys: &KeysRecord) -> Bytes {
+    let mut out = BytesMut::new();
+    out.put_u8(SEALED);
+    out.put_u8(DATA_KEYS);
+    out.put_u8(0);
+    keys.write(&mut out);
+    out.freeze()
+}
+
+/// Returns the clear head of an object's value, with the number of the sealed form, and the rest, which
+/// is to be sealed.
+///
+/// # Panics
+/// Panics if the value is not that of a plane's own object, as [`encode_object`] returns it.
+pub(crate) fn with_sealed_form(value: &Bytes) -> (Bytes, &[u8]) {
+    let head_len = head_len(value).expect("it is an object's value");
+    let mut head = BytesMut::from(&value[..head_len]);
+    head[0] = match value[0] {
+        FORMAT => SEALED,
+        _ => SEALED_PACKED,
+    };
+    (head.freeze(), &value[head_len..])
+}
+
+/// The parts of a sealed value.
+pub(crate) struct SealedParts<'a> {
+    /// What stands before the body in the same value in clear.
+    pub(crate) clear_start: Bytes,
+    /// The head that the body is bound to.
+    pub(crate) head: Bytes,
+    /// The number of the data key.
+    pub(crate) number: u32,
+    pub(crate) nonce: [u8; NONCE_BYTES],
+    /// The sealed body and its tag.
+    pub(crate) sealed: &'a [u8],
+}
+
+/// Returns the parts of a value if it is sealed.
+pub(crate) fn split_sealed(value: &Bytes) -> Result<Option<SealedParts<'_>>, RecordError> {
+    let [format, OBJECT, _, ..] = value[..] else {
+        return Ok(None);
+    };
+    let clear = match format & !COPIED {
+        SEALED => FORMAT,
+        SEALED_PACKED => PACKED,
+        _ => return Ok(None),
+    };
+    let copied_len = if format & COPIED != 0 { POINT_LEN } else { 0 };
+    let mut head = BytesMut::from(&value[..START_LEN]);
+    head[0] = format & !COPIED;
+    let rest = value.get(START_LEN + copied_len..);
+    head.put_slice(rest.ok_or(RecordError::Damaged)?);
+    let head = head.freeze();
+    let head = head.slice(..head_len(&head)?);
+    let start_len = head.len() + copied_len;
+    let mut clear_start = BytesMut::from(&value[..start_len]);
+    clear_start[0] = clear | format & COPIED;
+    let mut rest = &value[start_len..];
+    if rest.len() < 4 + NONCE_BYTES + TAG_BYTES {
+        return Err(RecordError::Damaged);
+    }
+    let number = rest.get_u32();
+    let mut nonce = [0; NONCE_BYTES];
+    rest.copy_to_slice(&mut nonce);
+    Ok(Some(SealedParts {
+        clear_start: clear_start.freeze(),
+        head,
+        number,
+        nonce,
+        sealed: rest,
+    }))
+}
+
+/// Returns the bytes before the body in an object's value that no copy wrote.
+fn head_len(value: &[u8]) -> Result<usize, RecordError> {
+    let version_len = value.get(START_LEN + OBJECT_LEN - 1);
+    let head_len = START_LEN + OBJECT_LEN + usize::from(*version_len.ok_or(RecordError::Damaged)?);
+    match value.len() >= head_len {
+        true => Ok(head_len),
+        false => Err(RecordError::Damaged),
+    }
+}
+
 fn start(out: &mut BytesMut, kind: u8, index: u8) {
     out.put_u8(FORMAT);
     out.put_u8(kind);
@@ -379,6 +492,10 @@ fn decode_record(
             let (header, object) = decode_object(index, rest, format == PACKED)?;
             Ok(Record::Object { header, object })
         }
+        OBJECT if format == SEALED || format == SEALED_PACKED => Err(RecordError::Sealed),
+        DATA_KEYS if format == SEALED => KeysRecord::read(rest)
+            .map(Record::DataKeys)
+            .ok_or(RecordError::Damaged),
         EXTERNAL if format == FORMAT => {
             let (_, object) = decode_object(index, rest, false)?;
             Ok(Record::External(object))

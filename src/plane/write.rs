@@ -7,6 +7,7 @@
 //! keys that other replicas write into the plane.
 
 pub(crate) mod committer;
+pub(crate) mod delete_range;
 pub mod external;
 pub(crate) mod follow;
 pub(crate) mod key_queue;

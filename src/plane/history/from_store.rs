@@ -102,7 +102,8 @@ impl Plane {
 
     async fn read_past(&self, after: Revision) -> Result<Past, ReadError> {
         let (start, end) = self.keys().bounds();
-        let history = self.store().history(start, end, after).await?;
+        let mut history = self.store().history(start, end, after).await?;
+        self.open_events(&mut history.events).await;
         let mut past = Past {
             after,
             history,
@@ -125,6 +126,23 @@ impl Plane {
             past.external.extend(reply.items);
         }
         Ok(past)
+    }
+
+    /// Opens the sealed values of events. A value that does not open stays as it is, and is found where
+    /// it is decoded.
+    async fn open_events(&self, events: &mut [StoreEvent]) {
+        let Some(keys) = self.data_keys() else {
+            return;
+        };
+        let mut yield_budget = YieldBudget::default();
+        for event in events {
+            yield_budget.spend(bytes_of(event)).await;
+            for value in event.value.iter_mut().chain(&mut event.previous) {
+                if let Ok(opened) = keys.open(&event.key, value) {
+                    *value = opened;
+                }
+            }
+        }
     }
 
     /// Returns the template values for the events of a history. The newest chain does not know the
@@ -201,9 +219,10 @@ impl Plane {
                     (object, header.versions(point.version(header.index)))
                 }
                 Record::Marker => continue,
-                Record::Tombstone { .. } | Record::Head { .. } | Record::Steps { .. } => {
-                    return Err(RecordError::Damaged);
-                }
+                Record::Tombstone { .. }
+                | Record::Head { .. }
+                | Record::Steps { .. }
+                | Record::DataKeys(_) => return Err(RecordError::Damaged),
             };
             let entry = self.entry_of(&key, versions, &object);
             rebuilt.newest.insert(key, Some(entry));
@@ -293,7 +312,8 @@ impl Plane {
                     Record::Head { .. }
                     | Record::External(_)
                     | Record::Marker
-                    | Record::Steps { .. },
+                    | Record::Steps { .. }
+                    | Record::DataKeys(_),
                 ) => return Err(RecordError::Damaged),
                 None => deleted.next().ok_or(RecordError::Damaged)?,
             };
@@ -367,7 +387,8 @@ impl Rebuilt {
                     Record::Head { .. }
                     | Record::External(_)
                     | Record::Marker
-                    | Record::Steps { .. },
+                    | Record::Steps { .. }
+                    | Record::DataKeys(_),
                 ) => return Err(RecordError::Damaged),
                 None => self
                     .values_over_time
@@ -435,7 +456,8 @@ impl Rebuilt {
                 | Record::Tombstone { .. }
                 | Record::Head { .. }
                 | Record::Marker
-                | Record::Steps { .. },
+                | Record::Steps { .. }
+                | Record::DataKeys(_),
             ) => return Err(RecordError::Damaged),
         };
         self.newest.insert(key.clone(), current.clone());

@@ -23,6 +23,7 @@ use crate::layers::chain::record::StepsRecord;
 use crate::memory::Share;
 use crate::plane::Plane;
 use crate::record::{EventHeader, encode_object};
+use crate::sealing::plane_keys::PlaneKeys;
 use crate::state::Root;
 use crate::state::entry::ObjectRef;
 use crate::version::{Stamp, Version};
@@ -34,6 +35,11 @@ pub(crate) const MAGIC: &[u8; 4] = b"pexp";
 pub(crate) const FORMAT: u16 = 2;
 /// The number of the form with folded steps. It also has the chains of events from before the fold.
 pub(crate) const FOLDED: u16 = 3;
+/// The numbers of the same two forms of a plane that is sealed in the store. The export itself is in
+/// clear. A program that does not know them, or a replica without the operator's keys, refuses them and
+/// turns to the store.
+pub(crate) const OF_SEALED: u16 = 4;
+pub(crate) const OF_SEALED_FOLDED: u16 = 5;
 /// Bytes of own objects beyond which a plane is not exported, because an export holds the state in
 /// memory a second time. The successor then loads the plane from the store.
 const STATE_BYTES_MAX: u64 = 64 << 20;
@@ -101,9 +107,12 @@ impl Plane {
         let mut out = Writer(BytesMut::with_capacity(bytes + (64 << 10)));
         let mut yield_budget = YieldBudget::default();
         out.0.put_slice(MAGIC);
-        out.0.put_u16(match chain.fold() {
-            Some(_) => FOLDED,
-            None => FORMAT,
+        let is_sealed = self.data_keys().is_some_and(PlaneKeys::has_keys);
+        out.0.put_u16(match (chain.fold(), is_sealed) {
+            (Some(_), false) => FOLDED,
+            (None, false) => FORMAT,
+            (Some(_), true) => OF_SEALED_FOLDED,
+            (None, true) => OF_SEALED,
         });
         out.text(self.id().as_bytes());
         out.text(chain.birth().0.as_bytes());

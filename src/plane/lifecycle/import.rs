@@ -15,11 +15,12 @@ use crate::key::Key;
 use crate::layers::chain::record::StepsRecord;
 use crate::layers::template_values::{TemplateValues, ValuesOverTime};
 use crate::lifecycle::export::{
-    FOLDED, FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, digest_of,
+    FOLDED, FORMAT, INLINE, KNOWN, MAGIC, NOTHING, OF_LAYER, OF_SEALED, OF_SEALED_FOLDED, digest_of,
 };
 use crate::lifecycle::load::{Loaded, Opening};
 use crate::plane::Opened;
-use crate::record::{Record, decode};
+use crate::record::{KeySpace, Record, decode};
+use crate::sealing::plane_keys::LoadedKeys;
 use crate::state::entry::{Entry, ObjectRef, Versions};
 use crate::state::{Context, Root};
 use crate::version::{Base, Stamp, Version};
@@ -48,6 +49,12 @@ pub enum ImportError {
     /// A layer that the export names cannot be read from the store.
     #[error("a layer of the export cannot be read from the store")]
     Layers,
+    /// The store did not tell the data keys of the plane, or they do not open here.
+    #[error("the data keys of the control plane cannot be read")]
+    Keys,
+    /// Some records of the plane are to be sealed again; only the store tells which.
+    #[error("some records of the control plane are to be sealed again")]
+    Unsettled,
     /// The export is of another plane, or of another time of this one.
     #[error("the export is of another state: its {0} differs")]
     Other(&'static str),
@@ -58,6 +65,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     let Opening { params, context } = opening;
     let mut yield_budget = YieldBudget::default();
     let (form, mut reader) = open(&import.bytes, &mut yield_budget).await?;
+    let (form, mut data_keys) = data_keys(form, opening).await?;
     let same = |same: bool, what| {
         if same {
             Ok(())
@@ -89,6 +97,10 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         let before = reader.0.len();
         let entry = reader.object(&key, context)?;
         yield_budget.spend(before - reader.0.len()).await;
+        // A plane without data keys has all its records in clear.
+        if let Some(data_keys) = data_keys.as_mut().filter(|keys| keys.keys.is_none()) {
+            data_keys.note(&key, None);
+        }
         expiries.extend(entry.expires().map(|at| (at, key)));
         root.put(entry, context);
     }
@@ -113,7 +125,46 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         followed_from: through,
         log: Log::restore(contents, head, params.log, params.committer.memory()),
         imported: true,
+        data_keys: data_keys.map(|keys| keys.finish(&params.record.id)),
     })
+}
+
+/// Returns the data keys that the store has, for a plane of which all records follow the policy, and the
+/// form of the rest of its export. An export does not have the keys, so that no message has them.
+async fn data_keys(
+    form: u16,
+    opening: &Opening<'_>,
+) -> Result<(u16, Option<LoadedKeys>), ImportError> {
+    let (is_sealed, form) = match form {
+        OF_SEALED => (true, FORMAT),
+        OF_SEALED_FOLDED => (true, FOLDED),
+        form => (false, form),
+    };
+    let Some(sealing) = opening.params.committer.sealing() else {
+        return match is_sealed {
+            true => Err(ImportError::Keys),
+            false => Ok((form, None)),
+        };
+    };
+    let key = KeySpace::new(&opening.params.record.id).data_keys();
+    let found = opening.params.committer.store().get(&key).await;
+    let (_, found) = found.map_err(|_| ImportError::Keys)?;
+    let Some(found) = found else {
+        return match is_sealed {
+            true => Err(ImportError::Keys),
+            false => Ok((form, Some(LoadedKeys::new(sealing, None)))),
+        };
+    };
+    let Ok(Record::DataKeys(record)) = decode(&found.value) else {
+        return Err(ImportError::Keys);
+    };
+    if record.settled != sealing.fingerprint() {
+        return Err(ImportError::Unsettled);
+    }
+    let keys = opening
+        .unwrap_keys(&record)
+        .map_err(|_| ImportError::Keys)?;
+    Ok((form, Some(LoadedKeys::new(sealing, Some(keys)))))
 }
 
 /// Returns the form and the content of an export that is whole and of a form that this program
@@ -128,7 +179,7 @@ async fn open(bytes: &Bytes, yield_budget: &mut YieldBudget) -> Result<(u16, Rea
         .ok_or(ImportError::Damaged)?;
     let mut reader = Reader(bytes.slice(MAGIC.len()..digest_at.max(MAGIC.len())));
     let form = reader.u16()?;
-    if form != FORMAT && form != FOLDED {
+    if ![FORMAT, FOLDED, OF_SEALED, OF_SEALED_FOLDED].contains(&form) {
         return Err(ImportError::Form);
     }
     let digest = digest_of(&bytes[..digest_at], yield_budget).await;

@@ -18,6 +18,10 @@ use crate::lifecycle::import;
 use crate::lifecycle::params::PlaneParams;
 use crate::plane::{Opened, Parts, Plane};
 use crate::record::{KeySpace, Record, RecordError, Stored, StoredKey, decode_stored};
+use crate::sealing::SealedError;
+use crate::sealing::data_keys::DataKeys;
+use crate::sealing::keys_record::KeysRecord;
+use crate::sealing::plane_keys::{LoadedKeys, PlaneKeys};
 use crate::state::entry::Entry;
 use crate::state::overlay::Derive;
 use crate::state::summary::Summarizer;
@@ -47,6 +51,9 @@ pub enum OpenError {
     /// The plane's record lacks a parameter of a layer.
     #[error(transparent)]
     Parameter(#[from] MissingParameter),
+    /// The plane is sealed, and this replica cannot unwrap its data key.
+    #[error("the control plane is encrypted at rest and cannot be read here")]
+    Sealed(#[from] SealedError),
 }
 
 /// A plane's state after loading, before the plane exists.
@@ -61,6 +68,7 @@ pub(crate) struct Loaded {
     pub(crate) followed_from: Revision,
     pub(crate) log: Log,
     pub(crate) imported: bool,
+    pub(crate) data_keys: Option<PlaneKeys>,
 }
 
 impl Plane {
@@ -146,6 +154,16 @@ impl Opening<'_> {
         }))
     }
 
+    /// Unwraps the plane's data keys.
+    ///
+    /// # Errors
+    /// Returns an error if encryption at rest is off here, or a key cannot be unwrapped.
+    pub(crate) fn unwrap_keys(&self, record: &KeysRecord) -> Result<DataKeys, SealedError> {
+        let sealing = self.params.committer.sealing();
+        let sealing = sealing.ok_or(SealedError::NotConfigured)?;
+        DataKeys::unwrap(record, &self.params.record.id, sealing)
+    }
+
     /// Returns the root that [`Self::stepped`] yields.
     async fn root(&self, steps: &StepsRecord) -> Result<Root, OpenError> {
         Ok(Root::of_layers(self.stepped(steps).await?, self.context))
@@ -161,6 +179,8 @@ struct Loading<'a> {
     expiries: BTreeSet<(u64, Key)>,
     /// The end of the newest transaction that has written one of the records.
     newest: Version,
+    /// The data keys; `None` if encryption at rest is off here.
+    data_keys: Option<LoadedKeys>,
 }
 
 impl Loading<'_> {
@@ -168,7 +188,12 @@ impl Loading<'_> {
         let Opening { params, context } = self.opening;
         let base = params.numbering().base;
         let record = |source| unreadable(&item.key, source);
-        let stored = decode_stored(&item.value).map_err(record)?;
+        let data_keys = self.data_keys.as_ref().and_then(|keys| keys.keys.as_ref());
+        let (value, number) = match data_keys {
+            Some(keys) => keys.open(&item.key, &item.value).map_err(record)?,
+            None => (item.value.clone(), None),
+        };
+        let stored = decode_stored(&value).map_err(record)?;
         let point = stored.point(base, item.modified);
         self.newest = self.newest.max(point.end());
         let Stored {
@@ -186,7 +211,16 @@ impl Loading<'_> {
                 self.root = Some(self.opening.root(&steps).await?);
                 return Ok(());
             }
-            (StoredKey::Steps, _) => return Err(record(RecordError::Damaged)),
+            (StoredKey::DataKeys, Record::DataKeys(keys)) => {
+                let keys = self.opening.unwrap_keys(keys)?;
+                if let Some(data_keys) = &mut self.data_keys {
+                    data_keys.keys = Some(keys);
+                }
+                return Ok(());
+            }
+            (StoredKey::Steps | StoredKey::DataKeys, _) => {
+                return Err(record(RecordError::Damaged));
+            }
         };
         // The key of the step record sorts before all objects, so once an object is read without
         // it, the plane has no such record.
@@ -197,6 +231,9 @@ impl Loading<'_> {
         let (versions, object) = match decoded {
             Record::Object { header, object } => {
                 let version = point.version(header.index);
+                if let Some(data_keys) = &mut self.data_keys {
+                    data_keys.note(&key, number);
+                }
                 (header.versions(version), object)
             }
             Record::External(object) => (external_versions(base, &item), object),
@@ -204,7 +241,7 @@ impl Loading<'_> {
                 root.remove(&key, context);
                 return Ok(());
             }
-            Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
+            Record::Head { .. } | Record::Marker | Record::Steps { .. } | Record::DataKeys(_) => {
                 return Err(record(RecordError::Damaged));
             }
         };
@@ -227,6 +264,10 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         root: None,
         expiries: BTreeSet::new(),
         newest: Version::ZERO,
+        data_keys: params
+            .committer
+            .sealing()
+            .map(|sealing| LoadedKeys::new(sealing, None)),
     };
     let mut read_at = None;
     let mut yield_budget = YieldBudget::default();
@@ -245,6 +286,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         root,
         expiries,
         mut newest,
+        data_keys,
         ..
     } = loading;
     let mut root = match root {
@@ -267,6 +309,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         followed_from: read_at,
         log: Log::new(root.head, params.log, params.committer.memory()),
         imported: false,
+        data_keys: data_keys.map(|keys| keys.finish(&params.record.id)),
         root,
         expiries,
     })

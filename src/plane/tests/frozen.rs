@@ -1,6 +1,7 @@
 //! The bytes of every record that a plane has in the store or hands to its successor.
 
 use bytes::BytesMut;
+use polyplane_sealing::{DataKey, KeyEncryptionKey, Nonce, WrappedKey};
 use polyplane_tests::frozen::{Written, records};
 
 use super::*;
@@ -9,9 +10,10 @@ use crate::layers::chain::record::{CommitRecord, FoldRecord, StepRecord, StepsRe
 use crate::layers::layer_store::frozen_layer;
 use crate::packed::pack;
 use crate::record::{
-    EventHeader, KeySpace, copied_point, decode, encode_copied, encode_external, encode_head,
-    encode_marker, encode_object, encode_packed, encode_steps, encode_tombstone,
+    EventHeader, KeySpace, copied_point, decode, encode_copied, encode_data_keys, encode_external,
+    encode_head, encode_marker, encode_object, encode_packed, encode_steps, encode_tombstone,
 };
+use crate::sealing::data_keys::DataKeys;
 
 fn steps() -> StepsRecord {
     StepsRecord {
@@ -73,6 +75,31 @@ fn copied(name: &str, value: &Bytes) -> Written {
     Written::new(name, copied.expect("it is copied"))
 }
 
+/// The record of the data keys of a plane. Its bytes are fixed, so nothing unwraps it.
+fn keys() -> KeysRecord {
+    let wrapped = WrappedKey {
+        by: KeyEncryptionKey::new(&[7; 32]).id(),
+        nonce: [3; 32],
+        sealed: [0; 48],
+    };
+    KeysRecord {
+        settled: 9,
+        generation: 2,
+        versions: vec![KeyVersionRecord { number: 5, wrapped }],
+    }
+}
+
+/// Returns the data keys of which all bytes are fixed.
+fn data_keys() -> DataKeys {
+    let key = DataKey::from_bytes(zeroize::Zeroizing::new([8; 32]));
+    DataKeys::fixed("p1a2b", 5, key, &keys().versions[0].wrapped)
+}
+
+/// Returns the value of an object, sealed.
+fn sealed(value: &Bytes) -> Bytes {
+    data_keys().seal(b"p/p1a2b/o/k", value, &Nonce([4; 32]))
+}
+
 /// Returns the values that the store holds under a plane's keys.
 fn values() -> Vec<Written> {
     let plain = object("plain", "label", "value");
@@ -111,6 +138,20 @@ fn values() -> Vec<Written> {
         Written::new("steps", encode_steps(2, &steps())),
         Written::new("steps, none", encode_steps(0, &StepsRecord::default())),
         Written::new("steps, the first folded", encode_steps(2, &folded_steps())),
+        Written::new("object, sealed", sealed(&encode_object(later, &rich))),
+        Written::new(
+            "object, packed, sealed",
+            sealed(&encode_packed(
+                later,
+                &large,
+                &pack(&large.body).expect("it shrinks"),
+            )),
+        ),
+        Written::new("data keys", encode_data_keys(&keys())),
+        copied(
+            "object, sealed, copied",
+            &sealed(&encode_object(later, &rich)),
+        ),
         copied("object, copied", &encode_object(later, &plain)),
         copied(
             "tombstone, copied",
@@ -137,7 +178,9 @@ const RENAMED: [(&str, &str); 4] = [
 #[test]
 fn frozen_values_of_a_plane() {
     let read = |_: &str, bytes: &[u8]| {
-        let decoded = decode(&Bytes::copy_from_slice(bytes))?;
+        let bytes = &Bytes::copy_from_slice(bytes);
+        let (opened, _) = data_keys().open(b"p/p1a2b/o/k", bytes)?;
+        let decoded = decode(&opened)?;
         let printed = match copied_point(bytes) {
             Some(point) => format!("{point:?} {decoded:?}"),
             None => format!("{decoded:?}"),
@@ -154,6 +197,7 @@ fn frozen_keys_of_a_plane() {
     let written = [
         Written::new("head", keys.head()),
         Written::new("steps", keys.steps()),
+        Written::new("data keys", keys.data_keys()),
         Written::new(
             "object of a namespace",
             keys.object(&Key::new("apps", "deployments", Some("ns"), "web")),

@@ -27,6 +27,9 @@ use crate::record::{
     EventHeader, encode_head, encode_marker, encode_object, encode_packed, encode_steps,
     encode_tombstone,
 };
+use crate::sealing::Sealing;
+use crate::sealing::plane_keys::{PartKeys, PlaneKeys};
+use crate::state::entry::Entry;
 use crate::state::intern::Interner;
 use crate::version::Version;
 use crate::write::prober::Prober;
@@ -57,6 +60,8 @@ pub struct Committer {
     prober: Arc<Prober>,
     /// True once large bodies are packed.
     packs: AtomicBool,
+    /// What seals records; `None` if encryption at rest is off.
+    sealing: Option<Arc<Sealing>>,
 }
 
 #[derive(Default)]
@@ -103,6 +108,8 @@ pub(crate) struct CommitPart {
     compares: Vec<Compare>,
     /// The index of the part's first event.
     pub(crate) index: u8,
+    /// The keys that its records are sealed with, fixed until its outcome is known.
+    pub(crate) keys: Option<PartKeys>,
 }
 
 /// A transaction, and the parts that need each of its compares.
@@ -123,6 +130,17 @@ impl Committer {
     /// Returns the committer of a store, with the memory budget of its planes.
     #[must_use]
     pub fn with_memory(store: Arc<dyn Store>, memory: Arc<Memory>) -> Arc<Self> {
+        Self::with_sealing(store, memory, None)
+    }
+
+    /// Returns the committer of a store, with the memory budget of its planes and with what seals
+    /// their records.
+    #[must_use]
+    pub fn with_sealing(
+        store: Arc<dyn Store>,
+        memory: Arc<Memory>,
+        sealing: Option<Arc<Sealing>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             limits: store.limits(),
             store,
@@ -134,6 +152,7 @@ impl Committer {
             metrics: CommitMetrics::default(),
             prober: Arc::default(),
             packs: AtomicBool::new(false),
+            sealing,
         })
     }
 
@@ -146,6 +165,12 @@ impl Committer {
 
     pub(crate) fn packs(&self) -> bool {
         self.packs.load(Ordering::Relaxed)
+    }
+
+    /// Returns what seals the records of all planes; `None` if encryption at rest is off.
+    #[must_use]
+    pub fn sealing(&self) -> Option<&Arc<Sealing>> {
+        self.sealing.as_ref()
     }
 
     /// Returns the store.
@@ -289,6 +314,7 @@ impl Committer {
                         writes,
                         compares,
                         index: 0,
+                        keys: None,
                     });
                     if part_bytes > ALONE_BYTES && parts.len() == 1 || ops + 2 > ops_max {
                         break;
@@ -422,6 +448,7 @@ fn build(parts: Vec<CommitPart>) -> Batch {
             add_compare(&mut batch, compare, number);
         }
         part.index = u8::try_from(index).expect("a transaction has at most 255 events");
+        part.keys = part.plane.data_keys().and_then(PlaneKeys::for_part);
         encode(&part, &mut batch.txn.ops);
         index += part.writes.iter().map(QueuedWrite::indexes).sum::<usize>();
         batch.parts.push(part);
@@ -451,17 +478,7 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     let plane = &part.plane;
     let published = plane.published();
     let mut deleted: Vec<Version> = Vec::new();
-    for commit in part.writes.iter().filter_map(|write| write.layers.as_ref()) {
-        ops.push(Op::Put {
-            key: plane.keys().steps(),
-            value: encode_steps(part.index, commit.record()),
-            lease: None,
-        });
-        let tombstone = |key| Op::Delete {
-            key: plane.keys().object(key),
-        };
-        ops.extend(commit.drops().iter().map(tombstone));
-    }
+    encode_keys_and_layers(part, ops);
     let operations = part.writes.iter().flat_map(|write| &write.operations);
     for (index, operation) in (part.index..).zip(operations) {
         let previous = operation.previous.as_ref();
@@ -475,17 +492,21 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
             lease: None,
         };
         match &operation.change {
-            QueuedChange::Put { entry, packed } => {
+            QueuedChange::Put {
+                entry,
+                packed,
+                nonce,
+            } => {
                 let created = previous.as_ref().and_then(|object| object.created());
                 let header = EventHeader {
                     index,
                     previous: version,
                     created: created.unwrap_or_default(),
                 };
-                let object = entry.object().expect("what is queued is under way");
-                let value = match packed {
-                    Some(packed) => encode_packed(header, object, packed),
-                    None => encode_object(header, object),
+                let value = encode_entry(header, entry, packed.as_ref());
+                let value = match nonce.as_ref().zip(part.keys.as_ref()) {
+                    Some((nonce, keys)) => keys.seal(&key, &value, nonce),
+                    None => value,
                 };
                 ops.push(put(key, value));
             }
@@ -519,43 +540,35 @@ pub(crate) fn encode(part: &CommitPart, ops: &mut Vec<Op>) {
     }
 }
 
-/// Removes everything that a plane has in the store, in pieces, each of which tests `compares`. The
-/// plane must not be served any more.
-///
-/// # Errors
-/// Returns the store's error. A further call continues where this one stopped.
-pub async fn delete_range(
-    store: &Arc<dyn Store>,
-    plane: &str,
-    compares: Vec<Compare>,
-) -> Result<Revision, DeleteError> {
-    let (start, end) = crate::record::KeySpace::new(plane).bounds();
-    loop {
-        let request = polyplane_storage::RangeRequest {
-            fields: polyplane_storage::Fields::KeysOnly,
-            limit: polyplane_storage::TXN_OPS_MAX,
-            ..polyplane_storage::RangeRequest::between(start.clone(), end.clone())
+/// Appends the operations of a part that change no object: its data keys, if they are new, and the
+/// commit of a layer step.
+fn encode_keys_and_layers(part: &CommitPart, ops: &mut Vec<Op>) {
+    let keys = part.plane.keys();
+    if let Some(record) = part.keys.as_ref().and_then(PartKeys::record) {
+        ops.push(Op::Put {
+            key: keys.data_keys(),
+            value: record,
+            lease: None,
+        });
+    }
+    for commit in part.writes.iter().filter_map(|write| write.layers.as_ref()) {
+        ops.push(Op::Put {
+            key: keys.steps(),
+            value: encode_steps(part.index, commit.record()),
+            lease: None,
+        });
+        let tombstone = |key| Op::Delete {
+            key: keys.object(key),
         };
-        let reply = store.range(request).await?;
-        if reply.items.is_empty() {
-            return Ok(reply.revision);
-        }
-        let delete = |item: polyplane_storage::KeyValue| Op::Delete { key: item.key };
-        let txn = Txn {
-            compares: compares.clone(),
-            ops: reply.items.into_iter().map(delete).collect(),
-        };
-        store.commit(txn).await?;
+        ops.extend(commit.drops().iter().map(tombstone));
     }
 }
 
-/// The reason why a plane's range could not be removed.
-#[derive(Debug, thiserror::Error)]
-pub enum DeleteError {
-    /// The range could not be read.
-    #[error("cannot read the control plane's range")]
-    Read(#[from] polyplane_storage::ReadError),
-    /// A piece could not be removed.
-    #[error("cannot remove a piece of the control plane's range")]
-    Commit(#[from] CommitError),
+/// Returns the value of an entry that is under way, in clear.
+fn encode_entry(header: EventHeader, entry: &Entry, packed: Option<&Bytes>) -> Bytes {
+    let object = entry.object().expect("what is queued is under way");
+    match packed {
+        Some(packed) => encode_packed(header, object, packed),
+        None => encode_object(header, object),
+    }
 }

@@ -44,9 +44,11 @@ pub fn encode(object: &NewObject) -> Bytes {
 pub fn decode(value: &Bytes) -> Result<NewObject, RecordError> {
     match record::decode(value)? {
         Record::External(object) | Record::Object { object, .. } => Ok(object),
-        Record::Tombstone { .. } | Record::Head { .. } | Record::Marker | Record::Steps { .. } => {
-            Err(RecordError::Damaged)
-        }
+        Record::Tombstone { .. }
+        | Record::Head { .. }
+        | Record::Marker
+        | Record::Steps { .. }
+        | Record::DataKeys(_) => Err(RecordError::Damaged),
     }
 }
 
@@ -70,7 +72,9 @@ pub fn read(
         }
         Record::External(object) => Ok(Some((object, point.version(0)))),
         Record::Tombstone { .. } => Ok(None),
-        Record::Head { .. } | Record::Marker | Record::Steps { .. } => Err(RecordError::Damaged),
+        Record::Head { .. } | Record::Marker | Record::Steps { .. } | Record::DataKeys(_) => {
+            Err(RecordError::Damaged)
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::packed::{BODY_BYTES_MAX, pack};
 use crate::plane::Plane;
 use crate::record::value_len;
+use crate::sealing::data_keys::OVERHEAD;
 use crate::state::entry::Entry;
 use crate::version::Stamp;
 use crate::write::prepared_write::{Operation, SubmitError, Write};
@@ -31,11 +32,17 @@ impl Plane {
                     check_size(object.body.len(), BODY_BYTES_MAX)?;
                     let packs = self.committer().packs();
                     let packed = packs.then(|| pack(&object.body)).flatten();
-                    let value_bytes = value_len(&object, packed.as_ref());
+                    let nonce = self.data_keys().and_then(|keys| keys.nonce_for(&key));
+                    let sealed_bytes = nonce.as_ref().map_or(0, |_| OVERHEAD);
+                    let value_bytes = value_len(&object, packed.as_ref()) + sealed_bytes;
                     check_size(value_bytes, limits.value_bytes_max)?;
                     total += value_bytes;
                     let entry = Entry::in_flight(key, next_stamp(), object);
-                    QueuedChange::Put { entry, packed }
+                    QueuedChange::Put {
+                        entry,
+                        packed,
+                        nonce,
+                    }
                 }
                 Operation::Delete { key } => QueuedChange::Delete(key),
             };

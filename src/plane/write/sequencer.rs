@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
+use polyplane_sealing::Nonce;
 use polyplane_storage::Compare;
 use tokio::sync::oneshot;
 
@@ -53,6 +54,8 @@ pub(crate) enum QueuedChange {
         entry: Arc<Entry>,
         /// The packed form of its body, if the store gets that.
         packed: Option<Bytes>,
+        /// What its record is sealed with; `None` if it stays in clear.
+        nonce: Option<Nonce>,
     },
     Delete(Key),
 }

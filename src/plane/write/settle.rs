@@ -67,6 +67,9 @@ impl Plane {
         // Called after the publication: a release that waits for this part exports the published
         // state.
         self.guard().landed(revision);
+        if let Some(keys) = self.data_keys() {
+            keys.landed(&part);
+        }
         let last = last_position(&part.writes);
         let context = self.context();
         let wakeup = self
