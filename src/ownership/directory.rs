@@ -51,6 +51,8 @@ pub struct DirectoryRow {
     pub switches: u32,
     /// True if nothing may wake the plane. [`Self::access`] differs then, too.
     pub suspended: bool,
+    /// The generation of the data key that the plane is to have.
+    pub data_key_generation: u32,
     /// What the object says about who may use the plane and how much, for the directory's reader to
     /// decode.
     pub access: Vec<u8>,
@@ -75,6 +77,8 @@ pub struct DirectoryEntry {
     pub pin: Pin,
     /// Bits of the embedder, which the directory only tells apart.
     pub switches: u32,
+    /// The generation of the data key that the plane is to have.
+    pub data_key_generation: u32,
     /// What the plane's object says about who may use the plane and how much. Planes of which it says
     /// the same share the bytes.
     pub access: Arc<[u8]>,
@@ -207,7 +211,7 @@ impl Directory {
     }
 
     /// Returns whether every record could be decoded.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.failure.lock().is_none() && !self.skipped.load(Ordering::Acquire)
     }
 
@@ -442,6 +446,7 @@ impl Directory {
                 born_at: row.born_at,
                 pin: row.pin,
                 switches: row.switches,
+                data_key_generation: row.data_key_generation,
                 access: row.access.into(),
                 born,
                 created,

@@ -67,6 +67,7 @@ pub use planes::inspect::{FencePage, FenceRow, FenceSeen, InspectError};
 pub use planes::level_floor::RaiseError;
 pub use planes::metrics::PlanesStats;
 pub use planes::options::{DeriveParams, PlanesOptions};
+pub use planes::rewrap::RewrapError;
 pub use planes::{PlaneLocation, Planes, ROOT, StartError, Unavailable, WakeError};
 pub use polyplane_fencing::{Duration as Length, LeaseTerms, Terms};
 pub use polyplane_ring::{Member, Pin, ReplicaId, Standing, View, ViewNumber, Weight, Zone};

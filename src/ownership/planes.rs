@@ -17,6 +17,7 @@ mod peer_handler;
 pub(crate) mod plane_slot;
 mod rebalance;
 pub(crate) mod release;
+pub(crate) mod rewrap;
 mod streamed_states;
 mod suspend;
 mod take;
@@ -36,7 +37,7 @@ use crate::records::Damaged;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Committer, Ended, LayerHash, Layers, Memory, Numbering, OpenError, Plane, Version,
+    Committer, Ended, LayerHash, Layers, Memory, Numbering, OpenError, Plane, Sealing, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -221,7 +222,11 @@ impl Planes {
         let planes = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             ring,
-            committer: Committer::with_memory(Arc::clone(&store), Arc::clone(&options.memory)),
+            committer: Committer::with_sealing(
+                Arc::clone(&store),
+                Arc::clone(&options.memory),
+                options.sealing.clone(),
+            ),
             streamed_states: StreamedStates::new(Arc::clone(&options.memory)),
             layers: Layers::new(store),
             first_layer: LayerHash(record.layer.clone()),
@@ -260,6 +265,11 @@ impl Planes {
     /// Returns the memory budget of all planes.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.options.memory
+    }
+
+    /// Returns what seals the records of planes; `None` if encryption at rest is off.
+    pub fn sealing(&self) -> Option<&Arc<Sealing>> {
+        self.options.sealing.as_ref()
     }
 
     /// Returns how the store numbers the history of its planes.

@@ -138,6 +138,7 @@ impl Town {
             summarize: None,
             log: LogBounds::default(),
             memory: Arc::default(),
+            sealing: None,
             idle: Duration::from_secs(3600),
         };
         let now = "2026-01-01T00:00:00Z";
@@ -354,6 +355,7 @@ fn read_row(body: &[u8]) -> Option<crate::directory::DirectoryRow> {
     let wish = body["data"]["k"].as_str()?;
     Some(crate::directory::DirectoryRow {
         switches: 0,
+        data_key_generation: 0,
         id: body["metadata"]["name"].as_str()?.into(),
         layer: "l".into(),
         born_at: "2026-01-01T00:00:00Z".into(),

@@ -4,6 +4,7 @@
 pub mod access;
 pub mod audit;
 pub mod authentication;
+pub mod encryption;
 pub mod envtest;
 pub mod kubelets;
 pub mod limited_file;
@@ -15,6 +16,7 @@ pub mod usage;
 use crate::cli::access::{CredentialsOptions, KubeconfigOptions, RevokeOptions, RotateOptions};
 use crate::cli::audit::AuditOptions;
 use crate::cli::authentication::AuthenticationOptions;
+use crate::cli::encryption::EncryptionOptions;
 use crate::cli::envtest::EnvtestCommand;
 use crate::cli::kubelets::KubeletOptions;
 use crate::cli::limits::LimitOptions;
@@ -102,6 +104,9 @@ pub struct UpOptions {
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
+    /// Encryption at rest.
+    #[command(flatten)]
+    pub encryption: EncryptionOptions,
     /// The connections to nodes and pods.
     #[command(flatten)]
     pub kubelets: KubeletOptions,
@@ -235,6 +240,9 @@ pub struct ServeOptions {
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
+    /// Encryption at rest.
+    #[command(flatten)]
+    pub encryption: EncryptionOptions,
     /// The connections to nodes and pods.
     #[command(flatten)]
     pub kubelets: KubeletOptions,

@@ -7,6 +7,7 @@ pub mod access;
 pub mod client;
 pub mod config;
 pub mod credentials;
+mod encryption;
 mod list;
 mod pinned;
 mod print;
@@ -58,6 +59,10 @@ fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
                 access::kubeconfig(&client, &config, &target, &options).await
             }
             PluginAction::Revoke(options) => access::revoke(&client, &options).await,
+            PluginAction::Rotate(options) if options.data_key => {
+                let patience = Duration::from_secs(options.timeout);
+                encryption::rotate(&client, &options.name, patience).await
+            }
             PluginAction::Rotate(options) => access::rotate(&client, &options).await,
             PluginAction::Suspend { name } => access::suspend(&client, &name).await,
             PluginAction::Resume { name } => access::resume(&client, &name).await,
@@ -213,6 +218,7 @@ async fn get(client: &Client, name: &str) -> anyhow::Result<()> {
         format!("Bytes:       {bytes}"),
         format!("Protected:   {protected}"),
         format!("Age:         {age}"),
+        format!("Encryption:  {}", encryption::of(client, name).await),
     ];
     for condition in plane.items_at(&["status", "conditions"]) {
         let text = |name: &str| condition.str_at(&[name]);

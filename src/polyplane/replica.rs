@@ -6,6 +6,7 @@ pub mod access;
 pub mod access_change;
 pub mod backend;
 pub mod credentials;
+pub mod encryption;
 pub mod fences;
 pub mod follow_access;
 pub mod metrics;
@@ -13,6 +14,7 @@ pub mod plain_root;
 pub mod plane_directory;
 pub mod plane_info;
 pub mod plane_issuers;
+mod plane_settings;
 pub mod plane_tokens;
 pub mod ring_report;
 pub mod root_secret;
@@ -21,24 +23,22 @@ pub mod usage_report;
 use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::credentials::CredentialIssuer;
+use crate::replica::encryption::Encryption;
 use crate::replica::fences::Fences;
 use crate::replica::follow_access::FollowAccess;
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_info::DirectoryInfo;
+use crate::replica::plane_settings::settings;
 use crate::replica::plane_tokens::plane_tokens;
 use crate::replica::root_secret::SharedSecret;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
-use polyplane_apimachinery::Str;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::{Purpose, RootSecret};
-use polyplane_batteries::bootstrap::{
-    self, ACCESS_LEVEL, CLIENT_CAS_LEVEL, ISSUERS_LEVEL, Release, SUSPENSION_LEVEL, params,
-};
+use polyplane_batteries::bootstrap::{Release, params};
 use polyplane_batteries::kind_tables;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
-use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_controllers::{OwnClient, Reconcilers, Sweeper, WriteObserver};
 use polyplane_ownership::directory::Directory;
 use polyplane_ownership::{
@@ -47,10 +47,8 @@ use polyplane_ownership::{
 };
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
-use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{
-    Authority, BirthLayer, PlaneSettings, PlaneSummaries, Registry, Shared, SwitchedOff,
-};
+use polyplane_registry::{Authority, PlaneSummaries, Registry};
+use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
 use std::sync::{Arc, OnceLock, Weak};
@@ -60,8 +58,6 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// The range of node ports from which services get theirs.
-const NODE_PORTS: (u16, u16) = (30_000, 32_767);
 /// Pause between two attempts to wake the root plane at the replica to which it belongs. Less would
 /// load a store that fails.
 const ROOT_RETRY: Duration = Duration::from_secs(1);
@@ -108,6 +104,8 @@ pub struct ReplicaParts {
     pub plain: Option<Arc<PlainRoot>>,
     /// What servers of others decide about the root's users.
     pub delegated: Delegated,
+    /// The keys of encryption at rest; `None` without a configuration.
+    pub encryption: Option<EncryptionConfig>,
 }
 
 /// The context of every error that occurs while joining.
@@ -117,6 +115,8 @@ const CANNOT_JOIN: &str = "cannot join the ring";
 pub struct Replica {
     /// The planes of this replica by name and id.
     pub directory: Arc<PlaneDirectory>,
+    /// The keys of encryption at rest.
+    pub encryption: Arc<Encryption>,
     shared: Arc<BackendState>,
     /// For requests of the server itself.
     own_client: OwnClient,
@@ -137,8 +137,10 @@ impl Replica {
         let stop = CancellationToken::new();
         let pki = Arc::clone(&setup.config.pki);
         let secret = SharedSecret::new(setup.root_secret.take());
-        let directory = build_directory(&setup, &secret, stop.clone()).await?;
+        let encryption = prepare_encryption(&setup).await?;
+        let directory = build_directory(&setup, (&secret, &encryption), stop.clone()).await?;
         settled(&setup, async || secret.compare(&directory).await).await?;
+        settled(&setup, async || encryption.look(&directory).await).await?;
         secret.admit()?;
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
@@ -166,29 +168,16 @@ impl Replica {
         if let Some(metrics) = setup.metrics.take() {
             tokio::spawn(metrics.follow(stop.clone()));
         }
-        let backend = ReplicaBackend::new(Arc::clone(&directory), registry, reconcilers, access);
+        let keys = Arc::clone(&encryption);
+        let backend =
+            ReplicaBackend::new(Arc::clone(&directory), registry, reconcilers, access, keys);
         let shared = Arc::clone(backend.shared());
         let drain = Arc::new(Drain {
             directory: Arc::clone(&directory),
             requested: CancellationToken::new(),
             finished: CancellationToken::new(),
         });
-        if let Some((transport, listeners)) = setup.peering {
-            let ring = Arc::clone(directory.planes.ring());
-            tokio::spawn(drop_old_pools(Arc::clone(&transport), ring, stop.clone()));
-            setup.config.peering = Some(Peering {
-                transport,
-                handler: Arc::clone(&directory.planes) as _,
-                listeners,
-            });
-            setup.config.drain_requested = Some(Box::new({
-                let drain = Arc::clone(&drain);
-                move || {
-                    let drain = Arc::clone(&drain);
-                    Box::pin(async move { drain.requested_by_client().await })
-                }
-            }));
-        }
+        peer_with_others(&mut setup, &drain, &stop);
         let mut server = setup.config.build(Arc::new(backend), setup.listeners);
         // Before anybody can open a watch, so that no change is missed.
         tokio::spawn(FollowAccess::new(&shared, server.watch_guard()).run(stop.clone()));
@@ -196,6 +185,7 @@ impl Replica {
         directory.planes.ring().join().await.context(CANNOT_JOIN)?;
         Ok(Self {
             directory,
+            encryption,
             shared,
             own_client,
             server,
@@ -241,6 +231,7 @@ impl Replica {
             Arc::clone(&self.shared),
             self.stop.clone(),
         ));
+        self.follow_encryption(&tasks);
         self.server.run().await;
         self.stop.cancel();
         tasks.close();
@@ -256,6 +247,17 @@ impl Replica {
         self.peers.close().await;
     }
 
+    fn follow_encryption(&self, tasks: &tokio_util::task::TaskTracker) {
+        let with = || (Arc::clone(&self.directory), self.stop.clone());
+        let encryption = || Arc::clone(&self.encryption);
+        let (directory, stop) = with();
+        tasks.spawn(encryption().follow(directory, stop));
+        let (directory, stop) = with();
+        tasks.spawn(encryption().sweep(directory, stop));
+        let (directory, stop) = with();
+        tasks.spawn(encryption().rewrap(directory, stop));
+    }
+
     /// Returns a handle to drain the replica.
     pub fn drain(&self) -> Arc<Drain> {
         Arc::clone(&self.drain)
@@ -265,6 +267,26 @@ impl Replica {
     pub fn stop_handle(&self) -> polyplane_server::StopHandle {
         self.server.stop_handle()
     }
+}
+
+/// Lets the server take part in the ring: it serves the other replicas, and drains for a client.
+fn peer_with_others(setup: &mut ReplicaParts, drain: &Arc<Drain>, stop: &CancellationToken) {
+    let Some((transport, listeners)) = setup.peering.take() else {
+        return;
+    };
+    let planes = &drain.directory.planes;
+    let ring = Arc::clone(planes.ring());
+    tokio::spawn(drop_old_pools(Arc::clone(&transport), ring, stop.clone()));
+    setup.config.peering = Some(Peering {
+        transport,
+        handler: Arc::clone(planes) as _,
+        listeners,
+    });
+    let drain = Arc::clone(drain);
+    setup.config.drain_requested = Some(Box::new(move || {
+        let drain = Arc::clone(&drain);
+        Box::pin(async move { drain.requested_by_client().await })
+    }));
 }
 
 /// Controls how a replica hands its planes over before it ends.
@@ -434,9 +456,19 @@ async fn follow_controllers(shared: Arc<BackendState>, stop: CancellationToken) 
     }
 }
 
+/// Prepares the keys of encryption at rest. On a shared store this is repeated until the store and the
+/// key management services answer.
+async fn prepare_encryption(setup: &ReplicaParts) -> anyhow::Result<Arc<Encryption>> {
+    let step = async || Encryption::prepare(&setup.store, setup.encryption.as_ref()).await;
+    match &setup.wait {
+        Some(wait) => wait.out(step).await,
+        None => step().await,
+    }
+}
+
 async fn build_directory(
     setup: &ReplicaParts,
-    secret: &Arc<SharedSecret>,
+    (secret, encryption): (&Arc<SharedSecret>, &Encryption),
     stop: CancellationToken,
 ) -> anyhow::Result<Arc<PlaneDirectory>> {
     let ca = setup.config.pki.root_pem();
@@ -465,6 +497,7 @@ async fn build_directory(
         log: LogBounds::default(),
         idle: setup.idle,
         memory: Arc::clone(&setup.memory),
+        sealing: encryption.sealing().cloned(),
     };
     let started = settled(setup, async || {
         Planes::start(Arc::clone(&ring), options.clone(), &now, layer.hash()).await
@@ -499,55 +532,6 @@ async fn build_directory(
     let directory = PlaneDirectory::new(planes, rows, kinds, settings, params, freshness, limits);
     directory.set_root(root, root_kinds);
     Ok(Arc::new(directory))
-}
-
-/// Returns the facts that kinds need about every plane.
-fn settings(setup: &ReplicaParts, planes: &Arc<Planes>, rows: &Arc<Directory>) -> PlaneSettings {
-    let (base, bits) = bootstrap::SERVICE_RANGE;
-    let base = base.into();
-    let plain = setup.plain.as_ref();
-    PlaneSettings {
-        service_range: plain.map_or(ServiceRange { base, bits }, |plain| plain.service_range),
-        node_ports: plain.map_or(NODE_PORTS, |plain| plain.node_ports),
-        serving_ca: setup.config.pki.root_pem().into(),
-        endpoint: format!("https://{}", setup.endpoint).into(),
-        birth_layer: BirthLayer::new({
-            let planes = Arc::downgrade(planes);
-            move || {
-                planes
-                    .upgrade()
-                    .map_or_else(Str::default, |planes| planes.birth_layer().0.into())
-            }
-        }),
-        records_say_access: from_floor(planes, ACCESS_LEVEL),
-        records_say_issuers: from_floor(planes, ISSUERS_LEVEL),
-        records_say_suspension: from_floor(planes, SUSPENSION_LEVEL),
-        records_say_client_cas: from_floor(planes, CLIENT_CAS_LEVEL),
-        switched_off: switched_off(rows, plain.is_some()),
-    }
-}
-
-/// Returns what finds the controllers that are switched off in a plane: the plane's record says it.
-/// The root has no record; all controllers run in it, or none if it is plain.
-fn switched_off(rows: &Arc<Directory>, plain: bool) -> SwitchedOff {
-    let rows = Arc::downgrade(rows);
-    let root = match plain {
-        true => Controllers::NONE,
-        false => Controllers::EVERY,
-    };
-    SwitchedOff::new(move |id| {
-        let entry = rows.upgrade().and_then(|rows| rows.by_id(id));
-        entry.map_or(root.switched_off(), |entry| entry.switches)
-    })
-}
-
-/// Returns whether the store's floor has come to a level.
-fn from_floor(planes: &Arc<Planes>, level: u32) -> Shared<bool> {
-    let planes = Arc::downgrade(planes);
-    Shared::new(move || {
-        let floor = planes.upgrade().map(|planes| planes.floor());
-        floor.is_some_and(|floor| floor.level >= level)
-    })
 }
 
 /// Returns what computes the certificates of the CAs of planes. Without a root secret, and in the

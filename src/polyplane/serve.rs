@@ -31,6 +31,7 @@ use polyplane_ownership::{ReplicaOptions, Weight};
 use polyplane_pki::kubeconfig::{Kubeconfig, UserCredential};
 use polyplane_pki::{PeerTls, Pki, Unmarked, make_root_secret, read_root_secret};
 use polyplane_plane::Memory;
+use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, Options, PeerLimits, PeerTransport, StopPolicy};
 use polyplane_storage::Store;
 use std::path::Path;
@@ -109,6 +110,7 @@ struct Prepared {
     root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
     delegated: Delegated,
+    encryption: Option<EncryptionConfig>,
 }
 
 /// A replica that has joined the ring.
@@ -157,6 +159,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     let delegated = options.authentication.open()?;
     config.audit = options.audit.settings().open(&delegated.outbound)?;
+    let encryption = options.encryption.open()?;
     config.nodes = options.kubelets.open()?;
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
@@ -188,6 +191,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         root_secret,
         memory,
         delegated,
+        encryption,
     })
 }
 
@@ -253,6 +257,7 @@ async fn start(
         wait: Some(wait),
         plain: None,
         delegated: prepared.delegated,
+        encryption: prepared.encryption,
         memory: prepared.memory,
     };
     let replica = Replica::start(setup).await?;

@@ -91,6 +91,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             wait: None,
             plain: None,
             delegated: delegated.clone(),
+            encryption: options.encryption.open()?,
             memory: memory::shares(&options.memory, &options.limits, options.replicas),
         };
         let mut setup = match options.replicas {
@@ -215,6 +216,10 @@ async fn wake_roots(replicas: &[Replica]) -> anyhow::Result<()> {
         replica.wake_root().await?;
     }
     begin_at_own_level(&replicas[0]).await;
+    for replica in replicas {
+        // At once, because users may write as soon as the server has said that it is up.
+        replica.encryption.look(&replica.directory).await?;
+    }
     Ok(())
 }
 

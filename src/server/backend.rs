@@ -56,6 +56,12 @@ pub enum LocateError {
     /// The plane exists and cannot be served at the moment; the client may retry.
     #[error("the control plane is not available")]
     Unavailable,
+    /// The plane is encrypted at rest, and this replica cannot unwrap its key.
+    #[error(
+        "the control plane is encrypted at rest, and this server does not have the key; the log of \
+         the server says which"
+    )]
+    Sealed,
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleting,

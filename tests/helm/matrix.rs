@@ -133,6 +133,11 @@ fn certificates(add: Add<'_>) {
 
 fn stores(add: Add<'_>) {
     add(
+        "encrypted at rest",
+        &["planes-keys"],
+        json!({"encryption": {"existingSecret": "planes-keys", "key": "encryption.yaml"}}),
+    );
+    add(
         "etcd over TLS",
         &["etcd-ca"],
         json!({"etcd": {

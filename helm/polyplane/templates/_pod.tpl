@@ -42,6 +42,9 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- if $values.encryption.existingSecret }}
+- --encryption-provider-config=/encryption/config.yaml
+{{- end }}
 {{- if $values.authentication.config }}
 - --authentication-config=/authentication/config.yaml
 {{- end }}

@@ -22,6 +22,9 @@ pub const FINALIZER: &str = "polyplane.dev/plane";
 pub const GROUP: &str = "polyplane.dev";
 /// The resource of the kind.
 pub const RESOURCE: &str = "controlplanes";
+/// The annotation with a number, at each rise of which the plane's owner seals by a new data key. It is
+/// no field, so that an earlier release in a mixed ring keeps it.
+pub const DATA_KEY_GENERATION: &str = "polyplane.dev/data-key-generation";
 /// The warning about a plane of an earlier release.
 const ADMITS_MASTERS: &str = "spec.access is not set: members of system:masters in the root plane are masters of \
     this control plane too, as in earlier releases; set spec.access to say who may enter";
@@ -146,6 +149,7 @@ impl Strategy for ControlPlane {
             errors.push(FieldError::invalid(&path, name, "the name is reserved"));
         }
         errors.extend(spec_errors(object));
+        errors.extend(generation_errors(object));
         let is_read_by_all = context.settings.records_say_access.present();
         errors.extend(access::errors(object, None, is_read_by_all));
         errors.extend(limits::errors(object, is_read_by_all));
@@ -161,6 +165,7 @@ impl Strategy for ControlPlane {
         old: &Value,
     ) -> Vec<FieldError> {
         let mut errors = spec_errors(object);
+        errors.extend(generation_errors(object));
         let is_read_by_all = context.settings.records_say_access.present();
         errors.extend(access::errors(object, Some(old), is_read_by_all));
         errors.extend(limits::errors(object, is_read_by_all));
@@ -235,6 +240,22 @@ fn spec_errors(object: &Value) -> Vec<FieldError> {
     errors
 }
 
+/// Complains about a generation of the data key that is no number.
+fn generation_errors(object: &Value) -> Option<FieldError> {
+    let text = object.str_at(&["metadata", "annotations", DATA_KEY_GENERATION]);
+    if text.is_empty() || text.parse::<u32>().is_ok() {
+        return None;
+    }
+    let path = Path::new("metadata");
+    let path = path.child("annotations");
+    let path = path.key(DATA_KEY_GENERATION);
+    Some(FieldError::invalid(
+        &path,
+        text,
+        "must be a number below 2^32",
+    ))
+}
+
 /// Complains about the placement: it may name a replica or a zone, but not both. Whether it can be
 /// satisfied now does not matter.
 fn placement_errors(object: &Value) -> Vec<FieldError> {
@@ -278,6 +299,8 @@ pub struct DirectoryRecord {
     pub controllers: Controllers,
     /// True if no request reaches the plane.
     pub suspended: bool,
+    /// The generation of the data key that the plane is to have; zero without the annotation.
+    pub data_key_generation: u32,
     /// Who may use the plane and how much, for [`access::PlaneAccessSpec::read`] and
     /// [`limits::read`].
     pub access: Vec<u8>,
@@ -298,6 +321,9 @@ impl DirectoryRecord {
             zone: wish("zone"),
             controllers: Controllers::read(body),
             suspended: suspension::read(body),
+            data_key_generation: text(&["metadata", "annotations", DATA_KEY_GENERATION])
+                .and_then(|text| text.parse().ok())
+                .unwrap_or_default(),
             access: access::raw(body),
         })
     }

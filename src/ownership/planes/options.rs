@@ -1,6 +1,6 @@
 //! The options with which all planes of a process are opened.
 
-use polyplane_plane::{Derivation, Index, LogBounds, Memory, Summarize};
+use polyplane_plane::{Derivation, Index, LogBounds, Memory, Sealing, Summarize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub struct PlanesOptions {
     pub log: LogBounds,
     /// The memory budget of all planes.
     pub memory: Arc<Memory>,
+    /// What seals the records of planes; `None` if encryption at rest is off.
+    pub sealing: Option<Arc<Sealing>>,
     /// The time for which a plane stays awake without being used.
     pub idle: Duration,
 }

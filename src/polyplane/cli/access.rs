@@ -65,4 +65,17 @@ pub struct RotateOptions {
     /// Refuse every earlier credential at once.
     #[arg(long, conflicts_with = "overlap")]
     pub now: bool,
+    /// Replace the key by which the control plane's objects are encrypted in the store instead, and wait
+    /// until no object is stored under an earlier one. Credentials stay valid. The objects get new
+    /// versions.
+    #[arg(long, conflicts_with_all = ["overlap", "now"])]
+    pub data_key: bool,
+    /// Seconds to wait for that.
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60,
+        requires = "data_key"
+    )]
+    pub timeout: u64,
 }

@@ -111,6 +111,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     let delegated = std::mem::take(&mut settings.delegated);
     let plain = plain_root(settings, &pki, front_proxy_ca_pem)?;
     let parts = ReplicaParts {
+        encryption: None,
         store: Arc::clone(&store) as _,
         release,
         replica: ReplicaOptions::new(name.parse()?, endpoint.parse()?),

@@ -5,6 +5,7 @@ mod kubelets;
 
 use crate::replica::access::Access;
 use crate::replica::access_change::AccessChange;
+use crate::replica::encryption::Encryption;
 use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
@@ -15,7 +16,7 @@ use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
-use polyplane_plane::{Key, Memory, Snapshot};
+use polyplane_plane::{Key, Memory, OpenError, Snapshot};
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
 use polyplane_server::{
@@ -44,6 +45,7 @@ pub struct BackendState {
     /// The reconcilers, which are notified when a plane wakes.
     pub reconcilers: Arc<Reconcilers>,
     access: Access,
+    encryption: Arc<Encryption>,
 }
 
 impl ReplicaBackend {
@@ -53,12 +55,14 @@ impl ReplicaBackend {
         registry: Arc<Registry>,
         reconcilers: Arc<Reconcilers>,
         access: Access,
+        encryption: Arc<Encryption>,
     ) -> Self {
         let shared = BackendState {
             directory,
             registry,
             reconcilers,
             access,
+            encryption,
         };
         Self {
             shared: Arc::new(shared),
@@ -138,6 +142,7 @@ impl Backend for ReplicaBackend {
         let directory = Arc::clone(&self.shared.directory);
         let rows = Arc::clone(&directory.rows);
         let secret = Arc::clone(self.shared.access.secret());
+        let encryption = Arc::clone(&self.shared.encryption);
         vec![
             HealthCheck {
                 name: "etcd",
@@ -159,6 +164,11 @@ impl Backend for ReplicaBackend {
                 name: "root-secret",
                 scope: CheckScope::Ready,
                 check: Arc::new(move || secret.check()),
+            },
+            HealthCheck {
+                name: "encryption",
+                scope: CheckScope::Ready,
+                check: Arc::new(move || encryption.check()),
             },
             HealthCheck {
                 name: "directory",
@@ -302,9 +312,16 @@ impl BackendState {
             Err(WakeError::Suspended) => Err(LocateError::Suspended),
             Err(WakeError::Moved(member)) => Err(LocateError::Moved(member.as_deref().map(peer))),
             Err(error) => {
+                let sealed = match &error {
+                    WakeError::Open(open) => matches!(**open, OpenError::Sealed(_)),
+                    _ => false,
+                };
                 let error = anyhow::Error::from(error);
                 tracing::error!(plane = %located.name, "cannot wake: {error:#}");
-                Err(LocateError::Unavailable)
+                Err(match sealed {
+                    true => LocateError::Sealed,
+                    false => LocateError::Unavailable,
+                })
             }
         }
     }

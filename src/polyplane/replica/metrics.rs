@@ -42,6 +42,15 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
         "1 if the store takes writes, else 0.",
         i32::from(status.health == Health::Ok),
     );
+    gauge(
+        out,
+        "polyplane_stale_records",
+        "Records of awake control planes that are to be encrypted at rest anew.",
+        awake
+            .iter()
+            .map(|plane| plane.stale_at_rest())
+            .sum::<usize>(),
+    );
     planes(&awake, out);
     largest(directory, &awake, out);
     memory(directory.planes.memory(), out);

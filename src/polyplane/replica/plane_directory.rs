@@ -117,6 +117,7 @@ pub fn read_row(body: &[u8]) -> Option<DirectoryRow> {
         pin,
         switches: record.controllers.switched_off(),
         suspended: record.suspended,
+        data_key_generation: record.data_key_generation,
         access: record.access,
     })
 }

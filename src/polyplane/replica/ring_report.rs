@@ -1,7 +1,8 @@
-//! The answers of `/polyplane/ring`, `/polyplane/ring/terms`, `/polyplane/top` and
-//! `/polyplane/locate/<name>`: the ring as this replica sees it, with the numbers that the other
+//! The answers of `/polyplane/ring`, `/polyplane/ring/terms`, `/polyplane/top`,
+//! `/polyplane/encryption/<name>` and `/polyplane/locate/<name>`: the ring as this replica sees it, with the numbers that the other
 //! replicas report. The plugin prints these answers.
 
+use crate::replica::encryption::report;
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use crate::replica::usage_report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -24,6 +25,7 @@ const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
 const TOP: &str = "/polyplane/top";
 const TERMS: &str = "/polyplane/ring/terms";
 const LOCATE: &str = "/polyplane/locate/";
+const ENCRYPTION: &str = "/polyplane/encryption/";
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -111,6 +113,9 @@ pub fn of<'a>(
         return Some(Box::pin(async {
             json(&show_terms(directory, directory.planes.ring().terms()))
         }));
+    }
+    if let Some(name) = path.strip_prefix(ENCRYPTION) {
+        return Some(Box::pin(report::of(directory, name)));
     }
     let name = path.strip_prefix(LOCATE).filter(|name| !name.is_empty())?;
     Some(Box::pin(

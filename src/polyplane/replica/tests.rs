@@ -46,6 +46,7 @@ async fn started(
     let config = completed.configure()?;
     let (pki, address) = (Arc::clone(&config.pki), listeners[0].local_addr()?);
     let setup = ReplicaParts {
+        encryption: None,
         store: Arc::clone(store),
         release,
         replica: ReplicaOptions {

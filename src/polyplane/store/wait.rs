@@ -6,6 +6,7 @@
 //! that is not trusted, a wrong password, an etcd that is too old) ends the process with an error.
 
 use parking_lot::Mutex;
+use polyplane_sealing::KmsError;
 use polyplane_storage::{CommitError, ReadError, Rejection};
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,10 @@ impl StoreWait {
         let mut pause = PAUSE_FIRST;
         loop {
             match attempt().await {
-                Err(error) if passes(&error) => self.note(format!("{error:#}")),
+                Err(error) => match passes(&error) {
+                    Some(awaited) => self.note(awaited, format!("{error:#}")),
+                    None => return Err(error),
+                },
                 done => return done,
             }
             tokio::time::sleep(pause).await;
@@ -66,7 +70,7 @@ impl StoreWait {
         self.state.lock().reason.clone()
     }
 
-    fn note(&self, reason: String) {
+    fn note(&self, awaited: &str, reason: String) {
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.log_at.is_none_or(|at| at <= now) {
@@ -74,16 +78,23 @@ impl StoreWait {
             state.log_at = Some(now + state.log_every);
             tracing::warn!(
                 seconds = self.since.elapsed().as_secs(),
-                "waiting for the store; /livez succeeds, /readyz fails: {reason}"
+                "waiting for {awaited}; /livez succeeds, /readyz fails: {reason}"
             );
         }
         state.reason = Some(reason);
     }
 }
 
-/// Returns whether an error passes by itself, so that waiting helps.
-fn passes(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
+/// Returns what to wait for if an error passes by itself.
+fn passes(error: &anyhow::Error) -> Option<&'static str> {
+    let of_service = error.chain().any(|cause| {
+        let failed = cause.downcast_ref();
+        failed.is_some_and(|failed| matches!(failed, KmsError::Unavailable { .. }))
+    });
+    if of_service {
+        return Some("the key management service");
+    }
+    let of_store = error.chain().any(|cause| {
         let opened = cause
             .downcast_ref()
             .map(|open| matches!(open, polyplane_storage::OpenError::Unreachable { .. }));
@@ -98,7 +109,8 @@ fn passes(error: &anyhow::Error) -> bool {
             )
         });
         opened.or(read).or(committed).unwrap_or(false)
-    })
+    });
+    of_store.then_some("the store")
 }
 
 #[cfg(test)]
@@ -133,9 +145,25 @@ mod tests {
             ),
             (CommitError::Rejected(Rejection::Closed).into(), false),
             (anyhow::anyhow!("--store is none"), false),
+            (
+                KmsError::Unavailable {
+                    name: reason(),
+                    reason: reason(),
+                }
+                .into(),
+                true,
+            ),
+            (
+                KmsError::Wrong {
+                    name: reason(),
+                    reason: reason(),
+                }
+                .into(),
+                false,
+            ),
         ] {
             let error = error.context("the store cannot be used");
-            assert_eq!(passes(&error), waits, "{error:#}");
+            assert_eq!(passes(&error).is_some(), waits, "{error:#}");
         }
     }
 

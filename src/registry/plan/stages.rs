@@ -153,7 +153,9 @@ impl Present {
     /// needed first.
     pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
         let stored = tree_of(&object.body())?;
-        let is_stale = conversion::is_stale(row, &object);
+        // A record that is to be sealed anew is written even by a write that changes nothing.
+        let is_stale = conversion::is_stale(row, &object)
+            || run.call.tenant.plane.is_stale_at_rest(object.key());
         if let Some(custom) = &row.custom {
             if run.call.shows_as_stored(&object) {
                 return Ok(Self {

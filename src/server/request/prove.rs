@@ -343,7 +343,7 @@ pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
         LocateError::NotFound | LocateError::Deleting => ApiError::not_found(what, name),
         LocateError::Moved(_) => ApiError::moved(),
         LocateError::Forbidden | LocateError::Suspended => ApiError::forbidden(what, name, error),
-        LocateError::Unavailable => {
+        LocateError::Unavailable | LocateError::Sealed => {
             ApiError::service_unavailable(error.to_string()).with_retry_after(1)
         }
     }
