@@ -427,7 +427,7 @@ async fn the_end_of_the_server_loses_no_event_that_requests_wait_for() -> Result
 /// mode blocking it goes on. Once the webhook is back, so are requests.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_strict_webhook_that_is_down_fails_requests_before_they_do_anything() -> Result<()> {
-    for (mode, code) in [("blocking-strict", 500), ("blocking", 201)] {
+    for (mode, code) in [("blocking-strict", 500_u16), ("blocking", 201)] {
         let folder = tempfile::tempdir()?;
         let receiver = Receiver::start(folder.path()).await?;
         let mode = format!("mode={mode}");
@@ -452,11 +452,9 @@ async fn a_strict_webhook_that_is_down_fails_requests_before_they_do_anything() 
         let failed = metric(&root, "apiserver_audit_error_total{plugin=\"webhook\"}").await?;
         ensure!(failed >= 1, "{failed} events failed");
         receiver.goes(false);
+        let wanted: u16 = if code == 500 { 404 } else { 200 };
         let found = plane.get(&format!("{MAPS}/down")).await?.status;
-        ensure!(
-            found == if code == 500 { 404 } else { 200 },
-            "{mode}: {found}"
-        );
+        ensure!(found == wanted, "{mode}: {found}");
         plane.post(MAPS, &map("up")).await?.expect(201)?;
         // The answer has waited for its events, and the losses are told beside them.
         let events = receiver.events()?;
