@@ -8,7 +8,7 @@ mod authenticator;
 mod bounds;
 mod claims;
 mod config;
-mod expressions;
+pub(crate) mod expressions;
 mod keys;
 mod plane_issuers;
 mod provider;

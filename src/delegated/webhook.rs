@@ -5,11 +5,13 @@
 
 mod access_review;
 mod cache;
+mod conditions;
 mod kubeconfig;
 mod review;
 mod token_review;
 
-pub use access_review::AccessWebhook;
+pub use access_review::{AccessWebhook, OnFailure};
+pub use conditions::MatchConditions;
 pub use kubeconfig::{KubeconfigError, WebhookServer};
 pub use review::ReviewVersion;
 pub use token_review::TokenWebhook;

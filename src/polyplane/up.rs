@@ -85,7 +85,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             config,
             listeners,
             endpoint: endpoint.clone(),
-            authority: authority(delegated.access.as_ref()),
+            authority: authority(delegated.access.as_deref()),
             idle: Duration::from_secs(options.sleep_after),
             metrics: None,
             wait: None,

@@ -1,4 +1,4 @@
-//! Expressions over the claims of a token, and over the user whom they make.
+//! Expressions over the claims of a token, over the user whom they make, and over a question about access.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ const COST_MAX: u64 = 1_000_000;
 
 /// What an expression is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExpressionOf {
+pub(crate) enum ExpressionOf {
     /// The claims of a token, as `claims`.
     Claims,
     /// The user whom the claims make, as `user`.
@@ -45,9 +45,66 @@ static USER: LazyLock<Arc<Environment>> = LazyLock::new(|| {
     Arc::new(environment)
 });
 
+static REQUEST: LazyLock<Arc<Environment>> = LazyLock::new(|| {
+    let mut environment = Environment::kubernetes();
+    let texts = || Type::list(Type::String);
+    let of = |name: &str| Type::Struct(name.into());
+    let mut declare = |name: &str, fields: &[(&str, Type)]| {
+        let fields = fields.iter();
+        let fields = fields.map(|(name, of)| ((*name).into(), of.clone()));
+        environment.declare_struct(name, fields.collect());
+    };
+    let requirement = "kubernetes.SelectorRequirement";
+    let fields = [
+        ("key", Type::String),
+        ("operator", Type::String),
+        ("values", texts()),
+    ];
+    declare(requirement, &fields);
+    let selector = [
+        ("rawSelector", Type::String),
+        ("requirements", Type::list(of(requirement))),
+    ];
+    let (by_field, by_label) = (
+        "kubernetes.FieldSelectorAttributes",
+        "kubernetes.LabelSelectorAttributes",
+    );
+    declare(by_field, &selector);
+    declare(by_label, &selector);
+    let names = [
+        "namespace",
+        "verb",
+        "group",
+        "version",
+        "resource",
+        "subresource",
+        "name",
+    ];
+    let mut resource: Vec<(&str, Type)> = names.map(|name| (name, Type::String)).into();
+    resource.push(("fieldSelector", of(by_field)));
+    resource.push(("labelSelector", of(by_label)));
+    declare("kubernetes.ResourceAttributes", &resource);
+    let path = [("path", Type::String), ("verb", Type::String)];
+    declare("kubernetes.NonResourceAttributes", &path);
+    let review = [
+        ("resourceAttributes", of("kubernetes.ResourceAttributes")),
+        (
+            "nonResourceAttributes",
+            of("kubernetes.NonResourceAttributes"),
+        ),
+        ("user", Type::String),
+        ("groups", texts()),
+        ("extra", Type::map(Type::String, texts())),
+        ("uid", Type::String),
+    ];
+    declare("kubernetes.SubjectAccessReviewSpec", &review);
+    environment.declare("request", of("kubernetes.SubjectAccessReviewSpec"));
+    Arc::new(environment)
+});
+
 /// A compiled expression.
 #[derive(Clone)]
-pub(super) struct Expression(Arc<Compiled>);
+pub(crate) struct Expression(Arc<Compiled>);
 
 struct Compiled {
     text: String,
@@ -69,7 +126,7 @@ impl Expression {
     ///
     /// # Errors
     /// Returns upstream's complaint.
-    pub(super) fn condition(text: &str, of: ExpressionOf) -> Result<Self, String> {
+    pub(crate) fn condition(text: &str, of: ExpressionOf) -> Result<Self, String> {
         let environment = match of {
             ExpressionOf::Claims => &CLAIMS,
             ExpressionOf::User => &USER,
@@ -81,20 +138,32 @@ impl Expression {
         }
     }
 
+    /// Compiles a condition over a question about access, which it knows as `request`.
+    ///
+    /// # Errors
+    /// Returns upstream's complaint.
+    pub(crate) fn match_condition(text: &str) -> Result<Self, String> {
+        let (compiled, result) = compile(text, &REQUEST)?;
+        match result {
+            Type::Bool => Ok(compiled),
+            other => Err(format!("must evaluate to bool but got {other}")),
+        }
+    }
+
     /// Compiles an expression over claims that may return anything.
     ///
     /// # Errors
     /// Returns upstream's complaint.
-    pub(super) fn value(text: &str) -> Result<Self, String> {
+    pub(crate) fn value(text: &str) -> Result<Self, String> {
         compile(text, &CLAIMS).map(|(compiled, _)| compiled)
     }
 
-    pub(super) fn text(&self) -> &str {
+    pub(crate) fn text(&self) -> &str {
         &self.0.text
     }
 
     /// Returns whether the expression reads a claim by its name.
-    pub(super) fn reads(&self, claim: &str) -> bool {
+    pub(crate) fn reads(&self, claim: &str) -> bool {
         reads(&self.0.ast, self.0.ast.root(), claim)
     }
 
@@ -102,7 +171,7 @@ impl Expression {
     ///
     /// # Errors
     /// Returns why there is no value.
-    pub(super) fn holds(&self, of: &View<'_>) -> Result<bool, String> {
+    pub(crate) fn holds(&self, of: &View<'_>) -> Result<bool, String> {
         match self.evaluate(of)? {
             CelValue::Bool(holds) => Ok(holds),
             _ => Err("validation expression must return a boolean".to_owned()),
@@ -113,7 +182,7 @@ impl Expression {
     ///
     /// # Errors
     /// Returns why there is no value, or that it is no text.
-    pub(super) fn string(&self, of: &View<'_>) -> Result<String, String> {
+    pub(crate) fn string(&self, of: &View<'_>) -> Result<String, String> {
         match self.evaluate(of)? {
             CelValue::String(text) => Ok(text.to_string()),
             _ => Err("expression must return a string".to_owned()),
@@ -124,7 +193,7 @@ impl Expression {
     ///
     /// # Errors
     /// Returns why there is no value, or that it is no list of texts.
-    pub(super) fn strings(&self, of: &View<'_>) -> Result<Vec<String>, String> {
+    pub(crate) fn strings(&self, of: &View<'_>) -> Result<Vec<String>, String> {
         let wrong = || "expression must return a string or a list of strings".to_owned();
         let mut texts = Vec::new();
         match self.evaluate(of)? {
@@ -191,7 +260,7 @@ fn reads(ast: &Ast, id: ExprId, claim: &str) -> bool {
 
 /// A tree in the form that expressions read.
 #[derive(Debug)]
-pub(super) enum View<'v> {
+pub(crate) enum View<'v> {
     Leaf(&'v Value),
     Text(&'v str),
     List(Items<'v>),
@@ -199,18 +268,18 @@ pub(super) enum View<'v> {
 }
 
 #[derive(Debug)]
-pub(super) struct Items<'v>(Vec<View<'v>>);
+pub(crate) struct Items<'v>(Vec<View<'v>>);
 
 #[derive(Debug)]
-pub(super) struct Members<'v>(BTreeMap<&'v str, View<'v>>);
+pub(crate) struct Members<'v>(BTreeMap<&'v str, View<'v>>);
 
 impl<'v> View<'v> {
-    pub(super) fn of_claims(claims: &'v Map) -> Self {
+    pub(crate) fn of_claims(claims: &'v Map) -> Self {
         let members = claims.iter().map(|(name, value)| (name, Self::of(value)));
         Self::Object(Members(members.collect()))
     }
 
-    fn of(value: &'v Value) -> Self {
+    pub(crate) fn of(value: &'v Value) -> Self {
         match value {
             Value::Array(items) => Self::List(Items(items.iter().map(Self::of).collect())),
             Value::Object(members) => Self::of_claims(members),
@@ -220,7 +289,7 @@ impl<'v> View<'v> {
         }
     }
 
-    pub(super) fn of_user(user: &'v UserInfo) -> Self {
+    pub(crate) fn of_user(user: &'v UserInfo) -> Self {
         let list = |texts: &'v [polyplane_apimachinery::Str]| {
             Self::List(Items(texts.iter().map(|text| Self::Text(text)).collect()))
         };

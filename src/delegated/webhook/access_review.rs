@@ -10,6 +10,7 @@ use polyplane_auth::{Attributes, Authorizer, Decision, Digest, Subject, Verdict,
 use polyplane_outbound::{PlaneCaller, TargetError};
 
 use super::cache::Answers;
+use super::conditions::MatchConditions;
 use super::kubeconfig::WebhookServer;
 use super::review::{ReviewVersion, Reviewer};
 
@@ -23,12 +24,37 @@ pub struct AccessWebhook {
     version: ReviewVersion,
     /// How long answers that allow and that do not are cached.
     lifetimes: (Duration, Duration),
+    on_failure: OnFailure,
+    conditions: MatchConditions,
     answers: Answers<Decision>,
+}
+
+/// What is decided if a webhook gives no answer, or a condition no truth value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The next authorizer decides.
+    #[default]
+    NoOpinion,
+    /// The request is refused.
+    Deny,
+}
+
+impl OnFailure {
+    fn decision(self) -> Decision {
+        match self {
+            Self::NoOpinion => Decision::NoOpinion(String::new()),
+            // Without the cause, which may name servers and what they answered.
+            Self::Deny => {
+                Decision::Deny("a webhook that has to decide on this gave no answer".to_owned())
+            }
+        }
+    }
 }
 
 impl AccessWebhook {
     /// Creates an authorizer that asks `server`. Answers that allow are cached for the first of the
-    /// lifetimes, others for the second. Without an answer it has no opinion.
+    /// lifetimes, others for the second. Without an answer it has no opinion, unless
+    /// [`Self::configured`] says otherwise.
     ///
     /// # Errors
     /// Returns an error if the webhook has no URL that may be called.
@@ -42,8 +68,27 @@ impl AccessWebhook {
             reviewer: Reviewer::new(server, caller)?,
             version,
             lifetimes,
+            on_failure: OnFailure::default(),
+            conditions: MatchConditions::default(),
             answers: Answers::default(),
         })
+    }
+
+    /// Returns the authorizer with its own time for one call, its own decision on failures, and as one that
+    /// is asked only about what `conditions` hold for.
+    #[must_use]
+    pub fn configured(
+        self,
+        timeout: Duration,
+        on_failure: OnFailure,
+        conditions: MatchConditions,
+    ) -> Self {
+        Self {
+            reviewer: self.reviewer.with_timeout(timeout),
+            on_failure,
+            conditions,
+            ..self
+        }
     }
 
     async fn ask(&self, review: Value, asked: Option<Digest>) -> Decision {
@@ -52,7 +97,7 @@ impl AccessWebhook {
             // Not cached: the next request may find the webhook again.
             Err(why) => {
                 tracing::warn!("the webhook for access cannot be asked: {why}");
-                return Decision::NoOpinion(String::new());
+                return self.on_failure.decision();
             }
         };
         if let Some(asked) = asked {
@@ -69,6 +114,14 @@ impl AccessWebhook {
 
 impl Authorizer for AccessWebhook {
     fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        match self.conditions.hold_for(attributes) {
+            Ok(true) => {}
+            Ok(false) => return Verdict::now(Decision::NoOpinion(String::new())),
+            Err(why) => {
+                tracing::warn!("a condition of the webhook for access has no value: {why}");
+                return Verdict::now(self.on_failure.decision());
+            }
+        }
         let review = review(attributes, self.version);
         let bytes = json::to_vec(&review);
         let asked = (bytes.len() <= CACHED_BYTES_MAX).then(|| digest_of(&bytes));
@@ -165,7 +218,7 @@ fn review(attributes: &Attributes<'_>, version: ReviewVersion) -> Value {
 
 /// Returns the conditions of a field selector. One that cannot be read is left out: the question is then
 /// about more.
-fn requirements(selector: &str) -> Vec<Value> {
+pub(super) fn requirements(selector: &str) -> Vec<Value> {
     if selector.is_empty() {
         return Vec::new();
     }

@@ -12,7 +12,7 @@ use polyplane_outbound::{Call, CallError, PlaneCaller, Target, TargetError};
 
 use super::kubeconfig::WebhookServer;
 
-/// How long one call may take.
+/// How long one call may take, unless the operator says otherwise.
 const CALL: Duration = Duration::from_secs(10);
 /// Calls for one question: a webhook that restarts refuses some connections.
 const ATTEMPTS: u32 = 3;
@@ -55,6 +55,7 @@ impl ReviewVersion {
 pub(super) struct Reviewer {
     target: Target,
     headers: HeaderMap,
+    timeout: Duration,
 }
 
 impl Reviewer {
@@ -65,7 +66,16 @@ impl Reviewer {
         let (target, mut headers) = server.target(caller)?;
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
-        Ok(Self { target, headers })
+        Ok(Self {
+            target,
+            headers,
+            timeout: CALL,
+        })
+    }
+
+    /// Sets how long one call may take.
+    pub(super) fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
     /// Sends a review, and returns the status of the one that comes back.
@@ -79,7 +89,7 @@ impl Reviewer {
                 path: None,
                 headers: self.headers.clone(),
                 body: body.clone(),
-                timeout: CALL,
+                timeout: self.timeout,
                 answer_bytes_max: ANSWER_BYTES_MAX,
             });
             let failure = match answer.await {

@@ -2,13 +2,16 @@
 //! how tokens are judged.
 
 use crate::cli::limited_file;
-use crate::replica::access::Delegated;
+use crate::replica::access::{Delegated, own_authorizers};
 use anyhow::{Context, bail};
 use clap::Args;
-use polyplane_auth::{Authenticator, Authorizer};
+use polyplane_auth::{AllowAll, Authenticator, DenyAll};
+use polyplane_batteries::node_access::NodeAuthorizer;
+use polyplane_delegated::authorization::{AuthorizationConfig, AuthorizerConfig, WebhookConfig};
 use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig, JwtAuthenticator};
 use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook, WebhookServer};
-use polyplane_outbound::{Allowed, Caller};
+use polyplane_outbound::{Allowed, Caller, PlaneCaller};
+use polyplane_registry::{ChainedAuthorizer, Roles};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,6 +79,21 @@ pub struct AuthenticationOptions {
         env = "POLYPLANE_AUTHORIZATION_WEBHOOK_CACHE_UNAUTHORIZED_TTL"
     )]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
+    /// File with an AuthorizationConfiguration of apiserver.config.k8s.io/v1: the authorizers of the root
+    /// plane in their order, several webhooks among them. Masters of the server may do everything without
+    /// being decided on. In other control planes roles and nodes decide, as without the file.
+    #[arg(
+        long,
+        value_name = "FILE",
+        env = "POLYPLANE_AUTHORIZATION_CONFIG",
+        conflicts_with_all = [
+            "authorization_webhook_config_file",
+            "authorization_webhook_version",
+            "authorization_webhook_cache_authorized_ttl",
+            "authorization_webhook_cache_unauthorized_ttl",
+        ]
+    )]
+    pub authorization_config: Option<PathBuf>,
     /// Addresses or hosts beside the public Internet that control planes may name, such as 10.0.0.0/8,
     /// 10.1.2.3 or issuer.corp.example: the issuers in their spec.authentication. Without it the network of
     /// this server is closed to them. Several are separated by commas.
@@ -139,7 +157,13 @@ impl AuthenticationOptions {
         })
     }
 
-    fn access(&self, caller: &Arc<Caller>) -> anyhow::Result<Option<Arc<dyn Authorizer>>> {
+    /// Returns what decides in the root plane in the place of nodes and roles alone.
+    fn access(&self, caller: &Arc<Caller>) -> anyhow::Result<Option<Vec<ChainedAuthorizer>>> {
+        if let Some(file) = &self.authorization_config {
+            let operator = caller.of_operator();
+            let chain = authorizers(file, &operator).context("--authorization-config")?;
+            return Ok(Some(chain));
+        }
         let Some(file) = &self.authorization_webhook_config_file else {
             return Ok(None);
         };
@@ -155,8 +179,48 @@ impl AuthenticationOptions {
             version.unwrap_or(ReviewVersion::V1Beta1),
             lifetimes,
         );
-        Ok(Some(Arc::new(webhook.context(flag)?)))
+        let mut chain = own_authorizers();
+        chain.push(ChainedAuthorizer::Fixed(Arc::new(webhook.context(flag)?)));
+        Ok(Some(chain))
     }
+}
+
+/// Returns the authorizers that a file names.
+///
+/// # Errors
+/// Returns an error that names the file, and everything that is wrong with it.
+pub fn authorizers(
+    file: &Path,
+    caller: &Arc<PlaneCaller>,
+) -> anyhow::Result<Vec<ChainedAuthorizer>> {
+    let shown = || file.display().to_string();
+    let text = read(file).with_context(shown)?;
+    let config = AuthorizationConfig::parse(&text).with_context(shown)?;
+    let made = config.authorizers.into_iter().map(|one| match one {
+        AuthorizerConfig::AlwaysAllow => Ok(ChainedAuthorizer::Fixed(Arc::new(AllowAll))),
+        AuthorizerConfig::AlwaysDeny => Ok(ChainedAuthorizer::Fixed(Arc::new(DenyAll))),
+        AuthorizerConfig::Node => Ok(ChainedAuthorizer::OfCut(
+            Arc::new(NodeAuthorizer::default()),
+        )),
+        AuthorizerConfig::Rbac => Ok(ChainedAuthorizer::OfCut(Arc::new(Roles))),
+        AuthorizerConfig::Webhook(webhook) => {
+            let name = webhook.name.clone();
+            let made = access_webhook(*webhook, caller);
+            let made = made.with_context(|| format!("the webhook {name}"))?;
+            Ok(ChainedAuthorizer::Fixed(Arc::new(made)))
+        }
+    });
+    let made: anyhow::Result<Vec<ChainedAuthorizer>> = made.collect();
+    made.with_context(shown)
+}
+
+fn access_webhook(
+    webhook: WebhookConfig,
+    caller: &Arc<PlaneCaller>,
+) -> anyhow::Result<AccessWebhook> {
+    let server = webhook_server(&webhook.kubeconfig)?;
+    let made = AccessWebhook::new(server, caller, webhook.version, webhook.lifetimes)?;
+    Ok(made.configured(webhook.timeout, webhook.on_failure, webhook.conditions))
 }
 
 /// Returns the authenticators of the issuers of a configuration, and begins to look their keys up.

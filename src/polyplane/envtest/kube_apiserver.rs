@@ -7,20 +7,19 @@
 use crate::audit;
 use crate::envtest::etcd::print;
 use crate::envtest::flags::{FlagTable, Wording};
-use crate::envtest::settings::{Mode, Settings, has_meaning};
+use crate::envtest::settings::{Settings, has_meaning};
 use crate::process::{self, Signals};
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::{Replica, ReplicaParts};
 use anyhow::{Context, anyhow};
 use polyplane_apimachinery::Value;
-use polyplane_auth::{AllowAll, ClientCa, DenyAll, HealthRules, Masters};
+use polyplane_auth::{ClientCa, HealthRules, Masters};
 use polyplane_batteries::bootstrap::{self, BootstrapObject, KUBERNETES_ADDRESS, LEVEL, Release};
-use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{Pki, write_private};
 use polyplane_plane::{Key, Memory};
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Authority, ChainedAuthorizer, Roles};
+use polyplane_registry::{Authority, ChainedAuthorizer};
 use polyplane_server::{Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
 use rustls::DistinguishedName;
@@ -248,18 +247,7 @@ fn authority(settings: &Settings) -> Authority {
         ChainedAuthorizer::Fixed(Arc::new(Masters)),
         ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
     ];
-    for mode in &settings.modes {
-        chain.push(match mode {
-            Mode::AlwaysAllow => ChainedAuthorizer::Fixed(Arc::new(AllowAll)),
-            Mode::AlwaysDeny => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
-            Mode::Rbac => ChainedAuthorizer::OfCut(Arc::new(Roles)),
-            Mode::Node => ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
-            Mode::Webhook => match &settings.access_webhook {
-                Some(webhook) => ChainedAuthorizer::Fixed(Arc::clone(webhook)),
-                None => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
-            },
-        });
-    }
+    chain.extend_from_slice(&settings.authorizers);
     Authority::new(chain)
 }
 

@@ -1,6 +1,7 @@
 //! What the flags of kube-apiserver mean here, checked. All problems are reported together.
 
 use crate::audit::AuditSettings;
+use crate::cli::authentication;
 use crate::envtest::audit;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::features;
@@ -9,9 +10,11 @@ use crate::envtest::webhooks;
 use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{Authenticator, Authorizer, ClientCa, FrontProxy};
+use polyplane_auth::{AllowAll, Authenticator, Authorizer, ClientCa, DenyAll, FrontProxy};
+use polyplane_batteries::node_access::NodeAuthorizer;
+use polyplane_outbound::PlaneCaller;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Admission, KindTable};
+use polyplane_registry::{Admission, ChainedAuthorizer, KindTable, Roles};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -27,7 +30,7 @@ const IN_FLIGHT_MAX: usize = 10_000;
 
 /// One authorizer of `--authorization-mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+enum Mode {
     /// Allows everything.
     AlwaysAllow,
     /// Allows nothing.
@@ -70,10 +73,8 @@ pub struct Settings {
     pub delegated: Delegated,
     /// Whether strangers are `system:anonymous`.
     pub admits_anonymous: bool,
-    /// The authorizers.
-    pub modes: Vec<Mode>,
-    /// The webhook of the mode `Webhook`.
-    pub access_webhook: Option<Arc<dyn Authorizer>>,
+    /// The authorizers, after those of the server's masters and of health.
+    pub authorizers: Vec<ChainedAuthorizer>,
     /// The admission plug-ins.
     pub admission: Vec<Arc<dyn Admission>>,
     /// The kinds that are served.
@@ -93,12 +94,11 @@ pub struct Settings {
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 9] = [
+const REFUSED: [(&str, &str); 8] = [
     (
         "admission-control-config-file",
         "admission plug-ins have no configuration here",
     ),
-    ("authorization-config", "give --authorization-mode"),
     ("authorization-policy-file", "there is no ABAC here"),
     (
         "egress-selector-config-file",
@@ -121,7 +121,7 @@ const REFUSED: [(&str, &str); 9] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 46] = [
+const MEANINGFUL: [&str; 47] = [
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
@@ -129,6 +129,7 @@ const MEANINGFUL: [&str; 46] = [
     "authentication-token-webhook-cache-ttl",
     "authentication-token-webhook-config-file",
     "authentication-token-webhook-version",
+    "authorization-config",
     "authorization-mode",
     "authorization-webhook-cache-authorized-ttl",
     "authorization-webhook-cache-unauthorized-ttl",
@@ -242,12 +243,10 @@ impl Settings {
             );
         }
         features::check_gates(flags, &mut problems);
-        let modes = modes(flags, &mut problems);
         let (delegated, anonymous) = delegated(flags, &mut problems);
-        let has_webhook = modes.contains(&Mode::Webhook);
         let operator = delegated.outbound.of_operator();
+        let (authorizers, allows_all) = authorizers(flags, &operator, &mut problems);
         let settings = Self {
-            access_webhook: webhooks::access(flags, has_webhook, &operator, &mut problems),
             listen: SocketAddr::new(bind, port),
             advertise,
             etcd_servers,
@@ -261,8 +260,8 @@ impl Settings {
             tokens: tokens(flags, &mut problems),
             issuer: issuer(flags, advertise, port, &mut problems),
             delegated,
-            admits_anonymous: anonymous.unwrap_or_else(|| admits_anonymous(flags, &modes)),
-            modes,
+            admits_anonymous: anonymous.unwrap_or_else(|| admits_anonymous(flags, allows_all)),
+            authorizers,
             admission: admission(flags, &mut problems),
             kinds: features::kinds(flags, &mut problems),
             service_range: service_range(flags, &mut problems),
@@ -285,13 +284,61 @@ pub(super) fn path(flags: &Flags, name: &str) -> Option<PathBuf> {
 }
 
 /// Returns whether strangers are admitted. As upstream they are not if they could do everything.
-fn admits_anonymous(flags: &Flags, modes: &[Mode]) -> bool {
+fn admits_anonymous(flags: &Flags, allows_all: bool) -> bool {
     let admitted = flags.switch("anonymous-auth", true);
-    if admitted && modes.contains(&Mode::AlwaysAllow) {
+    if admitted && allows_all {
         tracing::info!("--anonymous-auth is off, because --authorization-mode has AlwaysAllow");
         return false;
     }
     admitted
+}
+
+/// The flags that say together what `--authorization-config` says.
+const AUTHORIZATION_FLAGS: [&str; 5] = [
+    "authorization-mode",
+    "authorization-webhook-config-file",
+    "authorization-webhook-version",
+    "authorization-webhook-cache-authorized-ttl",
+    "authorization-webhook-cache-unauthorized-ttl",
+];
+
+/// Returns the authorizers, and whether `--authorization-mode` has one among them that allows everything.
+fn authorizers(
+    flags: &Flags,
+    caller: &Arc<PlaneCaller>,
+    problems: &mut Problems,
+) -> (Vec<ChainedAuthorizer>, bool) {
+    let flag = "authorization-config";
+    let Some(file) = path(flags, flag) else {
+        let modes = modes(flags, problems);
+        let webhook = webhooks::access(flags, modes.contains(&Mode::Webhook), caller, problems);
+        let chain = modes.iter().map(|mode| mode.authorizer(webhook.as_ref()));
+        return (chain.collect(), modes.contains(&Mode::AlwaysAllow));
+    };
+    if AUTHORIZATION_FLAGS
+        .iter()
+        .any(|flag| flags.last(flag).is_some())
+    {
+        problems.add(
+            "--authorization-config can not be specified when --authorization-mode or \
+             --authorization-webhook-* flags are defined",
+        );
+        return (Vec::new(), false);
+    }
+    let read = authentication::authorizers(&file, caller).map_err(|error| format!("{error:#}"));
+    (problems.value(flag, read).unwrap_or_default(), false)
+}
+
+impl Mode {
+    fn authorizer(self, webhook: Option<&Arc<dyn Authorizer>>) -> ChainedAuthorizer {
+        match (self, webhook) {
+            (Self::AlwaysAllow, _) => ChainedAuthorizer::Fixed(Arc::new(AllowAll)),
+            (Self::Rbac, _) => ChainedAuthorizer::OfCut(Arc::new(Roles)),
+            (Self::Node, _) => ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
+            (Self::Webhook, Some(webhook)) => ChainedAuthorizer::Fixed(Arc::clone(webhook)),
+            (Self::AlwaysDeny | Self::Webhook, _) => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
+        }
+    }
 }
 
 fn modes(flags: &Flags, problems: &mut Problems) -> Vec<Mode> {

@@ -8,8 +8,8 @@ use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
-    Anchor, Authenticator, Authorizer, ClientCa, ForForeigners, HealthRules, KeyGeneration,
-    Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
+    Anchor, Authenticator, ClientCa, ForForeigners, HealthRules, KeyGeneration, Masters,
+    MetricsRules, MetricsToken, NamedClients, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
     RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
@@ -38,22 +38,31 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// the rest. A user whom no role can
 /// mean may discover what every authenticated user may.
 ///
-/// In the root plane the operator's webhook is asked last, about what these leave open.
-pub fn authority(webhook: Option<&Arc<dyn Authorizer>>) -> Authority {
-    let chain = vec![
-        ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
-        ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
-        ChainedAuthorizer::Fixed(Arc::new(ForForeigners(PublicRules))),
+/// In the root plane those of the operator decide in the place of nodes and roles, if there are any.
+pub fn authority(of_root: Option<&[ChainedAuthorizer]>) -> Authority {
+    let chain = |decisive: &[ChainedAuthorizer]| {
+        let mut chain = vec![
+            ChainedAuthorizer::Fixed(Arc::new(Masters)),
+            ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
+            ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
+            ChainedAuthorizer::Fixed(Arc::new(ForForeigners(PublicRules))),
+        ];
+        chain.extend_from_slice(decisive);
+        Authority::new(chain)
+    };
+    let of_planes = chain(&own_authorizers());
+    match of_root {
+        Some(of_root) => of_planes.with_plane(ROOT, chain(of_root)),
+        None => of_planes,
+    }
+}
+
+/// Returns the authorizers of a plane after those that ask for no object.
+pub fn own_authorizers() -> Vec<ChainedAuthorizer> {
+    vec![
         ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
         ChainedAuthorizer::OfCut(Arc::new(Roles)),
-    ];
-    let Some(webhook) = webhook else {
-        return Authority::new(chain);
-    };
-    let mut of_root = chain.clone();
-    of_root.push(ChainedAuthorizer::Fixed(Arc::clone(webhook)));
-    Authority::new(chain).with_plane(ROOT, Authority::new(of_root))
+    ]
 }
 
 /// What servers of others decide about the root's users.
@@ -61,8 +70,8 @@ pub fn authority(webhook: Option<&Arc<dyn Authorizer>>) -> Authority {
 pub struct Delegated {
     /// The authenticators of bearer tokens, after the server's own.
     pub bearer: Vec<Arc<dyn Authenticator>>,
-    /// The webhook that decides on what roles leave open in the root plane.
-    pub access: Option<Arc<dyn Authorizer>>,
+    /// What decides in the root plane in the place of nodes and roles alone.
+    pub access: Option<Vec<ChainedAuthorizer>>,
     /// The caller of these servers.
     pub outbound: Arc<Caller>,
 }

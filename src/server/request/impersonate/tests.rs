@@ -68,6 +68,7 @@ async fn acting_with(
         Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) => {
             format!("{} {}", error.code, error.message)
         }
+        Refusal::Busy(seconds) => format!("429 {seconds}"),
         Refusal::Text(code, text) => format!("{code} {text}"),
     })
 }
