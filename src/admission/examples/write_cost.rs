@@ -116,6 +116,8 @@ impl Site {
             birth_layer: BirthLayer::fixed(""),
             records_say_access: polyplane_registry::Shared::fixed(true),
             records_say_issuers: polyplane_registry::Shared::fixed(true),
+            records_say_suspension: polyplane_registry::Shared::fixed(true),
+            records_say_client_cas: polyplane_registry::Shared::fixed(true),
             switched_off: polyplane_registry::SwitchedOff::none(),
         };
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
