@@ -10,7 +10,8 @@ mod scalar;
 mod write;
 
 pub use read::{YamlError, YamlParsed, parse};
-pub use write::write;
+pub use scalar::Layout;
+pub use write::{write, write_as};
 
 /// Number of digits beyond which Go's shortest float format uses an exponent.
 const PLAIN_DIGITS: i32 = 6;

@@ -5,6 +5,18 @@ use super::resolve::{Resolved, is_base60_float, resolve};
 /// Column beyond which lines are folded at the first space.
 const WIDTH: usize = 80;
 const INDENT: isize = 2;
+const WIDE_INDENT: isize = 4;
+
+/// How a document is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// As `sigs.k8s.io/yaml` does: two columns a level, lists below their key, keys in natural order,
+    /// long lines folded.
+    Narrow,
+    /// As the third version of Go's library does: four columns a level, keys in the order of the
+    /// tree, lines of any length.
+    Wide,
+}
 
 /// The role of a scalar.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,8 +39,11 @@ enum Style {
 pub(super) struct Writer<'a> {
     out: &'a mut Vec<u8>,
     column: usize,
+    pub layout: Layout,
     /// The column of block content; -1 before there is any.
     pub indent: isize,
+    /// True if only the dash of an item was written since the indentation changed.
+    behind_dash: bool,
     whitespace: bool,
     /// True if the line has only indentation and indicators.
     pub indention: bool,
@@ -43,11 +58,13 @@ struct Analysis {
 }
 
 impl<'a> Writer<'a> {
-    pub fn new(out: &'a mut Vec<u8>) -> Self {
+    pub fn new(out: &'a mut Vec<u8>, layout: Layout) -> Self {
         Self {
             out,
             column: 0,
+            layout,
             indent: -1,
+            behind_dash: false,
             whitespace: true,
             indention: true,
         }
@@ -59,9 +76,25 @@ impl<'a> Writer<'a> {
         if self.indent < 0 {
             self.indent = 0;
         } else if !indentless {
-            self.indent += INDENT;
+            self.indent = self.deeper();
         }
+        self.behind_dash = false;
         before
+    }
+
+    /// Returns the column of the next level. In the wide layout, levels are at multiples of its
+    /// indentation, but what follows a dash begins right behind it.
+    fn deeper(&self) -> isize {
+        let indent = self.indent.max(0);
+        match self.layout {
+            Layout::Narrow => indent + INDENT,
+            Layout::Wide if self.behind_dash => indent + INDENT,
+            Layout::Wide => (indent + WIDE_INDENT) / WIDE_INDENT * WIDE_INDENT,
+        }
+    }
+
+    fn folds(&self, role: Role) -> bool {
+        role == Role::Value && self.layout == Layout::Narrow
     }
 
     pub fn end(&mut self) {
@@ -88,6 +121,7 @@ impl<'a> Writer<'a> {
         self.space();
         self.put_all(indicator);
         self.whitespace = false;
+        self.behind_dash = indicator == "-";
     }
 
     /// Writes brackets or opens a scalar.
@@ -101,6 +135,7 @@ impl<'a> Writer<'a> {
     /// Writes the colon behind a simple key.
     pub fn colon(&mut self) {
         self.put(':');
+        self.behind_dash = false;
         self.whitespace = false;
         self.indention = false;
     }
@@ -118,7 +153,7 @@ impl<'a> Writer<'a> {
         let analysis = analyze(text);
         // Further lines of a scalar are indented by one level.
         let before = self.indent;
-        self.indent = self.indent.max(0) + INDENT;
+        self.indent = self.deeper();
         self.styled(text, style(text, &analysis, role), role);
         self.indent = before;
     }
@@ -178,7 +213,7 @@ impl<'a> Writer<'a> {
         if style == Style::Plain && !self.whitespace {
             self.put(' ');
         }
-        let fold = role == Role::Value;
+        let fold = self.folds(role);
         let (mut spaces, mut breaks) = (false, false);
         let last = text.len().saturating_sub(1);
         let mut characters = text.char_indices().peekable();
@@ -216,7 +251,7 @@ impl<'a> Writer<'a> {
 
     fn double_quoted(&mut self, text: &str, role: Role) {
         self.indicator("\"");
-        let fold = role == Role::Value;
+        let fold = self.folds(role);
         let mut spaces = false;
         let last = text.len().saturating_sub(1);
         let mut characters = text.char_indices().peekable();
@@ -245,7 +280,10 @@ impl<'a> Writer<'a> {
     fn literal(&mut self, text: &str) {
         self.indicator("|");
         if text.starts_with(|first| first == ' ' || is_break(first)) {
-            self.put_all("2");
+            self.put_all(match self.layout {
+                Layout::Narrow => "2",
+                Layout::Wide => "4",
+            });
         }
         let mut backwards = text.chars().rev();
         let ends = (backwards.next(), backwards.next());

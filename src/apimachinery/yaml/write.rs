@@ -1,16 +1,21 @@
-//! Writes a tree as YAML text: block style, keys in natural order, as Go's library prints it.
+//! Writes a tree as YAML text: block style, as Go's libraries print it.
 
 use super::float_text;
 use super::read::whole_or_float;
-use super::scalar::{Role, Writer};
+use super::scalar::{Layout, Role, Writer};
 use crate::value::{Map, Value};
 
 /// Bytes beyond which a key is written in the long form, behind a question mark.
 const SIMPLE_KEY_BYTES_MAX: usize = 128;
 
-/// Appends `value` as a YAML document.
+/// Appends `value` as a YAML document, in [`Layout::Narrow`].
 pub fn write(value: &Value, out: &mut Vec<u8>) {
-    let mut writer = Writer::new(out);
+    write_as(value, Layout::Narrow, out);
+}
+
+/// Appends `value` as a YAML document.
+pub fn write_as(value: &Value, layout: Layout, out: &mut Vec<u8>) {
+    let mut writer = Writer::new(out, layout);
     node(value, &mut writer, Parent::Document);
     writer.end();
 }
@@ -53,7 +58,8 @@ fn number_text(number: f64) -> String {
 }
 
 fn sequence(items: &[Value], writer: &mut Writer<'_>, parent: Parent) {
-    let indentless = parent == Parent::Mapping && !writer.indention;
+    let below_its_key = parent == Parent::Mapping && !writer.indention;
+    let indentless = below_its_key && writer.layout == Layout::Narrow;
     let before = writer.increase_indent(indentless);
     for item in items {
         writer.new_line();
@@ -65,7 +71,11 @@ fn sequence(items: &[Value], writer: &mut Writer<'_>, parent: Parent) {
 
 fn mapping(map: &Map, writer: &mut Writer<'_>) {
     let before = writer.increase_indent(false);
-    for (key, value) in sort_naturally(map.iter().collect()) {
+    let members = match writer.layout {
+        Layout::Narrow => sort_naturally(map.iter().collect()),
+        Layout::Wide => map.iter().collect(),
+    };
+    for (key, value) in members {
         writer.new_line();
         let simple = key.len() <= SIMPLE_KEY_BYTES_MAX
             && !key.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']);
