@@ -198,6 +198,7 @@ fn crates_know_only_what_lies_below_them() {
             ],
         ),
         ("src/audit", &["apimachinery", "auth", "outbound"]),
+        ("src/descriptions", &[]),
         ("src/outbound", &[]),
         (
             "src/delegated",
@@ -226,6 +227,7 @@ fn crates_know_only_what_lies_below_them() {
                 "auth",
                 "batteries",
                 "controllers",
+                "descriptions",
                 "fairness",
                 "outbound",
                 "ownership",
