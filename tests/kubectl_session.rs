@@ -292,7 +292,11 @@ async fn everything_is_described_and_explained() -> Result<()> {
             &[&format!("KIND:       {kind}\n"), "VERSION:", "FIELDS:"],
         )
         .with_context(|| line.to_owned())?;
+        // kubectl shows this in place of a description.
+        ensure!(!text.contains("<empty>"), "{line}: {text}");
     }
+    let spec = team.ok(&["explain", "pod.spec.containers.resources"])?;
+    contains(&spec, &["DESCRIPTION:\n    ", "compute resources"])?;
     let versions = team.ok(&["api-versions"])?;
     contains(
         &versions,

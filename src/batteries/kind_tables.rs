@@ -13,6 +13,8 @@ use polyplane_registry::{Features, KindTable};
 use std::sync::{Arc, OnceLock};
 
 const SCHEMAS: &[u8] = include_bytes!("data/schemas.json");
+/// The types of aggregated discovery, which is no kind that anybody stores.
+const DISCOVERY: &[u8] = include_bytes!("data/discovery.json");
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 const ROWS: &[u8] = include_bytes!("data/rows.json");
 const API_VERSIONS: &[u8] = include_bytes!("data/api_versions.json");
@@ -28,6 +30,9 @@ pub fn schemas() -> Arc<Schemas> {
     static SHARED: OnceLock<Arc<Schemas>> = OnceLock::new();
     let parse = || {
         let mut schemas = Schemas::parse(SCHEMAS).expect("the generated schemas are sound");
+        schemas
+            .extend(DISCOVERY)
+            .expect("the generated schemas of discovery are sound");
         schemas
             .extend(ROOT_SCHEMAS)
             .expect("the schemas of the root plane are sound");

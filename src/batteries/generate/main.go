@@ -13,14 +13,14 @@ import (
 func main() {
 	klog.SetLogger(logr.Discard())
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: generate data|openapi|oracle|golden|upstream|replay [flags]")
+		fmt.Fprintln(os.Stderr, "usage: generate data|oracle|golden|upstream|replay [flags]")
 		os.Exit(2)
 	}
-	commands := map[string]func([]string) error{"data": runData, "openapi": runOpenAPI, "oracle": runOracle, "golden": runGolden,
+	commands := map[string]func([]string) error{"data": runData, "oracle": runOracle, "golden": runGolden,
 		"upstream": runUpstream, "replay": runReplay}
 	command, known := commands[os.Args[1]]
 	if !known {
-		fmt.Fprintf(os.Stderr, "unknown subcommand %q: want data, openapi, oracle, golden, upstream or replay\n", os.Args[1])
+		fmt.Fprintf(os.Stderr, "unknown subcommand %q: want data, oracle, golden, upstream or replay\n", os.Args[1])
 		os.Exit(2)
 	}
 	if err := command(os.Args[2:]); err != nil {

@@ -5,12 +5,13 @@
 //! whole table are assembled from these parts.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use http::HeaderValue;
 use polyplane_apimachinery::Str;
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::kinds::table::{Resource, Subresource, api_version};
 use polyplane_registry::{Scope, ServedGroup, ServedGroups, ServedVersion};
 use serde::Serialize;
@@ -78,15 +79,49 @@ pub(crate) struct Discovery {
     versions: Bytes,
     groups: Bytes,
     by_group: HashMap<Str, Bytes>,
-    aggregated: [[(Bytes, HeaderValue); 2]; 2],
+    aggregated: [[Aggregated; 2]; 2],
+}
+
+/// The aggregated document of everything below one path, in both forms.
+pub(crate) struct Aggregated {
+    json: Bytes,
+    /// Made at the first request for it. Few clients request it.
+    protobuf: OnceLock<Option<Bytes>>,
+    etag: HeaderValue,
+}
+
+impl Aggregated {
+    fn new(json: Bytes) -> Self {
+        Self {
+            etag: etag(&json),
+            protobuf: OnceLock::new(),
+            json,
+        }
+    }
+
+    pub(crate) fn json(&self) -> Bytes {
+        self.json.clone()
+    }
+
+    /// Returns the document as protobuf; `None` if `schemas` do not have its types.
+    pub(crate) fn protobuf(&self, schemas: &Schemas) -> Option<Bytes> {
+        let make = || schemas.proto_of_json(&self.json).map(Bytes::from);
+        self.protobuf.get_or_init(make).clone()
+    }
+
+    /// Returns the entity tag, which is that of the JSON: the two forms share it, as upstream's do.
+    pub(crate) fn etag(&self) -> HeaderValue {
+        self.etag.clone()
+    }
 }
 
 impl HeapSize for Discovery {
     fn bytes(&self) -> usize {
         let groups = self.by_group.values().map(Bytes::len).sum::<usize>();
         let aggregated = self.aggregated.iter().flatten();
+        // The protobuf may be made later and is shorter than the JSON.
         let aggregated = aggregated
-            .map(|(document, _)| document.len())
+            .map(|document| document.json.len() * 2)
             .sum::<usize>();
         self.versions.len() + self.groups.len() + groups + aggregated
     }
@@ -156,17 +191,13 @@ impl Discovery {
         self.by_group.get(name).cloned()
     }
 
-    /// Returns the aggregated document of everything below `/api` or `/apis`, and its entity tag.
-    pub(crate) fn aggregated(
-        &self,
-        prefix: &str,
-        version: AggregatedVersion,
-    ) -> (Bytes, HeaderValue) {
+    /// Returns the aggregated document of everything below `/api` or `/apis`.
+    pub(crate) fn aggregated(&self, prefix: &str, version: AggregatedVersion) -> &Aggregated {
         let by_prefix = match version {
             AggregatedVersion::V2 => &self.aggregated[0],
             AggregatedVersion::V2Beta1 => &self.aggregated[1],
         };
-        by_prefix[usize::from(prefix != "api")].clone()
+        &by_prefix[usize::from(prefix != "api")]
     }
 }
 
@@ -478,7 +509,7 @@ fn aggregated_version<'a>(
 fn aggregated<'a>(
     groups: impl Iterator<Item = &'a (&'a ServedGroup, Vec<Arc<VersionPart>>)>,
     version: AggregatedVersion,
-) -> (Bytes, HeaderValue) {
+) -> Aggregated {
     let items = groups.map(|(group, parts)| GroupDiscovery {
         metadata: GroupMetadata { name: &group.name },
         versions: parts.iter().map(|part| &*part.aggregated).collect(),
@@ -489,8 +520,7 @@ fn aggregated<'a>(
         metadata: Empty {},
         items: items.collect(),
     });
-    let etag = etag(&document);
-    (document.into(), etag)
+    Aggregated::new(document.into())
 }
 
 /// Returns the SHA-512 in upper-case hexadecimal, as upstream tags documents.

@@ -7,8 +7,10 @@
 
 mod custom;
 mod custom_operations;
+mod describe;
 mod model;
 mod operations;
+mod prose;
 mod proto;
 mod write;
 
@@ -26,6 +28,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::{Map, Value, json, schema};
+use polyplane_descriptions::Descriptions;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::answer::body::ResponseBody;
@@ -44,10 +47,13 @@ const IMMUTABLE: Duration = Duration::from_secs(365 * 86_400);
 const ROOTS: [&str; 3] = ["api", "apis", "version"];
 const JSON: &str = "application/json";
 /// The media type of version 2 as protobuf, and the older one by which clients request it.
-const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-const PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const PROTOBUF_2: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const PROTOBUF_2_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+/// The same two of version 3.
+const PROTOBUF_3: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+const PROTOBUF_3_ASKED: &str = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
 
-/// A document, compressed, and the hash of its plain form.
+/// A document, compressed, and the hash of its plain form, or of another form of the document.
 pub(crate) struct Document {
     media_type: &'static str,
     hash: String,
@@ -63,6 +69,16 @@ impl HeapSize for Document {
 
 impl Document {
     fn new(media_type: &'static str, plain: &[u8]) -> Self {
+        Self::hashed(media_type, plain, hash(plain), SystemTime::now())
+    }
+
+    /// Creates another form of this document. Both have one hash, because the index names documents
+    /// without their form.
+    fn in_form(&self, media_type: &'static str, plain: &[u8]) -> Self {
+        Self::hashed(media_type, plain, self.hash.clone(), self.made)
+    }
+
+    fn hashed(media_type: &'static str, plain: &[u8], hash: String, made: SystemTime) -> Self {
         let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
         encoder
             .write_all(plain)
@@ -70,9 +86,9 @@ impl Document {
         let gzip = encoder.finish().expect("writing into memory does not fail");
         Self {
             media_type,
-            hash: hash(plain),
+            hash,
             gzip: gzip.into(),
-            made: SystemTime::now(),
+            made,
         }
     }
 
@@ -134,9 +150,9 @@ impl<'t> Part<'t> {
         }
     }
 
-    fn make(self, table: &ServedGroups) -> Document {
+    fn make(self, table: &ServedGroups) -> Value {
         let schemas = &table.schemas;
-        let plain = match self {
+        match self {
             Part::Root(name) => {
                 write::version3(schemas, "", "", &[operations::of_root(name)], Map::new())
             }
@@ -154,16 +170,30 @@ impl<'t> Part<'t> {
                 let custom = custom::definitions(version, document);
                 write::version3(schemas, name.0, name.1, &items, custom)
             }
-        };
-        Document::new(JSON, &plain)
+        }
     }
 
+    /// Returns the document as JSON.
     pub(crate) fn document(
         self,
         table: &ServedGroups,
         documents: &DocumentCache<Document>,
     ) -> Arc<Document> {
-        documents.get(self.content(table), || self.make(table))
+        let make = || Document::new(JSON, &json::to_vec(&self.make(table)));
+        documents.get(self.content(table), make)
+    }
+
+    /// Returns the document as protobuf.
+    pub(crate) fn binary(
+        self,
+        table: &ServedGroups,
+        documents: &DocumentCache<Document>,
+    ) -> Arc<Document> {
+        let id = DocumentId::of(&("v3 as protobuf", self.content(table)));
+        documents.get(id, || {
+            let plain = proto::version3(&self.make(table));
+            self.document(table, documents).in_form(PROTOBUF_3, &plain)
+        })
     }
 }
 
@@ -175,6 +205,8 @@ fn has_document(group: &ServedGroup) -> bool {
 /// Returns the index of version 3, which names each document by its hash.
 pub(crate) fn index(table: &ServedGroups, documents: &DocumentCache<Document>) -> Arc<Document> {
     documents.get(DocumentId::of(&("index", table.content)), || {
+        // Held, so that they are unpacked once for all documents.
+        let _descriptions = Descriptions::shared();
         let mut paths = Map::new();
         for part in Part::all(table) {
             let (name, document) = (part.name(), part.document(table, documents));
@@ -190,16 +222,14 @@ pub(crate) fn index(table: &ServedGroups, documents: &DocumentCache<Document>) -
 fn whole(table: &ServedGroups, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
     let id = DocumentId::of(&("v2", form.media_types(), table.content));
     documents.get(id, || match form {
-        Form::Json => Document::new(JSON, &json::to_vec(&everything(table))),
-        Form::Protobuf => {
-            let plain = proto::version2(&everything(table));
-            Document::new(PROTOBUF, &plain.expect("a document of the known messages"))
-        }
+        Form::Protobuf2 => Document::new(PROTOBUF_2, &proto::version2(&everything(table))),
+        Form::Json | Form::Protobuf3 => Document::new(JSON, &json::to_vec(&everything(table))),
     })
 }
 
 /// Returns the document of version 2 as JSON.
 fn everything(table: &ServedGroups) -> Value {
+    let _descriptions = Descriptions::shared();
     let mut custom = Map::new();
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
     for group in &table.groups {
@@ -224,17 +254,15 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<R
     match path {
         "/v2" => {
             // Upstream serves this document to each method.
-            Ok(match negotiated(request, &[Form::Json, Form::Protobuf]) {
+            Ok(match negotiated(request, &[Form::Json, Form::Protobuf2]) {
                 Some(form) => document(request, &whole(table, documents, form)),
                 None => unacceptable(),
             })
         }
         "/v3" | "/v3/" => {
             require_read(request)?;
-            Ok(match negotiated(request, &[Form::Json]) {
-                Some(_) => document(request, &index(table, documents)),
-                None => unacceptable(),
-            })
+            // Upstream does not look at what the client accepts here.
+            Ok(document(request, &index(table, documents)))
         }
         _ => {
             let name = path
@@ -244,8 +272,11 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<R
                 return Ok(bare(StatusCode::NOT_FOUND, ResponseBody::empty()));
             };
             require_read(request)?;
-            Ok(match negotiated(request, &[Form::Json]) {
-                Some(_) => part(request, &found.document(table, documents)),
+            Ok(match negotiated(request, &[Form::Json, Form::Protobuf3]) {
+                Some(Form::Protobuf3) => part(request, &found.binary(table, documents)),
+                Some(Form::Json | Form::Protobuf2) => {
+                    part(request, &found.document(table, documents))
+                }
                 None => unacceptable(),
             })
         }
@@ -256,7 +287,10 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<R
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Json,
-    Protobuf,
+    /// The messages of version 2.
+    Protobuf2,
+    /// The messages of version 3.
+    Protobuf3,
 }
 
 impl Form {
@@ -264,7 +298,8 @@ impl Form {
     fn media_types(self) -> &'static [&'static str] {
         match self {
             Self::Json => &[JSON],
-            Self::Protobuf => &[PROTOBUF, PROTOBUF_ASKED],
+            Self::Protobuf2 => &[PROTOBUF_2, PROTOBUF_2_ASKED],
+            Self::Protobuf3 => &[PROTOBUF_3, PROTOBUF_3_ASKED],
         }
     }
 }

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 
-use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -22,7 +21,7 @@ use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::respond::{
     Client, Refusal, Reply, bare, object, raw_json, refuse, text, typed_object,
 };
-use crate::documents::discovery::{AGGREGATED, AggregatedVersion, Discovery, to_json};
+use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::version;
@@ -238,10 +237,9 @@ fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Resul
             Form::Json
         } else if range.takes("application/yaml") {
             Form::Yaml
-        } else if range.takes(proto::MEDIA_TYPE) && range.param("as").is_empty() {
+        } else if range.takes(proto::MEDIA_TYPE) {
             Form::Protobuf
         } else {
-            // The aggregated documents have no form in protobuf here.
             continue;
         };
         if range.param("as").is_empty() {
@@ -278,8 +276,9 @@ fn tagged(
     request: &PathRequest<'_>,
     form: Form,
     version: AggregatedVersion,
-    (document, etag): (Bytes, HeaderValue),
+    document: &Aggregated,
 ) -> Reply {
+    let (client, etag) = (request.client, document.etag());
     let mut reply = if request.headers.get(IF_NONE_MATCH) == Some(&etag) {
         bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
     } else {
@@ -290,7 +289,18 @@ fn tagged(
         )
         .into();
         let content_type = HeaderValue::try_from(&*content_type).expect("made of ASCII");
-        typed_object(request.client, StatusCode::OK, document, form, content_type)
+        let packed = match form {
+            Form::Protobuf => document.protobuf(client.schemas),
+            Form::Json | Form::Yaml => None,
+        };
+        match packed {
+            Some(packed) => {
+                let mut reply = bare(StatusCode::OK, ResponseBody::whole(packed));
+                reply.headers_mut().insert(CONTENT_TYPE, content_type);
+                reply
+            }
+            None => typed_object(client, StatusCode::OK, document.json(), form, content_type),
+        }
     };
     let headers = reply.headers_mut();
     headers.insert(ETAG, etag);

@@ -1,8 +1,12 @@
 //! Tests that tables of kinds share documents.
 
+use std::io::Read as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use flate2::read::GzDecoder;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::strategy::Plain;
 use polyplane_registry::{DocumentId, Features, KindTable, Kinds, ServedGroups, Strategy};
@@ -14,7 +18,10 @@ const ROWS: &str = include_str!("../../batteries/data/rows.json");
 
 fn schemas() -> Arc<Schemas> {
     let schemas = Schemas::parse(include_bytes!("../../batteries/data/schemas.json"));
-    Arc::new(schemas.expect("the generated schemas are sound"))
+    let mut schemas = schemas.expect("the generated schemas are sound");
+    let extended = schemas.extend(include_bytes!("../../batteries/data/discovery.json"));
+    extended.expect("so are those of discovery");
+    Arc::new(schemas)
 }
 
 fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
@@ -83,9 +90,50 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
     assert_eq!(remade, ["apps/v1"]);
     use crate::documents::discovery::AggregatedVersion::V2;
     let discovery = [&before, &after].map(|table| documents.discovery(table));
-    let tags = |prefix| discovery.each_ref().map(|all| all.aggregated(prefix, V2).1);
+    let tags = |prefix| {
+        discovery
+            .each_ref()
+            .map(|all| all.aggregated(prefix, V2).etag())
+    };
     assert_eq!(tags("api")[0], tags("api")[1]);
     assert_ne!(tags("apis")[0], tags("apis")[1]);
+}
+
+#[test]
+fn both_forms_of_a_document_have_one_hash_and_are_made_once() {
+    let (documents, schemas) = (Documents::new(String::new()), schemas());
+    let table = table(ROWS, &schemas, 1);
+    for part in Part::all(&table) {
+        let json = part.document(&table, documents.open_api());
+        let binary = part.binary(&table, documents.open_api());
+        assert_eq!(json.etag(), binary.etag());
+        assert!(!Arc::ptr_eq(&json, &binary));
+        assert!(Arc::ptr_eq(
+            &binary,
+            &part.binary(&table, documents.open_api())
+        ));
+    }
+}
+
+#[test]
+fn the_aggregated_document_is_encoded_as_upstream_encodes_it() {
+    let mut vectors = String::new();
+    GzDecoder::new(&include_bytes!("testdata/aggregated.jsonl.gz")[..])
+        .read_to_string(&mut vectors)
+        .expect("the generator packs text");
+    let schemas = schemas();
+    let mut seen = Vec::new();
+    for line in vectors.lines() {
+        let vector: serde_json::Value = serde_json::from_str(line).expect("a vector is JSON");
+        let text = |name: &str| vector[name].as_str().expect("text").to_owned();
+        let encoded = schemas.proto_of_json(text("json").as_bytes());
+        let wanted = STANDARD.decode(text("proto")).expect("base64");
+        assert!(encoded.is_some_and(|encoded| encoded == wanted), "{line}");
+        seen.push((text("name"), wanted.len()));
+    }
+    let count = seen.len();
+    println!("discovery: {count} of 2 documents are equal to the last byte: {seen:?}");
+    assert_eq!(count, 2);
 }
 
 #[test]

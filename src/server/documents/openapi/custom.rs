@@ -8,9 +8,11 @@ use polyplane_apimachinery::json::{Limits, parse};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::schema::openapi::Document;
 use polyplane_apimachinery::{Map, Value, json};
+use polyplane_descriptions::Descriptions;
 use polyplane_registry::kinds::custom::CustomKind;
 use polyplane_registry::{Resource, ServedVersion};
 
+use super::describe::describe_head;
 use super::operations::META;
 
 /// Members that hold lists of schemas which restrict values.
@@ -49,11 +51,16 @@ fn package_of(row: &Resource) -> String {
 
 /// Returns the definitions of a version, by name.
 pub(super) fn definitions(version: &ServedVersion, document: Document<'_>) -> Map {
-    let mut all = Map::new();
+    let (mut all, descriptions) = (Map::new(), Descriptions::shared());
     for row in &version.resources {
         let Some(custom) = &row.custom else { continue };
-        all.insert(name_of(row), whole(row, custom, document));
-        all.insert(list_name_of(row), list(row, document));
+        for (name, mut schema) in [
+            (name_of(row), whole(row, custom, document)),
+            (list_name_of(row), list(row, document)),
+        ] {
+            describe_head(&mut schema, &descriptions);
+            all.insert(name, schema);
+        }
     }
     all
 }

@@ -5,7 +5,7 @@ use polyplane_registry::request::parameters::OptionSet;
 use polyplane_registry::{Resource, Scope};
 
 use super::custom;
-use super::model::{Body, Operation, Parameter, PathItem, Streams};
+use super::model::{Body, Encodings, Operation, Parameter, PathItem, Streams};
 use super::operations::{META, capital, tag_of, title_of};
 
 /// The definition of a scale.
@@ -110,6 +110,7 @@ impl<'a> Writer<'a> {
             answer: self.definition.clone(),
             streams: Streams::No,
             is_custom: true,
+            encodings: Encodings::Text,
         }
     }
 

@@ -32,6 +32,7 @@ pub(super) struct Operation {
     pub streams: Streams,
     /// True for an operation of a kind that an object defines.
     pub is_custom: bool,
+    pub encodings: Encodings,
 }
 
 /// A parameter in path or query.
@@ -149,6 +150,17 @@ pub(super) enum Body {
         /// reads here that it must send another one.
         is_custom: bool,
     },
+}
+
+/// The media types in which an operation answers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Encodings {
+    /// JSON only.
+    Json,
+    /// JSON and YAML: the kind has no form in protobuf.
+    Text,
+    /// JSON, YAML and protobuf.
+    All,
 }
 
 /// The answers of an operation that may be a stream.

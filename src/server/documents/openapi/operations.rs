@@ -4,7 +4,7 @@ use polyplane_registry::kinds::table::{Resource, Subresource, api_version};
 use polyplane_registry::request::parameters::OptionSet;
 use polyplane_registry::{Scope, ServedGroups, ServedVersion};
 
-use super::model::{Body, Operation, Parameter, PathItem, Streams};
+use super::model::{Body, Encodings, Operation, Parameter, PathItem, Streams};
 use super::{custom, custom_operations};
 
 /// The prefix of definitions to which operations refer beside those of kinds.
@@ -82,6 +82,10 @@ pub(super) fn of_root(name: &str) -> PathItem {
 }
 
 fn plain(path: String, id: String, tag: String, answer: String) -> PathItem {
+    let encodings = match answer.as_str() {
+        super::VERSION_INFO => Encodings::Json,
+        _ => Encodings::All,
+    };
     PathItem::new(
         path,
         &[],
@@ -97,6 +101,7 @@ fn plain(path: String, id: String, tag: String, answer: String) -> PathItem {
             answer,
             streams: Streams::No,
             is_custom: false,
+            encodings,
         }],
     )
 }
@@ -225,6 +230,15 @@ impl<'a> Writer<'a> {
             answer: self.definition.clone(),
             streams: Streams::No,
             is_custom: false,
+            encodings: self.encodings(),
+        }
+    }
+
+    fn encodings(&self) -> Encodings {
+        let has_proto = || self.table.schemas.has_proto(self.row.definition);
+        match self.row.custom.is_none() && has_proto() {
+            true => Encodings::All,
+            false => Encodings::Text,
         }
     }
 

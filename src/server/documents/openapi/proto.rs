@@ -1,32 +1,38 @@
-//! The document of version 2 as protobuf. kubectl requests it before it validates a `List`, and
-//! older clients request it before they validate anything.
+//! The documents as protobuf. kubectl requests version 2 so before it validates a `List`; older clients
+//! do before they validate anything. Generators and other clients in Go request version 3.
 //!
 //! The messages are upstream's; `src/batteries/generate` reads them from its library. JSON becomes
 //! protobuf by a few rules: a member becomes the field of its name, `x-…` an extension, other
 //! members become entries of the message's only list of named values, and a field with alternatives
-//! holds the one that the members fit. Arbitrary JSON is written as text, which upstream reads as
-//! YAML.
+//! holds the one that the members fit. Arbitrary JSON is written as YAML. What the messages have no
+//! place for, such as a member that no version of OpenAPI knows, is left out.
 
 use std::collections::HashMap;
 
-use polyplane_apimachinery::{Value, json};
+use polyplane_apimachinery::yaml::Layout;
+use polyplane_apimachinery::{Value, json, yaml};
 
-const MESSAGES: &[u8] = include_bytes!("messages.json");
-
-/// A value that no field of the messages can hold.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message} has no place for {member}")]
-pub(super) struct NoPlace {
-    message: String,
-    member: String,
-}
+const MESSAGES_2: &[u8] = include_bytes!("messages.json");
+const MESSAGES_3: &[u8] = include_bytes!("messages3.json");
 
 /// Encodes a document of version 2.
-///
-/// # Errors
-/// Returns an error if the document has a value that no field of the messages can hold.
-pub(super) fn version2(document: &Value) -> Result<Vec<u8>, NoPlace> {
-    Messages::new().encode("Document", document)
+pub(super) fn version2(document: &Value) -> Vec<u8> {
+    Messages::new(MESSAGES_2, choice2).encode("Document", document)
+}
+
+/// Encodes a document of version 3.
+pub(super) fn version3(document: &Value) -> Vec<u8> {
+    Messages::new(MESSAGES_3, choice3).encode("Document", document)
+}
+
+/// What a message of a name holds of a value.
+enum Choice {
+    /// The value's members, each in a field of its own.
+    Members,
+    /// The value in one of the alternatives.
+    Field(&'static str),
+    /// None of the alternatives.
+    Nothing,
 }
 
 struct Field {
@@ -44,135 +50,134 @@ enum Type {
     Message(String),
 }
 
-struct Messages(HashMap<String, Vec<Field>>);
+/// Whether a value that is zero, false or empty is written. A lone field leaves it out, because its
+/// absence says the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Zero {
+    Written,
+    LeftOut,
+}
+
+struct Messages {
+    fields: HashMap<String, Vec<Field>>,
+    choice: fn(&str, &Value) -> Choice,
+}
 
 impl Messages {
-    fn new() -> Self {
-        let parsed = json::parse(MESSAGES, &json::Limits::default());
+    fn new(messages: &[u8], choice: fn(&str, &Value) -> Choice) -> Self {
+        let parsed = json::parse(messages, &json::Limits::default());
         let all = parsed.expect("the generator writes JSON").value;
         let message = |(name, fields): (&str, &Value)| {
             let fields = fields.as_array().unwrap_or_default();
             (name.to_owned(), fields.iter().map(field).collect())
         };
         let all = all.as_object().expect("an object of messages");
-        Self(all.iter().map(message).collect())
+        Self {
+            fields: all.iter().map(message).collect(),
+            choice,
+        }
     }
 
-    fn encode(&self, message: &str, value: &Value) -> Result<Vec<u8>, NoPlace> {
-        let fields = &self.0[message];
+    fn encode(&self, message: &str, value: &Value) -> Vec<u8> {
+        let fields = &self.fields[message];
         let mut out = Vec::new();
         if message == "Any" {
-            let mut text = json::to_vec(value);
-            text.push(b'\n');
+            let mut text = Vec::new();
+            yaml::write_as(value, Layout::Wide, &mut text);
             let field = find(fields, "yaml").expect("any value is text");
             bytes(&mut out, field.number, &text);
-        } else if let Some(chosen) = choice(message, value) {
-            let field = find(fields, chosen).expect("a choice is a field");
-            self.put(&mut out, field, value)?;
-        } else if matches!(message, "TypeItem" | "ItemsItem" | "StringArray") {
-            // The value is one item or a list of items.
-            for item in value
-                .as_array()
-                .unwrap_or_else(|| std::slice::from_ref(value))
-            {
-                self.put(&mut out, &fields[0], item)?;
-            }
-        } else {
-            self.members(&mut out, message, value)?;
+            return out;
         }
-        Ok(out)
+        if matches!(message, "TypeItem" | "ItemsItem" | "StringArray") {
+            // The value is one item or a list of items.
+            let items = value
+                .as_array()
+                .unwrap_or_else(|| std::slice::from_ref(value));
+            for item in items {
+                self.put(&mut out, &fields[0], item, Zero::Written);
+            }
+            return out;
+        }
+        match (self.choice)(message, value) {
+            Choice::Members => self.members(&mut out, message, value),
+            Choice::Nothing => {}
+            Choice::Field(chosen) => {
+                let field = find(fields, chosen).expect("a choice is a field");
+                self.put(&mut out, field, value, Zero::Written);
+            }
+        }
+        out
     }
 
     /// Encodes the members of an object, in the order of the fields.
-    fn members(&self, out: &mut Vec<u8>, message: &str, value: &Value) -> Result<(), NoPlace> {
-        let (fields, members) = (&self.0[message], value.as_object());
-        let mut left: Vec<&str> = members.map_or_else(Vec::new, |map| map.keys().collect());
-        let extended = find(fields, "vendor_extension").is_some();
+    fn members(&self, out: &mut Vec<u8>, message: &str, value: &Value) {
+        let (fields, Some(members)) = (&self.fields[message], value.as_object()) else {
+            return;
+        };
+        let mut left: Vec<&str> = members.keys().collect();
+        let extended = fields.iter().any(Field::is_extension);
         for field in fields {
             let takes = |member: &str| match field.named() {
-                Some(_) if field.name == "vendor_extension" => member.starts_with("x-"),
+                Some(_) if field.is_extension() => member.starts_with("x-"),
                 // In a message without extensions, a name that begins with `x-` is an ordinary one.
                 Some(_) => !(extended && member.starts_with("x-")),
                 None => snake(member) == field.name,
             };
-            let (mine, others) = left.into_iter().partition(|member| takes(member));
+            let (mine, others): (Vec<&str>, _) = left.into_iter().partition(|member| takes(member));
             left = others;
-            let mine: Vec<&str> = mine;
             for member in mine {
-                let value = members.and_then(|map| map.get(member));
-                self.member(out, field, member, value.unwrap_or(&Value::Null))?;
+                let value = members.get(member).unwrap_or(&Value::Null);
+                self.member(out, field, member, value);
             }
-        }
-        match left.first() {
-            None => Ok(()),
-            Some(member) => Err(NoPlace {
-                message: message.to_owned(),
-                member: (*member).to_owned(),
-            }),
         }
     }
 
-    fn member(
-        &self,
-        out: &mut Vec<u8>,
-        field: &Field,
-        member: &str,
-        value: &Value,
-    ) -> Result<(), NoPlace> {
+    fn member(&self, out: &mut Vec<u8>, field: &Field, member: &str, value: &Value) {
         if let Some(named) = field.named() {
-            let parts = &self.0[named];
+            let parts = &self.fields[named];
             let name = find(parts, "name").expect("a named value has a name");
             let of = find(parts, "value").expect("a named value has a value");
             let mut entry = Vec::new();
             bytes(&mut entry, name.number, member.as_bytes());
-            self.put(&mut entry, of, value)?;
+            self.put(&mut entry, of, value, Zero::LeftOut);
             bytes(out, field.number, &entry);
-            return Ok(());
+            return;
         }
         match value.as_array() {
             Some(items) if field.repeated => {
-                items.iter().try_for_each(|item| self.put(out, field, item))
+                for item in items {
+                    self.put(out, field, item, Zero::Written);
+                }
             }
-            _ => self.put(out, field, value),
+            _ => self.put(out, field, value, Zero::LeftOut),
         }
     }
 
-    /// Encodes one value. Zero values are left out, except in lists.
-    fn put(&self, out: &mut Vec<u8>, field: &Field, value: &Value) -> Result<(), NoPlace> {
-        let wrong = || NoPlace {
-            message: field.name.clone(),
-            member: String::from_utf8_lossy(&json::to_vec(value)).into_owned(),
-        };
-        match &field.ty {
-            Type::Message(message) => bytes(out, field.number, &self.encode(message, value)?),
-            Type::Text => {
-                let text = value.as_str().ok_or_else(wrong)?;
-                if !text.is_empty() || field.repeated {
-                    bytes(out, field.number, text.as_bytes());
-                }
+    /// Encodes one value; nothing if it is of another type than the field.
+    fn put(&self, out: &mut Vec<u8>, field: &Field, value: &Value, zero: Zero) {
+        let written = zero == Zero::Written;
+        match (&field.ty, value) {
+            (Type::Message(message), _) => bytes(out, field.number, &self.encode(message, value)),
+            (Type::Text, Value::String(text)) if written || !text.is_empty() => {
+                bytes(out, field.number, text.as_bytes());
             }
-            Type::Bool => {
-                if value.as_bool().ok_or_else(wrong)? {
-                    varint(out, field.number << 3);
-                    varint(out, 1);
-                }
-            }
-            Type::Int => {
+            (Type::Bool, Value::Bool(truth)) if written || *truth => {
                 varint(out, field.number << 3);
-                varint(out, value.as_int().ok_or_else(wrong)?.cast_unsigned());
+                varint(out, u64::from(*truth));
             }
-            Type::Double => {
-                let number = match value {
-                    #[expect(clippy::cast_precision_loss, reason = "JSON's numbers are doubles")]
-                    Value::Int(number) => *number as f64,
-                    Value::Float(number) => *number,
-                    _ => return Err(wrong()),
-                };
-                varint(out, field.number << 3 | 1);
-                out.extend_from_slice(&number.to_le_bytes());
+            (Type::Int, Value::Int(number)) if written || *number != 0 => {
+                varint(out, field.number << 3);
+                varint(out, number.cast_unsigned());
             }
+            #[expect(clippy::cast_precision_loss, reason = "JSON's numbers are doubles")]
+            (Type::Double, Value::Int(number)) if written || *number != 0 => {
+                double(out, field.number, *number as f64);
+            }
+            (Type::Double, Value::Float(number)) if written || *number != 0.0 => {
+                double(out, field.number, *number);
+            }
+            _ => {}
         }
-        Ok(())
     }
 }
 
@@ -183,6 +188,14 @@ impl Field {
             Type::Message(name) if self.repeated && name.starts_with("Named") => Some(name),
             _ => None,
         }
+    }
+
+    /// Returns true if the field has the members that begin with `x-`.
+    fn is_extension(&self) -> bool {
+        matches!(
+            self.name.as_str(),
+            "vendor_extension" | "specification_extension"
+        )
     }
 }
 
@@ -211,12 +224,10 @@ fn find<'a>(fields: &'a [Field], name: &str) -> Option<&'a Field> {
     fields.iter().find(|field| field.name == name)
 }
 
-/// Chooses the field of a message with alternatives by the members that distinguish them.
-fn choice(message: &str, value: &Value) -> Option<&'static str> {
-    let is_reference = value
-        .as_object()
-        .is_some_and(|map| map.contains_key("$ref"));
-    Some(
+/// Chooses the field of a message of version 2 by the members that distinguish the alternatives.
+fn choice2(message: &str, value: &Value) -> Choice {
+    let is_reference = is_reference(value);
+    Choice::Field(
         match (message, value.str_at(&["in"]), value.str_at(&["type"])) {
             ("AdditionalPropertiesItem", ..) if value.as_bool().is_some() => "boolean",
             ("AdditionalPropertiesItem", ..) => "schema",
@@ -239,9 +250,38 @@ fn choice(message: &str, value: &Value) -> Option<&'static str> {
                 "application" => "oauth2_application_security",
                 _ => "oauth2_access_code_security",
             },
-            _ => return None,
+            _ => return Choice::Members,
         },
     )
+}
+
+/// Chooses the field of a message of version 3, as [`choice2`] does for version 2.
+fn choice3(message: &str, value: &Value) -> Choice {
+    Choice::Field(match (message, value) {
+        ("AdditionalPropertiesItem", Value::Bool(_)) => "boolean",
+        ("AdditionalPropertiesItem", _) => "schema_or_reference",
+        ("DefaultType", Value::Bool(_)) => "boolean",
+        ("DefaultType", Value::String(_)) => "string",
+        ("DefaultType", Value::Int(_) | Value::Float(_)) => "number",
+        // Upstream's message cannot hold them either.
+        ("DefaultType", _) => return Choice::Nothing,
+        _ if message.ends_with("OrReference") && is_reference(value) => "reference",
+        ("CallbackOrReference", _) => "callback",
+        ("ExampleOrReference", _) => "example",
+        ("HeaderOrReference", _) => "header",
+        ("LinkOrReference", _) => "link",
+        ("ParameterOrReference", _) => "parameter",
+        ("RequestBodyOrReference", _) => "request_body",
+        ("ResponseOrReference", _) => "response",
+        ("SchemaOrReference", _) => "schema",
+        ("SecuritySchemeOrReference", _) => "security_scheme",
+        _ => return Choice::Members,
+    })
+}
+
+fn is_reference(value: &Value) -> bool {
+    let members = value.as_object();
+    members.is_some_and(|members| members.contains_key("$ref"))
 }
 
 /// Returns the name of the field for a member: `operation_id` for `operationId`, `_ref` for `$ref`.
@@ -260,6 +300,11 @@ fn snake(member: &str) -> String {
     name
 }
 
+fn double(out: &mut Vec<u8>, number: u64, value: f64) {
+    varint(out, number << 3 | 1);
+    out.extend_from_slice(&value.to_le_bytes());
+}
+
 fn bytes(out: &mut Vec<u8>, number: u64, content: &[u8]) {
     varint(out, number << 3 | 2);
     varint(out, content.len() as u64);
@@ -272,4 +317,64 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value.to_le_bytes()[0]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use flate2::read::GzDecoder;
+
+    use super::*;
+
+    #[test]
+    fn documents_are_encoded_as_upstreams_library_encodes_them() {
+        let mut vectors = String::new();
+        GzDecoder::new(&include_bytes!("../testdata/documents.jsonl.gz")[..])
+            .read_to_string(&mut vectors)
+            .expect("the generator packs text");
+        let mut sizes = Vec::new();
+        for line in vectors.lines() {
+            let vector = json::parse(line.as_bytes(), &json::Limits::default());
+            let vector = vector.expect("a vector is JSON").value;
+            let (name, text) = (vector.str_at(&["name"]), vector.str_at(&["json"]));
+            let document = json::parse(text.as_bytes(), &json::Limits::default());
+            let document = document.expect("a document is JSON").value;
+            let encoded = match vector.int_at(&["v"]) {
+                Some(2) => version2(&document),
+                _ => version3(&document),
+            };
+            let wanted = STANDARD.decode(vector.str_at(&["proto"])).expect("base64");
+            let pairs = encoded.iter().zip(&wanted);
+            let same = pairs.take_while(|(ours, theirs)| ours == theirs).count();
+            let around = |bytes: &[u8]| {
+                let part = &bytes[same.saturating_sub(60)..bytes.len().min(same + 60)];
+                part.escape_ascii().to_string()
+            };
+            assert!(
+                encoded == wanted,
+                "{name} differs at byte {same}\n  {}\n  {}",
+                around(&encoded),
+                around(&wanted)
+            );
+            sizes.push((name.to_owned(), encoded.len()));
+        }
+        let count = sizes.len();
+        println!("OpenAPI: {count} of 6 documents are equal to the last byte: {sizes:?}");
+        assert_eq!(count, 6);
+    }
+
+    #[test]
+    fn what_the_messages_have_no_place_for_is_left_out() {
+        let document = |more: &str| {
+            let text = format!(r#"{{"openapi":"3.0.0","info":{{"title":"a"}}{more}}}"#);
+            let parsed = json::parse(text.as_bytes(), &json::Limits::default());
+            version3(&parsed.expect("it is JSON").value)
+        };
+        let plain = document("");
+        assert_eq!(document(r#","unknown":{"a":[1]}"#), plain);
+        assert_eq!(document(r#","openapi":3"#).len(), plain.len() - 7);
+    }
 }

@@ -5,18 +5,21 @@ use std::collections::BTreeSet;
 use polyplane_apimachinery::schema::openapi::Document;
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::{Map, Value, json};
+use polyplane_descriptions::Descriptions;
 use polyplane_registry::answer::negotiate::{CUSTOM_PATCH_TYPES, PATCH_TYPES};
 
 use super::custom;
-use super::model::{Body, Operation, Parameter, PathItem, Streams};
+use super::describe::describe;
+use super::model::{Body, Encodings, Operation, Parameter, PathItem, Streams};
 use super::operations::META;
+use super::prose;
+use crate::documents::version::VERSION;
 
-const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
-const STREAM_TYPES: &[&str] = &[
-    "application/json",
-    "application/json;stream=watch",
-    "application/yaml",
-];
+const JSON: &str = "application/json";
+const JSON_STREAM: &str = "application/json;stream=watch";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
+const YAML: &str = "application/yaml";
 
 fn words(status: u16) -> &'static str {
     match status {
@@ -35,17 +38,22 @@ fn patch_types(is_custom: bool) -> &'static [&'static str] {
 }
 
 fn types_of(operation: &Operation) -> &'static [&'static str] {
-    match operation.streams {
-        Streams::Yes => STREAM_TYPES,
-        Streams::No if operation.answer.is_empty() => &["*/*"],
-        Streams::No => OBJECT_TYPES,
+    if operation.answer.is_empty() {
+        return &["*/*"];
+    }
+    match (operation.encodings, operation.streams) {
+        (Encodings::Json, _) => &[JSON],
+        (Encodings::Text, Streams::No) => &[JSON, YAML],
+        (Encodings::Text, Streams::Yes) => &[JSON, JSON_STREAM, YAML],
+        (Encodings::All, Streams::No) => &[JSON, PROTOBUF, YAML],
+        (Encodings::All, Streams::Yes) => &[JSON, JSON_STREAM, PROTOBUF, PROTOBUF_STREAM, YAML],
     }
 }
 
 /// Returns the media types of an operation's body.
 fn body_types(operation: &Operation) -> &'static [&'static str] {
     match operation.is_custom {
-        true => OBJECT_TYPES,
+        true => &[JSON, YAML],
         false => &["*/*"],
     }
 }
@@ -57,7 +65,7 @@ pub(super) fn version3(
     version: &str,
     items: &[PathItem],
     custom: Map,
-) -> Vec<u8> {
+) -> Value {
     let document = Document::V3 { group, version };
     let mut components = components(schemas, items, document, custom);
     let mut operations = items.iter().flat_map(|item| &item.operations);
@@ -78,7 +86,7 @@ pub(super) fn version3(
     }
     let mut root = json!({
         "components": {"schemas": (Value::Object(components))},
-        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "info": (info()),
         "openapi": "3.0.0",
         "paths": (Value::Object(paths))
     });
@@ -88,7 +96,12 @@ pub(super) fn version3(
         let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
         root.set(&["components", "securitySchemes", "BearerToken"], token);
     }
-    json::to_vec(&root)
+    root
+}
+
+fn info() -> Value {
+    let version = format!("{}.{}", VERSION.major, VERSION.minor);
+    json!({"title": "Kubernetes", "version": (version)})
 }
 
 fn parameters(all: &[Parameter], write: fn(&Parameter) -> Value) -> Value {
@@ -98,11 +111,19 @@ fn parameters(all: &[Parameter], write: fn(&Parameter) -> Value) -> Value {
 fn parameter3(parameter: &Parameter) -> Value {
     let name = parameter.name();
     let schema = json!({"type": (parameter.ty), "uniqueItems": true});
-    if parameter.is_in_path() {
+    let written = if parameter.is_in_path() {
         json!({"in": "path", "name": (name), "required": true, "schema": (schema)})
     } else {
         json!({"in": "query", "name": (name), "schema": (schema)})
+    };
+    described(written, parameter)
+}
+
+fn described(mut written: Value, parameter: &Parameter) -> Value {
+    if let Some(text) = prose::of_parameter(parameter) {
+        written["description"] = Value::string(text);
     }
+    written
 }
 
 fn operation3(operation: &Operation) -> Value {
@@ -156,6 +177,7 @@ fn content(types: &[&str], schema: &Value) -> Value {
 /// Returns the members that both versions of OpenAPI have in common.
 fn common(operation: &Operation) -> Map {
     let mut members = Map::new();
+    members.insert("description", Value::string(prose::of_operation(operation)));
     members.insert("operationId", Value::string(operation.id.as_str()));
     members.insert(
         "tags",
@@ -190,7 +212,7 @@ pub(super) fn version2(schemas: &Schemas, items: &[PathItem], custom: Map) -> Va
     let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
     json!({
         "definitions": (Value::Object(definitions)),
-        "info": {"title": "Kubernetes", "version": "unversioned"},
+        "info": (info()),
         "paths": (Value::Object(paths)),
         "security": [{"BearerToken": []}],
         "securityDefinitions": {"BearerToken": (token)},
@@ -200,11 +222,12 @@ pub(super) fn version2(schemas: &Schemas, items: &[PathItem], custom: Map) -> Va
 
 fn parameter2(parameter: &Parameter) -> Value {
     let (name, ty) = (parameter.name(), parameter.ty);
-    if parameter.is_in_path() {
+    let written = if parameter.is_in_path() {
         json!({"in": "path", "name": (name), "required": true, "type": (ty), "uniqueItems": true})
     } else {
         json!({"in": "query", "name": (name), "type": (ty), "uniqueItems": true})
-    }
+    };
+    described(written, parameter)
 }
 
 fn operation2(operation: &Operation) -> Value {
@@ -232,7 +255,7 @@ fn operation2(operation: &Operation) -> Value {
     all.extend(operation.parameters.iter().map(parameter2));
     let consumes = match operation.body {
         Body::Patch { is_custom } => texts(patch_types(is_custom)),
-        _ if operation.action.is_none() => texts(OBJECT_TYPES),
+        _ if operation.action.is_none() => texts(types_of(operation)),
         _ => texts(body_types(operation)),
     };
     let mut members = common(operation);
@@ -275,9 +298,6 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
         roots.extend(schemas.find(&format!("{META}ObjectMeta")));
     }
     let mut out = schemas.openapi_closure(&roots, document);
-    for (name, schema) in custom.iter() {
-        out.insert(name, schema.clone());
-    }
     for list in invented {
         out.insert(list.answer.as_str(), list_schema(list, document));
     }
@@ -286,6 +306,11 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
     }
     if named.contains(super::VERSION_INFO) {
         out.insert(super::VERSION_INFO, version_info());
+    }
+    describe(&mut out, &Descriptions::shared());
+    // They have the descriptions that their authors wrote.
+    for (name, schema) in custom.iter() {
+        out.insert(name, schema.clone());
     }
     out
 }

@@ -89,6 +89,34 @@ async fn one_document_holds_everything_and_is_tagged() {
         .get_as("/apis", &format!("{AGGREGATED};profile=nopeer"))
         .await;
     assert_eq!(nopeer.header("content-type"), AGGREGATED);
+    let packed = "application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;\
+                  as=APIGroupDiscoveryList";
+    for path in ["/api", "/apis"] {
+        let json = client.get_as(path, AGGREGATED).await;
+        let accept = format!("{packed},{AGGREGATED}");
+        let whole = client.get_as(path, &accept).await;
+        assert_eq!(whole.header("content-type"), packed);
+        assert!(whole.body.starts_with(b"k8s\0"));
+        assert!(whole.body.len() < json.body.len());
+        for name in ["etag", "vary", "cache-control"] {
+            assert_eq!(whole.header(name), json.header(name), "{name}");
+        }
+        let headers = [
+            ("accept", accept.as_str()),
+            ("if-none-match", whole.header("etag")),
+        ];
+        let again = client.send(Method::GET, path, &headers, "").await;
+        assert_eq!(again.status, StatusCode::NOT_MODIFIED);
+    }
+    let old = client
+        .get_as("/apis", &packed.replace("v=v2", "v=v2beta1"))
+        .await;
+    assert!(old.header("content-type").contains("v=v2beta1"));
+    assert_ne!(
+        client.get_as("/apis", packed).await.body,
+        old.body,
+        "the envelope names the version"
+    );
     let newer = client
         .get_as("/apis", &accept.replace("v=v2", "v=v9"))
         .await;
@@ -139,11 +167,35 @@ async fn the_parts_of_version_three_are_named_by_their_hash() {
         .read_to_end(&mut plain)
         .expect("gzip");
     assert_eq!(plain, part.body);
-    let binary = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
-    assert_eq!(
-        client.get_as(url, binary).await.status,
-        StatusCode::NOT_ACCEPTABLE
-    );
+    let answered = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
+    let asked = "application/com.github.proto-openapi.spec.v3@v1.0+protobuf";
+    for accept in [answered, asked, &format!("application/json;q=0.5, {asked}")] {
+        let binary = client.get_as(url, accept).await;
+        assert_eq!(binary.header("content-type"), answered, "{accept}");
+        assert_eq!(binary.header("etag"), etag);
+        assert_eq!(binary.header("cache-control"), "public, immutable");
+        assert!(binary.header("vary").contains("Accept"));
+        assert_ne!(binary.body, part.body);
+        let headers = [("accept", accept), ("if-none-match", etag.as_str())];
+        let same = client.send(Method::GET, url, &headers, "").await;
+        assert_eq!(same.status, StatusCode::NOT_MODIFIED);
+        let headers = [("accept", accept), ("accept-encoding", "gzip")];
+        let packed = client.send(Method::GET, url, &headers, "").await;
+        let mut plain = Vec::new();
+        flate2::read::GzDecoder::new(&packed.body[..])
+            .read_to_end(&mut plain)
+            .expect("gzip");
+        assert_eq!(plain, binary.body);
+        let moved = client
+            .get_as("/openapi/v3/apis/apps/v1?hash=STALE", accept)
+            .await;
+        assert_eq!(moved.header("location"), url);
+    }
+    let unknown = client.get_as(url, "application/xml").await;
+    assert_eq!(unknown.status, StatusCode::NOT_ACCEPTABLE);
+    // The index has one form, whatever the client accepts.
+    let index = client.get_as("/openapi/v3", answered).await;
+    assert_eq!(index.header("content-type"), "application/json");
     assert_eq!(
         client.get("/openapi/v3/apis/no/v1").await.status,
         StatusCode::NOT_FOUND
@@ -189,6 +241,30 @@ async fn documents_are_closed_and_name_each_operation_once() {
                     assert!(ids.insert(id), "{id} twice");
                 }
             }
+        }
+    }
+}
+
+#[tokio::test]
+async fn definitions_and_fields_are_described() {
+    let (_server, mut client) = connected().await;
+    let second = client.get("/openapi/v2").await.json();
+    let third = client.get("/openapi/v3/api/v1").await.json();
+    for definitions in [&second["definitions"], &third["components"]["schemas"]] {
+        let text = |pointer: &str| {
+            let text = definitions.pointer(pointer).and_then(Value::as_str);
+            text.unwrap_or_else(|| panic!("no text at {pointer}"))
+        };
+        let pod = "/io.k8s.api.core.v1.Pod";
+        assert!(text(&format!("{pod}/description")).contains("containers"));
+        let spec = text(&format!("{pod}/properties/spec/description"));
+        assert!(spec.contains("desired behavior"));
+        for field in ["apiVersion", "kind", "metadata"] {
+            let of = |kind| text(&format!("{kind}/properties/{field}/description"));
+            assert_eq!(
+                of(pod) == of("/io.k8s.api.core.v1.PodList"),
+                field != "metadata"
+            );
         }
     }
 }

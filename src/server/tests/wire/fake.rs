@@ -35,7 +35,12 @@ impl Strategy for NoBehaviour {}
 pub fn kinds() -> Arc<KindTable> {
     let schemas = include_bytes!("../../../batteries/data/schemas.json");
     let rows = include_bytes!("../../../batteries/data/rows.json");
-    let schemas = Arc::new(Schemas::parse(schemas).expect("the schemas are sound"));
+    let mut schemas = Schemas::parse(schemas).expect("the schemas are sound");
+    let discovery = include_bytes!("../../../batteries/data/discovery.json");
+    schemas
+        .extend(discovery)
+        .expect("so are those of discovery");
+    let schemas = Arc::new(schemas);
     let gates = include_bytes!("../../../batteries/data/gates.json");
     let features = Features::parse(gates, b"[]").expect("the gates are sound");
     let behaviour = |_: &str, _: &str, _: &str| Some(Arc::new(NoBehaviour) as Arc<dyn Strategy>);

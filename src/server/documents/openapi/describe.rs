@@ -1,0 +1,50 @@
+//! Adds descriptions to definitions.
+
+use polyplane_apimachinery::{Map, Value};
+use polyplane_descriptions::Descriptions;
+
+/// A type whose kind, version and metadata are described as those of all objects.
+const OBJECT: &str = "io.k8s.api.core.v1.Pod";
+/// A type whose metadata is described as that of all lists.
+const LIST: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+
+/// Describes the definitions and their fields as far as there is a text for them.
+pub(super) fn describe(definitions: &mut Map, all: &Descriptions) {
+    for (name, schema) in definitions.iter_mut() {
+        let described = all.of(name);
+        if let Some(text) = described.definition() {
+            schema["description"] = Value::string(text);
+        }
+        if schema.get("x-kubernetes-group-version-kind").is_some() {
+            describe_head(schema, all);
+        }
+        let Some(Value::Object(fields)) = schema.get_mut("properties") else {
+            continue;
+        };
+        for (field, schema) in fields.iter_mut() {
+            if let Some(text) = described.field(field) {
+                schema["description"] = Value::string(text);
+            }
+        }
+    }
+}
+
+/// Describes kind, version and metadata of an object or list.
+pub(super) fn describe_head(schema: &mut Value, all: &Descriptions) {
+    let Some(Value::Object(fields)) = schema.get_mut("properties") else {
+        return;
+    };
+    let metadata_of = match fields.contains_key("items") {
+        true => LIST,
+        false => OBJECT,
+    };
+    for (field, like) in [
+        ("apiVersion", OBJECT),
+        ("kind", OBJECT),
+        ("metadata", metadata_of),
+    ] {
+        if let (Some(schema), Some(text)) = (fields.get_mut(field), all.of(like).field(field)) {
+            schema["description"] = Value::string(text);
+        }
+    }
+}
