@@ -45,7 +45,7 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(python: &Path, server: &Up, port: u16, way: &str) -> Result<Self> {
+    fn start(python: &Path, server: &Up, port: u16, [way, form]: [&str; 2]) -> Result<Self> {
         let data = server.kubeconfig.parent().context("a folder")?;
         let token = std::fs::read_to_string(data.join("pki/admin.token"))?;
         let query = "watch=1&labelSelector=websocket&allowWatchBookmarks=false";
@@ -54,7 +54,7 @@ impl Watcher {
             .arg(folder().join("websocket_client.py"))
             .arg(url)
             .arg(data.join("pki/ca.crt"))
-            .args([token.trim(), way])
+            .args([token.trim(), way, form])
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
@@ -117,7 +117,11 @@ async fn a_websocket_tells_every_change_once_through_hops_and_hand_offs() -> Res
 
     let mut watchers = Vec::new();
     for replica in 0..REPLICAS {
-        for way in ["header", "protocol"] {
+        for way in [
+            ["header", "json"],
+            ["protocol", "json"],
+            ["header", "protobuf"],
+        ] {
             let mut watcher = Watcher::start(&python, &server, port + replica, way)?;
             ensure!(watcher.line().await? == "[base64.binary.k8s.io]");
             watchers.push(watcher);

@@ -194,7 +194,8 @@ async fn reopened(reply: Reply, content_type: Option<&HeaderValue>) -> Reopened 
     }
 }
 
-fn is_protobuf(content_type: &HeaderValue) -> bool {
+/// Returns true if a stream of this type has protobuf in it.
+pub(crate) fn is_protobuf(content_type: &HeaderValue) -> bool {
     content_type
         .as_bytes()
         .starts_with(proto::MEDIA_TYPE.as_bytes())

@@ -16,19 +16,20 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::header::{
-    AUTHORIZATION, CONNECTION, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
     SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use hyper::upgrade::OnUpgrade;
 
 use crate::answer::body::ResponseBody;
-use crate::answer::negotiate;
 use crate::answer::respond::{Reply, bare};
 use crate::nodes::upgrade::wants_upgrade;
 use crate::request::prove::bearer_of;
+use crate::watch::session::is_protobuf;
 
 pub(crate) use stream::Session;
+use stream::Framing;
 
 /// The beginning of a sub-protocol with a bearer token; the token follows as unpadded base64url.
 const BEARER_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
@@ -84,8 +85,6 @@ impl Handshake {
                 removed.insert(name, value);
             }
         }
-        // Each message is a line.
-        negotiate::drop_protobuf(headers);
         removed.remove(SEC_WEBSOCKET_PROTOCOL);
         // A token that was not moved, such as one of several, is removed too.
         let names = protocols.split(',').map(str::trim);
@@ -108,7 +107,11 @@ impl Handshake {
         }
         match self.answer {
             Ok(answer) => {
-                let session = Session::new(upgrade, reply.into_body());
+                let framing = match reply.headers().get(CONTENT_TYPE) {
+                    Some(form) if is_protobuf(form) => Framing::Lengths,
+                    _ => Framing::Lines,
+                };
+                let session = Session::new(upgrade, reply.into_body(), framing);
                 (answer.reply(), Some(session))
             }
             Err(error) => (error.reply(), None),

@@ -1,7 +1,8 @@
 //! Sends the events of a watch as messages of a WebSocket.
 //!
-//! The stream of a watch is lines of JSON; each line with its newline becomes one text message in
-//! one frame. Messages from the client are read, limited in size and ignored, except for close and
+//! The stream of a watch is lines of JSON, or messages of protobuf with their length in front; each
+//! line with its newline becomes one text message in one frame, each message without its length one
+//! binary message. Messages from the client are read, limited in size and ignored, except for close and
 //! ping.
 
 use std::collections::VecDeque;
@@ -45,6 +46,17 @@ type Socket = WebSocketStream<TokioIo<Upgraded>>;
 pub(crate) struct Session {
     upgrade: OnUpgrade,
     events: ResponseBody,
+    framing: Framing,
+}
+
+/// How the events of a stream are told apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// Each ends with a newline.
+    #[default]
+    Lines,
+    /// Each begins with its length, in four bytes.
+    Lengths,
 }
 
 /// The way in which a WebSocket ended.
@@ -58,8 +70,12 @@ enum End {
 }
 
 impl Session {
-    pub(crate) fn new(upgrade: OnUpgrade, events: ResponseBody) -> Self {
-        Self { upgrade, events }
+    pub(crate) fn new(upgrade: OnUpgrade, events: ResponseBody, framing: Framing) -> Self {
+        Self {
+            upgrade,
+            events,
+            framing,
+        }
     }
 
     /// Sends events until the watch ends or the client closes. Must be called after HTTP has ended
@@ -76,7 +92,7 @@ impl Session {
             .accept_unmasked_frames(false);
         let socket = TokioIo::new(upgraded);
         let mut socket = WebSocketStream::from_raw_socket(socket, Role::Server, Some(config)).await;
-        let end = send_events(&mut socket, &mut self.events).await;
+        let end = send_events(&mut socket, &mut self.events, self.framing).await;
         // Before the close, so that a slow client keeps no watch open.
         drop(self.events);
         if timeout(CLOSE_TIME_MAX, close(socket, end)).await.is_err() {
@@ -85,8 +101,11 @@ impl Session {
     }
 }
 
-async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
-    let mut messages = Messages::default();
+async fn send_events(socket: &mut Socket, events: &mut ResponseBody, framing: Framing) -> End {
+    let mut messages = Messages {
+        framing,
+        ..Messages::default()
+    };
     loop {
         tokio::select! {
             // The client first, so that its close counts before further events. A client that sends
@@ -118,9 +137,12 @@ async fn send_events(socket: &mut Socket, events: &mut ResponseBody) -> End {
 
 /// Sends the messages that are ready. A client that does not read delays its own watch only.
 async fn send(socket: &mut Socket, messages: &mut Messages) -> Result<(), Error> {
-    while let Some(line) = messages.ready.pop_front() {
-        let text = Utf8Bytes::try_from(line)?;
-        socket.feed(Message::Text(text)).await?;
+    while let Some(event) = messages.ready.pop_front() {
+        let message = match messages.framing {
+            Framing::Lines => Message::Text(Utf8Bytes::try_from(event)?),
+            Framing::Lengths => Message::Binary(event),
+        };
+        socket.feed(message).await?;
     }
     socket.flush().await
 }
@@ -159,16 +181,41 @@ async fn close(mut socket: Socket, end: End) {
 #[derive(Debug, PartialEq, Eq)]
 struct TooLong;
 
-/// Splits a stream at its lines.
+/// Splits a stream into its events.
 #[derive(Debug, Default)]
 struct Messages {
-    /// The part of a line whose end has not arrived.
+    framing: Framing,
+    /// The part of an event whose end has not arrived.
     begun: BytesMut,
     ready: VecDeque<Bytes>,
 }
 
 impl Messages {
-    fn feed(&mut self, mut data: Bytes) -> Result<(), TooLong> {
+    fn feed(&mut self, data: Bytes) -> Result<(), TooLong> {
+        match self.framing {
+            Framing::Lines => self.feed_lines(data),
+            Framing::Lengths => self.feed_lengths(data),
+        }
+    }
+
+    fn feed_lengths(&mut self, data: Bytes) -> Result<(), TooLong> {
+        self.begun.extend_from_slice(&data);
+        while let Some(length) = self.begun.first_chunk().copied() {
+            let length = u32::from_be_bytes(length) as usize;
+            if length > MESSAGE_BYTES_MAX {
+                return Err(TooLong);
+            }
+            let length_bytes = size_of::<u32>();
+            if self.begun.len() < length_bytes + length {
+                break;
+            }
+            let mut event = self.begun.split_to(length_bytes + length);
+            self.ready.push_back(event.split_off(length_bytes).freeze());
+        }
+        Ok(())
+    }
+
+    fn feed_lines(&mut self, mut data: Bytes) -> Result<(), TooLong> {
         while let Some(newline) = data.iter().position(|byte| *byte == b'\n') {
             let mut line = data.split_to(newline + 1);
             if !self.begun.is_empty() {
@@ -199,7 +246,41 @@ mod tests {
         assert_eq!(messages.feed(Bytes::from_static(b"x")), Err(TooLong));
     }
 
+    #[test]
+    fn a_length_beyond_all_events_is_given_up() {
+        let mut messages = Messages {
+            framing: Framing::Lengths,
+            ..Messages::default()
+        };
+        let length = u32::try_from(MESSAGE_BYTES_MAX + 1).expect("it fits");
+        let head = Bytes::copy_from_slice(&length.to_be_bytes());
+        assert_eq!(messages.feed(head), Err(TooLong));
+    }
+
     proptest! {
+        /// However a stream is divided, the messages are what its lengths say.
+        #[test]
+        fn messages_have_their_lengths(
+            events in proptest::collection::vec("[a-z\n]{0,9}", 0..9),
+            cuts in proptest::collection::vec(0_usize..100, 0..9),
+        ) {
+            let mut stream = BytesMut::new();
+            for event in &events {
+                let length = u32::try_from(event.len()).expect("it is short");
+                stream.extend_from_slice(&length.to_be_bytes());
+                stream.extend_from_slice(event.as_bytes());
+            }
+            let mut stream = stream.freeze();
+            let mut messages = Messages { framing: Framing::Lengths, ..Messages::default() };
+            for cut in cuts {
+                let piece = stream.split_to(cut.min(stream.len()) / 2);
+                prop_assert_eq!(messages.feed(piece), Ok(()));
+            }
+            prop_assert_eq!(messages.feed(stream), Ok(()));
+            prop_assert_eq!(Vec::from(messages.ready), events);
+            prop_assert!(messages.begun.is_empty());
+        }
+
         /// However a stream is divided, the messages are its whole lines.
         #[test]
         fn messages_are_whole_lines(
