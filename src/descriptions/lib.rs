@@ -35,7 +35,7 @@ struct Record {
 
 impl Descriptions {
     /// Returns the descriptions, unpacked if nobody else holds them. That takes a few milliseconds
-    /// and less than a megabyte.
+    /// and a little more than a megabyte.
     pub fn shared() -> Arc<Self> {
         static SHARED: Mutex<Weak<Descriptions>> = Mutex::new(Weak::new());
         Self::held_or_unpacked(&SHARED)
