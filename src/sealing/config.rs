@@ -156,7 +156,7 @@ mod tests {
         let kms = |fields: &str| of(&[&format!("{{kms: {{{fields}}}}}")]);
         for (text, wanted) in [
             (
-                "{}".to_owned(),
+                "resources: []".to_owned(),
                 "resources: Required value: at least one resources is required",
             ),
             (

@@ -16,8 +16,9 @@ use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_TYPE, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_EXTENSIONS,
-    SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, ORIGIN, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_EXTENSIONS, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use hyper::upgrade::OnUpgrade;
@@ -28,8 +29,8 @@ use crate::nodes::upgrade::wants_upgrade;
 use crate::request::prove::bearer_of;
 use crate::watch::session::is_protobuf;
 
-pub(crate) use stream::Session;
 use stream::Framing;
+pub(crate) use stream::Session;
 
 /// The beginning of a sub-protocol with a bearer token; the token follows as unpadded base64url.
 const BEARER_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
