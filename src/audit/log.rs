@@ -163,6 +163,7 @@ impl Writer {
                 .as_mut()
                 .map(|bucket| bucket.take(Instant::now()));
             if let Some(pause) = pause.filter(|pause| !pause.is_zero()) {
+                #[expect(clippy::disallowed_methods, reason = "the thread is the log's own")]
                 std::thread::sleep(pause);
             }
             self.fill(&batch);

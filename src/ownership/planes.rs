@@ -37,7 +37,7 @@ use crate::records::Damaged;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_plane::{
-    Committer, Ended, LayerHash, Layers, Memory, Numbering, OpenError, Plane, Sealing, Version,
+    Committer, Ended, LayerHash, Layers, Memory, Numbering, OpenError, Plane, Version,
 };
 use polyplane_ring::{Member, Pin, PlaneId};
 use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
@@ -265,11 +265,6 @@ impl Planes {
     /// Returns the memory budget of all planes.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.options.memory
-    }
-
-    /// Returns what seals the records of planes; `None` if encryption at rest is off.
-    pub fn sealing(&self) -> Option<&Arc<Sealing>> {
-        self.options.sealing.as_ref()
     }
 
     /// Returns how the store numbers the history of its planes.

@@ -57,10 +57,8 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let folder = std::path::absolute(&options.dir)?;
     let store = store::embedded(options.store, &folder).await?;
     let listeners = listen(&completed).await?;
-    let addresses: Vec<SocketAddr> = listeners
-        .iter()
-        .filter_map(|listener| listener.local_addr().ok())
-        .collect();
+    let addresses = listeners.iter().flat_map(TcpListener::local_addr);
+    let addresses: Vec<SocketAddr> = addresses.collect();
     let endpoint = endpoint(&completed, &addresses)?;
     let mut replicas = Vec::new();
     let mut spread = vec![(completed.clone(), listeners)];

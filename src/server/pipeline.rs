@@ -1,5 +1,4 @@
-//! The stages of a request, from its head to the head of its answer, and of its reply on the way
-//! back.
+//! The stages of a request, from its head to the head of its answer, and of its reply back.
 //!
 //! | stage | in | ends the way with |
 //! |---|---|---|
@@ -22,12 +21,11 @@
 //! | form of the answer | `answer/respond.rs` | 406 |
 //! | back: count, read the rest of the body, headers | `answer/finish.rs` | |
 //!
-//! The functions in this file are in this order. Each stage returns a value that only it can make,
-//! so that no stage can be left out: without [`Located`] nobody is proven, without [`Proven`]
-//! nothing is forwarded and no plane wakes, and the registry accepts only authorized requests. A
-//! request's plane is located once per attempt, and all later stages use that record. The replica
-//! that receives a request proves the caller; if another replica owns the plane, the request is
-//! forwarded there and passes all stages again.
+//! The functions in this file are in this order. Each stage returns a value that only it can make, so
+//! that none can be left out: without [`Located`] nobody is proven, without [`Proven`] nothing is
+//! forwarded and no plane wakes, and the registry accepts only authorized requests. A plane is located
+//! once per attempt, and all later stages use that record. The replica that receives a request proves
+//! the caller; if another one owns the plane, the request goes there and passes all stages again.
 
 use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
@@ -453,7 +451,6 @@ impl Pipeline<'_> {
         }
         self.take_flow_seat(&*awake, record.meter(), &acting.user, deadline)
             .await?;
-        let requested = Requested::of(self.info, self.query, &self.parts.method);
         let authorized = authorize(access_check, acting.user, self.info, &requested).await?;
         if let Some(audited) = &mut self.audited {
             audited.decided(true);

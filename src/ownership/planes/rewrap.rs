@@ -9,8 +9,11 @@ use crate::planes::Planes;
 use crate::records::{Damaged, decode_fence, fence_key};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
-use polyplane_plane::{KeysRecord, RecordError, SealedError, data_keys_key, read_data_keys};
+use polyplane_plane::{
+    KeysRecord, RecordError, SealedError, Sealing, data_keys_key, read_data_keys,
+};
 use polyplane_storage::{CommitError, Compare, KeyValue, Op, ReadError, Txn};
+use std::sync::Arc;
 
 /// The reason why the data keys of a plane are not known, or were not wrapped anew.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +36,11 @@ pub enum RewrapError {
 }
 
 impl Planes {
+    /// Returns what seals the records of planes; `None` if encryption at rest is off.
+    pub fn sealing(&self) -> Option<&Arc<Sealing>> {
+        self.options.sealing.as_ref()
+    }
+
     /// Returns the data keys of a plane as the store has them now; `None` if nothing of the plane was
     /// ever sealed.
     ///
