@@ -287,8 +287,8 @@ async fn positions(crossing: &mut Crossing) -> Result<()> {
     let list = get(&tom, CONFIG_MAPS).await?.expect(200)?;
     let at = version(&list);
     let kinds = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{TREASURE}s.example.com")},
-        "spec": {"group": "example.com", "scope": "Namespaced",
+        "metadata": {"name": format!("{TREASURE}s.tomb.example")},
+        "spec": {"group": "tomb.example", "scope": "Namespaced",
             "names": {"plural": format!("{TREASURE}s"), "kind": "Treasure"},
             "versions": [{"name": "v1", "served": true, "storage": true,
                 "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
@@ -299,7 +299,7 @@ async fn positions(crossing: &mut Crossing) -> Result<()> {
         format!("{CONFIG_MAPS}?limit=10&continue={token}"),
         format!("{CONFIG_MAPS}?resourceVersion={at}&resourceVersionMatch=Exact"),
         format!("{CONFIG_MAPS}?resourceVersion={at}&resourceVersionMatch=NotOlderThan"),
-        "/apis/example.com/v1".to_owned(),
+        "/apis/tomb.example/v1".to_owned(),
         "/apis".to_owned(),
         "/openapi/v2".to_owned(),
         "/openapi/v3".to_owned(),
@@ -312,7 +312,7 @@ async fn positions(crossing: &mut Crossing) -> Result<()> {
             let text = String::from_utf8_lossy(&answer.body);
             // Some are answered, with what is eve's alone.
             ensure!(
-                !text.contains(TREASURE) && !text.contains("example.com"),
+                !text.contains(TREASURE) && !text.contains("tomb.example"),
                 "{way}: {} {text:.300}",
                 answer.status
             );

@@ -345,16 +345,20 @@ impl PlaneDirectory {
 impl LocatedPlane {
     /// Returns whether this was made from what the entry says now.
     fn is_of(&self, entry: &DirectoryEntry) -> bool {
-        let same =
-            Arc::ptr_eq(&self.says_of_access, &entry.access) || self.says_of_access == entry.access;
-        same && self.birth.pin == entry.pin
+        self.has_access_of(entry) && self.birth.pin == entry.pin
     }
 
-    /// Returns whether this is what the directory says about who may use the plane.
+    /// Returns whether the entry says the same about who may use the plane.
+    fn has_access_of(&self, entry: &DirectoryEntry) -> bool {
+        Arc::ptr_eq(&self.says_of_access, &entry.access) || self.says_of_access == entry.access
+    }
+
+    /// Returns whether this is what the directory says about who may use the plane. Where the plane
+    /// is pinned does not matter: a watch that is opened while its plane moves goes on.
     pub fn is_current(&self, directory: &PlaneDirectory) -> bool {
         let entry = directory.rows.by_id(&self.birth.id);
         self.birth.id == polyplane_ownership::ROOT
-            || entry.is_some_and(|entry| !entry.deleting && self.is_of(&entry))
+            || entry.is_some_and(|entry| !entry.deleting && self.has_access_of(&entry))
     }
 
     /// Replaces a certificate of one of the plane's users, as [`credentials::renew`] says.

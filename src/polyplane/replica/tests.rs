@@ -5,6 +5,7 @@ use crate::cli::StoreKind;
 use crate::plugin::client::{Client, Refusal};
 use crate::plugin::config::Target;
 use crate::replica::access::authority;
+use crate::replica::plane_directory::NameOrId;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::{Attributes, Decision, Masters};
 use polyplane_batteries::bootstrap::{BootstrapObject, LEVEL, Restore, objects};
@@ -300,5 +301,44 @@ async fn a_plane_that_lives_through_releases_folds_its_steps_and_keeps_its_objec
         stop.stop();
         run.await?;
     }
+    Ok(())
+}
+
+/// A watch that is opened by a record from before such a change goes on; one that is opened by a record
+/// of other access ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_stays_current_while_its_plane_moves() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let store = crate::store::embedded(StoreKind::Memory, folder.path()).await?;
+    let started = started(&store, folder.path(), "r", Release::own(), authority(None)).await?;
+    started.replica.wake_root().await?;
+    let ca = started.pki.root_pem().as_bytes().to_vec();
+    let token = started.pki.admin_token().to_owned();
+    let client = Client::new(&Target::of_server(started.url, ca, token))?;
+    let directory = Arc::clone(&started.replica.directory);
+    let stop = started.replica.stop_handle();
+    let run = tokio::spawn(started.replica.run());
+    let planes = "/apis/polyplane.dev/v1alpha1/controlplanes";
+    let plane = json!({"metadata": {"name": "a"}});
+    let mut object = client.send("POST", planes, Some(&plane)).await?;
+    let seek = async |directory: &PlaneDirectory| {
+        let found = directory.seek(&NameOrId::Name("a".into())).await;
+        found.map_err(|error| anyhow::anyhow!("{error:?}"))
+    };
+    let (record, mut pins) = (seek(&directory).await?, directory.rows.pin_changes());
+    object.set(&["spec", "placement", "zone"], "z");
+    let path = format!("{planes}/a");
+    let mut object = client.send("PUT", &path, Some(&object)).await?;
+    pins.changed().await?;
+    assert!(record.is_current(&directory));
+    let moved = seek(&directory).await?;
+    assert_ne!(moved.birth.pin, record.birth.pin, "requests see the pin");
+    let mut changes = directory.rows.access_changes();
+    object.set(&["spec", "suspended"], true);
+    client.send("PUT", &path, Some(&object)).await?;
+    changes.recv().await?;
+    assert!(!record.is_current(&directory) && !moved.is_current(&directory));
+    stop.stop();
+    run.await?;
     Ok(())
 }
