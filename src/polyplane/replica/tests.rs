@@ -304,8 +304,8 @@ async fn a_plane_that_lives_through_releases_folds_its_steps_and_keeps_its_objec
     Ok(())
 }
 
-/// A watch that is opened by a record from before such a change goes on; one that is opened by a record
-/// of other access ends.
+/// A watch that was opened by the record from before a move goes on; one that was opened by a record
+/// from before a change of access or limits ends.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_stays_current_while_its_plane_moves() -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
@@ -334,8 +334,14 @@ async fn a_record_stays_current_while_its_plane_moves() -> anyhow::Result<()> {
     let moved = seek(&directory).await?;
     assert_ne!(moved.birth.pin, record.birth.pin, "requests see the pin");
     let mut changes = directory.rows.access_changes();
-    object.set(&["spec", "suspended"], true);
-    client.send("PUT", &path, Some(&object)).await?;
+    object.set(&["spec", "limits", "watches"], 7);
+    let limited = async {
+        // Limits are refused until the floor has risen.
+        while client.send("PUT", &path, Some(&object)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), limited).await?;
     changes.recv().await?;
     assert!(!record.is_current(&directory) && !moved.is_current(&directory));
     stop.stop();
