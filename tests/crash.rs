@@ -18,6 +18,7 @@ use http::Method;
 use polyplane_tests::client::{Client, version};
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::create_plane;
+use polyplane_tests::settings::number;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -420,15 +421,6 @@ impl Writer {
             .values()
             .filter(|known| **known != Known::Absent)
             .count()
-    }
-}
-
-fn number(variable: &str, otherwise: u64) -> Result<u64> {
-    match std::env::var(variable) {
-        Ok(text) => text
-            .parse()
-            .with_context(|| format!("{variable} is no number")),
-        Err(_) => Ok(otherwise),
     }
 }
 

@@ -17,6 +17,7 @@ use polyplane_tests::sequences::kinds::{self, Kind, LEFT_OUT};
 use polyplane_tests::sequences::play::{ACCEPTED, Pair};
 use polyplane_tests::sequences::reduce::reduce;
 use polyplane_tests::sequences::sequence::Sequence;
+use polyplane_tests::settings::number;
 use tokio::sync::Mutex;
 
 /// Sequences that are played side by side.
@@ -37,13 +38,6 @@ struct Found {
     broken_off: usize,
     equal: u64,
     different: Vec<u64>,
-}
-
-fn number(name: &str, default: u64) -> Result<u64> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name}={text:?}")),
-        Err(_) => Ok(default),
-    }
 }
 
 /// Returns the servers and their endpoints; none for servers that run already.

@@ -35,5 +35,6 @@ pub mod run;
 pub mod scenario;
 pub mod sequences;
 pub mod session;
+pub mod settings;
 pub mod site;
 pub mod symbols;

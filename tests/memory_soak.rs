@@ -22,6 +22,7 @@ use polyplane_tests::connection::{Ask, Connection, connect};
 use polyplane_tests::kubeconfig::{Caller, Endpoint, Protocol};
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::{ask, create_plane};
+use polyplane_tests::settings::number;
 use serde_json::{Map, Value, json};
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -359,11 +360,6 @@ async fn soak(mib: u64, time: Duration) -> Result<()> {
         );
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-}
-
-fn number(name: &str, otherwise: u64) -> Result<u64> {
-    let text = std::env::var(name).ok();
-    Ok(text.map_or(Ok(otherwise), |text| text.parse())?)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

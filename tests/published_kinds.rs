@@ -25,6 +25,7 @@ use polyplane_tests::sequences::kinds;
 use polyplane_tests::sequences::play::Pair;
 use polyplane_tests::sequences::reduce::reduce;
 use polyplane_tests::sequences::sequence::Sequence;
+use polyplane_tests::settings::number;
 use polyplane_tests::symbols::Symbols;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -47,13 +48,6 @@ struct Site {
     _started: Vec<Server>,
     reference: Endpoint,
     plane: Endpoint,
-}
-
-fn number(name: &str, default: u64) -> Result<u64> {
-    match std::env::var(name) {
-        Ok(text) => text.parse().with_context(|| format!("{name}={text:?}")),
-        Err(_) => Ok(default),
-    }
 }
 
 async fn site() -> Result<Site> {

@@ -64,6 +64,12 @@ impl CustomKinds {
             units: Units::default(),
         }
     }
+
+    /// Returns how often a schema was compiled in this process. Planes with equal schemas share one
+    /// compilation; one that was dropped is compiled again when it is needed.
+    pub fn compilations(&self) -> u64 {
+        self.units.compilations()
+    }
 }
 
 impl Derivation for CustomKinds {

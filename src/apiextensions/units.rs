@@ -56,9 +56,16 @@ pub(crate) struct Compiled {
 struct Cache {
     kept: VecDeque<Arc<Compiled>>,
     bytes: usize,
+    /// How often a unit was compiled.
+    compilations: u64,
 }
 
 impl Units {
+    /// Returns how often a unit was compiled.
+    pub fn compilations(&self) -> u64 {
+        self.cache.lock().compilations
+    }
+
     /// Returns the unit of a schema.
     pub fn of(&self, schema: &Bytes) -> Arc<Unit> {
         let id = ContentId::of([COMPILER, schema]);
@@ -143,6 +150,7 @@ impl Compiled {
 
 impl Cache {
     fn keep(&mut self, compiled: &Arc<Compiled>) {
+        self.compilations += 1;
         self.bytes += compiled.bytes;
         self.kept.push_back(Arc::clone(compiled));
         while self.bytes > CACHE_BYTES_MAX && self.kept.len() > 1 {

@@ -18,6 +18,7 @@ use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::documents::discovery::{Discovery, VersionPart};
 use crate::documents::openapi::Document;
+use crate::operations::exposition::{Exposition, Kind};
 
 /// Bytes of discovery documents in each of the two caches, that of whole tables and that of
 /// versions. The built-in kinds need about half a megabyte; a cache below that would make documents
@@ -72,6 +73,17 @@ impl Documents {
         self.versions.get(version.content, make)
     }
 
+    /// Writes how many documents were made.
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let name = "polyplane_documents_made_total";
+        let help = "Documents about kinds that were made, because no control plane with the same kinds had needed them.";
+        out.family(name, Kind::Counter, help);
+        let discovery = self.versions.made() + self.discovery.made();
+        for (document, made) in [("discovery", discovery), ("openapi", self.open_api.made())] {
+            out.sample(name, &[("document", document)], made);
+        }
+    }
+
     /// Returns the cache of OpenAPI documents.
     pub(crate) fn open_api(&self) -> &DocumentCache<Document> {
         &self.open_api
@@ -99,6 +111,8 @@ struct CacheState<V> {
     order: BTreeMap<u64, DocumentId>,
     /// The number of calls, which is the clock of `order`.
     uses: u64,
+    /// The number of values that were made.
+    made: u64,
     bytes: usize,
 }
 
@@ -116,10 +130,15 @@ impl<V: HeapSize> DocumentCache<V> {
                 entries: HashMap::new(),
                 order: BTreeMap::new(),
                 uses: 0,
+                made: 0,
                 bytes: 0,
             }),
             bytes_max,
         }
+    }
+
+    fn made(&self) -> u64 {
+        self.state.lock().made
     }
 
     /// Returns the value of this content. If the cache does not have it, `make` makes it.
@@ -158,6 +177,7 @@ impl<V> CacheState<V> {
 
     /// Counts the bytes of a new value, and drops the least recently used ones above the limit.
     fn add_bytes(&mut self, id: DocumentId, cell: &Cell<V>, bytes: usize, bytes_max: usize) {
+        self.made += 1;
         match self.entries.get_mut(&id) {
             Some(entry) if Arc::ptr_eq(&entry.cell, cell) => entry.bytes = bytes,
             _ => return,

@@ -173,6 +173,7 @@ impl ServerState {
         if let Some(auditor) = &self.audit {
             expose_audit(auditor, &mut out);
         }
+        self.documents.expose(&mut out);
         self.backend.expose_metrics(&mut out);
         out.process();
         out.into_text()

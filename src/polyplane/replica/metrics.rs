@@ -4,6 +4,7 @@
 //! have series of their own.
 
 use crate::replica::plane_directory::PlaneDirectory;
+use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_fairness::Usage;
 use polyplane_outbound::OutboundMetrics;
 use polyplane_ownership::ROOT;
@@ -51,6 +52,11 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
             .map(|plane| plane.stale_at_rest())
             .sum::<usize>(),
     );
+    let name = "polyplane_compiled_schemas_total";
+    let help =
+        "Schemas of custom kinds that were compiled. Control planes with equal schemas share them.";
+    out.family(name, Kind::Counter, help);
+    out.sample(name, &[], custom_kinds().compilations());
     planes(&awake, out);
     largest(directory, &awake, out);
     memory(directory.planes.memory(), out);
