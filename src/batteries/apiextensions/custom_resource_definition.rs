@@ -1,5 +1,6 @@
 //! CustomResourceDefinitions: the kinds that clients define.
 
+pub mod internal_form;
 pub mod ratchet;
 pub mod schema;
 #[cfg(test)]
@@ -107,7 +108,7 @@ impl Strategy for CustomResourceDefinition {
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
         let mut errors = metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
-        spec::validate(&mut errors, spec, &Ratchet::of_update(spec, before));
+        spec::validate(&mut errors, spec, &Ratchet::of_update(object, old));
         let path = Path::new("spec");
         let names = path.child("names");
         let mut fixed = |field: &[&str], place: &Path<'_>, bad: fn(&str) -> Bad| {

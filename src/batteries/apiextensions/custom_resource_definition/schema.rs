@@ -1,5 +1,6 @@
 //! Schemas inside CustomResourceDefinitions: which keywords of JSON Schema may be used, and where.
 
+use super::internal_form;
 use super::ratchet::{Ratchet, Rule, TYPES};
 use super::structural_schema::{
     self, JUNCTORS, Level, is_set, kind, members, needs_type, unsupported,
@@ -310,11 +311,8 @@ fn validate_keys(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
         }
         Value::Array(_) => {
             let detail = "must only have a single schema if x-kubernetes-list-type is map";
-            errors.push(FieldError::invalid(
-                &items_place,
-                Bad::Json(items.clone()),
-                detail,
-            ));
+            let shown = Bad::Shown(internal_form::items(items).into());
+            errors.push(FieldError::invalid(&items_place, shown, detail));
             return;
         }
         _ => {}
@@ -453,7 +451,9 @@ fn validate_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
             ));
         }
         let given = text("fieldPath");
-        if !given.is_empty() && rules::normalized(given, schema).is_none() {
+        // Upstream does not look for the field in a schema that it cannot read.
+        let is_readable = || unsupported(schema).is_none();
+        if !given.is_empty() && rules::normalized(given, schema).is_none() && is_readable() {
             errors.push(FieldError::invalid(&field, given, "must be a valid path"));
         }
     }

@@ -2,6 +2,7 @@
 
 mod core_kinds;
 mod defined_kinds;
+mod definition_tables;
 mod device_kinds;
 mod extremes;
 mod long_lists;
