@@ -88,7 +88,7 @@ impl Strategy for CustomResourceDefinition {
         Some(NameRule::DnsSubdomain)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let spec = &object["spec"];
         let wanted = format!(
             "{}.{}",
@@ -100,15 +100,21 @@ impl Strategy for CustomResourceDefinition {
             true => Vec::new(),
             false => vec![detail.to_owned()],
         });
-        spec::validate(&mut errors, spec, &Ratchet::default());
+        spec::validate(context.schemas, &mut errors, spec, &Ratchet::default());
         validate_rest(&mut errors, object, None);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
-        spec::validate(&mut errors, spec, &Ratchet::of_update(object, old));
+        let ratchet = Ratchet::of_update(object, old);
+        spec::validate(context.schemas, &mut errors, spec, &ratchet);
         let path = Path::new("spec");
         let names = path.child("names");
         let mut fixed = |field: &[&str], place: &Path<'_>, bad: fn(&str) -> Bad| {

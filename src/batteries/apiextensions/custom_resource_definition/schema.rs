@@ -10,6 +10,7 @@ use crate::shared::validation::members::{present, texts};
 pub use polyplane_apiextensions::rules::definition::Charge;
 use polyplane_apiextensions::{defaults, rules};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeSet;
 
@@ -26,6 +27,8 @@ const REASONS: [&str; 4] = [
 /// The checks that a schema must pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Checks<'r> {
+    /// The schemas of built-in types.
+    pub schemas: &'r Schemas,
     /// The rules that do not apply because the definition broke them before.
     pub ratchet: &'r Ratchet,
     /// Whether the schema must be structural. The expressions of one that is not are not checked.
@@ -41,7 +44,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
     if checks.structure && unsupported.is_none() {
         errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
-            errors.extend(defaults::validate(schema, path));
+            errors.extend(defaults::validate(checks.schemas, schema, path));
         }
     }
     let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();

@@ -15,24 +15,25 @@ use crate::shared::network::webhook_client::validate_client;
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// Checks a spec.
-pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
+/// Checks a spec. `schemas` are those of built-in types.
+pub fn validate(schemas: &Schemas, errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
     let path = Path::new("spec");
     validate_group(errors, spec, &path);
     let versions = spec.items_at(&["versions"]);
     let list = path.child("versions");
     let preserves = spec.bool_at(&["preserveUnknownFields"]);
     require_schemas(errors, versions, (preserves, ratchet), &list);
-    let schemas = || {
-        let schemas = versions.iter();
-        schemas.map(|version| &version["schema"]["openAPIV3Schema"])
+    let own = || {
+        let versions = versions.iter();
+        versions.map(|version| &version["schema"]["openAPIV3Schema"])
     };
-    let defaults = schemas().any(has_defaults);
+    let defaults = own().any(has_defaults);
     if preserves && defaults {
         let detail = "must be false in order to use defaults in the schema";
         errors.push(FieldError::invalid(
@@ -41,9 +42,13 @@ pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
             detail,
         ));
     }
-    let extended = || schemas().any(|schema| has_schema_with(schema, &has_extensions));
+    let extended = || own().any(|schema| has_schema_with(schema, &has_extensions));
     let structure = ratchet.demands(Rule::Structure) || !preserves || defaults || extended();
-    let rules = SchemaRules { ratchet, structure };
+    let rules = SchemaRules {
+        schemas,
+        ratchet,
+        structure,
+    };
     let common = Common::of(versions);
     for (at, version) in versions.iter().enumerate() {
         validate_version(errors, version, (&common, &rules), &list.index(at));
@@ -73,6 +78,7 @@ pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
 
 /// The rules for the schemas of a definition.
 struct SchemaRules<'r> {
+    schemas: &'r Schemas,
     ratchet: &'r Ratchet,
     /// Whether they must be structural.
     structure: bool,
@@ -82,6 +88,7 @@ impl SchemaRules<'_> {
     /// Returns the checks of the schema of one version.
     fn of(&self, version: &str) -> Checks<'_> {
         Checks {
+            schemas: self.schemas,
             ratchet: self.ratchet,
             structure: self.structure,
             charge: match self.ratchet.has_kept_schema(version) {

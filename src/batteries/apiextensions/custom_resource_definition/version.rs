@@ -54,7 +54,9 @@ pub fn validate_deprecation(errors: &mut Errors, version: &Value, path: &Path<'_
     let Some(warning) = version["deprecationWarning"].as_str() else {
         return;
     };
-    let mut invalid = |detail: String| errors.push(FieldError::invalid(path, warning, detail));
+    // A pointer to a text is shown as JSON, not quoted.
+    let bad = || Bad::Json(warning.into());
+    let mut invalid = |detail: String| errors.push(FieldError::invalid(path, bad(), detail));
     if !version.bool_at(&["deprecated"]) {
         invalid("can only be set for deprecated versions".to_owned());
         return;
@@ -189,7 +191,11 @@ pub fn validate_scale(errors: &mut Errors, scale: &Value, path: &Path<'_>) {
                 [root] => format!("should be a json path under {}", root.trim_end_matches('.')),
                 _ => "should be a json path under either .spec or .status".to_owned(),
             };
-            errors.push(FieldError::invalid(&place, text, detail));
+            let bad = match roots {
+                [_] => Bad::from(text),
+                _ => Bad::Json(text.into()),
+            };
+            errors.push(FieldError::invalid(&place, bad, detail));
         }
     }
 }

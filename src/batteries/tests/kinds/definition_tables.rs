@@ -27,7 +27,7 @@ const GROUP: &str = "apiextensions.k8s.io";
 const RESOURCE: &str = "customresourcedefinitions";
 const TIME: &str = "2024-05-06T07:08:09Z";
 
-fn folder() -> PathBuf {
+pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../apiextensions/testdata")
 }
 
@@ -66,7 +66,7 @@ fn arrived(row: &Resource, sent: &Value) -> Result<Value, String> {
 }
 
 /// The complaints about a write, sorted, and the warnings.
-type Answer = (Vec<String>, Vec<String>);
+pub type Answer = (Vec<String>, Vec<String>);
 
 fn written(row: &Resource, context: &Context<'_>, case: &Value) -> Result<Answer, String> {
     let mut tree = arrived(row, &case["in"])?;
@@ -81,7 +81,11 @@ fn written(row: &Resource, context: &Context<'_>, case: &Value) -> Result<Answer
         }
         Some(old) => {
             let mut old = arrived(row, old)?;
-            let name = old.str_at(&["metadata", "name"]).to_owned();
+            // A request names its object, unlike a test of one function.
+            let name = match old.str_at(&["metadata", "name"]) {
+                "" => "unnamed".to_owned(),
+                name => name.to_owned(),
+            };
             for object in [&mut tree, &mut old] {
                 object.set(&["metadata", "name"], name.as_str());
                 object.set(&["metadata", "uid"], "uid");
@@ -100,7 +104,7 @@ fn written(row: &Resource, context: &Context<'_>, case: &Value) -> Result<Answer
     Ok((complaints(&errors), warnings))
 }
 
-fn complaints(errors: &[FieldError]) -> Vec<String> {
+pub fn complaints(errors: &[FieldError]) -> Vec<String> {
     let texts = errors
         .iter()
         .map(|error| format!("{} {}: {}", error.kind.reason(), error.field, error.body()));
@@ -109,7 +113,7 @@ fn complaints(errors: &[FieldError]) -> Vec<String> {
     texts
 }
 
-fn theirs(case: &Value) -> Answer {
+pub fn theirs(case: &Value) -> Answer {
     let errors = case.items_at(&["errors"]).iter().map(|error| {
         let text = |name: &str| error.str_at(&[name]);
         format!("{} {}: {}", text("type"), text("field"), text("message"))
@@ -124,7 +128,7 @@ fn theirs(case: &Value) -> Answer {
 }
 
 /// Returns what differs; `None` if nothing does.
-fn difference(ours: &impl std::fmt::Debug, theirs: &impl std::fmt::Debug) -> Option<String> {
+pub fn difference(ours: &impl std::fmt::Debug, theirs: &impl std::fmt::Debug) -> Option<String> {
     let (ours, theirs) = (format!("{ours:?}"), format!("{theirs:?}"));
     (ours != theirs).then(|| format!("{ours}, upstream {theirs}"))
 }

@@ -1,6 +1,7 @@
 //! The built-in kinds behind a registry and a plane in memory.
 
 mod core_kinds;
+mod custom_object_tables;
 mod defined_kinds;
 mod definition_tables;
 mod device_kinds;
