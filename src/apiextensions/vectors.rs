@@ -4,6 +4,7 @@
 //! `RECORD=1 cargo test -p polyplane-apiextensions` writes the list anew.
 
 use crate::definition::Column;
+use crate::embedded;
 use crate::json_path::JsonPath;
 use crate::rules::definition::estimates;
 use crate::rules::{Limits, Rules, Steps, Write, find_field};
@@ -13,11 +14,19 @@ use flate2::read::GzDecoder;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits as JsonLimits};
+use polyplane_apimachinery::structural::Structural;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 
-const FILES: [&str; 5] = ["rules", "costs", "values", "columns", "field_paths"];
+const FILES: [&str; 6] = [
+    "rules",
+    "costs",
+    "values",
+    "columns",
+    "field_paths",
+    "embedded",
+];
 
 fn folder() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
@@ -154,6 +163,16 @@ fn values(case: &Value) -> Option<String> {
     difference(&ours(&validate(&schema, change, None)), &theirs(case))
 }
 
+fn embedded(case: &Value) -> Option<String> {
+    let structural = Structural::parse(&case["schema"]).expect("upstream's schemas are structural");
+    let place = match case.str_at(&["path"]) {
+        "<nil>" => Path::NIL,
+        path => Path::new(path),
+    };
+    let found = embedded::validate(structural.root(), &case["object"], &place);
+    difference(&ours(&found), &theirs(case))
+}
+
 fn field_path(case: &Value) -> Option<String> {
     let steps = match case.bool_at(&["arrays"]) {
         true => Steps::NamesAndKeys,
@@ -260,6 +279,7 @@ fn upstreams_tests_of_custom_kinds_agree_but_for_a_list_that_only_shrinks() {
                 "costs" => costs(&case),
                 "values" => values(&case),
                 "field_paths" => field_path(&case),
+                "embedded" => embedded(&case),
                 _ => columns(&case),
             };
             match difference {
