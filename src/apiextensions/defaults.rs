@@ -39,6 +39,42 @@ pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<Field
     walk.errors
 }
 
+/// Brings the metadata of objects in the defaults of a schema into canonical form: upstream stores a
+/// definition without the members that metadata does not have. Malformed metadata is left as it is.
+///
+/// # Panics
+/// Panics if the schemas have no metadata, which all built-in kinds have.
+pub fn settle(schemas: &Schemas, schema: &mut Value) {
+    let metadata = schemas.find(METADATA).expect("all kinds have metadata");
+    settle_below(schemas, metadata, schema, 0);
+}
+
+fn settle_below(schemas: &Schemas, metadata: DefId, schema: &mut Value, depth: usize) {
+    if schema.as_object().is_none() || depth > DEPTH_MAX {
+        return;
+    }
+    let default = &schema["default"];
+    if default.as_object().is_some() || default.as_array().is_some() {
+        let mut default = default.clone();
+        if let Ok(structural) = Structural::parse(schema) {
+            let custom = Custom::new(&structural, schemas, metadata);
+            if custom.coerce(&mut default, &Path::NIL).is_ok() && default != schema["default"] {
+                schema.set(&["default"], default);
+            }
+        }
+    }
+    let is_embedded = schema.bool_at(&["x-kubernetes-embedded-resource"]) || depth == 0;
+    if let Some(items) = schema.get_mut("items") {
+        settle_below(schemas, metadata, items, depth + 1);
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        // A default inside the metadata of an object is checked in a copy.
+        let inner = properties.iter_mut();
+        let inner = inner.filter(|(name, _)| !(is_embedded && META_FIELDS.contains(name)));
+        inner.for_each(|(_, property)| settle_below(schemas, metadata, property, depth + 1));
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Place<'v> {
     /// Whether the schema is that of an object with kind and metadata.
