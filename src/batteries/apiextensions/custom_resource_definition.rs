@@ -4,7 +4,7 @@ pub mod internal_form;
 pub mod ratchet;
 pub mod schema;
 #[cfg(test)]
-mod schema_vectors;
+mod schema_tests;
 pub mod spec;
 pub mod status;
 pub mod structural_schema;
