@@ -4,21 +4,33 @@ use crate::embedded;
 use crate::rules::{Limits, Rules, Write};
 use crate::validation::{Change, Schema, validate as validate_value};
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::prune::{META_FIELDS, Report, Root, prune};
-use polyplane_apimachinery::structural::Structural;
+use polyplane_apimachinery::structural::{Custom, Structural};
 use polyplane_apimachinery::{Map, Value};
 
+/// The name of the schema of metadata.
+const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 /// Depth of nested schemas. Each level is a stack frame of a recursive walk.
 const DEPTH_MAX: usize = 128;
 
-/// Returns the complaints about all defaults of a structural schema.
-pub fn validate(schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
+/// Returns the complaints about all defaults of a structural schema. `schemas` are those of built-in
+/// types, of which metadata is one.
+///
+/// # Panics
+/// Panics if the schemas have no metadata, which all built-in kinds have.
+pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let mut walk = Walk {
+        schemas,
+        metadata: schemas.find(METADATA).expect("all kinds have metadata"),
         left: Limits::default().object,
+        steps: Vec::new(),
         errors: Vec::new(),
     };
     let root = Place {
         is_root: true,
+        object: schema,
+        above: 0,
         in_meta: false,
         depth: 0,
     };
@@ -27,51 +39,111 @@ pub fn validate(schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
     walk.errors
 }
 
+/// Brings the metadata of objects in the defaults of a schema into canonical form: upstream stores a
+/// definition without the members that metadata does not have. Malformed metadata is left as it is.
+///
+/// # Panics
+/// Panics if the schemas have no metadata, which all built-in kinds have.
+pub fn settle(schemas: &Schemas, schema: &mut Value) {
+    let metadata = schemas.find(METADATA).expect("all kinds have metadata");
+    settle_below(schemas, metadata, schema, 0);
+}
+
+fn settle_below(schemas: &Schemas, metadata: DefId, schema: &mut Value, depth: usize) {
+    if schema.as_object().is_none() || depth > DEPTH_MAX {
+        return;
+    }
+    let default = &schema["default"];
+    if default.as_object().is_some() || default.as_array().is_some() {
+        let mut default = default.clone();
+        if let Ok(structural) = Structural::parse(schema) {
+            let custom = Custom::new(&structural, schemas, metadata);
+            if custom.coerce(&mut default, &Path::NIL).is_ok() && default != schema["default"] {
+                schema.set(&["default"], default);
+            }
+        }
+    }
+    let is_embedded = schema.bool_at(&["x-kubernetes-embedded-resource"]) || depth == 0;
+    if let Some(items) = schema.get_mut("items") {
+        settle_below(schemas, metadata, items, depth + 1);
+    }
+    if let Some(Value::Object(properties)) = schema.get_mut("properties") {
+        // A default inside the metadata of an object is checked in a copy.
+        let inner = properties.iter_mut();
+        let inner = inner.filter(|(name, _)| !(is_embedded && META_FIELDS.contains(name)));
+        inner.for_each(|(_, property)| settle_below(schemas, metadata, property, depth + 1));
+    }
+}
+
 #[derive(Clone, Copy)]
-struct Place {
+struct Place<'v> {
     /// Whether the schema is that of an object with kind and metadata.
     is_root: bool,
-    /// Whether it is a part of the kind or the metadata of an embedded object.
+    /// The schema of the nearest object with kind and metadata, and the number of steps to it.
+    object: &'v Value,
+    above: usize,
+    /// Whether the place is a part of the kind or the metadata of an embedded object.
     in_meta: bool,
     depth: usize,
+}
+
+/// A step from a schema to one below it.
+#[derive(Clone, Copy)]
+enum Step<'v> {
+    Item,
+    Property(&'v str),
 }
 
 /// The rules of the defaults have used up their budget.
 struct Stopped;
 
-struct Walk {
+struct Walk<'v> {
+    schemas: &'v Schemas,
+    metadata: DefId,
     /// Cost that the rules of all further defaults may have.
     left: u64,
+    /// The way from the whole schema.
+    steps: Vec<Step<'v>>,
     errors: Vec<FieldError>,
 }
 
-impl Walk {
-    fn node(&mut self, schema: &Value, place: Place, path: &Path<'_>) -> Result<(), Stopped> {
+impl<'v> Walk<'v> {
+    fn node(
+        &mut self,
+        schema: &'v Value,
+        place: Place<'v>,
+        path: &Path<'_>,
+    ) -> Result<(), Stopped> {
         if schema.as_object().is_none() || place.depth > DEPTH_MAX {
             return Ok(());
         }
         let is_embedded = schema.bool_at(&["x-kubernetes-embedded-resource"]);
-        let place = Place {
-            is_root: place.is_root || is_embedded,
-            in_meta: place.in_meta && !is_embedded,
-            depth: place.depth,
-        };
+        let mut place = place;
+        if is_embedded {
+            place.is_root = true;
+            place.in_meta = false;
+            (place.object, place.above) = (schema, self.steps.len());
+        }
         if let Some(default) = schema.get("default").filter(|default| !default.is_null()) {
             self.default(schema, default, place, &path.child("default"))?;
         }
         let below = Place {
             is_root: false,
-            in_meta: place.in_meta,
             depth: place.depth + 1,
+            ..place
         };
+        self.steps.push(Step::Item);
         self.node(&schema["items"], below, &path.child("items"))?;
+        self.steps.pop();
         let properties = schema["properties"].as_object().into_iter();
         for (name, property) in properties.flat_map(Map::iter) {
             let below = Place {
                 in_meta: below.in_meta || place.is_root && META_FIELDS.contains(&name),
                 ..below
             };
+            self.steps.push(Step::Property(name));
             self.node(property, below, &path.child("properties").key(name))?;
+            self.steps.pop();
         }
         Ok(())
     }
@@ -80,29 +152,22 @@ impl Walk {
         &mut self,
         schema: &Value,
         default: &Value,
-        place: Place,
+        place: Place<'_>,
         path: &Path<'_>,
     ) -> Result<(), Stopped> {
         let Ok(known) = Schema::compile(schema) else {
             return Ok(());
         };
         let before = self.errors.len();
-        // Which members a schema has is not known if its types are not.
-        let structural = Structural::parse(schema).ok();
-        if let (false, Some(structural)) = (place.in_meta, &structural) {
-            let mut pruned = default.clone();
-            prune(structural.root(), &mut pruned, Root::Value, Report::Nothing);
-            if pruned != *default {
-                let text = "must not have unknown fields";
-                self.errors
-                    .push(FieldError::invalid(path, default.clone(), text));
-            }
-            let embedded = embedded::validate(structural.root(), default, path);
-            if !embedded.is_empty() {
-                self.errors.extend(embedded);
-                return Ok(());
-            }
+        let mut default = default.clone();
+        let is_sound = match place.in_meta {
+            true => self.is_good_metadata(&default, place, path),
+            false => self.has_good_metadata(schema, &mut default, path),
+        };
+        if !is_sound {
+            return Ok(());
         }
+        let default = &default;
         let unknown = self.errors.len() - before;
         let field = path.to_string();
         let found = validate_value(&known, Change::Created(default), Some(&field));
@@ -115,6 +180,66 @@ impl Walk {
             return Ok(());
         }
         self.rules(&rules, &known, default, path)
+    }
+
+    /// Checks a part of the kind or metadata of an embedded object in an object that has no other.
+    fn is_good_metadata(&mut self, default: &Value, place: Place<'_>, path: &Path<'_>) -> bool {
+        let Ok(structural) = Structural::parse(place.object) else {
+            return true;
+        };
+        let steps = self.steps[place.above..].iter().rev();
+        let mut object = steps.fold(default.clone(), |inner, step| match step {
+            Step::Item => Value::Array([inner].into()),
+            Step::Property(name) => Value::Object([(*name, inner)].into_iter().collect()),
+        });
+        for (name, text) in [("kind", "Validation"), ("apiVersion", "validation/v1")] {
+            if object.get(name).is_none() {
+                object.set(&[name], text);
+            }
+        }
+        let custom = Custom::new(&structural, self.schemas, self.metadata);
+        let why = match custom.coerce(&mut object, &Path::NIL) {
+            Err(error) => error.to_string(),
+            Ok(()) => {
+                let errors = embedded::validate(structural.root(), &object, &Path::NIL);
+                let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+                match texts.as_slice() {
+                    [] => return true,
+                    [only] => only.clone(),
+                    several => format!("[{}]", several.join(", ")),
+                }
+            }
+        };
+        let text = format!("must result in valid metadata: {why}");
+        self.errors
+            .push(FieldError::invalid(path, default.clone(), text));
+        false
+    }
+
+    /// Checks that a default has no unknown members, and the kinds and metadata of embedded objects
+    /// in it, which it brings into canonical form.
+    fn has_good_metadata(&mut self, schema: &Value, default: &mut Value, path: &Path<'_>) -> bool {
+        // Which members a schema has is not known if its types are not.
+        let Ok(structural) = Structural::parse(schema) else {
+            return true;
+        };
+        let mut pruned = default.clone();
+        prune(structural.root(), &mut pruned, Root::Value, Report::Nothing);
+        let is_pruned = pruned == *default;
+        let custom = Custom::new(&structural, self.schemas, self.metadata);
+        let coerced = custom.coerce(default, path);
+        if !is_pruned {
+            let text = "must not have unknown fields";
+            self.errors
+                .push(FieldError::invalid(path, default.clone(), text));
+        }
+        let errors = match coerced {
+            Err(error) => vec![error],
+            Ok(()) => embedded::validate(structural.root(), default, path),
+        };
+        let is_good = errors.is_empty();
+        self.errors.extend(errors);
+        is_good
     }
 
     /// Evaluates the rules as if the default had been there before, and as if it were new: rules

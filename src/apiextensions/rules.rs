@@ -11,7 +11,7 @@ mod evaluation;
 mod field_path;
 mod view;
 
-pub use field_path::normalized;
+pub use field_path::{FoundField, Steps, find_field, normalized};
 pub use polyplane_cel::{RESERVED, compile_pattern, is_reserved};
 
 use declaration::{Declaration, escape};

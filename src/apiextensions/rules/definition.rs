@@ -81,7 +81,7 @@ struct Walk<'a> {
 struct Place {
     /// How many values there can be at the position; `None` if nothing limits them.
     cardinality: Option<u64>,
-    /// The list around the position whose items have no counterpart in an older list.
+    /// The list or map around the position whose parts have no counterpart in an older one.
     uncorrelatable: Option<String>,
     depth: usize,
 }
@@ -119,6 +119,11 @@ impl Walk<'_> {
         {
             self.node(values, of, &below, &path.child("additionalProperties"));
         }
+        let mut inner = below.clone();
+        let map = schema["x-kubernetes-map-type"].as_str();
+        if map.is_some_and(|map| !matches!(map, "granular" | "atomic")) {
+            inner.uncorrelatable.get_or_insert_with(|| path.to_string());
+        }
         for (name, property) in schema["properties"]
             .as_object()
             .into_iter()
@@ -126,16 +131,15 @@ impl Walk<'_> {
         {
             let properties = path.child("properties");
             let path = properties.key(name);
-            if escape(name).is_some() {
-                if let Some(of) = declaration.property(name) {
-                    self.node(property, of, &below, &path);
-                }
+            let known = escape(name).and_then(|_| declaration.property(name));
+            if let Some(of) = known {
+                self.node(property, of, &inner, &path);
             } else if has_rules(property, 0) {
                 let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
                 let name = format!("{SELF_TYPE}.{}.{name}", place.depth);
                 if let Some(own) = Declaration::of(property, embedded, &name) {
                     own.declare(&mut self.compiler.environment);
-                    self.node(property, &own, &below, &path);
+                    self.node(property, &own, &inner, &path);
                 }
             }
         }
@@ -276,7 +280,7 @@ pub(crate) fn estimates(schema: &Value, is_root: bool) -> Vec<Estimate> {
 }
 
 /// Returns a rule as upstream's internal type shows it in JSON.
-fn shown_rule(rule: &Value) -> String {
+pub fn shown_rule(rule: &Value) -> String {
     let text = |name: &str| json::to_string(&Value::string(rule.str_at(&[name])));
     let or_null = |name: &str| rule.get(name).map_or("null".to_owned(), json::to_string);
     format!(

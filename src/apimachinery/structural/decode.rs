@@ -7,7 +7,7 @@
 
 use super::metadata::Metadata;
 use super::{SchemaNode, Structural};
-use crate::field_error::Path;
+use crate::field_error::{FieldError, Path};
 use crate::schema::decode::{DecodeError, Problem};
 use crate::schema::{DefId, Schemas};
 use crate::shape::prune::{Report, Root};
@@ -108,6 +108,19 @@ impl<'s> Custom<'s> {
             Some(own) => metadata.read(own, "metadata", &mut Vec::new()),
             None => Ok(()),
         }
+    }
+
+    /// Brings the kind, version and metadata of embedded objects into canonical form.
+    ///
+    /// # Errors
+    /// Returns a complaint about the first of them that is malformed.
+    pub fn coerce(&self, value: &mut Value, path: &Path<'_>) -> Result<(), FieldError> {
+        let metadata = Metadata {
+            schemas: self.schemas,
+            definition: self.metadata,
+            reading: Reading::Request,
+        };
+        metadata.coerce(self.shape(), value, path, &mut Vec::new())
     }
 
     /// Returns whether [`Self::default`] would change a value.

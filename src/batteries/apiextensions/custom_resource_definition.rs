@@ -1,9 +1,10 @@
 //! CustomResourceDefinitions: the kinds that clients define.
 
+pub mod internal_form;
 pub mod ratchet;
 pub mod schema;
 #[cfg(test)]
-mod schema_vectors;
+mod schema_tests;
 pub mod spec;
 pub mod status;
 pub mod structural_schema;
@@ -16,6 +17,7 @@ use crate::shared::table_cells::{created_cell, name_cell};
 use crate::shared::validation::complaints::{Errors, IMMUTABLE, named};
 use crate::shared::validation::members::{present, texts};
 use crate::shared::validation::object_names::own_name_rule;
+use polyplane_apiextensions::defaults;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::{Value, json};
@@ -49,12 +51,14 @@ impl Strategy for CustomResourceDefinition {
         }
     }
 
-    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+    fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
+        settle_defaults(context, object);
         drop_empty_webhook(object);
         store_version(object);
     }
 
-    fn prepare_update(&self, _: &Context<'_>, object: &mut Value, _: &Value) {
+    fn prepare_update(&self, context: &Context<'_>, object: &mut Value, _: &Value) {
+        settle_defaults(context, object);
         drop_empty_webhook(object);
         store_version(object);
     }
@@ -87,7 +91,7 @@ impl Strategy for CustomResourceDefinition {
         Some(NameRule::DnsSubdomain)
     }
 
-    fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
+    fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let spec = &object["spec"];
         let wanted = format!(
             "{}.{}",
@@ -99,15 +103,21 @@ impl Strategy for CustomResourceDefinition {
             true => Vec::new(),
             false => vec![detail.to_owned()],
         });
-        spec::validate(&mut errors, spec, &Ratchet::default());
+        spec::validate(context.schemas, &mut errors, spec, &Ratchet::default());
         validate_rest(&mut errors, object, None);
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
         let mut errors = metadata::validate_update(object, old);
         let (spec, before) = (&object["spec"], &old["spec"]);
-        spec::validate(&mut errors, spec, &Ratchet::of_update(spec, before));
+        let ratchet = Ratchet::of_update(object, old);
+        spec::validate(context.schemas, &mut errors, spec, &ratchet);
         let path = Path::new("spec");
         let names = path.child("names");
         let mut fixed = |field: &[&str], place: &Path<'_>, bad: fn(&str) -> Bad| {
@@ -185,6 +195,22 @@ fn is_established(object: &Value) -> bool {
         .any(|condition| {
             condition.str_at(&["type"]) == "Established" && condition.str_at(&["status"]) == "True"
         })
+}
+
+/// Brings the defaults of all schemas into the form in which upstream stores them.
+fn settle_defaults(context: &Context<'_>, object: &mut Value) {
+    let versions = object
+        .get_mut("spec")
+        .and_then(|spec| spec.get_mut("versions"));
+    let Some(Value::Array(versions)) = versions else {
+        return;
+    };
+    for version in versions.iter_mut() {
+        let schema = version.get_mut("schema");
+        if let Some(schema) = schema.and_then(|schema| schema.get_mut("openAPIV3Schema")) {
+            defaults::settle(context.schemas, schema);
+        }
+    }
 }
 
 /// Drops an empty webhook section, as upstream does.

@@ -1,4 +1,5 @@
 //! Addresses and URLs in fields of several groups.
 
 pub mod addresses;
+pub mod ca_bundle;
 pub mod webhook_client;

@@ -409,7 +409,7 @@ fn write_column(column: &crate::kinds::table::Column, out: &mut Vec<u8>) {
     text("name", &column.name, out);
     text("type", &column.kind, out);
     text("format", &column.format, out);
-    text("description", &Str::default(), out);
+    text("description", &column.description, out);
     out.extend_from_slice(format!("\"priority\":{}}}", column.priority).as_bytes());
 }
 

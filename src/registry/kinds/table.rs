@@ -92,6 +92,9 @@ pub struct Column {
     /// OpenAPI format; `name` marks the column that identifies a row.
     #[serde(default)]
     pub format: Str,
+    /// What the column shows, for people. Empty for built-in kinds.
+    #[serde(default)]
+    pub description: Str,
     /// The priority: 0 is always shown, greater values only in wide output.
     #[serde(default)]
     pub priority: i64,

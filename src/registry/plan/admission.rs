@@ -14,7 +14,7 @@ use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
 use super::{ObjectChange, ObjectDeletion};
 use crate::authority;
 use crate::kinds::conversion::KindVersion;
-use crate::plan::object::admit_namespace;
+use crate::plan::object::{admit_kind, admit_namespace};
 use crate::request::Verb;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -200,7 +200,12 @@ pub(super) fn mutate<C: ObjectChange>(
             let drawn = run.missing_name(change.row(), &tree);
             let name = drawn.as_deref();
             let name = name.unwrap_or_else(|| tree.str_at(&["metadata", "name"]));
-            admit_namespace(run.call, run.cut, name)?
+            // First, as upstream, whose admission of custom kinds begins with it.
+            let custom = change.row().custom.as_ref();
+            let kind = custom.map(|custom| admit_kind(run, custom, &tree));
+            let mut claims: Vec<Claim> = kind.transpose()?.into_iter().collect();
+            claims.extend(admit_namespace(run.call, run.cut, name)?);
+            claims
         }
     };
     let acting = acting_on(run.call);

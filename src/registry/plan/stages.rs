@@ -476,9 +476,6 @@ impl Storing<'_, '_> {
         if self.persistence == Persistence::DryRun {
             return self.answer(tree);
         }
-        if let Some(custom) = &self.row.custom {
-            self.claims.push(object::admit_kind(run, custom, &tree)?);
-        }
         let strategy = &self.row.strategy;
         let companions = strategy.companions(&run.context(self.row, ""), &tree);
         self.allocation.companions.extend(companions);

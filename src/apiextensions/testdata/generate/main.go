@@ -35,7 +35,7 @@ const (
 //go:embed recorders
 var recorders embed.FS
 
-// recorded is a package whose tests run, with the functions that record.
+// recorded is a package whose tests run, with the functions that record, if any.
 type recorded struct {
 	folder, recorder string
 	functions        []function
@@ -49,6 +49,7 @@ var packages = []recorded{
 		{"validation.go", "", "validator", "validator"},
 		{"validation.go", "(s *Validator) ", "Validate", "validate"},
 		{"compilation.go", "", "Compile", "compile"},
+		{"validation.go", "", "ValidFieldPath", "validFieldPath"},
 	}},
 	{"pkg/apiserver/validation", "validation", []function{
 		{"ratcheting.go", "(r *RatchetingSchemaValidator) ", "Validate", "validate"},
@@ -64,6 +65,48 @@ var packages = []recorded{
 	{"pkg/registry/customresource/tableconvertor", "tableconvertor", []function{
 		{"tableconvertor.go", "(c *convertor) ", "ConvertToTable", "convertToTable"},
 	}},
+	{"pkg/apis/apiextensions/validation", "definition", []function{
+		{"validation.go", "", "ValidateCustomResourceDefinition", "ValidateCustomResourceDefinition"},
+		{"validation.go", "", "ValidateCustomResourceDefinitionUpdate", "ValidateCustomResourceDefinitionUpdate"},
+		{"validation.go", "", "validateCustomResourceDefinitionUpdate", "validateCustomResourceDefinitionUpdate"},
+		{"validation.go", "", "validateCustomResourceDefinitionValidation", "validateCustomResourceDefinitionValidation"},
+		{"validation.go", "", "ValidateCustomResourceDefinitionStoredVersions", "ValidateCustomResourceDefinitionStoredVersions"},
+		{"validation.go", "", "validateDeprecationWarning", "validateDeprecationWarning"},
+		{"validation.go", "", "ValidateCustomResourceDefinitionOpenAPISchema", "ValidateCustomResourceDefinitionOpenAPISchema"},
+	}},
+	{"pkg/registry/customresourcedefinition", "strategy", []function{
+		{"strategy.go", "(strategy) ", "Validate", "validate"},
+		{"strategy.go", "(strategy) ", "ValidateUpdate", "validateUpdate"},
+		{"strategy.go", "(strategy) ", "WarningsOnCreate", "warningsOnCreate"},
+		{"strategy.go", "(strategy) ", "WarningsOnUpdate", "warningsOnUpdate"},
+	}},
+	{"pkg/registry/customresource", "customresource", []function{
+		{"strategy.go", "(a customResourceStrategy) ", "PrepareForUpdate", "prepareForUpdate"},
+		{"strategy.go", "(a customResourceStrategy) ", "selectableFields", "selectableFields"},
+		{"status_strategy.go", "(a statusStrategy) ", "PrepareForUpdate", "prepareForUpdate"},
+		{"status_strategy.go", "(a statusStrategy) ", "ValidateUpdate", "validateUpdate"},
+		{"validator.go", "(a customResourceValidator) ", "Validate", "validate"},
+	}},
+	{"pkg/controller/establish", "establish", nil},
+	{"pkg/controller/status", "status", []function{
+		{"naming_controller.go", "(c *NamingConditionController) ", "calculateNamesAndConditions", "calculateNamesAndConditions"},
+	}},
+	{"pkg/controller/nonstructuralschema", "nonstructuralschema", []function{
+		{"nonstructuralschema_controller.go", "", "calculateCondition", "calculateCondition"},
+	}},
+	{"pkg/controller/apiapproval", "apiapproval", []function{
+		{"apiapproval_controller.go", "", "calculateCondition", "calculateCondition"},
+	}},
+	{"pkg/apiserver/schema/objectmeta", "objectmeta", []function{
+		{"validation.go", "", "Validate", "Validate"},
+		{"validation.go", "", "validateEmbeddedResource", "validateEmbeddedResource"},
+	}},
+	// The cases of these are counted only.
+	{"pkg/apiserver/schema/listtype", "", nil},
+	{"pkg/apiserver/schema/pruning", "", nil},
+	{"pkg/apiserver/conversion", "", nil},
+	{"pkg/apihelpers", "", nil},
+	{"pkg/registry/customresourcedefinition/tableconvertor", "", nil},
 	{"pkg/jsonpath", "jsonpath", []function{
 		{"jsonpath.go", "(j *JSONPath) ", "Execute", "execute"},
 		{"parser.go", "", "Parse", "parse"},
@@ -73,6 +116,7 @@ var packages = []recorded{
 // files are the vector files with the operations in them.
 var files = map[string][]string{
 	"rules": {"rules"}, "costs": {"compile"}, "values": {"values"}, "schemas": {"structural", "defaults"}, "columns": {"path", "cells"},
+	"definitions": {"definition"}, "names": {"names", "condition"}, "field_paths": {"field_path"}, "embedded": {"embedded"}, "objects": {"prepare", "validate", "selectable"},
 }
 
 func main() {
@@ -103,15 +147,21 @@ func run(arguments []string) error {
 	if err := place(root, "record", "pkg/record/record.go"); err != nil {
 		return err
 	}
-	command := []string{"test", "-vet=off", "-count=1", "-p=1"}
+	// One case at a time: a call belongs to the case that began last.
+	command := []string{"test", "-vet=off", "-count=1", "-p=1", "-parallel=1"}
 	for _, tested := range packages {
+		if err := markCases(filepath.Join(root, tested.folder)); err != nil {
+			return err
+		}
 		for _, renamed := range tested.functions {
 			if err := rename(filepath.Join(root, tested.folder, renamed.file), renamed); err != nil {
 				return err
 			}
 		}
-		if err := place(root, tested.recorder, filepath.Join(tested.folder, "zz_record.go")); err != nil {
-			return err
+		if tested.recorder != "" {
+			if err := place(root, tested.recorder, filepath.Join(tested.folder, "zz_record.go")); err != nil {
+				return err
+			}
 		}
 		command = append(command, "./"+tested.folder)
 	}
@@ -126,7 +176,26 @@ func run(arguments []string) error {
 	if err := test.Run(); err != nil {
 		return fmt.Errorf("run upstream's tests: %w", err)
 	}
-	return write(flags.Arg(0), records)
+	answers := filepath.Join(*work, "answers.jsonl")
+	if err := answer(root, records, answers); err != nil {
+		return err
+	}
+	return write(flags.Arg(0), records, answers)
+}
+
+// answer asks the copy what a server answers to the definitions of the records.
+func answer(root, records, answers string) error {
+	if err := place(root, "answer", "pkg/answer/main.go"); err != nil {
+		return err
+	}
+	program := exec.Command("go", "run", "./pkg/answer", records, answers)
+	program.Dir = root
+	program.Env = append(os.Environ(), "GOFLAGS=-mod=mod")
+	program.Stdout, program.Stderr = os.Stderr, os.Stderr
+	if err := program.Run(); err != nil {
+		return fmt.Errorf("answer definitions: %w", err)
+	}
+	return nil
 }
 
 // copyModules copies the module and, into it, the package of paths.
@@ -208,31 +277,12 @@ const alikeMax = 200
 var selfType = regexp.MustCompile(`selfType\d+`)
 
 // write sorts the records into files. The same call counts once.
-func write(out, records string) error {
-	file, err := os.Open(records)
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 1<<26)
-	seen := map[string]bool{}
-	byOperation, alike := map[string][]string{}, map[string]int{}
-	for lines.Scan() {
-		// The number in the name of a type is a time.
-		line := selfType.ReplaceAllString(lines.Text(), "selfType")
-		var head struct{ Op, From string }
-		if err := json.Unmarshal([]byte(line), &head); err != nil {
+func write(out, records, answers string) error {
+	all := collected{seen: map[string]bool{}, lines: map[string][]string{}, alike: map[string]int{}, cases: map[string]*tally{}}
+	for _, name := range []string{records, answers} {
+		if err := all.read(name, name == answers); err != nil {
 			return err
 		}
-		if key := head.Op + head.From; !seen[line] && (head.Op != "structural" || alike[key] < alikeMax) {
-			alike[key]++
-			byOperation[head.Op] = append(byOperation[head.Op], line)
-		}
-		seen[line] = true
-	}
-	if err := lines.Err(); err != nil {
-		return err
 	}
 	for name, operations := range files {
 		var buffer bytes.Buffer
@@ -241,7 +291,7 @@ func write(out, records string) error {
 			return err
 		}
 		for _, operation := range operations {
-			chosen := byOperation[operation]
+			chosen := all.lines[operation]
 			sort.Strings(chosen)
 			fmt.Fprintf(os.Stderr, "%s %s: %d\n", name, operation, len(chosen))
 			fmt.Fprintln(compressor, strings.Join(chosen, "\n"))
@@ -253,5 +303,71 @@ func write(out, records string) error {
 			return err
 		}
 	}
-	return nil
+	return os.WriteFile(filepath.Join(out, "cases.tsv"), []byte(all.table()), 0o644)
+}
+
+// tally counts the cases of a test, and those of them that call a recorded function.
+type tally struct{ cases, called int }
+
+// collected is what the records have: lines by operation, and the cases of each test.
+type collected struct {
+	seen  map[string]bool
+	lines map[string][]string
+	alike map[string]int
+	cases map[string]*tally
+}
+
+// read reads a file of records, or the answers to the definitions in it.
+func (c *collected) read(name string, answered bool) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 1<<26)
+	var current *tally
+	for lines.Scan() {
+		// The number in the name of a type is a time.
+		line := selfType.ReplaceAllString(lines.Text(), "selfType")
+		var head struct{ Op, From string }
+		if err := json.Unmarshal([]byte(line), &head); err != nil {
+			return err
+		}
+		if head.Op == "case" {
+			if c.cases[head.From] == nil {
+				c.cases[head.From] = &tally{}
+			}
+			current = c.cases[head.From]
+			current.cases++
+			continue
+		}
+		if current != nil {
+			current.called++
+			current = nil
+		}
+		if head.Op == "definition" && !answered {
+			continue
+		}
+		if key := head.Op + head.From; !c.seen[line] && (head.Op != "structural" || c.alike[key] < alikeMax) {
+			c.alike[key]++
+			c.lines[head.Op] = append(c.lines[head.Op], line)
+		}
+		c.seen[line] = true
+	}
+	return lines.Err()
+}
+
+// table is a line for each test: its name, its cases, and those that call a recorded function.
+func (c *collected) table() string {
+	names := make([]string, 0, len(c.cases))
+	for name := range c.cases {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	var out strings.Builder
+	for _, name := range names {
+		fmt.Fprintf(&out, "%s\t%d\t%d\n", name, c.cases[name].cases, c.cases[name].called)
+	}
+	return out.String()
 }

@@ -1,8 +1,9 @@
 //! What an update of a definition may leave as it is: rules that the stored definition breaks already
 //! are not held against the new one.
 
+use super::is_established;
 use super::schema::{has_bad_keys, has_inner_lists};
-use super::spec::{has_schema_with, knows_review_version};
+use super::spec::{bundle_complaint, has_schema_with, knows_review_version};
 use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::Path;
@@ -40,11 +41,15 @@ pub struct Ratchet {
     unchanged: BTreeSet<Str>,
     /// Versions that have the same selectable fields as before, and too many of them.
     crowded: BTreeSet<Str>,
+    /// Whether the certificates of the conversion webhook must be sound. They need not be before the
+    /// kind is served, nor if they were not.
+    checks_bundle: bool,
 }
 
 impl Ratchet {
-    /// Returns what the spec `before` allows the spec that replaces it.
-    pub fn of_update(spec: &Value, before: &Value) -> Self {
+    /// Returns what the definition `old` allows the one that replaces it.
+    pub fn of_update(object: &Value, old: &Value) -> Self {
+        let (spec, before) = (&object["spec"], &old["spec"]);
         let versions = before.items_at(&["versions"]);
         let schemas = || {
             let schemas = versions.iter();
@@ -74,13 +79,19 @@ impl Ratchet {
             (Rule::Keys, any(&has_bad_keys)),
         ];
         let of_old = |name: &str| versions.iter().find(|old| old.str_at(&["name"]) == name);
+        let same = versions
+            .windows(2)
+            .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
+        // A schema of all versions is also that of a version that is new.
+        let common = versions.first().filter(|_| same);
         let (mut unchanged, mut crowded) = (BTreeSet::new(), BTreeSet::new());
         for version in spec.items_at(&["versions"]) {
             let name = version.str_at(&["name"]);
-            let Some(old) = of_old(name) else { continue };
-            if version["schema"] == old["schema"] {
+            let like = common.or_else(|| of_old(name));
+            if like.is_some_and(|old| version["schema"] == old["schema"]) {
                 unchanged.insert(name.into());
             }
+            let Some(old) = of_old(name) else { continue };
             let fields = old.items_at(&["selectableFields"]);
             if fields.len() > SELECTABLE_FIELDS_MAX
                 && version["selectableFields"] == old["selectableFields"]
@@ -96,6 +107,7 @@ impl Ratchet {
                 .collect(),
             unchanged,
             crowded,
+            checks_bundle: is_established(old) && bundle_complaint(before).is_none(),
         }
     }
 
@@ -108,6 +120,11 @@ impl Ratchet {
     /// only as a whole.
     pub fn has_kept_schema(&self, version: &str) -> bool {
         self.unchanged.contains(version)
+    }
+
+    /// Returns whether the certificates of the conversion webhook must be sound.
+    pub fn checks_bundle(&self) -> bool {
+        self.checks_bundle
     }
 
     /// Returns whether a version may have too many selectable fields.

@@ -1,5 +1,6 @@
 //! Schemas inside CustomResourceDefinitions: which keywords of JSON Schema may be used, and where.
 
+use super::internal_form;
 use super::ratchet::{Ratchet, Rule, TYPES};
 use super::structural_schema::{
     self, JUNCTORS, Level, is_set, kind, members, needs_type, unsupported,
@@ -9,6 +10,7 @@ use crate::shared::validation::members::{present, texts};
 pub use polyplane_apiextensions::rules::definition::Charge;
 use polyplane_apiextensions::{defaults, rules};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, json};
 use std::collections::BTreeSet;
 
@@ -25,6 +27,8 @@ const REASONS: [&str; 4] = [
 /// The checks that a schema must pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Checks<'r> {
+    /// The schemas of built-in types.
+    pub schemas: &'r Schemas,
     /// The rules that do not apply because the definition broke them before.
     pub ratchet: &'r Ratchet,
     /// Whether the schema must be structural. The expressions of one that is not are not checked.
@@ -40,7 +44,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
     if checks.structure && unsupported.is_none() {
         errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
-            errors.extend(defaults::validate(schema, path));
+            errors.extend(defaults::validate(checks.schemas, schema, path));
         }
     }
     let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();
@@ -310,11 +314,8 @@ fn validate_keys(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
         }
         Value::Array(_) => {
             let detail = "must only have a single schema if x-kubernetes-list-type is map";
-            errors.push(FieldError::invalid(
-                &items_place,
-                Bad::Json(items.clone()),
-                detail,
-            ));
+            let shown = Bad::Shown(internal_form::items(items).into());
+            errors.push(FieldError::invalid(&items_place, shown, detail));
             return;
         }
         _ => {}
@@ -453,7 +454,9 @@ fn validate_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
             ));
         }
         let given = text("fieldPath");
-        if !given.is_empty() && rules::normalized(given, schema).is_none() {
+        // Upstream does not look for the field in a schema that it cannot read.
+        let is_readable = || unsupported(schema).is_none();
+        if !given.is_empty() && rules::normalized(given, schema).is_none() && is_readable() {
             errors.push(FieldError::invalid(&field, given, "must be a valid path"));
         }
     }

@@ -1,6 +1,7 @@
 //! The validation of the spec of CustomResourceDefinitions. Errors in a part that all versions
 //! share are reported once for the whole, as upstream does.
 
+use super::internal_form;
 use super::ratchet::{Ratchet, Rule};
 use super::schema::{self, Charge, Checks};
 use super::version::{
@@ -8,28 +9,31 @@ use super::version::{
     validate_selectable,
 };
 use crate::admissionregistration::webhook_configuration::validate_versions;
+use crate::core::config_map::bytes_of;
+use crate::shared::network::ca_bundle;
 use crate::shared::network::webhook_client::validate_client;
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
-use polyplane_apimachinery::{Value, json, names};
+use polyplane_apimachinery::schema::Schemas;
+use polyplane_apimachinery::{Value, names};
 use std::collections::BTreeSet;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-/// Checks a spec.
-pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
+/// Checks a spec. `schemas` are those of built-in types.
+pub fn validate(schemas: &Schemas, errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
     let path = Path::new("spec");
     validate_group(errors, spec, &path);
     let versions = spec.items_at(&["versions"]);
     let list = path.child("versions");
     let preserves = spec.bool_at(&["preserveUnknownFields"]);
     require_schemas(errors, versions, (preserves, ratchet), &list);
-    let schemas = || {
-        let schemas = versions.iter();
-        schemas.map(|version| &version["schema"]["openAPIV3Schema"])
+    let own = || {
+        let versions = versions.iter();
+        versions.map(|version| &version["schema"]["openAPIV3Schema"])
     };
-    let defaults = schemas().any(has_defaults);
+    let defaults = own().any(has_defaults);
     if preserves && defaults {
         let detail = "must be false in order to use defaults in the schema";
         errors.push(FieldError::invalid(
@@ -38,9 +42,13 @@ pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
             detail,
         ));
     }
-    let extended = || schemas().any(|schema| has_schema_with(schema, &has_extensions));
+    let extended = || own().any(|schema| has_schema_with(schema, &has_extensions));
     let structure = ratchet.demands(Rule::Structure) || !preserves || defaults || extended();
-    let rules = SchemaRules { ratchet, structure };
+    let rules = SchemaRules {
+        schemas,
+        ratchet,
+        structure,
+    };
     let common = Common::of(versions);
     for (at, version) in versions.iter().enumerate() {
         validate_version(errors, version, (&common, &rules), &list.index(at));
@@ -70,6 +78,7 @@ pub fn validate(errors: &mut Errors, spec: &Value, ratchet: &Ratchet) {
 
 /// The rules for the schemas of a definition.
 struct SchemaRules<'r> {
+    schemas: &'r Schemas,
     ratchet: &'r Ratchet,
     /// Whether they must be structural.
     structure: bool,
@@ -79,6 +88,7 @@ impl SchemaRules<'_> {
     /// Returns the checks of the schema of one version.
     fn of(&self, version: &str) -> Checks<'_> {
         Checks {
+            schemas: self.schemas,
             ratchet: self.ratchet,
             structure: self.structure,
             charge: match self.ratchet.has_kept_schema(version) {
@@ -286,26 +296,18 @@ fn validate_set_of_versions(errors: &mut Errors, given: &Value, common: &Common,
 
 /// Returns a version as texts show it, with null for the parts that all versions share.
 fn shown_version(version: &Value, common: &Common) -> String {
-    let text = |name: &str| json::to_string(&version[name]);
-    let unless = |hoisted: bool, name: &str| {
+    let mut shown = version.clone();
+    for (hoisted, name) in [
+        (common.schema, "schema"),
+        (common.subresources, "subresources"),
+        (common.columns, "additionalPrinterColumns"),
+        (common.fields, "selectableFields"),
+    ] {
         if hoisted {
-            "null".to_owned()
-        } else {
-            text(name)
+            drop(shown.remove(&[name]));
         }
-    };
-    format!(
-        r#"{{"Name":{},"Served":{},"Storage":{},"Deprecated":{},"DeprecationWarning":{},"Schema":{},"Subresources":{},"AdditionalPrinterColumns":{},"SelectableFields":{}}}"#,
-        json::to_string(&version.str_at(&["name"]).into()),
-        version.bool_at(&["served"]),
-        version.bool_at(&["storage"]),
-        version.bool_at(&["deprecated"]),
-        text("deprecationWarning"),
-        unless(common.schema, "schema"),
-        unless(common.subresources, "subresources"),
-        unless(common.columns, "additionalPrinterColumns"),
-        unless(common.fields, "selectableFields"),
-    )
+    }
+    internal_form::version(&shown)
 }
 
 fn validate_schema(
@@ -413,6 +415,12 @@ fn validate_conversion(errors: &mut Errors, spec: &Value, ratchet: &Ratchet, pat
     }
     if present(&webhook["clientConfig"]) {
         validate_client(errors, &webhook["clientConfig"], &client);
+        let complaint = bundle_complaint(spec).filter(|_| ratchet.checks_bundle());
+        if let Some(complaint) = complaint {
+            let bundle = webhook["clientConfig"].str_at(&["caBundle"]);
+            let place = client.child("caBundle");
+            errors.push(FieldError::invalid(&place, bundle, complaint));
+        }
     } else {
         errors.push(FieldError::required(
             &client,
@@ -434,6 +442,14 @@ fn validate_conversion(errors: &mut Errors, spec: &Value, ratchet: &Ratchet, pat
     }
 }
 
+/// Returns what is wrong with the certificates by which the server of a spec's conversion webhook is
+/// known.
+pub fn bundle_complaint(spec: &Value) -> Option<String> {
+    let client = &spec["conversion"]["webhook"]["clientConfig"];
+    let bundle = bytes_of(&client["caBundle"]);
+    ca_bundle::complaint(&String::from_utf8_lossy(&bundle))
+}
+
 /// Returns true if a webhook accepts reviews of a version that this server sends.
 pub fn knows_review_version(webhook: &Value) -> bool {
     texts(&webhook["conversionReviewVersions"])
@@ -444,6 +460,7 @@ pub fn knows_review_version(webhook: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyplane_apimachinery::json;
 
     #[test]
     fn defaults_are_found_inside() {

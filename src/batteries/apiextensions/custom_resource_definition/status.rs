@@ -3,6 +3,7 @@
 //! Upstream's controllers write it after the definition; here it is part of the write that makes
 //! the definition what it is, so that whoever sees the definition can use the kind.
 
+use super::spec::bundle_complaint;
 use super::{APPROVAL, Approval, approval, is_protected};
 use polyplane_apiextensions::definition;
 use polyplane_apimachinery::json::scan::{self, Scanned};
@@ -15,6 +16,9 @@ use std::collections::BTreeSet;
 
 /// The finalizer by which a definition waits until the objects of its kind are gone.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
+/// The type of the condition that says whether a kind is served.
+const ESTABLISHED: &str = "Established";
 
 /// Returns the position of [`AcceptedNames`] among the indexes of a plane.
 pub fn names_index() -> IndexId {
@@ -111,25 +115,30 @@ pub fn settle(object: &mut Value, cut: &Snapshot, now: i64) -> Vec<Claim> {
         Some((reason, message)) => ("False", *reason, message.as_str()),
     };
     set_condition(object, ["NamesAccepted", status, reason, message], &now);
-    if !super::is_established(object) {
-        let established = match conflict {
-            None => [
-                "Established",
-                "True",
-                "InitialNamesAccepted",
-                "the initial names have been accepted",
-            ],
-            Some(_) => [
-                "Established",
-                "False",
-                "NotAccepted",
-                "not all names are accepted",
-            ],
-        };
+    if let Some(established) = establish(object, conflict.is_none()) {
         set_condition(object, established, &now);
     }
     settle_approval(object, &now);
     claims
+}
+
+/// Returns the condition that says whether a kind is served; `None` if it stays as it is.
+fn establish(object: &Value, named: bool) -> Option<[&'static str; 4]> {
+    let mut conditions = object.items_at(&["status", "conditions"]).iter();
+    let is_known = conditions.any(|condition| condition.str_at(&["type"]) == ESTABLISHED);
+    if super::is_established(object) || (is_known && !named) {
+        return None;
+    }
+    let [status, reason, message] = if !named {
+        ["False", "NotAccepted", "not all names are accepted"]
+    } else if bundle_complaint(&object["spec"]).is_some() {
+        let message = "The conversion webhook CABundle is invalid";
+        ["False", "InvalidCABundle", message]
+    } else {
+        let message = "the initial names have been accepted";
+        ["True", "InitialNamesAccepted", message]
+    };
+    Some([ESTABLISHED, status, reason, message])
 }
 
 /// Sets the condition about the approval of a kind in a group of the Kubernetes project.

@@ -57,6 +57,10 @@ pub fn unsupported(schema: &Value) -> Option<&'static str> {
     if let Some((_, name)) = own {
         return Some(name);
     }
+    let preserves = "x-kubernetes-preserve-unknown-fields";
+    if schema[preserves] == Value::Bool(false) {
+        return Some(preserves);
+    }
     if schema["items"]
         .as_array()
         .is_some_and(|items| !items.is_empty())

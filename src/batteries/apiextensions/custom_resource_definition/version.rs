@@ -1,8 +1,10 @@
 //! The parts of a version of a CustomResourceDefinition beside its schema: names, columns, paths.
 
+use super::internal_form;
 use super::ratchet::{Ratchet, SELECTABLE_FIELDS_MAX};
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::{present, texts};
+use polyplane_apiextensions::rules::{Steps, find_field};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::is_print;
 use polyplane_apimachinery::{Value, names};
@@ -52,7 +54,9 @@ pub fn validate_deprecation(errors: &mut Errors, version: &Value, path: &Path<'_
     let Some(warning) = version["deprecationWarning"].as_str() else {
         return;
     };
-    let mut invalid = |detail: String| errors.push(FieldError::invalid(path, warning, detail));
+    // A pointer to a text is shown as JSON, not quoted.
+    let bad = || Bad::Json(warning.into());
+    let mut invalid = |detail: String| errors.push(FieldError::invalid(path, bad(), detail));
     if !version.bool_at(&["deprecated"]) {
         invalid("can only be set for deprecated versions".to_owned());
         return;
@@ -144,7 +148,8 @@ pub fn validate_root(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
         let detail = format!(
             "only {AT_ROOT} fields are allowed at the root of the schema if the status subresource is enabled"
         );
-        errors.push(FieldError::invalid(path, Bad::Json(schema.clone()), detail));
+        let shown = Bad::Shown(internal_form::schema(schema).into());
+        errors.push(FieldError::invalid(path, shown, detail));
     }
 }
 
@@ -186,7 +191,11 @@ pub fn validate_scale(errors: &mut Errors, scale: &Value, path: &Path<'_>) {
                 [root] => format!("should be a json path under {}", root.trim_end_matches('.')),
                 _ => "should be a json path under either .spec or .status".to_owned(),
             };
-            errors.push(FieldError::invalid(&place, text, detail));
+            let bad = match roots {
+                [_] => Bad::from(text),
+                _ => Bad::Json(text.into()),
+            };
+            errors.push(FieldError::invalid(&place, bad, detail));
         }
     }
 }
@@ -244,23 +253,29 @@ pub fn validate_selectable(
             errors.push(FieldError::required(&place, ""));
             continue;
         }
-        let Some(found) = field_at(schema, text) else {
-            let detail = "is an invalid path: does not refer to a valid field";
-            errors.push(FieldError::invalid(&place, text, detail));
-            continue;
+        let found = match find_field(text, schema, Steps::Names) {
+            Ok(found) => found,
+            Err(why) => {
+                let detail = format!("is an invalid path: {why}");
+                errors.push(FieldError::invalid(&place, text, detail));
+                continue;
+            }
         };
-        if text.split('.').nth(1) == Some("metadata") {
+        if found.root == "metadata" {
             errors.push(FieldError::invalid(
                 &place,
                 text,
                 "must not point to fields in metadata",
             ));
         }
-        if !matches!(found.str_at(&["type"]), "string" | "boolean" | "integer") {
+        if !matches!(
+            found.schema.str_at(&["type"]),
+            "string" | "boolean" | "integer"
+        ) {
             let detail = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.";
             errors.push(FieldError::invalid(&place, text, detail));
         }
-        if !seen.insert(text) {
+        if !seen.insert(found.shown) {
             errors.push(FieldError::duplicate(&place, text));
         }
     }
@@ -271,31 +286,5 @@ pub fn validate_selectable(
             seen.len(),
             SELECTABLE_FIELDS_MAX,
         ));
-    }
-}
-
-/// Returns the schema of the field that a simple path leads to.
-fn field_at<'v>(schema: &'v Value, path: &str) -> Option<&'v Value> {
-    path.strip_prefix('.')?
-        .split('.')
-        .try_fold(schema, |schema, name| {
-            schema["properties"]
-                .get(name)
-                .filter(|schema| present(schema))
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use polyplane_apimachinery::json;
-
-    #[test]
-    fn simple_paths_lead_through_properties() {
-        let schema = json!({"properties": {"spec": {"properties": {"size": {"type": "integer"}}}}});
-        let found = field_at(&schema, ".spec.size");
-        assert_eq!(found.map(|field| field.str_at(&["type"])), Some("integer"));
-        assert!(field_at(&schema, ".spec.none").is_none());
-        assert!(field_at(&schema, "spec.size").is_none());
     }
 }

@@ -1,7 +1,9 @@
 //! The built-in kinds behind a registry and a plane in memory.
 
 mod core_kinds;
+mod custom_object_tables;
 mod defined_kinds;
+mod definition_tables;
 mod device_kinds;
 mod extremes;
 mod long_lists;
