@@ -134,7 +134,15 @@ async fn answer(
                     publish(&received.to_bytes(), constants).await;
                     constant(StatusCode::OK, &constants.object)
                 }
-                _ => constant(StatusCode::OK, &constants.object),
+                _ => {
+                    let body = received.to_bytes();
+                    // A server answers with the object, which is as long as what it received.
+                    let is_large = body.len() > constants.object.len();
+                    constant(
+                        StatusCode::OK,
+                        if is_large { &body } else { &constants.object },
+                    )
+                }
             }
         }
     }

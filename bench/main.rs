@@ -12,6 +12,7 @@ mod arguments;
 mod audit;
 mod bare;
 mod builds;
+mod busy_planes;
 mod cold_start;
 mod compare;
 mod custom;
@@ -21,6 +22,8 @@ mod hand_off;
 mod interleave;
 mod lane;
 mod load;
+mod mass_deletion;
+mod mass_objects;
 mod memory_by_object;
 mod neighbour;
 mod objects;
@@ -51,7 +54,9 @@ use crate::against_bare::AgainstBareArguments;
 use crate::aggressor::AggressorArguments;
 use crate::arguments::{EffortArguments, ServerArguments};
 use crate::builds::BuildsArguments;
+use crate::busy_planes::BusyArguments;
 use crate::compare::CompareArguments;
+use crate::mass_deletion::MassArguments;
 use crate::memory_by_object::MemoryArguments;
 use crate::neighbour::NeighbourArguments;
 use crate::report::{Format, show, show_quantiles};
@@ -160,6 +165,16 @@ enum Command {
     Neighbour {
         #[command(flatten)]
         arguments: NeighbourArguments,
+    },
+    /// What each of very many planes gets that are busy at once, some greedier than the others
+    BusyPlanes {
+        #[command(flatten)]
+        arguments: BusyArguments,
+    },
+    /// Deletions of very many objects at once, here and on the reference
+    MassDeletion {
+        #[command(flatten)]
+        arguments: MassArguments,
     },
     /// What a hop adds: one plane through its owner and through the other replica of two
     Forward {
@@ -295,6 +310,10 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         }
         Command::MemoryByObject { arguments } => memory_by_object::run(&arguments, format).await,
         Command::Neighbour { arguments } => neighbour::neighbour(&arguments, format).await,
+        Command::BusyPlanes { arguments } => busy_planes::busy_planes(&arguments, format).await,
+        Command::MassDeletion { arguments } => {
+            mass_deletion::mass_deletion(&arguments, format).await
+        }
         Command::Forward { rounds, effort } => {
             forward::forward(&effort.rounds(rounds), format).await
         }

@@ -87,6 +87,15 @@ impl Server {
         Self::start_reference_with(&["--no-controllers"]).await
     }
 
+    /// Starts the reference with controllers that send requests as fast as they can. By default they
+    /// send a few tens a second.
+    ///
+    /// # Errors
+    /// See [`Self::start_reference`].
+    pub async fn start_reference_unthrottled() -> Result<Self> {
+        Self::start_reference_with(&["--unthrottled"]).await
+    }
+
     async fn start_reference_with(flags: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let mut child = Command::new(self::folder().join("reference-up"))

@@ -212,6 +212,7 @@ fn crates_know_only_what_lies_below_them() {
                 "audit",
                 "auth",
                 "batteries",
+                "fairness",
                 "ownership",
                 "pki",
                 "plane",

@@ -7,6 +7,7 @@
 
 use crate::client::{OwnRequest, metadata};
 use crate::work::{Progress, ReconcilerContext};
+use futures_util::future::{self, BoxFuture};
 use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -24,11 +25,35 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// Owners of owners that are followed to find a circle, at most. Without the limit a long chain of
 /// owners would block the reconciler.
 const ANCESTORS_MAX: usize = 32;
+/// Dependents of one owner that are deleted or orphaned at once. One after the other, each would wait for
+/// a commit of its own; with more, the work of one owner would delay clients' writes.
+const AT_ONCE_MAX: usize = 16;
+/// Planes with dependents from which on those that sleep are looked for.
+const SWEEP_FIRST: usize = 64;
 
 /// The index of dependents by their owners, for each plane.
 #[derive(Default)]
 pub(crate) struct Dependents {
-    planes: Mutex<HashMap<Str, PlaneDependents>>,
+    planes: Mutex<KnownPlanes>,
+}
+
+#[derive(Default)]
+struct KnownPlanes {
+    by_id: HashMap<Str, PlaneDependents>,
+    /// The number of planes at which those that sleep are removed: twice as many as were left then, so
+    /// that a write costs the same however many planes there are.
+    sweep_at: usize,
+}
+
+impl KnownPlanes {
+    /// Removes planes that sleep if there are many more than after the last time.
+    fn sweep(&mut self) {
+        if self.by_id.len() < self.sweep_at.max(SWEEP_FIRST) {
+            return;
+        }
+        self.by_id.retain(|_, known| known.plane.strong_count() > 0);
+        self.sweep_at = 2 * self.by_id.len();
+    }
 }
 
 struct PlaneDependents {
@@ -40,7 +65,9 @@ impl Dependents {
     /// Records that the object of `key` names these owners.
     fn remember(&self, tenant: &Tenant, key: &Key, owners: &[Owner]) {
         let mut planes = self.planes.lock();
+        planes.sweep();
         let known = planes
+            .by_id
             .entry(tenant.plane.id().into())
             .or_insert_with(|| PlaneDependents {
                 plane: Arc::downgrade(&tenant.plane),
@@ -64,17 +91,15 @@ impl Dependents {
     /// Returns the objects that may name the owner with this uid.
     fn of(&self, tenant: &Tenant, uid: &str) -> Vec<Key> {
         let planes = self.planes.lock();
-        let known = planes.get(tenant.plane.id());
+        let known = planes.by_id.get(tenant.plane.id());
         let keys = known.and_then(|known| known.by_owner.get(uid));
         keys.into_iter().flatten().cloned().collect()
     }
 
-    /// Removes an object from the index, as an owner and as a dependent, and also planes that
-    /// sleep.
+    /// Removes an object from the index, as an owner and as a dependent.
     fn forget(&self, tenant: &Tenant, key: &Key, uid: &str, owners: &[Owner]) {
         let mut planes = self.planes.lock();
-        planes.retain(|_, known| known.plane.strong_count() > 0);
-        let Some(known) = planes.get_mut(tenant.plane.id()) else {
+        let Some(known) = planes.by_id.get_mut(tenant.plane.id()) else {
             return;
         };
         known.by_owner.remove(uid);
@@ -87,7 +112,7 @@ impl Dependents {
             }
         }
         if known.by_owner.is_empty() {
-            planes.remove(tenant.plane.id());
+            planes.by_id.remove(tenant.plane.id());
         }
     }
 
@@ -303,16 +328,17 @@ pub(crate) async fn dependent(
     let Some(object) = cut.get(key) else {
         return Ok(Progress::Done);
     };
+    // First, because it is cheap: an owner that waits looks at all its dependents again and again.
+    if object.flags().has(Flags::DELETING) {
+        return Ok(Progress::Done);
+    }
     let owners = owners_in(&object.body());
     let kinds = tenant.kinds();
     let states: Vec<OwnerState> = owners
         .iter()
         .map(|owner| owner_state(&kinds, &cut, key, owner))
         .collect::<Result<_, _>>()?;
-    if owners.is_empty()
-        || states.contains(&OwnerState::Solid)
-        || object.flags().has(Flags::DELETING)
-    {
+    if owners.is_empty() || states.contains(&OwnerState::Solid) {
         return Ok(Progress::Done);
     }
     let object = metadata(&object)?;
@@ -380,16 +406,24 @@ pub(crate) async fn owner(
     let uid = object.str_at(&["metadata", "uid"]);
     let dependents = || known.of(tenant, uid);
     if has_finalizer(&object, ORPHAN) {
-        for dependent in dependents() {
-            orphan(context, tenant, &dependent, uid).await?;
+        for keys in dependents().chunks(AT_ONCE_MAX) {
+            let mut works = Vec::new();
+            for key in keys {
+                works.push(boxed_orphan(context, tenant, key, uid));
+            }
+            future::try_join_all(works).await?;
         }
         return remove_finalizer(context, tenant, key, &object, ORPHAN).await;
     }
     if !has_finalizer(&object, FOREGROUND) {
         return Ok(Progress::Done);
     }
-    for key in dependents() {
-        dependent(context, tenant, &key).await?;
+    for keys in dependents().chunks(AT_ONCE_MAX) {
+        let mut works = Vec::new();
+        for key in keys {
+            works.push(boxed_dependent(context, tenant, key));
+        }
+        future::try_join_all(works).await?;
     }
     let cut = tenant.plane.snapshot();
     let ancestors = ancestors(tenant, &cut, key);
@@ -399,6 +433,25 @@ pub(crate) async fn owner(
         }
     }
     remove_finalizer(context, tenant, key, &object, FOREGROUND).await
+}
+
+/// Boxes [`dependent`], so that several can be done at once.
+fn boxed_dependent<'a>(
+    context: &'a ReconcilerContext,
+    tenant: &'a Tenant,
+    key: &'a Key,
+) -> BoxFuture<'a, Result<Progress, ApiError>> {
+    Box::pin(dependent(context, tenant, key))
+}
+
+/// Boxes [`orphan`], so that several can be done at once.
+fn boxed_orphan<'a>(
+    context: &'a ReconcilerContext,
+    tenant: &'a Tenant,
+    key: &'a Key,
+    uid: &'a str,
+) -> BoxFuture<'a, Result<(), ApiError>> {
+    Box::pin(orphan(context, tenant, key, uid))
 }
 
 /// Returns whether the owner has to wait for this dependent. A dependent that is itself an owner of

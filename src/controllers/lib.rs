@@ -14,7 +14,7 @@
 //! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
 //! the plane's clients; `certificates` approves and signs certificate signing requests and deletes old
 //! ones; `layers` steps planes of an older layer to this
-//! program's once the store's floor allows it. `work` queues and runs them, so it names each of
+//! program's once the store's floor allows it. `work` queues and runs them, in the `places` that planes share, so it names each of
 //! them, and they use its types.
 //!
 //! Invariant: reconcilers change objects through the registry, like any client, and what they do is
@@ -31,6 +31,7 @@ mod dependents;
 mod flow_schemas;
 mod layers;
 mod namespaces;
+mod places;
 mod protection;
 mod quotas;
 mod restore;

@@ -3,10 +3,12 @@
 
 use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
+use crate::places::Places;
 use crate::{
     authentication_cas, certificates, control_planes, definitions, flow_schemas, layers,
     namespaces, protection, quotas, restore, roles, token_secrets,
 };
+use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Reason};
@@ -14,6 +16,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::Purpose;
 use polyplane_batteries::bootstrap::{Release, Restore};
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
+use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_pki::PlaneCa;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
@@ -153,7 +156,9 @@ pub struct Reconcilers {
     context: OnceLock<ReconcilerContext>,
     jobs: Mutex<HashMap<(Str, WorkItem), RunningItem>>,
     dependents: Dependents,
-    running: Arc<Semaphore>,
+    places: Arc<Places>,
+    /// Charged for what is done for a plane that has no meter.
+    unmetered: Arc<PlaneMeter>,
     stepping: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
@@ -165,7 +170,8 @@ impl Default for Reconcilers {
             context: OnceLock::new(),
             jobs: Mutex::new(HashMap::new()),
             dependents: Dependents::default(),
-            running: Arc::new(Semaphore::new(RUNNING_MAX)),
+            places: Places::new(RUNNING_MAX),
+            unmetered: Arc::default(),
             stepping: Arc::new(Semaphore::new(STEPPING_MAX)),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -174,6 +180,13 @@ impl Default for Reconcilers {
 }
 
 impl Reconcilers {
+    /// Returns the virtual time of all planes, in which requests must have their turns too: what
+    /// reconcilers do for a plane counts as its own work.
+    #[must_use]
+    pub fn virtual_time(&self) -> Arc<VirtualTime> {
+        self.places.time()
+    }
+
     /// Sets the client and planes that the reconcilers use. Before that, nothing is queued.
     pub fn attach(
         &self,
@@ -305,10 +318,9 @@ impl Reconcilers {
         }
         loop {
             let result = {
-                let Ok(_place) = self.running.acquire().await else {
-                    return;
-                };
-                self.reconcile(&tenant, &item).await
+                let meter = tenant.plane.meter().unwrap_or(&self.unmetered);
+                let place = self.places.enter(meter).await;
+                place.charged(self.boxed(&tenant, &item)).await
             };
             let retry = match result {
                 Ok(Progress::Done | Progress::Waiting) => None,
@@ -341,6 +353,15 @@ impl Reconcilers {
             }
             pause = (pause * 2).min(PAUSE_LAST);
         }
+    }
+
+    /// Boxes a run, because its future is large and very many items may wait for a place.
+    fn boxed<'a>(
+        self: &'a Arc<Self>,
+        tenant: &'a Tenant,
+        item: &'a WorkItem,
+    ) -> BoxFuture<'a, Result<Progress, ApiError>> {
+        Box::pin(self.reconcile(tenant, item))
     }
 
     async fn reconcile(

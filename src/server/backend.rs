@@ -13,7 +13,7 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
-use polyplane_fairness::PlaneMeter;
+use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_plane::{Memory, Snapshot};
 use polyplane_registry::{AccessCheck, Answer, Kinds, ResourceRequest};
 
@@ -124,6 +124,11 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Returns the virtual time in which planes have their turns.
+    fn virtual_time(&self) -> Arc<VirtualTime> {
+        Arc::default()
+    }
+
     /// Returns the memory budget of the process, in which the server counts requests and answers.
     fn memory(&self) -> Arc<Memory> {
         Arc::default()
@@ -228,6 +233,12 @@ pub trait PlaneApi: Send + Sync {
 
     /// Notes that a request was proven by a token that lives as long as the Secret that holds it.
     fn held_token_used(&self, _namespace: &str, _secret: &str) {}
+
+    /// Returns the length of the stored object that a request names; 0 if it names none. Reads memory
+    /// only.
+    fn object_bytes(&self, _request: &ResourceRequest) -> usize {
+        0
+    }
 
     /// Carries out an authorized request.
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;

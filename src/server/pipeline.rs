@@ -70,7 +70,6 @@ use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::resolve::resolve;
 use crate::request::route::{PlaneReference, Route, RouteError, parse_query};
 use crate::request::single::route as route_of;
-use crate::request::turn::burst;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
 use crate::watch::record::WatchForm;
@@ -114,7 +113,7 @@ pub(crate) async fn serve(
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query, &state.schemas);
-    let charge = Charge::new(&state.unproven);
+    let charge = Charge::new(&state.unproven, &state.long_polls);
     let head = ParsedHead {
         caller: &caller,
         parts: &parts,
@@ -160,7 +159,7 @@ pub(crate) async fn reopen(
     } = watch;
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query, &state.schemas);
-    let charge = Charge::new(&state.unproven);
+    let charge = Charge::new(&state.unproven, &state.long_polls);
     let head = ParsedHead {
         caller: &caller,
         parts: &parts,
@@ -539,9 +538,8 @@ impl Pipeline<'_> {
         }
         // With the body in memory and the plane awake, so that nothing but the plane itself is waited
         // for in the turn.
-        let (gate, meter) = (&self.state.gate, located.record().meter());
-        let turn = gate.enter(meter, self.state.now()).await;
-        let mut answer = burst(turn, self.charge, plane.handle(request)).await?;
+        let meter = located.record().meter();
+        let mut answer = self.in_turn(plane, meter, request).await?;
         answer.body = self.with_seats(answer.body, meter);
         if let Some(audited) = &mut self.audited {
             audited.answered(&answer, verb);

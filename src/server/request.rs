@@ -20,6 +20,7 @@
 //! | `charge` | what the request costs its plane |
 //! | `doorway` | when unproven work goes on, and how much of it waits: 429 |
 //! | `turn` | when the request goes on, if several planes want the CPU |
+//! | `heavy` | on which thread work on a large body is done, and when |
 //! | `single` | what a server of one plane does otherwise |
 //!
 //! [`crate::pipeline`] gives the order of these stages.
@@ -33,6 +34,7 @@ pub(crate) mod charge;
 pub(crate) mod deadline;
 pub(crate) mod doorway;
 pub(crate) mod flow;
+pub(crate) mod heavy;
 pub(crate) mod impersonate;
 pub(crate) mod inbound;
 pub(crate) mod limits;

@@ -23,8 +23,10 @@ use crate::operations::health::Checks;
 use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
 use crate::peer::listener::PeerSide;
+use crate::request::charge::LongPolls;
 use crate::request::doorway::Doorway;
 use crate::request::flow::Flows;
+use crate::request::heavy::HeavyWork;
 use crate::request::impersonate::memory::ModeMemory;
 use crate::request::limits::Limits;
 use crate::request::single::SinglePlane;
@@ -43,6 +45,10 @@ pub(crate) struct ServerState {
     pub unproven: Arc<PlaneMeter>,
     /// Gives planes their turns at the CPU.
     pub gate: Arc<Gate>,
+    /// Does the work on large bodies aside.
+    pub heavy: Arc<HeavyWork>,
+    /// The polls of requests that held up a worker thread.
+    pub long_polls: LongPolls,
     /// Lets unproven work in, as one plane among the others.
     pub doorway: Arc<Doorway>,
     /// The requests of each plane by its priority levels.
@@ -102,12 +108,14 @@ impl ServerState {
         let memory = backend.memory();
         let metrics = Metrics::new(&limits, forwards_max, Arc::clone(&memory));
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let (unproven, gate) = (Arc::default(), Gate::new(workers));
+        let (unproven, gate) = (Arc::default(), Gate::new(workers, backend.virtual_time()));
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
             memory,
             doorway: Doorway::new(&gate, &unproven, workers),
+            heavy: HeavyWork::new(gate.time(), workers),
+            long_polls: LongPolls::default(),
             unproven,
             gate,
             flows: Flows::new(limits.plane_seats.map(NonZeroU32::get)),
@@ -156,6 +164,8 @@ impl ServerState {
         let mut out = Exposition::default();
         self.metrics.expose(&mut out);
         self.gate.expose(&mut out);
+        self.heavy.expose(&mut out);
+        self.long_polls.expose(&mut out);
         self.flows.expose(&mut out);
         let name = "polyplane_abandoned_answers_total";
         out.family(

@@ -14,7 +14,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_controllers::Reconcilers;
-use polyplane_fairness::PlaneMeter;
+use polyplane_fairness::{PlaneMeter, VirtualTime};
 use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
 use polyplane_plane::{Key, Memory, OpenError, Snapshot};
 use polyplane_registry::environment::{Environment as _, System};
@@ -78,6 +78,10 @@ impl ReplicaBackend {
 impl Backend for ReplicaBackend {
     fn schemas(&self) -> Arc<Schemas> {
         polyplane_batteries::kind_tables::schemas()
+    }
+
+    fn virtual_time(&self) -> Arc<VirtualTime> {
+        self.shared.reconcilers.virtual_time()
     }
 
     fn memory(&self) -> Arc<Memory> {
@@ -361,6 +365,18 @@ impl PlaneApi for TenantApi {
     fn held_token_used(&self, namespace: &str, secret: &str) {
         let secret = Key::new("", "secrets", Some(namespace), secret);
         self.shared.reconcilers.token_used(&self.tenant, &secret);
+    }
+
+    fn object_bytes(&self, request: &ResourceRequest) -> usize {
+        let kinds = self.tenant.kinds();
+        let row = kinds.resolve(&request.group, &request.version, &request.resource);
+        let Some((row, name)) = row.zip(request.name.as_deref()) else {
+            return 0;
+        };
+        let (group, resource) = (&row.storage.group, &row.storage.resource);
+        let key = Key::new(group, resource, request.namespace.as_deref(), name);
+        let object = self.tenant.plane.snapshot().get(&key);
+        object.map_or(0, |object| object.body_len())
     }
 
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {

@@ -19,15 +19,14 @@ use crate::verbs::list;
 use crate::verbs::list::streamed::Listed;
 use crate::write::{self, Written};
 use futures_util::future::{self, BoxFuture};
-use futures_util::{StreamExt, TryStreamExt, stream};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
 
-/// Number of objects of one collection that are deleted at the same time. Each takes memory for a
-/// write.
-const DELETES_MAX: usize = 64;
+/// Number of objects of one collection that are deleted at the same time, and share a transaction. All are
+/// prepared in one poll, so with more they would hold up other tasks of the worker thread.
+const DELETES_MAX: usize = 32;
 /// The last second of the year 9999. Clients cannot read an object with a later time.
 const LAST_SECOND: i64 = 253_402_300_799;
 
@@ -387,13 +386,16 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
     let items = list::collect(call, &selection, &prefix, &page);
     // The memory of the answer is reserved before anything is deleted.
     let listed = Listed::new(call, wish, selection, prefix, page)?;
-    let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = items
-        .items
-        .iter()
-        .map(|object| Box::pin(delete_selected(call, object.key(), &options)) as BoxFuture<'_, _>)
-        .collect();
-    let results = stream::iter(deletions).buffer_unordered(DELETES_MAX);
-    results.try_for_each(|()| future::ready(Ok(()))).await?;
+    for some in items.items.chunks(DELETES_MAX) {
+        // Made in parts: those of a large collection would take much memory at once.
+        let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = some
+            .iter()
+            .map(|object| {
+                Box::pin(delete_selected(call, object.key(), &options)) as BoxFuture<'_, _>
+            })
+            .collect();
+        future::try_join_all(deletions).await?;
+    }
     Ok(listed)
 }
 

@@ -73,6 +73,7 @@ impl Pipeline<'_> {
         let mut reservation = self.state.metrics.bodies.reserve(located.record());
         match read_body(coming, bytes_max, &mut reservation).await {
             Ok(bytes) => {
+                self.charge.receive(bytes.len());
                 *self.body = RequestBody::Read {
                     bytes: bytes.clone(),
                     _room: Some(reservation),

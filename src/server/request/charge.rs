@@ -2,7 +2,7 @@
 //!
 //! The time of each poll of the request's future is added up. Work that others do for the request
 //! later, on tasks that serve many requests, is charged by bytes: the commit of a write, and the
-//! encryption and sending of an answer.
+//! encryption and sending of an answer, and the decryption of a body.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,6 +16,7 @@ use polyplane_fairness::PlaneMeter;
 use polyplane_registry::StreamEnd;
 
 use crate::answer::body::SliceStream;
+use crate::operations::exposition::{Exposition, Kind};
 use crate::request::flow::FlowSeat;
 use crate::request::turn::Pieces;
 use crate::server_state::ServerState;
@@ -27,8 +28,39 @@ const COMMIT_NANOS: u64 = 20_000;
 const COMMIT_NANOS_PER_BYTE: u64 = 8;
 /// CPU time of sending one byte, in nanoseconds: encryption, frames and copies.
 const SEND_NANOS_PER_BYTE: u64 = 1;
+/// CPU time of receiving one byte, in nanoseconds: decryption, frames and copies.
+const RECEIVE_NANOS_PER_BYTE: u64 = 1;
 /// CPU time of one event of a watch beside its bytes, in nanoseconds.
 const EVENT_NANOS: u64 = 1_000;
+/// Bounds from which on polls are counted as long, in nanoseconds. No poll should be: whatever waits in
+/// the queue of its worker thread waits as long.
+const LONG_NANOS: [u64; 4] = [1_000_000, 4_000_000, 16_000_000, 64_000_000];
+
+/// Counts the polls of requests that held up a worker thread.
+#[derive(Debug, Default)]
+pub(crate) struct LongPolls([AtomicU64; LONG_NANOS.len()]);
+
+impl LongPolls {
+    /// Counts a poll.
+    fn note(&self, nanos: u64) {
+        for (bound, count) in LONG_NANOS.iter().zip(&self.0) {
+            if nanos < *bound {
+                return;
+            }
+            ServerState::count(count);
+        }
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let name = "polyplane_long_polls_total";
+        let help = "Polls of requests that held up a worker thread for at least so long.";
+        out.family(name, Kind::Counter, help);
+        for (bound, count) in LONG_NANOS.iter().zip(&self.0) {
+            let millis = (bound / 1_000_000).to_string();
+            out.sample(name, &[("millis", &millis)], count.load(Ordering::Relaxed));
+        }
+    }
+}
 
 /// The cost of one request so far. Dropping it charges the plane; a request whose plane is not known,
 /// because nobody was proven, is charged to `unproven`.
@@ -36,17 +68,22 @@ pub(crate) struct Charge<'a> {
     nanos: AtomicU64,
     /// The part of it that was spent in turns, which the plane's flow knows already.
     nanos_in_turns: AtomicU64,
+    /// What the present poll has done aside, without the worker thread.
+    nanos_aside: AtomicU64,
     plane: OnceLock<Arc<PlaneMeter>>,
     unproven: &'a PlaneMeter,
+    long_polls: &'a LongPolls,
 }
 
 impl<'a> Charge<'a> {
-    pub(crate) fn new(unproven: &'a PlaneMeter) -> Self {
+    pub(crate) fn new(unproven: &'a PlaneMeter, long_polls: &'a LongPolls) -> Self {
         Self {
             nanos: AtomicU64::new(0),
             nanos_in_turns: AtomicU64::new(0),
+            nanos_aside: AtomicU64::new(0),
             plane: OnceLock::new(),
             unproven,
+            long_polls,
         }
     }
 
@@ -64,8 +101,20 @@ impl<'a> Charge<'a> {
     ) -> Poll<F::Output> {
         let began = Instant::now();
         let polled = future.poll(context);
-        self.add(nanos_since(began));
+        let nanos = nanos_since(began);
+        self.add(nanos);
+        let aside = self.nanos_aside.load(Ordering::Relaxed);
+        if aside > 0 {
+            self.nanos_aside.store(0, Ordering::Relaxed);
+        }
+        self.long_polls.note(nanos.saturating_sub(aside));
         polled
+    }
+
+    /// Notes that a part of what is polled was done aside, in a turn of its own kind.
+    pub(crate) fn aside(&self, nanos: u64) {
+        self.nanos_aside.fetch_add(nanos, Ordering::Relaxed);
+        self.in_turn(nanos);
     }
 
     /// Notes that a part of what is polled was spent in a turn.
@@ -76,6 +125,11 @@ impl<'a> Charge<'a> {
     /// Adds the cost of the commit of a write with a body of this length.
     pub(crate) fn commit(&self, bytes: usize) {
         self.add(COMMIT_NANOS + COMMIT_NANOS_PER_BYTE * bytes as u64);
+    }
+
+    /// Adds the cost of receiving a body of this length.
+    pub(crate) fn receive(&self, bytes: usize) {
+        self.add(RECEIVE_NANOS_PER_BYTE * bytes as u64);
     }
 
     /// Adds the cost of sending an answer.

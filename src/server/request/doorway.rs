@@ -208,7 +208,7 @@ impl Doorway {
 }
 
 /// Waits until the task is woken once more.
-async fn woken() {
+pub(crate) async fn woken() {
     let mut has_slept = false;
     poll_fn(|_| match std::mem::replace(&mut has_slept, true) {
         true => Poll::Ready(()),
@@ -226,7 +226,7 @@ mod tests {
     const NOW: fn() -> Moment = || Moment(1);
 
     fn doorway() -> Arc<Doorway> {
-        Doorway::new(&Gate::new(1), &Arc::default(), 1)
+        Doorway::new(&Gate::new(1, Arc::default()), &Arc::default(), 1)
     }
 
     /// Returns two addresses with flows of their own.

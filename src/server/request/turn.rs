@@ -21,12 +21,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use parking_lot::Mutex;
+use polyplane_apimachinery::status::ApiError;
 use polyplane_fairness::{Moment, PlaneMeter, Started, Turns, VirtualTime};
+use polyplane_registry::{Answer, ResourceRequest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
+use crate::backend::PlaneApi;
 use crate::operations::exposition::{Exposition, Kind};
+use crate::pipeline::Pipeline;
 use crate::request::charge::{Charge, nanos_since};
+use crate::request::heavy::is_heavy;
 
 /// CPU time of one round on one worker thread, in nanoseconds. A shorter one would spend more of the
 /// time on turns; for as long as a round a request may wait for others that came before it.
@@ -43,7 +48,7 @@ const SHARED_NANOS: u64 = 1_000_000_000;
 pub(crate) struct Gate {
     /// The number of worker threads.
     workers: usize,
-    time: VirtualTime,
+    time: Arc<VirtualTime>,
     /// The plane that has asked last, as the address of its meter.
     last: AtomicUsize,
     /// The time until which the replica counts as shared.
@@ -119,11 +124,7 @@ impl Drop for Turn {
 }
 
 /// Carries out `work` in a turn, which ends when the work first waits.
-pub(crate) async fn burst<F: Future + Unpin>(
-    turn: Turn,
-    charge: &Charge<'_>,
-    work: F,
-) -> F::Output {
+async fn burst<F: Future + Unpin>(turn: Turn, charge: &Charge<'_>, work: F) -> F::Output {
     let (mut turn, mut work) = (Some(turn), pin!(work));
     poll_fn(|context| {
         let began = Instant::now();
@@ -136,6 +137,25 @@ pub(crate) async fn burst<F: Future + Unpin>(
         polled
     })
     .await
+}
+
+impl Pipeline<'_> {
+    /// Lets the registry carry a request out in a turn of its plane, or aside if it takes long.
+    pub(crate) async fn in_turn(
+        &self,
+        plane: &dyn PlaneApi,
+        meter: &Arc<PlaneMeter>,
+        request: ResourceRequest,
+    ) -> Result<Answer, ApiError> {
+        let (verb, body_bytes) = (request.verb, request.body.len());
+        if is_heavy(verb, body_bytes, || plane.object_bytes(&request)) {
+            let heavy = &self.state.heavy;
+            // Boxed, because the future of a request with a small body is smaller.
+            return Box::pin(heavy.carry_out(meter, self.charge, plane.handle(request))).await;
+        }
+        let turn = self.state.gate.enter(meter, self.state.now()).await;
+        burst(turn, self.charge, plane.handle(request)).await
+    }
 }
 
 /// Asks for a turn for each piece of a long answer.
@@ -176,10 +196,10 @@ impl Pieces {
 
 impl Gate {
     /// Creates an open gate for a runtime with this many worker threads.
-    pub(crate) fn new(workers: usize) -> Arc<Self> {
+    pub(crate) fn new(workers: usize, time: Arc<VirtualTime>) -> Arc<Self> {
         Arc::new(Self {
             workers: workers.max(1),
-            time: VirtualTime::default(),
+            time,
             last: AtomicUsize::new(0),
             shared_until: AtomicU64::new(0),
             spent: AtomicU64::new(0),
@@ -189,6 +209,11 @@ impl Gate {
             queue: Mutex::default(),
             waited: AtomicU64::new(0),
         })
+    }
+
+    /// Returns the virtual time of all planes at this replica.
+    pub(crate) fn time(&self) -> &Arc<VirtualTime> {
+        &self.time
     }
 
     /// Waits for the turn of a plane.
@@ -369,7 +394,7 @@ mod tests {
 
     #[tokio::test]
     async fn whoever_comes_last_waits_for_a_round_and_not_for_the_flood() {
-        let gate = Gate::new(1);
+        let gate = Gate::new(1, Arc::default());
         let (flood, modest) = (Arc::default(), Arc::default());
         let mut tasks = vec![(&modest, 30_000)];
         tasks.extend(std::iter::repeat_n((&flood, 400_000), 500));
@@ -387,7 +412,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_plane_alone_never_waits() {
-        let gate = Gate::new(1);
+        let gate = Gate::new(1, Arc::default());
         let alone = Arc::default();
         let tasks = vec![(&alone, 400_000); 500];
         let order = order(&gate, &tasks).await;
@@ -397,7 +422,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_that_goes_away_leaves_its_turn() {
-        let gate = Gate::new(1);
+        let gate = Gate::new(1, Arc::default());
         let (a, b): (Arc<PlaneMeter>, Arc<PlaneMeter>) = (Arc::default(), Arc::default());
         gate.enter(&b, Moment(1)).await.end(1);
         gate.enter(&a, Moment(1)).await.end(ROUND_NANOS);

@@ -2,7 +2,8 @@
 //! say how it answers. The plane `stuck` never wakes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
@@ -25,6 +26,9 @@ use polyplane_server::{
 };
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
+
+/// How long an update of `held` holds its thread at most.
+const HELD_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 struct NoBehaviour;
@@ -71,6 +75,8 @@ pub struct Plane {
     meter: Arc<PlaneMeter>,
     /// When notified, lets requests for objects called `gate` continue.
     pub gate: Arc<Notify>,
+    /// Set by a GET of `release`, for which an update of `held` holds its thread.
+    released: AtomicBool,
 }
 
 /// A plane behind an `Arc`, because the trait needs an owned value.
@@ -210,6 +216,20 @@ async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiEr
             plane.gate.notified().await;
             Ok(json(Outcome::Ok, vec![seen(plane, &request)]))
         }
+        (Verb::Get, "release") => {
+            plane.released.store(true, Ordering::SeqCst);
+            Ok(json(Outcome::Ok, vec![seen(plane, &request)]))
+        }
+        (Verb::Update, "held") => {
+            let began = Instant::now();
+            while !plane.released.load(Ordering::SeqCst) {
+                if began.elapsed() > HELD_MAX {
+                    return Err(ApiError::internal("nobody released it"));
+                }
+                std::thread::yield_now();
+            }
+            Ok(json(Outcome::Ok, vec![seen(plane, &request)]))
+        }
         (Verb::Create, _) => {
             let mut answer = json(Outcome::Created, vec![seen(plane, &request)]);
             answer.warnings = vec!["unknown field \"spec.x\"".to_owned()];
@@ -327,6 +347,7 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
             woken: Arc::clone(&woken),
             meter: Arc::default(),
             gate: Arc::clone(&gate),
+            released: AtomicBool::new(false),
         })
     };
     let waits = Arc::new(AtomicUsize::new(0));

@@ -418,3 +418,20 @@ async fn a_refusal_does_not_wait_for_a_body_that_never_ends() {
         assert_eq!(answer.status(), StatusCode::UNAUTHORIZED);
     }
 }
+
+/// The only worker thread of the runtime carries a large body's request out, which ends when another
+/// request has been answered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn a_large_body_does_not_hold_up_others() {
+    let server = start().await;
+    let mut large = Client::admin(&server, Protocol::Http2).await;
+    let mut small = Client::admin(&server, Protocol::Http2).await;
+    let body = "x".repeat(512 << 10);
+    let (held, release) = (format!("{PODS}/held"), format!("{PODS}/release"));
+    let (large, small) = tokio::join!(
+        large.send(Method::PUT, &held, &[], body),
+        small.get(&release)
+    );
+    assert_eq!(small.status, StatusCode::OK);
+    assert_eq!(large.status, StatusCode::OK, "{}", large.text());
+}

@@ -1,0 +1,322 @@
+//! Work that takes a thread for milliseconds: parsing, checking and packing a large body.
+//!
+//! On a worker thread, everything that waits in that thread's queue would wait for it: requests of
+//! other planes, their connections, renewals of leases. So each poll of such work is done *aside*: the
+//! runtime lets another thread go on with the queue meanwhile, and the kernel divides the CPUs between
+//! them. Half as many polls as there are worker threads are done aside at a time, so that the others
+//! have a CPU left. Whoever waits for a place gets it in the order of [`Turns`], in the same virtual time
+//! as the gate's turns: a plane that sends large bodies goes behind the others there too.
+//!
+//! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
+//!
+//! Invariant: a request with a small body never comes here.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use polyplane_fairness::{PlaneMeter, Started, Turns, VirtualTime};
+use polyplane_registry::Verb;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+
+use crate::operations::exposition::{Exposition, Kind};
+use crate::request::charge::{Charge, nanos_since};
+use crate::request::doorway::woken;
+
+/// Bytes of a body from which on its work is done aside: about a quarter of a millisecond of it. With
+/// more, such a body would hold up a worker thread; with less, changing threads would cost a good part of
+/// what the work does.
+pub(crate) const HEAVY_BYTES: usize = 32 << 10;
+
+/// The places for heavy work.
+#[derive(Debug)]
+pub(crate) struct HeavyWork {
+    time: Arc<VirtualTime>,
+    places: usize,
+    inside: Mutex<Inside>,
+    /// Polls that were done aside.
+    done: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Inside {
+    taken: usize,
+    queue: Turns<oneshot::Sender<Place>>,
+}
+
+/// The right to one poll aside. Dropping it lets the next one in.
+#[derive(Debug)]
+struct Place {
+    /// `None` once the place belongs to somebody else.
+    heavy: Option<Arc<HeavyWork>>,
+    meter: Arc<PlaneMeter>,
+    /// `None` once the cost is known.
+    started: Option<Started>,
+}
+
+impl Place {
+    fn settle(&mut self, nanos: u64) {
+        if let Some(started) = self.started.take() {
+            self.meter.flow().settle(started, nanos);
+        }
+    }
+
+    /// Polls the work on this thread, without the tasks that wait for it.
+    fn poll<F: Future>(
+        mut self,
+        charge: &Charge<'_>,
+        work: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Poll<F::Output> {
+        let began = Instant::now();
+        let polled = aside(|| work.poll(context));
+        let nanos = nanos_since(began);
+        charge.aside(nanos);
+        self.settle(nanos);
+        polled
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.settle(0);
+        if let Some(heavy) = self.heavy.take() {
+            heavy.leave();
+        }
+    }
+}
+
+/// Lets another thread go on with the tasks that wait for this one. A runtime of one thread has no other.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    let has_workers = |runtime: Handle| runtime.runtime_flavor() == RuntimeFlavor::MultiThread;
+    if Handle::try_current().is_ok_and(has_workers) {
+        tokio::task::block_in_place(work)
+    } else {
+        work()
+    }
+}
+
+impl HeavyWork {
+    /// Creates the places for a runtime with this many worker threads. `time` is that of the gate.
+    pub(crate) fn new(time: &Arc<VirtualTime>, workers: usize) -> Arc<Self> {
+        Arc::new(Self {
+            time: Arc::clone(time),
+            places: (workers / 2).max(1),
+            inside: Mutex::default(),
+            done: AtomicU64::new(0),
+        })
+    }
+
+    /// Carries out the work of a plane. Returns its result.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work, and leaves its place to the next one.
+    pub(crate) async fn carry_out<F: Future + Unpin>(
+        self: &Arc<Self>,
+        meter: &Arc<PlaneMeter>,
+        charge: &Charge<'_>,
+        mut work: F,
+    ) -> F::Output {
+        loop {
+            let mut place = Some(self.enter(meter).await);
+            self.done.fetch_add(1, Ordering::Relaxed);
+            let polled = poll_fn(|context| {
+                let place = place
+                    .take()
+                    .expect("this future is ready at its first poll");
+                Poll::Ready(place.poll(charge, Pin::new(&mut work), context))
+            });
+            match polled.await {
+                Poll::Ready(done) => return done,
+                Poll::Pending => woken().await,
+            }
+        }
+    }
+
+    async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>) -> Place {
+        let waiting = {
+            let mut inside = self.inside.lock();
+            if inside.taken < self.places {
+                inside.taken += 1;
+                return self.place(meter, meter.flow().start(&self.time));
+            }
+            let (sender, waiting) = oneshot::channel();
+            inside.queue.push(meter, sender, &self.time);
+            waiting
+        };
+        waiting
+            .await
+            .expect("the queue drops no sender before it has sent")
+    }
+
+    fn place(self: &Arc<Self>, meter: &Arc<PlaneMeter>, started: Started) -> Place {
+        Place {
+            heavy: Some(Arc::clone(self)),
+            meter: Arc::clone(meter),
+            started: Some(started),
+        }
+    }
+
+    /// Gives a place that became free to whoever goes next.
+    fn leave(self: &Arc<Self>) {
+        loop {
+            let (meter, sender, started) = {
+                let mut inside = self.inside.lock();
+                let Some(next) = inside.queue.pop(&self.time) else {
+                    inside.taken -= 1;
+                    return;
+                };
+                next
+            };
+            let Err(mut unwanted) = sender.send(self.place(&meter, started)) else {
+                return;
+            };
+            // The request has gone, so the place stays here for the next one.
+            unwanted.settle(0);
+            unwanted.heavy = None;
+        }
+    }
+
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let name = "polyplane_heavy_work_queued";
+        let help = "Requests with a large body that wait for a thread.";
+        out.family(name, Kind::Gauge, help);
+        out.sample(name, &[], self.inside.lock().queue.len());
+        let name = "polyplane_heavy_work_total";
+        let help = "Polls of requests with a large body that were done aside.";
+        out.family(name, Kind::Counter, help);
+        out.sample(name, &[], self.done.load(Ordering::Relaxed));
+    }
+}
+
+/// Returns whether the work of a request is heavy. `object_bytes` returns the length of the object that
+/// it changes; it is called only for requests whose own body does not say how much they do.
+pub(crate) fn is_heavy(
+    verb: Verb,
+    body_bytes: usize,
+    object_bytes: impl FnOnce() -> usize,
+) -> bool {
+    body_bytes >= HEAVY_BYTES || verb == Verb::Patch && object_bytes() >= HEAVY_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::charge::LongPolls;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn meters() -> [Arc<PlaneMeter>; 2] {
+        [Arc::default(), Arc::default()]
+    }
+
+    fn heavy() -> Arc<HeavyWork> {
+        HeavyWork::new(&Arc::default(), 2)
+    }
+
+    /// Carries out `work`, which is done at its first poll.
+    async fn carry_out<T: Unpin>(
+        heavy: &Arc<HeavyWork>,
+        meter: &Arc<PlaneMeter>,
+        work: impl FnOnce() -> T + Unpin,
+    ) -> T {
+        let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
+        let mut work = Some(work);
+        let once = poll_fn(|_| Poll::Ready(work.take().map(|work| work())));
+        let charge = Charge::new(&unproven, &long);
+        let done = heavy.carry_out(meter, &charge, once).await;
+        done.expect("it is polled once")
+    }
+
+    /// The only worker thread waits inside the heavy work for a task that waits in that thread's queue:
+    /// without another thread neither would go on.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn tasks_of_a_worker_thread_do_not_wait_for_heavy_work() {
+        let (heavy, [plane, _]) = (heavy(), meters());
+        let (sender, receiver) = mpsc::channel();
+        let heavy_task = tokio::spawn(async move {
+            let small = tokio::spawn(async move { sender.send(()) });
+            let wait = move || receiver.recv_timeout(Duration::from_secs(20));
+            let waited = carry_out(&heavy, &plane, wait).await;
+            drop(small.await);
+            waited
+        });
+        assert_eq!(heavy_task.await.expect("no panic"), Ok(()));
+    }
+
+    #[tokio::test]
+    async fn a_plane_with_one_large_body_does_not_wait_for_all_of_another() {
+        let (heavy, [flood, modest]) = (heavy(), meters());
+        let order: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let held = heavy.enter(&flood).await;
+        let planes = std::iter::repeat_n(&flood, 50).chain([&modest]);
+        let tasks: Vec<_> = planes
+            .enumerate()
+            .map(|(at, meter)| {
+                let (heavy, meter, order) =
+                    (Arc::clone(&heavy), Arc::clone(meter), Arc::clone(&order));
+                tokio::spawn(async move {
+                    carry_out(&heavy, &meter, || order.lock().push(at)).await;
+                })
+            })
+            .collect();
+        while heavy.inside.lock().queue.len() < 51 {
+            tokio::task::yield_now().await;
+        }
+        drop(held);
+        for task in tasks {
+            task.await.expect("no panic");
+        }
+        let place = order.lock().iter().position(|at| *at == 50);
+        assert!(place.is_some_and(|place| place < 5), "{place:?}");
+        assert_eq!(heavy.inside.lock().taken, 0);
+    }
+
+    #[tokio::test]
+    async fn who_goes_away_leaves_the_place_to_the_next_one() {
+        let (heavy, [one, other]) = (heavy(), meters());
+        let held = heavy.enter(&one).await;
+        let mut gone = Box::pin(heavy.enter(&one));
+        let mut stays = Box::pin(heavy.enter(&other));
+        for waits in [&mut gone, &mut stays] {
+            assert!(futures_util::poll!(waits.as_mut()).is_pending());
+        }
+        drop(gone);
+        drop(held);
+        drop(stays.await);
+        assert_eq!(heavy.inside.lock().taken, 0);
+    }
+
+    #[tokio::test]
+    async fn what_waits_for_others_holds_no_place() {
+        let (heavy, [plane, _]) = (heavy(), meters());
+        let (sender, receiver) = oneshot::channel();
+        let slow = {
+            let (heavy, plane) = (Arc::clone(&heavy), Arc::clone(&plane));
+            tokio::spawn(async move {
+                let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
+                let charge = Charge::new(&unproven, &long);
+                heavy.carry_out(&plane, &charge, receiver).await
+            })
+        };
+        tokio::task::yield_now().await;
+        assert_eq!(heavy.inside.lock().taken, 0);
+        assert_eq!(carry_out(&heavy, &plane, || 1).await, 1);
+        sender.send(7).expect("it waits");
+        assert_eq!(slow.await.expect("no panic"), Ok(7));
+    }
+
+    #[test]
+    fn a_small_patch_of_a_large_object_is_heavy() {
+        let unknown = || panic!("the body says it");
+        assert!(is_heavy(Verb::Update, HEAVY_BYTES, unknown));
+        assert!(!is_heavy(Verb::Update, HEAVY_BYTES - 1, unknown));
+        assert!(is_heavy(Verb::Patch, 10, || HEAVY_BYTES));
+        assert!(!is_heavy(Verb::Patch, 10, || HEAVY_BYTES - 1));
+    }
+}
