@@ -3,8 +3,8 @@
 //! On a worker thread, everything that waits in that thread's queue would wait for it: requests of
 //! other planes, their connections, renewals of leases. So each poll of such work is done *aside*: the
 //! runtime lets another thread go on with the queue meanwhile, and the kernel divides the CPUs between
-//! them. Half as many polls as there are worker threads are done aside at a time, so that the others
-//! have a CPU left. Whoever waits for a place gets it in the order of [`Turns`], in the same virtual time
+//! them. While several planes use the replica, half as many polls as there are worker threads are done
+//! aside at a time, so that the others have a CPU left; a plane alone may use all. Whoever waits for a place gets it in the order of [`Turns`], in the same virtual time
 //! as the gate's turns: a plane that sends large bodies goes behind the others there too.
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
@@ -37,7 +37,7 @@ pub(crate) const HEAVY_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct HeavyWork {
     time: Arc<VirtualTime>,
-    places: usize,
+    workers: usize,
     inside: Mutex<Inside>,
     /// Polls that were done aside.
     done: AtomicU64,
@@ -46,6 +46,8 @@ pub(crate) struct HeavyWork {
 #[derive(Debug, Default)]
 struct Inside {
     taken: usize,
+    /// The number of places, as whoever came last found it.
+    places: usize,
     queue: Turns<oneshot::Sender<Place>>,
 }
 
@@ -106,13 +108,14 @@ impl HeavyWork {
     pub(crate) fn new(time: &Arc<VirtualTime>, workers: usize) -> Arc<Self> {
         Arc::new(Self {
             time: Arc::clone(time),
-            places: (workers / 2).max(1),
+            workers: workers.max(1),
             inside: Mutex::default(),
             done: AtomicU64::new(0),
         })
     }
 
-    /// Carries out the work of a plane. Returns its result.
+    /// Carries out the work of a plane, and returns its result. `is_shared` returns whether other planes
+    /// use the replica too.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work, and leaves its place to the next one.
@@ -120,10 +123,11 @@ impl HeavyWork {
         self: &Arc<Self>,
         meter: &Arc<PlaneMeter>,
         charge: &Charge<'_>,
+        is_shared: impl Fn() -> bool,
         mut work: F,
     ) -> F::Output {
         loop {
-            let mut place = Some(self.enter(meter).await);
+            let mut place = Some(self.enter(meter, is_shared()).await);
             self.done.fetch_add(1, Ordering::Relaxed);
             let polled = poll_fn(|context| {
                 let place = place
@@ -138,10 +142,14 @@ impl HeavyWork {
         }
     }
 
-    async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>) -> Place {
+    async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>, is_shared: bool) -> Place {
         let waiting = {
             let mut inside = self.inside.lock();
-            if inside.taken < self.places {
+            inside.places = match is_shared {
+                true => self.workers.div_ceil(2),
+                false => self.workers,
+            };
+            if inside.taken < inside.places {
                 inside.taken += 1;
                 return self.place(meter, meter.flow().start(&self.time));
             }
@@ -167,7 +175,12 @@ impl HeavyWork {
         loop {
             let (meter, sender, started) = {
                 let mut inside = self.inside.lock();
-                let Some(next) = inside.queue.pop(&self.time) else {
+                let is_over = inside.taken > inside.places;
+                let next = match is_over {
+                    true => None,
+                    false => inside.queue.pop(&self.time),
+                };
+                let Some(next) = next else {
                     inside.taken -= 1;
                     return;
                 };
@@ -229,7 +242,7 @@ mod tests {
         let mut work = Some(work);
         let once = poll_fn(|_| Poll::Ready(work.take().map(|work| work())));
         let charge = Charge::new(&unproven, &long);
-        let done = heavy.carry_out(meter, &charge, once).await;
+        let done = heavy.carry_out(meter, &charge, || true, once).await;
         done.expect("it is polled once")
     }
 
@@ -253,7 +266,7 @@ mod tests {
     async fn a_plane_with_one_large_body_does_not_wait_for_all_of_another() {
         let (heavy, [flood, modest]) = (heavy(), meters());
         let order: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let held = heavy.enter(&flood).await;
+        let held = heavy.enter(&flood, true).await;
         let planes = std::iter::repeat_n(&flood, 50).chain([&modest]);
         let tasks: Vec<_> = planes
             .enumerate()
@@ -280,15 +293,31 @@ mod tests {
     #[tokio::test]
     async fn who_goes_away_leaves_the_place_to_the_next_one() {
         let (heavy, [one, other]) = (heavy(), meters());
-        let held = heavy.enter(&one).await;
-        let mut gone = Box::pin(heavy.enter(&one));
-        let mut stays = Box::pin(heavy.enter(&other));
+        let held = heavy.enter(&one, true).await;
+        let mut gone = Box::pin(heavy.enter(&one, true));
+        let mut stays = Box::pin(heavy.enter(&other, true));
         for waits in [&mut gone, &mut stays] {
             assert!(futures_util::poll!(waits.as_mut()).is_pending());
         }
         drop(gone);
         drop(held);
         drop(stays.await);
+        assert_eq!(heavy.inside.lock().taken, 0);
+    }
+
+    #[tokio::test]
+    async fn a_plane_alone_uses_all_places_until_another_one_comes() {
+        let (heavy, [alone, other]) = (HeavyWork::new(&Arc::default(), 4), meters());
+        let mut held = Vec::new();
+        for _ in 0..4 {
+            held.push(heavy.enter(&alone, false).await);
+        }
+        let mut comes = Box::pin(heavy.enter(&other, true));
+        assert!(futures_util::poll!(comes.as_mut()).is_pending());
+        held.truncate(2);
+        assert!(futures_util::poll!(comes.as_mut()).is_pending());
+        held.clear();
+        drop(comes.await);
         assert_eq!(heavy.inside.lock().taken, 0);
     }
 
@@ -301,7 +330,7 @@ mod tests {
             tokio::spawn(async move {
                 let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
                 let charge = Charge::new(&unproven, &long);
-                heavy.carry_out(&plane, &charge, receiver).await
+                heavy.carry_out(&plane, &charge, || true, receiver).await
             })
         };
         tokio::task::yield_now().await;

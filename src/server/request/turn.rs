@@ -149,9 +149,14 @@ impl Pipeline<'_> {
     ) -> Result<Answer, ApiError> {
         let (verb, body_bytes) = (request.verb, request.body.len());
         if is_heavy(verb, body_bytes, || plane.object_bytes(&request)) {
-            let heavy = &self.state.heavy;
+            let is_shared = || self.state.gate.is_shared(meter, self.state.now());
+            let work = plane.handle(request);
+            let done = self
+                .state
+                .heavy
+                .carry_out(meter, self.charge, is_shared, work);
             // Boxed, because the future of a request with a small body is smaller.
-            return Box::pin(heavy.carry_out(meter, self.charge, plane.handle(request))).await;
+            return Box::pin(done).await;
         }
         let turn = self.state.gate.enter(meter, self.state.now()).await;
         burst(turn, self.charge, plane.handle(request)).await
@@ -214,6 +219,12 @@ impl Gate {
     /// Returns the virtual time of all planes at this replica.
     pub(crate) fn time(&self) -> &Arc<VirtualTime> {
         &self.time
+    }
+
+    /// Notes that a plane uses the replica, and returns whether others do so too.
+    pub(crate) fn is_shared(&self, meter: &Arc<PlaneMeter>, now: Moment) -> bool {
+        self.note(meter, now);
+        self.shared_until.load(Ordering::Relaxed) >= now.0
     }
 
     /// Waits for the turn of a plane.
