@@ -105,32 +105,6 @@ impl Map {
         }
     }
 
-    /// Returns the position of a member, or the one at which it would be inserted.
-    fn position(&self, key: &str) -> Result<usize, usize> {
-        self.members()
-            .binary_search_by(|member| member.0.as_str().cmp(key))
-    }
-
-    /// Returns the position of a member. Objects are small, few of their keys begin with the same
-    /// letter, and many of those that are looked for are absent.
-    fn find(&self, key: &str) -> Option<usize> {
-        let members = self.members();
-        if members.len() > LOOKED_THROUGH_MAX {
-            return self.position(key).ok();
-        }
-        let key = key.as_bytes();
-        for (at, (name, _)) in members.iter().enumerate() {
-            let name = name.as_bytes();
-            match name.first().cmp(&key.first()) {
-                Ordering::Less => {}
-                Ordering::Equal if name == key => return Some(at),
-                Ordering::Equal => {}
-                Ordering::Greater => return None,
-            }
-        }
-        None
-    }
-
     /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.members().len()
@@ -143,24 +117,25 @@ impl Map {
 
     /// Returns the member `key`.
     pub fn get(&self, key: &str) -> Option<&Value> {
-        self.find(key).map(|at| &self.members()[at].1)
+        let members = self.members();
+        find(members, key).map(|at| &members[at].1)
     }
 
     /// Returns the member `key` for changes.
     pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
-        let at = self.find(key)?;
+        let at = find(self.members(), key)?;
         Some(&mut self.own()[at].1)
     }
 
     /// Returns true if there is a member `key`, `null` included.
     pub fn contains_key(&self, key: &str) -> bool {
-        self.find(key).is_some()
+        find(self.members(), key).is_some()
     }
 
     /// Sets the member `key` and returns its previous value.
     pub fn insert(&mut self, key: impl Into<Str>, value: impl Into<Value>) -> Option<Value> {
         let (key, value) = (key.into(), value.into());
-        match self.position(&key) {
+        match position(self.members(), &key) {
             Ok(at) => Some(std::mem::replace(&mut self.own()[at].1, value)),
             Err(at) => {
                 self.own().insert(at, (key, value));
@@ -171,7 +146,7 @@ impl Map {
 
     /// Returns the member `key` for changes; creates it as `null` if it is absent.
     pub fn entry(&mut self, key: &str) -> &mut Value {
-        let found = self.position(key);
+        let found = position(self.members(), key);
         let members = self.own();
         let at = found.unwrap_or_else(|at| {
             members.insert(at, (key.into(), Value::Null));
@@ -182,7 +157,7 @@ impl Map {
 
     /// Removes the member `key`.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
-        let at = self.find(key)?;
+        let at = find(self.members(), key)?;
         Some(self.own().remove(at).1)
     }
 
@@ -221,6 +196,30 @@ impl Map {
     pub fn values(&self) -> impl Iterator<Item = &Value> {
         self.members().iter().map(|(_, value)| value)
     }
+}
+
+/// Returns the position of a member, or the one at which it would be inserted.
+fn position(members: &[(Str, Value)], key: &str) -> Result<usize, usize> {
+    members.binary_search_by(|member| member.0.as_str().cmp(key))
+}
+
+/// Returns the position of a member. Objects are small, few of their keys begin with the same
+/// letter, and many of those that are looked for are absent.
+fn find(members: &[(Str, Value)], key: &str) -> Option<usize> {
+    if members.len() > LOOKED_THROUGH_MAX {
+        return position(members, key).ok();
+    }
+    let key = key.as_bytes();
+    for (at, (name, _)) in members.iter().enumerate() {
+        let name = name.as_bytes();
+        match name.first().cmp(&key.first()) {
+            Ordering::Less => {}
+            Ordering::Equal if name == key => return Some(at),
+            Ordering::Equal => {}
+            Ordering::Greater => return None,
+        }
+    }
+    None
 }
 
 impl Default for Map {
