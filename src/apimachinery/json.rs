@@ -15,7 +15,7 @@ mod write;
 
 pub(crate) use number::write_exponent;
 pub use number::{write_float, write_float_verb};
-pub use parse::{parse, validate};
+pub use parse::{parse, parse_sharing, validate};
 pub use pretty::pretty;
 pub use write::{to_string, to_vec, write, write_string};
 

@@ -7,8 +7,14 @@
 //! order in which Go writes a `map[string]any`, so untyped parts need no sorting when they are
 //! written.
 
-use std::cmp::Ordering;
+mod map;
+mod shared;
+
 use std::ops::{Index, IndexMut};
+
+pub use map::Map;
+pub(crate) use shared::{DEPTH_MAX as SHARED_DEPTH_MAX, MEMBER as SHARED_MEMBER};
+pub use shared::{SharedObjects, Sharing};
 
 /// The string type of trees: up to 24 bytes are stored in place.
 pub type Str = compact_str::CompactString;
@@ -197,170 +203,6 @@ impl Value {
     }
 }
 
-/// Number of members up to which they are compared one by one, which is faster than a binary
-/// search.
-const LOOKED_THROUGH_MAX: usize = 16;
-
-/// The members of an object, sorted by key bytes.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Map(Vec<(Str, Value)>);
-
-impl Map {
-    /// Creates a map without members.
-    pub const fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    /// Creates a map of members in any order. If a key occurs more than once, the last member is
-    /// kept and the key is passed to `duplicate`.
-    pub fn from_unsorted(mut members: Vec<(Str, Value)>, mut duplicate: impl FnMut(&str)) -> Self {
-        if !members.is_sorted_by(|a, b| a.0 < b.0) {
-            members.sort_by(|a, b| a.0.cmp(&b.0));
-            members.dedup_by(|later, earlier| {
-                let same = later.0 == earlier.0;
-                if same {
-                    duplicate(&earlier.0);
-                    std::mem::swap(later, earlier);
-                }
-                same
-            });
-        }
-        Self(members)
-    }
-
-    /// Creates a map of members that are already sorted by key bytes, each key once.
-    ///
-    /// # Panics
-    /// Panics in debug builds if they are not.
-    pub fn from_sorted(members: Vec<(Str, Value)>) -> Self {
-        debug_assert!(
-            members.is_sorted_by(|a, b| a.0 < b.0),
-            "members are sorted and distinct"
-        );
-        Self(members)
-    }
-
-    /// Returns the position of a member, or the one at which it would be inserted.
-    fn position(&self, key: &str) -> Result<usize, usize> {
-        self.0.binary_search_by(|member| member.0.as_str().cmp(key))
-    }
-
-    /// Returns the position of a member. Objects are small, few of their keys begin with the same
-    /// letter, and many of those that are looked for are absent.
-    fn find(&self, key: &str) -> Option<usize> {
-        if self.0.len() > LOOKED_THROUGH_MAX {
-            return self.position(key).ok();
-        }
-        let key = key.as_bytes();
-        for (at, (name, _)) in self.0.iter().enumerate() {
-            let name = name.as_bytes();
-            match name.first().cmp(&key.first()) {
-                Ordering::Less => {}
-                Ordering::Equal if name == key => return Some(at),
-                Ordering::Equal => {}
-                Ordering::Greater => return None,
-            }
-        }
-        None
-    }
-
-    /// Returns the number of members.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns true if there are no members.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the member `key`.
-    pub fn get(&self, key: &str) -> Option<&Value> {
-        self.find(key).map(|at| &self.0[at].1)
-    }
-
-    /// Returns the member `key` for changes.
-    pub fn get_mut(&mut self, key: &str) -> Option<&mut Value> {
-        self.find(key).map(|at| &mut self.0[at].1)
-    }
-
-    /// Returns true if there is a member `key`, `null` included.
-    pub fn contains_key(&self, key: &str) -> bool {
-        self.find(key).is_some()
-    }
-
-    /// Sets the member `key` and returns its previous value.
-    pub fn insert(&mut self, key: impl Into<Str>, value: impl Into<Value>) -> Option<Value> {
-        let (key, value) = (key.into(), value.into());
-        match self.position(&key) {
-            Ok(at) => Some(std::mem::replace(&mut self.0[at].1, value)),
-            Err(at) => {
-                self.0.insert(at, (key, value));
-                None
-            }
-        }
-    }
-
-    /// Returns the member `key` for changes; creates it as `null` if it is absent.
-    pub fn entry(&mut self, key: &str) -> &mut Value {
-        let at = self.position(key).unwrap_or_else(|at| {
-            self.0.insert(at, (key.into(), Value::Null));
-            at
-        });
-        &mut self.0[at].1
-    }
-
-    /// Removes the member `key`.
-    pub fn remove(&mut self, key: &str) -> Option<Value> {
-        self.find(key).map(|at| self.0.remove(at).1)
-    }
-
-    /// Keeps the members for which `keep` returns true.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, &mut Value) -> bool) {
-        self.0.retain_mut(|(key, value)| keep(key, value));
-    }
-
-    /// Returns the members in order of their keys.
-    pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&str, &Value)> + ExactSizeIterator {
-        self.0.iter().map(|(key, value)| (key.as_str(), value))
-    }
-
-    /// Returns the members in order of their keys, with values for changes.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Value)> {
-        self.0.iter_mut().map(|(key, value)| (key.as_str(), value))
-    }
-
-    /// Returns the member at a position in the order of keys.
-    pub(crate) fn nth(&self, at: usize) -> Option<(&str, &Value)> {
-        self.0.get(at).map(|(key, value)| (key.as_str(), value))
-    }
-
-    /// Returns the keys in order.
-    pub fn keys(&self) -> impl Iterator<Item = &str> {
-        self.0.iter().map(|(key, _)| key.as_str())
-    }
-
-    /// Returns the values in order of their keys.
-    pub fn values(&self) -> impl Iterator<Item = &Value> {
-        self.0.iter().map(|(_, value)| value)
-    }
-}
-
-impl IntoIterator for Map {
-    type Item = (Str, Value);
-    type IntoIter = std::vec::IntoIter<(Str, Value)>;
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
-}
-
-impl<K: Into<Str>, V: Into<Value>> FromIterator<(K, V)> for Map {
-    fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Self {
-        let members = members.into_iter().map(|(k, v)| (k.into(), v.into()));
-        Self::from_unsorted(members.collect(), |_| {})
-    }
-}
-
 impl Index<&str> for Value {
     type Output = Value;
     /// Returns the member `key`, or `null`.
@@ -437,22 +279,6 @@ macro_rules! json {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_map_is_sorted_and_the_last_of_equal_keys_wins() {
-        let mut seen = Vec::new();
-        let members = [("b", 1i64), ("a", 2), ("b", 3), ("a", 4), ("b", 5)];
-        let members = members
-            .into_iter()
-            .map(|(k, v)| (k.into(), v.into()))
-            .collect();
-        let map = Map::from_unsorted(members, |key| seen.push(key.to_owned()));
-        assert_eq!(
-            map.iter().map(|(k, v)| (k, v.as_int())).collect::<Vec<_>>(),
-            [("a", Some(4)), ("b", Some(5))]
-        );
-        assert_eq!(seen, ["a", "b", "b"]);
-    }
 
     #[test]
     fn set_makes_objects_on_the_way_and_remove_gives_back() {

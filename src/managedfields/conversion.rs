@@ -20,6 +20,13 @@ pub trait Versions<'s> {
     /// Returns the position of whole objects of a version; `None` if there is no such version.
     fn position(&self, version: &str) -> Option<Position<Self::Shape>>;
 
+    /// Returns a number, not zero, of everything that the position of a version depends on; `None` if
+    /// there is none. What was found out about a set of fields by the same number is true again.
+    fn number(&self, version: &str) -> Option<u64> {
+        let _ = version;
+        None
+    }
+
     /// Returns the filter of the fields that this write may own in a version.
     fn filter(&self, version: &str) -> Option<&Filter>;
 

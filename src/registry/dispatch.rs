@@ -59,6 +59,7 @@ impl Registry {
                 external: Vec::new(),
                 tokens: None,
                 credentials: None,
+                field_sets: Default::default(),
             }),
         }
     }

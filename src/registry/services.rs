@@ -10,6 +10,7 @@ use crate::tokens::TokenIssuers;
 use crate::verbs::credential::IssueCredential;
 use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
+use polyplane_apimachinery::value::SharedObjects;
 use polyplane_plane::{Event, ObjectRef, Plane};
 use std::sync::Arc;
 
@@ -46,6 +47,8 @@ pub struct Services {
     pub tokens: Option<Arc<dyn TokenIssuers>>,
     /// The issuer of credentials for users of planes, if this server issues any.
     pub credentials: Option<Arc<dyn IssueCredential>>,
+    /// The sets of fields that the objects of a plane have in common.
+    pub field_sets: Arc<SharedObjects>,
 }
 
 impl Services {

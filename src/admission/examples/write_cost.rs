@@ -6,11 +6,13 @@
 //! Instructions say more than times on a machine that others use, too:
 //!
 //! ```text
+//! RUSTFLAGS='--cfg rustix_use_libc' cargo build --release -p polyplane-admission --example write_cost
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='*measured_writes*' \
 //!     target/release/examples/write_cost put-deployment 200
 //! ```
 //!
-//! counts those of 200 writes.
+//! counts those of 200 writes. Valgrind hides the kernel's vDSO, which rustix would look into for the
+//! time, so it is built to ask libc.
 
 use bytes::Bytes;
 use polyplane_admission::{built_in, indexes};

@@ -5,8 +5,9 @@ mod scalars;
 
 use std::borrow::Cow;
 
+use super::scan::value_end;
 use super::{Duplicates, JsonError, Limits, Parsed};
-use crate::value::{Map, Str, Value};
+use crate::value::{Map, SHARED_DEPTH_MAX, SHARED_MEMBER, Sharing, Str, Value};
 
 /// Number of duplicate paths that are kept. More would only lengthen a warning.
 const DUPLICATES_MAX: usize = 100;
@@ -21,6 +22,19 @@ const BYTES_MAX: usize = u32::MAX as usize / 3;
 /// # Errors
 /// See [`JsonError`]. A syntax error anywhere takes precedence over a bad number.
 pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, JsonError> {
+    parse_sharing(bytes, limits, None)
+}
+
+/// Parses one document as [`parse`] does. The values of members called `fieldsV1` are taken from
+/// other documents in `sharing` that had the same ones.
+///
+/// # Errors
+/// See [`parse`].
+pub fn parse_sharing(
+    bytes: &[u8],
+    limits: &Limits,
+    sharing: Option<Sharing<'_>>,
+) -> Result<Parsed, JsonError> {
     let bytes_max = limits.bytes_max.min(BYTES_MAX);
     if bytes.len() > bytes_max {
         return Err(JsonError::TooLarge {
@@ -31,6 +45,7 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<Parsed, JsonError> {
     let (text, replaced) = decode_utf8(bytes);
     let mut parser = Parser::new(&text, limits);
     parser.replaced = &replaced;
+    parser.sharing = sharing;
     parser.run()
 }
 
@@ -122,6 +137,7 @@ struct Parser<'a> {
     at: usize,
     limits: &'a Limits,
     replaced: &'a [(usize, u8)],
+    sharing: Option<Sharing<'a>>,
     frames: Vec<Frame>,
     members: Vec<(Str, Value)>,
     /// The marks of `members`, one for each.
@@ -141,6 +157,7 @@ impl<'a> Parser<'a> {
             at: 0,
             limits,
             replaced: &[],
+            sharing: None,
             frames: Vec::with_capacity(16),
             members: Vec::with_capacity(32),
             marks: Vec::with_capacity(32),
@@ -243,6 +260,10 @@ impl<'a> Parser<'a> {
                 self.place(Value::object());
             }
             b'{' => {
+                if let Some(shared) = self.shared_object() {
+                    self.place(Value::Object(shared));
+                    return Ok(Begun::Whole);
+                }
                 let start = self.members.len();
                 self.open(Frame::Object { start })?;
                 if self.bytes.get(self.at) != Some(&b'}') {
@@ -271,6 +292,21 @@ impl<'a> Parser<'a> {
             _ => return Err(self.unexpected("looking for beginning of value")),
         }
         Ok(Begun::Whole)
+    }
+
+    /// Reads an object that is shared with other documents. If it is not, nothing is read.
+    fn shared_object(&mut self) -> Option<Map> {
+        let sharing = self.sharing?;
+        let (Frame::Object { .. }, (name, _)) = (self.frames.last()?, self.members.last()?) else {
+            return None;
+        };
+        if name != SHARED_MEMBER || self.frames.len() + SHARED_DEPTH_MAX > self.limits.depth_max {
+            return None;
+        }
+        let end = value_end(self.bytes, self.at)?;
+        let object = sharing.get(self.text.get(self.at..end)?)?;
+        self.at = end;
+        Some(object)
     }
 
     fn check_depth(&self) -> Fallible<()> {

@@ -24,6 +24,10 @@ pub fn write(value: &Value, out: &mut Vec<u8>) {
             out.push(b']');
         }
         Value::Object(map) => {
+            if let Some(shared) = map.shared() {
+                out.extend_from_slice(shared.text().as_bytes());
+                return;
+            }
             out.push(b'{');
             for (index, (key, item)) in map.iter().enumerate() {
                 if index > 0 {

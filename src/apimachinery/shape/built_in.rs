@@ -32,6 +32,12 @@ enum Node<'s> {
 }
 
 impl<'s> BuiltIn<'s> {
+    /// Returns a number, not zero, that identifies the shape of objects of a definition within this
+    /// process: see [`Schemas::number`].
+    pub fn number(schemas: &Schemas, id: DefId) -> u64 {
+        schemas.number() << 32 | u64::from(id.0)
+    }
+
     /// Returns the shape of objects of a definition.
     pub fn root(schemas: &'s Schemas, id: DefId) -> Self {
         Self {

@@ -385,6 +385,7 @@ impl Bench {
             case.str_at(&["in"]).as_bytes(),
             BodySyntax::Json,
             Expected::of(row),
+            None,
         );
         let ours = match result {
             Ok((_, complaints)) if complaints.texts.is_empty() => String::new(),

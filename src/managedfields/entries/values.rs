@@ -44,7 +44,9 @@ pub fn update_values<'s, V: Versions<'s>>(
     let Some(own) = find_own(entries, version, writer) else {
         return false;
     };
-    let stays = |entry: &Value| fields_of(entry).is_some_and(|fields| stays(position, fields));
+    let number = versions.number(version);
+    let stays =
+        |entry: &Value| fields_of(entry).is_some_and(|fields| stays(position, number, fields));
     let fits = |object| fits((versions, version), position, object);
     if !fits(new) || !fits(live) || !entries.iter().all(stays) {
         return false;
@@ -183,9 +185,16 @@ fn sort(entries: &mut [Value]) {
 }
 
 /// Returns true if a set has the form that a set read from it and written again has, and if the
-/// schema of now does not change it: see [`crate::reconcile`].
-fn stays<'s, S: Shape<'s>>(at: Position<S>, fields: &Map) -> bool {
-    stays_below(&at.atom(None), fields)
+/// schema of now does not change it: see [`crate::reconcile`]. `number` is that of the schema.
+fn stays<'s, S: Shape<'s>>(at: Position<S>, number: Option<u64>, fields: &Map) -> bool {
+    if number.is_some_and(|number| fields.is_checked(number)) {
+        return true;
+    }
+    let stays = stays_below(&at.atom(None), fields);
+    if let (true, Some(number)) = (stays, number) {
+        fields.note_checked(number);
+    }
+    stays
 }
 
 fn stays_below<'s, S: Shape<'s>>(atom: &Atom<'s, S>, fields: &Map) -> bool {

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::shape::BuiltIn;
-use polyplane_apimachinery::value::Value;
+use polyplane_apimachinery::value::{SharedObjects, Value};
 use polyplane_managedfields::{
     Answers, Conversion, Entries, Filter, PathElement, Position, Step, Versions, Writer,
     first_entry, update_values,
@@ -47,6 +47,11 @@ impl Versions<'static> for Deployments {
         (version == VERSION).then_some(self.position)
     }
 
+    fn number(&self, _version: &str) -> Option<u64> {
+        let id = SCHEMAS.kind("apps", "v1", "Deployment");
+        id.map(|id| BuiltIn::number(&SCHEMAS, id))
+    }
+
     fn filter(&self, _version: &str) -> Option<&Filter> {
         Some(&self.filter)
     }
@@ -84,9 +89,21 @@ fn whole(managed: &Value, writer: Writer<'_>, objects: (&Value, &Value)) -> Valu
     entries.encode().unwrap_or_default()
 }
 
+/// Returns entries as a document has them whose sets other documents have too.
+fn read_again(managed: &Value, known: &SharedObjects) -> Value {
+    let text = json::to_vec(managed);
+    let sharing = Some(known.within("a plane"));
+    let parsed = json::parse_sharing(&text, &json::Limits::default(), sharing);
+    let list = parsed.expect("it was written").value;
+    assert_eq!(list, *managed);
+    assert_eq!(json::to_vec(&list), text);
+    list
+}
+
 #[test]
 fn a_write_at_once_is_what_the_whole_step_makes_of_it() {
     let versions = Deployments::new();
+    let known = SharedObjects::default();
     let mut runner = TestRunner::deterministic();
     let writes = prop::collection::vec((0..4usize, 0..2usize, object()), 1..16);
     let (mut at_once, mut in_steps) = (0, 0);
@@ -118,7 +135,11 @@ fn a_write_at_once_is_what_the_whole_step_makes_of_it() {
                 let first = first_entry(&versions, VERSION, writer, objects);
                 assert_eq!(first.expect("it fits").unwrap_or_default(), wanted);
             } else {
-                let mut list = managed.clone();
+                // Of these, every other is read once, so that its sets are its own.
+                let mut list = read_again(&managed, &known);
+                if second % 2 == 0 {
+                    list = read_again(&managed, &known);
+                }
                 if update_values(&versions, VERSION, writer, objects, &mut list) {
                     at_once += 1;
                     assert_eq!(list, wanted, "{live:?}\n{new:?}");

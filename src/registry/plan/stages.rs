@@ -12,7 +12,7 @@ use crate::plan::fields::{self, ManagedKind};
 use crate::plan::object;
 use crate::plan::prepare;
 use crate::request::body;
-use crate::request::call::{Call, tree_of};
+use crate::request::call::Call;
 use crate::request::options::Persistence;
 use crate::strategy::{Allocation, Context};
 use crate::write::{PlannedWrite, Unstored};
@@ -152,7 +152,7 @@ impl Present {
     /// Returns 500 if its bytes are damaged or cannot be converted, or requests a reply that is
     /// needed first.
     pub fn read(run: &mut Run<'_>, row: &Resource, object: ObjectRef) -> Result<Self, Interrupted> {
-        let stored = tree_of(&object.body())?;
+        let stored = run.call.stored_tree_of(&object.body())?;
         // A record that is to be sealed anew is written even by a write that changes nothing.
         let is_stale = conversion::is_stale(row, &object)
             || run.call.tenant.plane.is_stale_at_rest(object.key());

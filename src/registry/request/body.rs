@@ -16,6 +16,7 @@ use polyplane_apimachinery::schema::decode::{DecodeError, Empties, Problem};
 use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::value::Sharing;
 use polyplane_apimachinery::{Str, Value, yaml};
 
 /// The kind a body is expected to have.
@@ -145,7 +146,7 @@ pub fn decode_as_sent(
     expected: Expected<'_>,
     validation: FieldValidation,
 ) -> Result<(Value, bool), ApiError> {
-    let (tree, complaints) = read(&call.request.body, syntax, expected)?;
+    let (tree, complaints) = read(&call.request.body, syntax, expected, Some(call.sharing()))?;
     match validation {
         FieldValidation::Ignore => {}
         FieldValidation::Warn => complaints.texts.iter().for_each(|text| warn_of(call, text)),
@@ -175,7 +176,8 @@ pub struct Complaints {
     pub differs: bool,
 }
 
-/// Reads bytes that should be of the `expected` kind.
+/// Reads bytes that should be of the `expected` kind. Sets of fields in them are taken from other
+/// documents in `sharing` that had the same ones.
 ///
 /// # Errors
 /// Returns 400 with upstream's reason.
@@ -183,9 +185,10 @@ pub fn read(
     body: &[u8],
     syntax: BodySyntax,
     expected: Expected<'_>,
+    sharing: Option<Sharing<'_>>,
 ) -> Result<(Value, Complaints), ApiError> {
     if let Some(custom) = expected.custom {
-        return custom::read(body, syntax, expected, custom);
+        return custom::read(body, syntax, (expected, custom), sharing);
     }
     let schemas = expected.schemas;
     let unrecognized = |error: BodyError| {
@@ -199,7 +202,7 @@ pub fn read(
         mut tree,
         complaint,
         repeats,
-    } = parse(schemas, body, syntax, expected.definition).map_err(unrecognized)?;
+    } = parse((schemas, expected.definition), body, syntax, sharing).map_err(unrecognized)?;
     let named = match syntax {
         BodySyntax::Json => named_in_text(&tree, body),
         BodySyntax::Yaml | BodySyntax::Protobuf => named_kind(&tree),
@@ -245,17 +248,17 @@ struct Document {
 
 /// Parses bytes of any syntax.
 fn parse(
-    schemas: &Schemas,
+    (schemas, definition): (&Schemas, DefId),
     body: &[u8],
     syntax: BodySyntax,
-    definition: DefId,
+    sharing: Option<Sharing<'_>>,
 ) -> Result<Document, BodyError> {
     let limits = Limits {
         duplicates: Duplicates::MergeObjects,
         ..Limits::default()
     };
     match syntax {
-        BodySyntax::Json => match json::parse(body, &limits) {
+        BodySyntax::Json => match json::parse_sharing(body, &limits, sharing) {
             Ok(parsed) => Ok(Document {
                 tree: parsed.value,
                 complaint: None,
@@ -296,7 +299,8 @@ pub fn decode_options(
 ) -> Result<Value, ApiError> {
     let schemas = call.tenant.base.schemas();
     let bad_request = |error: BodyError| ApiError::bad_request(error.to_string());
-    let document = parse(schemas, &call.request.body, syntax, definition).map_err(bad_request)?;
+    let document =
+        parse((schemas, definition), &call.request.body, syntax, None).map_err(bad_request)?;
     let mut tree = document.tree;
     let named = named_kind(&tree).map_err(bad_request)?;
     if !matches!(named.kind.as_str(), "" | "DeleteOptions") {

@@ -12,7 +12,9 @@ use crate::services::Services;
 use crate::strategy::{PlaneSettings, Warnings};
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::json::{self, JsonError, Limits, Parsed};
 use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::value::Sharing;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Claim, Key, ObjectRef, Plane, Snapshot, Stamp, Version};
 use std::borrow::Cow;
@@ -308,6 +310,24 @@ impl<'a> Call<'a> {
         conversion::stored_tree(&self.tenant.kinds(), object)
     }
 
+    /// Returns the sets of fields that the plane's objects have in common.
+    pub(crate) fn sharing(&self) -> Sharing<'_> {
+        self.services.field_sets.within(self.tenant.plane.id())
+    }
+
+    /// Parses the body of a stored object. What other objects of the plane have too of the sets of
+    /// fields in it is parsed once.
+    ///
+    /// # Errors
+    /// Returns 500 if it is damaged.
+    pub(crate) fn stored_tree_of(&self, body: &[u8]) -> Result<Value, ApiError> {
+        parsed(json::parse_sharing(
+            body,
+            &Limits::default(),
+            Some(self.sharing()),
+        ))
+    }
+
     /// Converts a tree from the version that objects are prepared in into the version of the
     /// request.
     pub fn to_served(&self, tree: Value) -> Value {
@@ -353,8 +373,11 @@ pub fn key_of(row: &Resource, namespace: &str, name: &str) -> Key {
 /// # Errors
 /// Returns 500 if it is damaged.
 pub fn tree_of(body: &[u8]) -> Result<Value, ApiError> {
-    let limits = polyplane_apimachinery::json::Limits::default();
-    match polyplane_apimachinery::json::parse(body, &limits) {
+    parsed(json::parse(body, &Limits::default()))
+}
+
+fn parsed(parsed: Result<Parsed, JsonError>) -> Result<Value, ApiError> {
+    match parsed {
         Ok(parsed) => Ok(parsed.value),
         Err(error) => Err(ApiError::internal(format!(
             "a stored object cannot be read: {error}"

@@ -112,6 +112,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
         external: Vec::new(),
         tokens: None,
         credentials: None,
+        field_sets: Default::default(),
     });
     let call = Call::new(&site.tenant, request, row, &services);
     let wish = negotiate::output(&call, negotiate::Conversions::Offered).expect("offered");

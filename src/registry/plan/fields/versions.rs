@@ -241,6 +241,16 @@ impl<'s> Versions<'s> for &'s ManagedKind {
         Some(Position::root(BuiltIn::root(schemas, definition)))
     }
 
+    fn number(&self, version: &str) -> Option<u64> {
+        match self.row_of(version) {
+            Some(row) => Some(BuiltIn::number(&row.schemas, row.definition)),
+            None if version == self.api_version => {
+                Some(BuiltIn::number(&self.schemas, self.definition))
+            }
+            None => None,
+        }
+    }
+
     fn filter(&self, version: &str) -> Option<&Filter> {
         self.filters()?.filter(&self.subresource, version)
     }

@@ -11,6 +11,7 @@ use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
 use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
+use polyplane_apimachinery::value::Sharing;
 use polyplane_apimachinery::{Value, yaml};
 
 /// Reads bytes that should be a custom object of the `expected` kind.
@@ -20,8 +21,8 @@ use polyplane_apimachinery::{Value, yaml};
 pub(super) fn read(
     body: &[u8],
     syntax: BodySyntax,
-    expected: Expected<'_>,
-    custom: &CustomKind,
+    (expected, custom): (Expected<'_>, &CustomKind),
+    sharing: Option<Sharing<'_>>,
 ) -> Result<(Value, Complaints), ApiError> {
     let unrecognized = |error: &dyn std::fmt::Display| {
         let shown = summary(body);
@@ -30,7 +31,7 @@ pub(super) fn read(
             expected.kind
         ))
     };
-    let document = parse(body, syntax).map_err(|error| unrecognized(&error))?;
+    let document = parse(body, syntax, sharing).map_err(|error| unrecognized(&error))?;
     let mut tree = document.tree;
     let named = named_kind(&tree).map_err(|error| unrecognized(&error))?;
     if tree.str_at(&["kind"]).is_empty() {
@@ -117,11 +118,15 @@ pub(crate) fn decode_patched(
     custom.decode(expected.schemas, tree, Report::Paths)
 }
 
-fn parse(body: &[u8], syntax: BodySyntax) -> Result<Document, BodyError> {
+fn parse(
+    body: &[u8],
+    syntax: BodySyntax,
+    sharing: Option<Sharing<'_>>,
+) -> Result<Document, BodyError> {
     let limits = Limits::default();
     match syntax {
         BodySyntax::Json => {
-            let parsed = json::parse(body, &limits).map_err(BodyError::Json)?;
+            let parsed = json::parse_sharing(body, &limits, sharing).map_err(BodyError::Json)?;
             let repeated = parsed.duplicates.iter();
             let repeated = repeated.map(|path| format!("duplicate field {path:?}"));
             let complaint = repeated.collect::<Vec<_>>().join(", ");
