@@ -6,7 +6,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::{Map, Str, Value};
 use crate::json::{self, Limits};
@@ -110,7 +112,7 @@ impl Sharing<'_> {
         }
         let hash = hash(self.scope, text.as_bytes());
         let table = &self.objects.tables[(hash >> 32) as usize % TABLES];
-        let mut table = table.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut table = table.lock();
         let object = match table.find(hash) {
             Some(known) => {
                 Some(known).filter(|known| known.scope == self.scope && *known.text == *text)
@@ -319,7 +321,7 @@ mod tests {
         }
         assert!(sharing.get(TEXT).is_some());
         for table in &objects.tables {
-            let table = table.lock().expect("no test panicked");
+            let table = table.lock();
             let bytes = table.halves.iter().flat_map(|half| half.objects.values());
             assert!(bytes.map(|object| object.text.len()).sum::<usize>() <= TABLE_BYTES_MAX);
         }
