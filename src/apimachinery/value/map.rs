@@ -11,8 +11,9 @@ use super::{Str, Value};
 /// search.
 const LOOKED_THROUGH_MAX: usize = 16;
 
-/// The members of an object, sorted by key bytes. A clone of a map that [`SharedObjects`] has made
-/// shares the members until one of the two is changed.
+/// The members of an object, sorted by key bytes. A clone of a map that
+/// [`SharedObjects`](crate::value::SharedObjects) has made shares the members until one of the two
+/// is changed.
 #[derive(Clone)]
 pub struct Map(Members);
 
