@@ -274,15 +274,8 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
             server,
             effort,
         } => {
-            let target = open(&server).await?;
-            run_all(
-                &target,
-                &server.kubeconfig,
-                &chosen(scenarios),
-                &effort,
-                format,
-            )
-            .await
+            let (target, chosen) = (open(&server).await?, chosen(scenarios));
+            run_all(&target, &server.kubeconfig, &chosen, &effort, format).await
         }
         Command::Compare { arguments } => compare::compare(&arguments, format).await,
         Command::Builds { arguments } => {
