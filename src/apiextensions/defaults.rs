@@ -1,5 +1,6 @@
 //! The check whether the defaults of a schema fit the schema that has them.
 
+use crate::derivation::metadata_of;
 use crate::embedded;
 use crate::rules::{Limits, Rules, Write};
 use crate::validation::{Change, Schema, validate as validate_value};
@@ -9,8 +10,6 @@ use polyplane_apimachinery::shape::prune::{META_FIELDS, Report, Root, prune};
 use polyplane_apimachinery::structural::{Custom, Structural};
 use polyplane_apimachinery::{Map, Value};
 
-/// The name of the schema of metadata.
-const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 /// Depth of nested schemas. Each level is a stack frame of a recursive walk.
 const DEPTH_MAX: usize = 128;
 
@@ -22,7 +21,7 @@ const DEPTH_MAX: usize = 128;
 pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let mut walk = Walk {
         schemas,
-        metadata: schemas.find(METADATA).expect("all kinds have metadata"),
+        metadata: metadata_of(schemas),
         left: Limits::default().object,
         steps: Vec::new(),
         errors: Vec::new(),
@@ -45,7 +44,7 @@ pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<Field
 /// # Panics
 /// Panics if the schemas have no metadata, which all built-in kinds have.
 pub fn settle(schemas: &Schemas, schema: &mut Value) {
-    let metadata = schemas.find(METADATA).expect("all kinds have metadata");
+    let metadata = metadata_of(schemas);
     settle_below(schemas, metadata, schema, 0);
 }
 

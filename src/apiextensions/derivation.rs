@@ -55,7 +55,7 @@ impl CustomKinds {
     /// Panics if the schemas have no metadata, which all built-in kinds have.
     pub fn new(schemas: Arc<Schemas>, object: DefId, features: Arc<Features>) -> Self {
         Self {
-            metadata: schemas.find(METADATA).expect("all kinds have metadata"),
+            metadata: metadata_of(&schemas),
             schemas,
             object,
             features,
@@ -108,6 +108,14 @@ impl Derivation for CustomKinds {
     fn overlays(&self) -> &ByContent<Overlay> {
         &self.overlays
     }
+}
+
+/// Returns the schema of metadata.
+///
+/// # Panics
+/// Panics if there is none, which all built-in kinds have.
+pub(crate) fn metadata_of(schemas: &Schemas) -> DefId {
+    schemas.find(METADATA).expect("all kinds have metadata")
 }
 
 /// Returns the id of what readers of the kind see.
