@@ -14,8 +14,8 @@
 //! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
 //! the plane's clients; `certificates` approves and signs certificate signing requests and deletes old
 //! ones; `layers` steps planes of an older layer to this
-//! program's once the store's floor allows it. `work` queues and runs them, in the `places` that planes share, so it names each of
-//! them, and they use its types.
+//! program's once the store's floor allows it. `work` queues and runs them, so it names each of
+//! them, and they use its types; `charged` charges planes for their runs.
 //!
 //! Invariant: reconcilers change objects through the registry, like any client, and what they do is
 //! recorded by the audit like a client's requests (`audited`). Two exceptions commit to the plane
@@ -24,6 +24,7 @@
 mod audited;
 mod authentication_cas;
 mod certificates;
+mod charged;
 mod client;
 mod control_planes;
 mod definitions;
@@ -31,7 +32,6 @@ mod dependents;
 mod flow_schemas;
 mod layers;
 mod namespaces;
-mod places;
 mod protection;
 mod quotas;
 mod restore;

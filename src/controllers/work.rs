@@ -1,9 +1,9 @@
 //! The queue of reconcilers, and the observer of writes that fills it. This module decides when and
 //! how often a reconciler runs; it does not know what a reconciler does.
 
+use crate::charged::charged;
 use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
-use crate::places::Places;
 use crate::{
     authentication_cas, certificates, control_planes, definitions, flow_schemas, layers,
     namespaces, protection, quotas, restore, roles, token_secrets,
@@ -16,7 +16,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::Purpose;
 use polyplane_batteries::bootstrap::{Release, Restore};
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
-use polyplane_fairness::{PlaneMeter, VirtualTime};
+use polyplane_fairness::{Places, PlaneMeter, VirtualTime};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_pki::PlaneCa;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
@@ -170,7 +170,7 @@ impl Default for Reconcilers {
             context: OnceLock::new(),
             jobs: Mutex::new(HashMap::new()),
             dependents: Dependents::default(),
-            places: Places::new(RUNNING_MAX),
+            places: Places::new(Arc::default()),
             unmetered: Arc::default(),
             stepping: Arc::new(Semaphore::new(STEPPING_MAX)),
             tasks: TaskTracker::new(),
@@ -184,7 +184,7 @@ impl Reconcilers {
     /// reconcilers do for a plane counts as its own work.
     #[must_use]
     pub fn virtual_time(&self) -> Arc<VirtualTime> {
-        self.places.time()
+        Arc::clone(self.places.time())
     }
 
     /// Sets the client and planes that the reconcilers use. Before that, nothing is queued.
@@ -319,8 +319,10 @@ impl Reconcilers {
         loop {
             let result = {
                 let meter = tenant.plane.meter().unwrap_or(&self.unmetered);
-                let place = self.places.enter(meter).await;
-                place.charged(self.boxed(&tenant, &item)).await
+                let mut place = self.places.enter(meter, RUNNING_MAX).await;
+                // Its cost is charged as it arises, and says nothing of what a request will cost.
+                place.settle_as_expected();
+                charged(meter, self.boxed(&tenant, &item)).await
             };
             let retry = match result {
                 Ok(Progress::Done | Progress::Waiting) => None,

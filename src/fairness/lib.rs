@@ -9,7 +9,7 @@
 //!
 //! When planes want more of a replica than there is, [`Turns`] says who goes next: start-time fair
 //! queueing by the CPU time that requests take. The server asks it only while the replica is busy and
-//! shared.
+//! shared. [`Places`] are given in that order to work of which only so much may be done at a time.
 //!
 //! Within one plane its [`levels`] say which requests go on: upstream's priority and fairness, by
 //! the plane's own priority levels.
@@ -22,11 +22,13 @@
 pub mod levels;
 mod limits;
 mod meter;
+mod places;
 mod rate_limit;
 mod turns;
 
 pub use limits::{LimitDefaults, PlaneLimits};
 pub use meter::{CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
+pub use places::{Place, Places};
 pub use rate_limit::RateLimit;
 pub use turns::{Flow, Started, Turns, VirtualTime};
 

@@ -46,7 +46,7 @@ pub(crate) struct ServerState {
     /// Gives planes their turns at the CPU.
     pub gate: Arc<Gate>,
     /// Does the work on large bodies aside.
-    pub heavy: Arc<HeavyWork>,
+    pub heavy: HeavyWork,
     /// The polls of requests that held up a worker thread.
     pub long_polls: LongPolls,
     /// Lets unproven work in, as one plane among the others.

@@ -4,8 +4,9 @@
 //! other planes, their connections, renewals of leases. So each poll of such work is done *aside*: the
 //! runtime lets another thread go on with the queue meanwhile, and the kernel divides the CPUs between
 //! them. While several planes use the replica, half as many polls as there are worker threads are done
-//! aside at a time, so that the others have a CPU left; a plane alone may use all. Whoever waits for a place gets it in the order of [`Turns`], in the same virtual time
-//! as the gate's turns: a plane that sends large bodies goes behind the others there too.
+//! aside at a time, so that the others have a CPU left; a plane alone may use all. [`Places`] are given
+//! in the same virtual time as the gate's turns: a plane that sends large bodies goes behind the others
+//! there too.
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
 //!
@@ -18,11 +19,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use parking_lot::Mutex;
-use polyplane_fairness::{PlaneMeter, Started, Turns, VirtualTime};
+use polyplane_fairness::{Place, Places, PlaneMeter, VirtualTime};
 use polyplane_registry::Verb;
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::oneshot;
 
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::charge::{Charge, nanos_since};
@@ -36,61 +35,10 @@ pub(crate) const HEAVY_BYTES: usize = 32 << 10;
 /// The places for heavy work.
 #[derive(Debug)]
 pub(crate) struct HeavyWork {
-    time: Arc<VirtualTime>,
     workers: usize,
-    inside: Mutex<Inside>,
+    places: Arc<Places>,
     /// Polls that were done aside.
     done: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Inside {
-    taken: usize,
-    /// The number of places, as whoever came last found it.
-    places: usize,
-    queue: Turns<oneshot::Sender<Place>>,
-}
-
-/// The right to one poll aside. Dropping it lets the next one in.
-#[derive(Debug)]
-struct Place {
-    /// `None` once the place belongs to somebody else.
-    heavy: Option<Arc<HeavyWork>>,
-    meter: Arc<PlaneMeter>,
-    /// `None` once the cost is known.
-    started: Option<Started>,
-}
-
-impl Place {
-    fn settle(&mut self, nanos: u64) {
-        if let Some(started) = self.started.take() {
-            self.meter.flow().settle(started, nanos);
-        }
-    }
-
-    /// Polls the work on this thread, without the tasks that wait for it.
-    fn poll<F: Future>(
-        mut self,
-        charge: &Charge<'_>,
-        work: Pin<&mut F>,
-        context: &mut Context<'_>,
-    ) -> Poll<F::Output> {
-        let began = Instant::now();
-        let polled = aside(|| work.poll(context));
-        let nanos = nanos_since(began);
-        charge.aside(nanos);
-        self.settle(nanos);
-        polled
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.settle(0);
-        if let Some(heavy) = self.heavy.take() {
-            heavy.leave();
-        }
-    }
 }
 
 /// Lets another thread go on with the tasks that wait for this one. A runtime of one thread has no other.
@@ -103,15 +51,29 @@ fn aside<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
+/// Polls the work on this thread, without the tasks that wait for it, and settles what that cost.
+fn poll<F: Future>(
+    mut place: Place,
+    charge: &Charge<'_>,
+    work: Pin<&mut F>,
+    context: &mut Context<'_>,
+) -> Poll<F::Output> {
+    let began = Instant::now();
+    let polled = aside(|| work.poll(context));
+    let nanos = nanos_since(began);
+    charge.aside(nanos);
+    place.settle(nanos);
+    polled
+}
+
 impl HeavyWork {
     /// Creates the places for a runtime with this many worker threads. `time` is that of the gate.
-    pub(crate) fn new(time: &Arc<VirtualTime>, workers: usize) -> Arc<Self> {
-        Arc::new(Self {
-            time: Arc::clone(time),
+    pub(crate) fn new(time: &Arc<VirtualTime>, workers: usize) -> Self {
+        Self {
             workers: workers.max(1),
-            inside: Mutex::default(),
+            places: Places::new(Arc::clone(time)),
             done: AtomicU64::new(0),
-        })
+        }
     }
 
     /// Carries out the work of a plane, and returns its result. `is_shared` returns whether other planes
@@ -120,20 +82,24 @@ impl HeavyWork {
     /// # Cancel safety
     /// Dropping the future drops the work, and leaves its place to the next one.
     pub(crate) async fn carry_out<F: Future + Unpin>(
-        self: &Arc<Self>,
+        &self,
         meter: &Arc<PlaneMeter>,
         charge: &Charge<'_>,
         is_shared: impl Fn() -> bool,
         mut work: F,
     ) -> F::Output {
         loop {
-            let mut place = Some(self.enter(meter, is_shared()).await);
+            let places = match is_shared() {
+                true => self.workers.div_ceil(2),
+                false => self.workers,
+            };
+            let mut place = Some(self.places.enter(meter, places).await);
             self.done.fetch_add(1, Ordering::Relaxed);
             let polled = poll_fn(|context| {
                 let place = place
                     .take()
                     .expect("this future is ready at its first poll");
-                Poll::Ready(place.poll(charge, Pin::new(&mut work), context))
+                Poll::Ready(poll(place, charge, Pin::new(&mut work), context))
             });
             match polled.await {
                 Poll::Ready(done) => return done,
@@ -142,64 +108,11 @@ impl HeavyWork {
         }
     }
 
-    async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>, is_shared: bool) -> Place {
-        let waiting = {
-            let mut inside = self.inside.lock();
-            inside.places = match is_shared {
-                true => self.workers.div_ceil(2),
-                false => self.workers,
-            };
-            if inside.taken < inside.places {
-                inside.taken += 1;
-                return self.place(meter, meter.flow().start(&self.time));
-            }
-            let (sender, waiting) = oneshot::channel();
-            inside.queue.push(meter, sender, &self.time);
-            waiting
-        };
-        waiting
-            .await
-            .expect("the queue drops no sender before it has sent")
-    }
-
-    fn place(self: &Arc<Self>, meter: &Arc<PlaneMeter>, started: Started) -> Place {
-        Place {
-            heavy: Some(Arc::clone(self)),
-            meter: Arc::clone(meter),
-            started: Some(started),
-        }
-    }
-
-    /// Gives a place that became free to whoever goes next.
-    fn leave(self: &Arc<Self>) {
-        loop {
-            let (meter, sender, started) = {
-                let mut inside = self.inside.lock();
-                let is_over = inside.taken > inside.places;
-                let next = match is_over {
-                    true => None,
-                    false => inside.queue.pop(&self.time),
-                };
-                let Some(next) = next else {
-                    inside.taken -= 1;
-                    return;
-                };
-                next
-            };
-            let Err(mut unwanted) = sender.send(self.place(&meter, started)) else {
-                return;
-            };
-            // The request has gone, so the place stays here for the next one.
-            unwanted.settle(0);
-            unwanted.heavy = None;
-        }
-    }
-
     pub(crate) fn expose(&self, out: &mut Exposition) {
         let name = "polyplane_heavy_work_queued";
         let help = "Requests with a large body that wait for a thread.";
         out.family(name, Kind::Gauge, help);
-        out.sample(name, &[], self.inside.lock().queue.len());
+        out.sample(name, &[], self.places.waiting());
         let name = "polyplane_heavy_work_total";
         let help = "Polls of requests with a large body that were done aside.";
         out.family(name, Kind::Counter, help);
@@ -221,15 +134,17 @@ pub(crate) fn is_heavy(
 mod tests {
     use super::*;
     use crate::request::charge::LongPolls;
+    use parking_lot::Mutex;
     use std::sync::mpsc;
     use std::time::Duration;
+    use tokio::sync::oneshot;
 
     fn meters() -> [Arc<PlaneMeter>; 2] {
         [Arc::default(), Arc::default()]
     }
 
     fn heavy() -> Arc<HeavyWork> {
-        HeavyWork::new(&Arc::default(), 2)
+        Arc::new(HeavyWork::new(&Arc::default(), 2))
     }
 
     /// Carries out `work`, which is done at its first poll.
@@ -266,7 +181,7 @@ mod tests {
     async fn a_plane_with_one_large_body_does_not_wait_for_all_of_another() {
         let (heavy, [flood, modest]) = (heavy(), meters());
         let order: Arc<Mutex<Vec<usize>>> = Arc::default();
-        let held = heavy.enter(&flood, true).await;
+        let held = heavy.places.enter(&flood, 1).await;
         let planes = std::iter::repeat_n(&flood, 50).chain([&modest]);
         let tasks: Vec<_> = planes
             .enumerate()
@@ -278,7 +193,7 @@ mod tests {
                 })
             })
             .collect();
-        while heavy.inside.lock().queue.len() < 51 {
+        while heavy.places.waiting() < 51 {
             tokio::task::yield_now().await;
         }
         drop(held);
@@ -287,38 +202,29 @@ mod tests {
         }
         let place = order.lock().iter().position(|at| *at == 50);
         assert!(place.is_some_and(|place| place < 5), "{place:?}");
-        assert_eq!(heavy.inside.lock().taken, 0);
+        assert_eq!(heavy.places.taken(), 0);
     }
 
     #[tokio::test]
-    async fn who_goes_away_leaves_the_place_to_the_next_one() {
-        let (heavy, [one, other]) = (heavy(), meters());
-        let held = heavy.enter(&one, true).await;
-        let mut gone = Box::pin(heavy.enter(&one, true));
-        let mut stays = Box::pin(heavy.enter(&other, true));
-        for waits in [&mut gone, &mut stays] {
-            assert!(futures_util::poll!(waits.as_mut()).is_pending());
+    async fn a_plane_alone_uses_all_places_and_planes_together_half_of_them() {
+        let (heavy, [plane, other]) = (HeavyWork::new(&Arc::default(), 4), meters());
+        let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
+        let charge = Charge::new(&unproven, &long);
+        for (held, is_shared, goes_on) in [(1, true, true), (2, true, false), (3, false, true)] {
+            let mut taken = Vec::new();
+            for _ in 0..held {
+                taken.push(heavy.places.enter(&plane, 4).await);
+            }
+            let work = std::future::ready(());
+            let done = heavy.carry_out(&other, &charge, || is_shared, work);
+            let mut done = Box::pin(done);
+            assert_eq!(
+                futures_util::poll!(done.as_mut()).is_ready(),
+                goes_on,
+                "{held}"
+            );
         }
-        drop(gone);
-        drop(held);
-        drop(stays.await);
-        assert_eq!(heavy.inside.lock().taken, 0);
-    }
-
-    #[tokio::test]
-    async fn a_plane_alone_uses_all_places_until_another_one_comes() {
-        let (heavy, [alone, other]) = (HeavyWork::new(&Arc::default(), 4), meters());
-        let mut held = Vec::new();
-        for _ in 0..4 {
-            held.push(heavy.enter(&alone, false).await);
-        }
-        let mut comes = Box::pin(heavy.enter(&other, true));
-        assert!(futures_util::poll!(comes.as_mut()).is_pending());
-        held.truncate(2);
-        assert!(futures_util::poll!(comes.as_mut()).is_pending());
-        held.clear();
-        drop(comes.await);
-        assert_eq!(heavy.inside.lock().taken, 0);
+        assert_eq!(heavy.places.taken(), 0);
     }
 
     #[tokio::test]
@@ -334,7 +240,7 @@ mod tests {
             })
         };
         tokio::task::yield_now().await;
-        assert_eq!(heavy.inside.lock().taken, 0);
+        assert_eq!(heavy.places.taken(), 0);
         assert_eq!(carry_out(&heavy, &plane, || 1).await, 1);
         sender.send(7).expect("it waits");
         assert_eq!(slow.await.expect("no panic"), Ok(7));
