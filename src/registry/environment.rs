@@ -37,13 +37,13 @@ impl Environment for System {
 
     fn random(&self, bytes: &mut [u8]) {
         for part in bytes.chunks_mut(16) {
-            part.copy_from_slice(&uuid::Uuid::new_v4().as_bytes()[..part.len()]);
+            part.copy_from_slice(&drawn()[..part.len()]);
         }
     }
 }
 
-/// Number of uuids whose bits are drawn from the system's generator at a time. A system call for
-/// each would make requests measurably slower.
+/// Number of parts of 16 random bytes that are drawn from the system's generator at a time. A system
+/// call for each would make requests measurably slower.
 const DRAWN: usize = 64;
 
 struct Pool {
@@ -55,10 +55,10 @@ thread_local! {
     static POOL: RefCell<Pool> = const { RefCell::new(Pool { bytes: [0; 16 * DRAWN], used: DRAWN }) };
 }
 
-/// Returns a random (version 4) uuid, whose bits were drawn together with those of others, to save
-/// system calls.
-pub fn random_uuid() -> uuid::Uuid {
-    let bytes = POOL.with_borrow_mut(|pool| {
+/// Returns random bytes, which were drawn together with others, to save system calls. No bytes are
+/// returned twice.
+fn drawn() -> [u8; 16] {
+    POOL.with_borrow_mut(|pool| {
         if pool.used == DRAWN {
             aws_lc_rs::rand::fill(&mut pool.bytes)
                 .expect("the generator was seeded before the first handshake");
@@ -69,8 +69,12 @@ pub fn random_uuid() -> uuid::Uuid {
         let mut bytes = [0; 16];
         bytes.copy_from_slice(&pool.bytes[at..at + 16]);
         bytes
-    });
-    uuid::Builder::from_random_bytes(bytes).into_uuid()
+    })
+}
+
+/// Returns a random (version 4) uuid.
+pub fn random_uuid() -> uuid::Uuid {
+    uuid::Builder::from_random_bytes(drawn()).into_uuid()
 }
 
 /// Number of random bytes drawn for a suffix. Some bytes are skipped; with this many it practically

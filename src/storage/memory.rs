@@ -67,7 +67,7 @@ struct State {
     head: Revision,
     floor: Revision,
     /// The versions of each key, oldest first; never empty.
-    keys: BTreeMap<Bytes, Vec<Version>>,
+    keys: BTreeMap<Bytes, VecDeque<Version>>,
     log: VecDeque<Logged>,
     log_bytes: usize,
     live_bytes: usize,
@@ -178,11 +178,21 @@ fn end_leases(weak: &Weak<Inner>) {
     }
 }
 
+/// Finds the version of a key at a revision: the last one that is no younger.
+fn latest(versions: &VecDeque<Version>, at: Revision) -> Option<&Version> {
+    let newest = versions.back()?;
+    if newest.modified <= at {
+        return Some(newest);
+    }
+    let older = versions.partition_point(|version| version.modified <= at);
+    older.checked_sub(1).and_then(|index| versions.get(index))
+}
+
 impl State {
     fn newest(&self, key: &[u8]) -> Option<&Version> {
         self.keys
             .get(key)?
-            .last()
+            .back()
             .filter(|version| version.value.is_some())
     }
 
@@ -246,7 +256,7 @@ impl State {
                 value: value.clone(),
                 lease,
             };
-            self.keys.entry(key.clone()).or_default().push(version);
+            self.keys.entry(key.clone()).or_default().push_back(version);
             events.push(StoreEvent {
                 revision,
                 key: key.clone(),
@@ -295,10 +305,8 @@ impl State {
             let Some(versions) = self.keys.get_mut(&event.key) else {
                 continue;
             };
-            let kept = versions
-                .iter()
-                .rposition(|version| version.modified <= floor);
-            for gone in versions.drain(..kept.unwrap_or(0)) {
+            let older = versions.partition_point(|version| version.modified <= floor);
+            for gone in versions.drain(..older.saturating_sub(1)) {
                 self.live_bytes -= event.key.len() + gone.value.map_or(0, |value| value.len());
             }
             if versions.len() == 1 && versions[0].value.is_none() && versions[0].modified <= floor {
@@ -340,7 +348,7 @@ impl State {
             if !in_range(key, &request.start, &request.end) {
                 break;
             }
-            let version = versions.iter().rev().find(|version| version.modified <= at);
+            let version = latest(versions, at);
             let Some(Version {
                 created,
                 modified,
