@@ -16,7 +16,7 @@ mod write;
 pub(crate) use number::write_exponent;
 pub use number::{write_float, write_float_verb};
 pub use parse::{parse, parse_sharing, validate};
-pub use pretty::pretty;
+pub use pretty::{Indenter, pretty};
 pub use write::{to_string, to_vec, write, write_string};
 
 use crate::value::Value;

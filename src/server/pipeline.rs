@@ -552,13 +552,10 @@ impl Pipeline<'_> {
             verb,
             read_limits: self.state.answer_read_limits(),
             abandoned: &self.state.abandoned_answers,
-            memory: &self.state.memory,
         };
-        let mut reply = delivery
-            .reply(answer, |stream, kind| {
-                self.watch(located.record(), stream, kind)
-            })
-            .await?;
+        let mut reply = delivery.reply(answer, |stream, kind| {
+            self.watch(located.record(), stream, kind)
+        })?;
         if let Some(bytes) = http_body::Body::size_hint(reply.body()).exact() {
             self.charge.send(bytes);
         }

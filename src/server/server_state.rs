@@ -9,7 +9,6 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
 use polyplane_auth::Anonymous;
 use polyplane_fairness::{Moment, PlaneMeter};
-use polyplane_plane::Memory;
 
 use crate::answer::body::AtomicCounter;
 use crate::answer::guard::ReadLimits;
@@ -39,8 +38,6 @@ pub(crate) struct ServerState {
     pub schemas: Arc<Schemas>,
     pub limits: Limits,
     pub metrics: Metrics,
-    /// The memory budget of the process.
-    pub memory: Arc<Memory>,
     /// What requests cost whose callers were not proven, so that no plane is known to charge.
     pub unproven: Arc<PlaneMeter>,
     /// Gives planes their turns at the CPU.
@@ -105,14 +102,12 @@ impl ServerState {
         let forwards_max = peers
             .as_ref()
             .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
-        let memory = backend.memory();
-        let metrics = Metrics::new(&limits, forwards_max, Arc::clone(&memory));
+        let metrics = Metrics::new(&limits, forwards_max, backend.memory());
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
         let (unproven, gate) = (Arc::default(), Gate::new(workers, backend.virtual_time()));
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
-            memory,
             doorway: Doorway::new(&gate, &unproven, workers),
             heavy: HeavyWork::new(gate.time(), workers),
             long_polls: LongPolls::default(),

@@ -4,43 +4,91 @@
 /// spaces. Whitespace outside strings is dropped first, so input that is already indented gives the
 /// same output.
 pub fn pretty(compact: &[u8], out: &mut Vec<u8>) {
-    out.reserve(compact.len() + compact.len() / 2);
-    let mut depth = 0usize;
-    let mut at = 0;
-    let mut opened = false;
-    while let Some(&byte) = compact.get(at) {
-        let start = at;
-        at += 1;
+    Indenter::default().write(compact, out);
+}
+
+/// Indents JSON that comes in pieces, which may be cut anywhere.
+#[derive(Debug, Default)]
+pub struct Indenter {
+    depth: usize,
+    /// Whether the last byte opened brackets.
+    opened: bool,
+    text: Text,
+}
+
+/// The position in relation to a string.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Text {
+    #[default]
+    Outside,
+    Inside,
+    /// Inside, behind a backslash.
+    Escaped,
+}
+
+impl Indenter {
+    /// Appends the next piece, indented as [`pretty`] does.
+    pub fn write(&mut self, compact: &[u8], out: &mut Vec<u8>) {
+        out.reserve(compact.len() + compact.len() / 2);
+        let mut rest = compact;
+        while let Some((&byte, behind)) = rest.split_first() {
+            match self.text {
+                Text::Outside => {
+                    self.outside(byte, out);
+                    rest = behind;
+                }
+                Text::Inside => rest = self.inside(rest, out),
+                Text::Escaped => {
+                    out.push(byte);
+                    self.text = Text::Inside;
+                    rest = behind;
+                }
+            }
+        }
+    }
+
+    fn outside(&mut self, byte: u8, out: &mut Vec<u8>) {
         if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
-            continue;
+            return;
         }
         let closes = matches!(byte, b'}' | b']');
         if closes {
-            depth = depth.saturating_sub(1);
+            self.depth = self.depth.saturating_sub(1);
         }
         // A line break is needed before the first value inside brackets, and before a closing
         // bracket unless the brackets are empty.
-        if opened != closes {
-            line(depth, out);
+        if self.opened != closes {
+            line(self.depth, out);
         }
-        opened = false;
+        self.opened = false;
+        out.push(byte);
         match byte {
             b'{' | b'[' => {
-                out.push(byte);
-                depth += 1;
-                opened = true;
+                self.depth += 1;
+                self.opened = true;
             }
-            b',' => {
-                out.push(byte);
-                line(depth, out);
-            }
-            b':' => out.extend_from_slice(b": "),
-            b'"' => {
-                at = super::scan::string_end(compact, start).unwrap_or(compact.len());
-                out.extend_from_slice(&compact[start..at]);
-            }
-            _ => out.push(byte),
+            b',' => line(self.depth, out),
+            b':' => out.push(b' '),
+            b'"' => self.text = Text::Inside,
+            _ => {}
         }
+    }
+
+    /// Appends the rest of a string, up to its end or a backslash. Returns what is behind.
+    fn inside<'a>(&mut self, rest: &'a [u8], out: &mut Vec<u8>) -> &'a [u8] {
+        let special = rest.iter().position(|byte| matches!(byte, b'"' | b'\\'));
+        let (string, behind) = match special {
+            None => (rest, &[][..]),
+            Some(at) => {
+                self.text = match rest[at] {
+                    b'"' => Text::Outside,
+                    _ => Text::Escaped,
+                };
+                rest.split_at(at + 1)
+            }
+        };
+        out.extend_from_slice(string);
+        behind
     }
 }
 

@@ -167,6 +167,21 @@ proptest! {
     }
 
     #[test]
+    fn pieces_are_indented_as_the_whole_is(value in tree(), cuts in proptest::collection::vec(1..9_usize, 1..9)) {
+        let bytes = to_vec(&value);
+        let (mut whole, mut pieces) = (Vec::new(), Vec::new());
+        pretty(&bytes, &mut whole);
+        let mut indenter = Indenter::default();
+        let (mut rest, mut cuts) = (&bytes[..], cuts.into_iter().cycle());
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(cuts.next().unwrap_or(1).min(rest.len()));
+            indenter.write(piece, &mut pieces);
+            rest = behind;
+        }
+        prop_assert_eq!(pieces, whole);
+    }
+
+    #[test]
     fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         let _ = parse(&bytes, &Limits::default());
         let _ = scan::find(&bytes, &["a"]);

@@ -232,10 +232,7 @@ pub fn encode(
         Encoding::Protobuf => AnswerBody::Slices(vec![protobuf(call, &compact)?]),
         Encoding::Yaml => {
             let mut out = Vec::new();
-            // This JSON was written just before, so reading it cannot fail.
-            if let Ok(tree) = tree_of(&compact.concat()) {
-                yaml::write(&tree, &mut out);
-            }
+            yaml::write(&tree_of(&compact.concat())?, &mut out);
             AnswerBody::Slices(vec![out.into()])
         }
     })

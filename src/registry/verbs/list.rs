@@ -140,7 +140,7 @@ pub fn write(
 ) -> Result<AnswerBody, ApiError> {
     let include = included(call, wish)?;
     let meta = list_meta(call, page, items);
-    let mut writer = ListWriter::begin(call, wish, include, &meta);
+    let mut writer = ListWriter::begin(call, wish, include, &meta)?;
     let mut chunks: Vec<Bytes> = Vec::new();
     for object in &items.items {
         writer.write(object)?;
@@ -149,18 +149,10 @@ pub fn write(
         }
     }
     chunks.push(writer.finish().into());
-    match wish.encoding {
-        Encoding::Json => {}
-        Encoding::Protobuf => {
-            let written = chunks.iter().map(Bytes::len).sum();
-            let head = writer::envelope_head(call, wish.shape, written);
-            chunks.insert(0, head.into());
-        }
-        Encoding::Yaml => {
-            let mut all = chunks.concat();
-            all.pop();
-            return representation::encode(call, Encoding::Yaml, vec![all.into()]);
-        }
+    if wish.encoding == Encoding::Protobuf {
+        let written = chunks.iter().map(Bytes::len).sum();
+        let head = writer::envelope_head(call, wish.shape, written);
+        chunks.insert(0, head.into());
     }
     Ok(AnswerBody::Slices(chunks))
 }

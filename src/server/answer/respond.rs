@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::TryStreamExt as _;
 use http::header::{
     ACCEPT, ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, RETRY_AFTER,
     USER_AGENT, VARY, WARNING, X_CONTENT_TYPE_OPTIONS,
@@ -14,7 +15,6 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::{Memory, Share};
 use polyplane_registry::{Answer, AnswerBody, Outcome, Verb, WatchStream};
 
 use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
@@ -29,13 +29,8 @@ pub(crate) type Reply = Response<ResponseBody>;
 /// Length in bytes above which a finite answer is compressed for clients that accept it. For
 /// shorter ones, compressing costs more time than it saves.
 const GZIP_BYTES_MIN: usize = 128 * 1024;
-/// Bytes of memory that an indented answer needs per byte: for the answer and its indented form.
-const PRETTY_FACTOR: usize = 3;
 /// The text of the refusal of a request for which its priority level has no seats.
 const BUSY: &str = "Too many requests, please try again later.\n";
-/// Seconds after which a client may retry whose answer found no memory. Less would fill the memory
-/// again before answers under way have left it.
-const RETRY_AFTER_SECONDS: u32 = 1;
 
 pub(crate) const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -256,12 +251,11 @@ pub(crate) struct Delivery<'a> {
     pub verb: Verb,
     pub read_limits: ReadLimits,
     pub abandoned: &'a Arc<AtomicCounter>,
-    pub memory: &'a Arc<Memory>,
 }
 
 impl Delivery<'_> {
     /// Returns the reply for an answer. For a watch, `watch_body` makes the body.
-    pub(crate) async fn reply(
+    pub(crate) fn reply(
         self,
         answer: Answer,
         watch_body: impl FnOnce(WatchStream, HeaderValue) -> ResponseBody,
@@ -285,12 +279,11 @@ impl Delivery<'_> {
             AnswerBody::Connect(_) => {
                 return Err(ApiError::internal("a connection has no body of its own").into());
             }
-            AnswerBody::Stream(stream) if pretty => {
-                let whole = pretty_whole(stream, self.memory).await?;
-                coding = self.coding(whole.len());
-                ResponseBody::slices(vec![whole], coding, self.read_limits, self.abandoned)
-            }
             AnswerBody::Stream(stream) => {
+                let stream = match pretty {
+                    true => indented_stream(stream),
+                    false => stream,
+                };
                 // Only long lists are streamed, so compress although the length is unknown.
                 coding = self.coding(usize::MAX);
                 ResponseBody::stream(stream, coding, self.read_limits, self.abandoned)
@@ -329,24 +322,14 @@ impl Delivery<'_> {
     }
 }
 
-/// Indents a streamed answer. Such an answer is long, so its bytes count in the memory budget.
-async fn pretty_whole(mut stream: SliceStream, memory: &Arc<Memory>) -> Result<Bytes, Refusal> {
-    use futures_util::StreamExt as _;
-    let mut hold = memory.hold(Share::Answers, 0);
-    let mut whole = Vec::new();
-    while let Some(slice) = stream.next().await {
-        let slice = slice.map_err(|end| ApiError::service_unavailable(end.to_string()))?;
-        whole.extend_from_slice(&slice);
-        hold.resize(whole.len() * PRETTY_FACTOR);
-        if hold.is_over() {
-            let text = "The server has no memory to indent this answer, please try again later or without ?pretty.";
-            return Err(ApiError::too_many_requests(text, RETRY_AFTER_SECONDS).into());
-        }
-    }
-    drop(stream);
-    let whole = indented(&whole);
-    hold.resize(whole.len());
-    Ok(hold.keep(whole))
+/// Indents an answer piece by piece.
+fn indented_stream(stream: SliceStream) -> SliceStream {
+    let mut indenter = json::Indenter::default();
+    Box::pin(stream.map_ok(move |piece| {
+        let mut out = Vec::new();
+        indenter.write(&piece, &mut out);
+        out.into()
+    }))
 }
 
 fn header_value(text: Cow<'static, str>) -> HeaderValue {

@@ -36,9 +36,6 @@ const STREAM_BYTES: usize = 640 << 10;
 /// Bytes below which a list is not counted in the memory budget, because counting would cost more
 /// than it is worth.
 const HELD_BYTES_MIN: usize = 16 << 10;
-/// Bytes in memory for each byte of a list that is built as a tree: its JSON, the tree, and the
-/// text.
-const TREE_FACTOR: usize = 4;
 /// `Retry-After`, in seconds, for a client that found the share of answers full.
 const RETRY_AFTER_SECONDS: u32 = 1;
 
@@ -152,15 +149,10 @@ impl Listed {
         prefix: Prefix,
         page: Page,
     ) -> Result<Self, ApiError> {
-        // YAML cannot be written piece by piece.
-        let (factor, whole_max) = match wish.encoding {
-            Encoding::Json | Encoding::Protobuf => (1, LONG_BYTES),
-            Encoding::Yaml => (TREE_FACTOR, usize::MAX),
-        };
-        let short = list::collect_within(call, &selection, &prefix, &page, whole_max);
+        let short = list::collect_within(call, &selection, &prefix, &page, LONG_BYTES);
         let size = match short {
             Ok((items, bytes)) if bytes < HELD_BYTES_MIN => Size::Whole(items, None),
-            Ok((items, bytes)) => Size::Whole(items, Some(room(call, bytes * factor)?)),
+            Ok((items, bytes)) => Size::Whole(items, Some(room(call, bytes)?)),
             Err(first) => {
                 let pin = Pin::new(call)?;
                 Size::Streamed(pin, end_of(call, &selection, &prefix, &page, &first))
@@ -344,8 +336,10 @@ impl LongList {
         };
         let mut writer = match &self.at {
             At::Head => ListWriter::begin(&call, self.wish, self.include, &self.meta),
-            At::Behind(_) | At::End => ListWriter::resume(&call, self.wish, self.include),
-        };
+            At::Behind(_) | At::End => {
+                ListWriter::resume(&call, self.wish, self.include, &self.meta)
+            }
+        }?;
         for object in self.page.cut.range(&self.prefix, start) {
             let key = object.key().as_bytes();
             if self.selection.matches(&self.row, &object) {

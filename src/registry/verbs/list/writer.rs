@@ -1,13 +1,20 @@
 //! A writer of lists, object by object, in each shape that a client can request.
+//!
+//! In YAML, the members of an object are in the order of their keys, so that some of a list's come
+//! behind its items. Each piece is written in JSON first.
 
 use crate::answer::negotiate::{Encoding, MetaVersion, Representation, Shape};
 use crate::answer::representation;
 use crate::answer::representation::{Columns, RowObject, Shown, TableWriter};
 use crate::request::call::{Call, tree_of};
+use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::value::{Map, Value};
+use polyplane_apimachinery::yaml;
 use polyplane_plane::ObjectRef;
 use std::borrow::Cow;
+use std::cmp::Ordering;
 
 /// Bytes of a list that are collected before they are sent as one piece.
 pub const CHUNK_BYTES: usize = 64 * 1024;
@@ -19,6 +26,17 @@ const CHUNK_CAPACITY: usize = CHUNK_BYTES + 8 * 1024;
 pub struct ListWriter<'a> {
     call: &'a Call<'a>,
     form: Form<'a>,
+    yaml: Option<YamlList>,
+}
+
+/// A list in YAML, made from one in JSON.
+struct YamlList {
+    out: Vec<u8>,
+    /// The name of the member with the items.
+    items: &'static str,
+    /// The members behind the items.
+    tail: Map,
+    is_empty: bool,
 }
 
 enum Form<'a> {
@@ -52,10 +70,103 @@ fn names<'c>(call: &'c Call<'_>, shape: Shape) -> (&'c str, &'c str) {
     }
 }
 
+impl YamlList {
+    /// Writes the beginning, up to the items. `head` is that of the list in JSON.
+    fn begin(mut head: Vec<u8>, items: &'static str) -> Result<Self, ApiError> {
+        head.extend_from_slice(b"]}");
+        let mut out = Vec::with_capacity(CHUNK_CAPACITY);
+        let mut tail = Map::new();
+        if let Value::Object(members) = tree_of(&head)? {
+            for (key, value) in members {
+                match (*key).cmp(items) {
+                    Ordering::Less => yaml::write(&member(key, value), &mut out),
+                    Ordering::Equal => {}
+                    Ordering::Greater => drop(tail.insert(key, value)),
+                }
+            }
+        }
+        Ok(Self {
+            out,
+            items,
+            tail,
+            is_empty: true,
+        })
+    }
+
+    /// Writes the item that `json` ends with, behind a comma unless it is the first one.
+    fn item(&mut self, json: &[u8]) -> Result<(), ApiError> {
+        if std::mem::replace(&mut self.is_empty, false) {
+            self.out.extend_from_slice(self.items.as_bytes());
+            self.out.extend_from_slice(b":\n");
+        }
+        let item = tree_of(json.strip_prefix(b",").unwrap_or(json))?;
+        yaml::write(&Value::Array(vec![item]), &mut self.out);
+        Ok(())
+    }
+
+    /// Ends the list. `empty` is what a list without items has in their place.
+    fn finish(mut self, empty: Value) -> Vec<u8> {
+        if self.is_empty {
+            yaml::write(&member(self.items.into(), empty), &mut self.out);
+        }
+        if !self.tail.is_empty() {
+            yaml::write(&Value::Object(self.tail), &mut self.out);
+        }
+        self.out
+    }
+}
+
+/// Returns an object with one member.
+fn member(key: Str, value: Value) -> Value {
+    Value::Object([(key, value)].into_iter().collect())
+}
+
 impl<'a> ListWriter<'a> {
     /// Writes the beginning, up to the items; `meta` is the JSON of the list's metadata.
-    pub fn begin(call: &'a Call<'a>, wish: Representation, include: RowObject, meta: &str) -> Self {
-        let mut list = Self::resume(call, wish, include);
+    ///
+    /// # Errors
+    /// Returns 500 if the metadata are not JSON.
+    pub fn begin(
+        call: &'a Call<'a>,
+        wish: Representation,
+        include: RowObject,
+        meta: &str,
+    ) -> Result<Self, ApiError> {
+        let mut list = Self::with_head(call, wish, include, meta);
+        if wish.encoding == Encoding::Yaml {
+            let items = match list.form {
+                Form::Table(_) => "rows",
+                Form::Items { .. } | Form::Protobuf { .. } => "items",
+            };
+            list.yaml = Some(YamlList::begin(list.form.take(), items)?);
+        }
+        Ok(list)
+    }
+
+    /// Creates a writer that continues behind objects which were written before. `meta` is that of
+    /// the beginning.
+    ///
+    /// # Errors
+    /// Returns 500 if the metadata are not JSON.
+    pub fn resume(
+        call: &'a Call<'a>,
+        wish: Representation,
+        include: RowObject,
+        meta: &str,
+    ) -> Result<Self, ApiError> {
+        if wish.encoding != Encoding::Yaml {
+            return Ok(Self::without_head(call, wish, include));
+        }
+        let mut list = Self::begin(call, wish, include, meta)?;
+        if let Some(yaml) = &mut list.yaml {
+            yaml.out.clear();
+            yaml.is_empty = false;
+        }
+        Ok(list)
+    }
+
+    fn with_head(call: &'a Call<'a>, wish: Representation, include: RowObject, meta: &str) -> Self {
+        let mut list = Self::without_head(call, wish, include);
         match &mut list.form {
             Form::Table(table) => table.begin(meta.as_bytes(), Columns::Shown),
             Form::Protobuf { out, .. } => {
@@ -88,19 +199,18 @@ impl<'a> ListWriter<'a> {
         list
     }
 
-    /// Creates a writer that continues behind objects which were written before.
-    pub fn resume(call: &'a Call<'a>, wish: Representation, include: RowObject) -> Self {
+    fn without_head(call: &'a Call<'a>, wish: Representation, include: RowObject) -> Self {
         if wish.encoding == Encoding::Protobuf {
             let form = Form::Protobuf {
                 out: Vec::with_capacity(CHUNK_CAPACITY),
                 partial: matches!(wish.shape, Shape::Metadata(..)),
             };
-            return Self { call, form };
+            return Self::of(call, form);
         }
         let partial = match wish.shape {
             Shape::Table(version) => {
                 let form = Form::Table(TableWriter::resume(call, version, include));
-                return Self { call, form };
+                return Self::of(call, form);
             }
             Shape::Metadata(version, _) => Some(version),
             Shape::Whole => None,
@@ -110,7 +220,15 @@ impl<'a> ListWriter<'a> {
             partial,
             is_empty: false,
         };
-        Self { call, form }
+        Self::of(call, form)
+    }
+
+    fn of(call: &'a Call<'a>, form: Form<'a>) -> Self {
+        Self {
+            call,
+            form,
+            yaml: None,
+        }
     }
 
     /// Writes one object.
@@ -118,6 +236,14 @@ impl<'a> ListWriter<'a> {
     /// # Errors
     /// Returns 500 if stored bytes are damaged.
     pub fn write(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
+        self.write_item(object)?;
+        match &mut self.yaml {
+            None => Ok(()),
+            Some(yaml) => yaml.item(&self.form.take()),
+        }
+    }
+
+    fn write_item(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
         let shown = Shown::Stored(object);
         let (out, partial) = match &mut self.form {
             Form::Table(table) => {
@@ -154,33 +280,63 @@ impl<'a> ListWriter<'a> {
 
     /// Returns the number of bytes that [`Self::take`] would return.
     pub fn pending(&self) -> usize {
-        match &self.form {
-            Form::Items { out, .. } | Form::Protobuf { out, .. } => out.len(),
-            Form::Table(table) => table.pending(),
+        match &self.yaml {
+            Some(yaml) => yaml.out.len(),
+            None => self.form.pending(),
         }
     }
 
     /// Removes and returns the bytes written so far. Further objects follow them.
     pub fn take(&mut self) -> Vec<u8> {
-        match &mut self.form {
-            Form::Items { out, .. } | Form::Protobuf { out, .. } => {
-                std::mem::replace(out, Vec::with_capacity(CHUNK_CAPACITY))
-            }
-            Form::Table(table) => table.take(),
+        match &mut self.yaml {
+            Some(yaml) => std::mem::replace(&mut yaml.out, Vec::with_capacity(CHUNK_CAPACITY)),
+            None => self.form.take(),
         }
     }
 
     /// Ends the list and returns its last bytes.
     pub fn finish(self) -> Vec<u8> {
-        let mut out = match self.form {
-            Form::Table(table) => table.finish(),
-            Form::Protobuf { mut out, .. } => {
+        let Some(yaml) = self.yaml else {
+            return self.form.finish();
+        };
+        // As in JSON.
+        let empty = match self.form {
+            Form::Items {
+                partial: Some(_), ..
+            } => Value::Null,
+            Form::Items { .. } | Form::Table(_) | Form::Protobuf { .. } => Value::Array(Vec::new()),
+        };
+        yaml.finish(empty)
+    }
+}
+
+impl Form<'_> {
+    fn pending(&self) -> usize {
+        match self {
+            Self::Items { out, .. } | Self::Protobuf { out, .. } => out.len(),
+            Self::Table(table) => table.pending(),
+        }
+    }
+
+    fn take(&mut self) -> Vec<u8> {
+        match self {
+            Self::Items { out, .. } | Self::Protobuf { out, .. } => {
+                std::mem::replace(out, Vec::with_capacity(CHUNK_CAPACITY))
+            }
+            Self::Table(table) => table.take(),
+        }
+    }
+
+    fn finish(self) -> Vec<u8> {
+        let mut out = match self {
+            Self::Table(table) => table.finish(),
+            Self::Protobuf { mut out, .. } => {
                 out.extend_from_slice(proto::ENVELOPE_END);
                 return out;
             }
             // A list of metadata without items has no `items`, rather than empty ones, as
             // upstream's has.
-            Form::Items {
+            Self::Items {
                 mut out,
                 partial: Some(_),
                 is_empty: true,
@@ -189,7 +345,7 @@ impl<'a> ListWriter<'a> {
                 out.extend_from_slice(b"null}");
                 out
             }
-            Form::Items { mut out, .. } => {
+            Self::Items { mut out, .. } => {
                 out.extend_from_slice(b"]}");
                 out
             }
