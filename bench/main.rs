@@ -21,6 +21,7 @@ mod forward;
 mod hand_off;
 mod interleave;
 mod lane;
+mod lists_at_size;
 mod load;
 mod mass_deletion;
 mod mass_objects;
@@ -56,6 +57,7 @@ use crate::arguments::{EffortArguments, ServerArguments};
 use crate::builds::BuildsArguments;
 use crate::busy_planes::BusyArguments;
 use crate::compare::CompareArguments;
+use crate::lists_at_size::SizeArguments;
 use crate::mass_deletion::MassArguments;
 use crate::memory_by_object::MemoryArguments;
 use crate::neighbour::NeighbourArguments;
@@ -170,6 +172,11 @@ enum Command {
     BusyPlanes {
         #[command(flatten)]
         arguments: BusyArguments,
+    },
+    /// Lists of very many objects: first byte, memory, pages of one state, selectors
+    ListsAtSize {
+        #[command(flatten)]
+        arguments: SizeArguments,
     },
     /// Deletions of very many objects at once, here and on the reference
     MassDeletion {
@@ -304,6 +311,9 @@ async fn execute(command: Command, format: Format) -> Result<ExitCode> {
         Command::MemoryByObject { arguments } => memory_by_object::run(&arguments, format).await,
         Command::Neighbour { arguments } => neighbour::neighbour(&arguments, format).await,
         Command::BusyPlanes { arguments } => busy_planes::busy_planes(&arguments, format).await,
+        Command::ListsAtSize { arguments } => {
+            lists_at_size::lists_at_size(&arguments, format).await
+        }
         Command::MassDeletion { arguments } => {
             mass_deletion::mass_deletion(&arguments, format).await
         }

@@ -162,6 +162,27 @@ impl Site {
         Ok(took.iter().sum::<Duration>() / count.max(1))
     }
 
+    /// Ends the server and starts another one, in which all planes are asleep.
+    async fn restart(self, folder: &Path) -> Result<Self> {
+        let planes = self.endpoints.len();
+        self.server.stop().await?;
+        let server = Up::start(folder, &[]).await?;
+        let endpoints = (0..planes).map(|number| server.plane(&format!("plane-{number}")));
+        Ok(Self {
+            endpoints: endpoints.collect::<Result<_>>()?,
+            root: server.root()?,
+            server,
+        })
+    }
+
+    /// Uses planes, so that they wake.
+    async fn wake(&self, planes: std::ops::Range<usize>) -> Result<()> {
+        for number in planes {
+            used(&Client::open(&self.endpoints[number]).await?).await?;
+        }
+        Ok(())
+    }
+
     async fn figures(&self) -> Result<(Made, u64, u64)> {
         let settle = number("CUSTOM_SETTLE_SECONDS", 0)?;
         tokio::time::sleep(Duration::from_secs(settle)).await;
@@ -211,7 +232,16 @@ async fn planes_with_the_same_definitions_share_what_is_made_of_them() -> Result
         took.as_millis()
     );
     ensure!(second == first, "planes with known kinds made something");
-    one_definition_changes(&site).await
+    one_definition_changes(&site).await?;
+    let site = site.restart(folder.path()).await?;
+    site.wake(0..SETS).await?;
+    let before = site.server.memory_bytes()?;
+    site.wake(SETS..planes).await?;
+    println!(
+        "a further plane that was woken: {} B of memory",
+        each(site.server.memory_bytes()?, before)
+    );
+    Ok(())
 }
 
 /// Changes a definition in one plane: only what that plane needs is made anew, and the others show what
