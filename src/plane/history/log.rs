@@ -235,6 +235,14 @@ impl Log {
         self.inner.lock().hub(prefix.as_bytes())
     }
 
+    /// Returns whether a resource has all its events since the plane was opened, so that events from
+    /// before that can be added. With others the log would have a gap, and to read them from the store,
+    /// with everything that was written since, would be in vain.
+    pub(crate) fn hub_is_whole(&self, hub: &Hub) -> bool {
+        let opened_at = self.inner.lock().floor.version;
+        hub.whole_since(opened_at)
+    }
+
     /// Reads the newest root together with the events of a resource after a version, newest first.
     pub(crate) fn undo_list<R>(
         &self,

@@ -40,7 +40,7 @@ impl Plane {
             self.log().undo_list(prefix, version, published)
         };
         let (mut newest, mut later) = read();
-        if later.is_err() {
+        if later.is_err() && self.log().hub_is_whole(&self.log().hub(prefix)) {
             let loaded = self.load_history_once().await;
             loaded.map_err(|_| AtError::Unavailable)?;
             (newest, later) = read();
@@ -86,7 +86,7 @@ impl Plane {
             return Err(WatchError::Future { current });
         }
         let hub = self.log().hub(&scope.resource());
-        if hub.cursor_after(after).is_err() {
+        if hub.cursor_after(after).is_err() && self.log().hub_is_whole(&hub) {
             let loaded = self.load_history_once().await;
             if loaded.is_err() {
                 return Err(match self.sequencer().lock().ended() {
