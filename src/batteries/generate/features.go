@@ -22,12 +22,15 @@ type gateRow struct {
 	Stage   string `json:"stage"`
 	// Locked says that the gate cannot be set otherwise.
 	Locked bool `json:"locked,omitempty"`
+	// Needs are the gates that have to be on if this one is.
+	Needs []string `json:"needs,omitempty"`
 }
 
 // featureGates are all gates that upstream registers, aside from those that
 // stand for all of a stage.
 func featureGates() []gateRow {
 	out := []gateRow{}
+	needs := utilfeature.DefaultMutableFeatureGate.Dependencies()
 	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
 		if name == "AllAlpha" || name == "AllBeta" {
 			continue
@@ -36,7 +39,11 @@ func featureGates() []gateRow {
 		if stage == "" {
 			stage = "GA"
 		}
-		out = append(out, gateRow{Name: string(name), Default: spec.Default, Stage: stage, Locked: spec.LockToDefault})
+		row := gateRow{Name: string(name), Default: spec.Default, Stage: stage, Locked: spec.LockToDefault}
+		for _, need := range needs[name] {
+			row.Needs = append(row.Needs, string(need))
+		}
+		out = append(out, row)
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out
@@ -526,10 +533,15 @@ func (o *oracle) gatedFields() ([]gatedRow, error) {
 			for _, group := range groups {
 				row, at := asRow(gate, group)
 				key := gate + mustJSON(row)
+				kind := resource.Group + "/" + resource.Resource
+				for rows[key] != nil && has(rows[key].Kinds, kind) {
+					// The same fields stand at another path of the kind too.
+					key += "+"
+				}
 				if rows[key] == nil {
 					rows[key] = row
 				}
-				rows[key].Kinds[resource.Group+"/"+resource.Resource] = at
+				rows[key].Kinds[kind] = at
 			}
 		}
 	}
@@ -538,6 +550,11 @@ func (o *oracle) gatedFields() ([]gatedRow, error) {
 		out = append(out, *rows[key])
 	}
 	return out, nil
+}
+
+func has[T any](values map[string]T, key string) bool {
+	_, known := values[key]
+	return known
 }
 
 // asRow writes the paths of fields below the struct that they are all in.
