@@ -10,7 +10,7 @@ use polyplane_apiextensions::CustomKinds;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_registry::kinds::api_version::ApiVersion;
-use polyplane_registry::kinds::feature_gates::{FeatureError, GateRow};
+use polyplane_registry::kinds::feature_gates::{FeatureError, GateNeeds, GateRow};
 use polyplane_registry::kinds::generated_rows::gates_of;
 use polyplane_registry::{Features, KindTable};
 use std::collections::BTreeSet;
@@ -28,6 +28,7 @@ const GATED_FIELDS: &[u8] = include_bytes!("data/gated_fields.json");
 /// them on.
 const PREVIEW_ROWS: &[u8] = include_bytes!("data/previews/rows.json");
 const PREVIEW_SCHEMAS: &[u8] = include_bytes!("data/previews/schemas.json");
+const GATE_NEEDS: &[u8] = include_bytes!("data/previews/gate_needs.json");
 const PREVIEW_GATED_FIELDS: &[u8] = include_bytes!("data/previews/gated_fields.json");
 /// The kinds that only the root plane serves, in the shape of the generated rows.
 const ROOT_ROWS: &[u8] = include_bytes!("polyplane/rows.json");
@@ -116,6 +117,11 @@ pub fn preview_kinds(on: &[&str]) -> Result<KindTable, FeatureError> {
 /// Returns the feature gates without which some of [`preview_kinds`] are not served.
 pub fn gates_of_kinds() -> BTreeSet<Str> {
     gates_of(PREVIEW_ROWS).expect("the generated rows of previews are sound")
+}
+
+/// Returns the feature gates that other gates need.
+pub fn gate_needs() -> Vec<GateNeeds> {
+    GateNeeds::parse(GATE_NEEDS).expect("the generated needs of gates are sound")
 }
 
 /// Returns upstream's feature gates.

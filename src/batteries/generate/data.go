@@ -61,6 +61,7 @@ func runData(arguments []string) error {
 		"previews/schemas.json":              off.catalog.writeSchemas,
 		"previews/rows.json":                 func(b *bytes.Buffer) error { return writeRows(b, off.rows) },
 		"previews/conditional_defaults.json": func(b *bytes.Buffer) error { return writeLines(b, off.conditional) },
+		"previews/gate_needs.json":           func(b *bytes.Buffer) error { return writeLines(b, gateNeeds()) },
 		"previews/gated_fields.json":         func(b *bytes.Buffer) error { return writeLines(b, off.gated) },
 	} {
 		var buffer bytes.Buffer

@@ -22,15 +22,34 @@ type gateRow struct {
 	Stage   string `json:"stage"`
 	// Locked says that the gate cannot be set otherwise.
 	Locked bool `json:"locked,omitempty"`
-	// Needs are the gates that have to be on if this one is.
-	Needs []string `json:"needs,omitempty"`
+}
+
+// needRow says which gates have to be on if one is.
+type needRow struct {
+	Gate  string   `json:"gate"`
+	Needs []string `json:"needs"`
+}
+
+// gateNeeds are the gates that need others, by name.
+func gateNeeds() []needRow {
+	out := []needRow{}
+	for name, needs := range utilfeature.DefaultMutableFeatureGate.Dependencies() {
+		row := needRow{Gate: string(name)}
+		for _, need := range needs {
+			row.Needs = append(row.Needs, string(need))
+		}
+		if len(needs) > 0 {
+			out = append(out, row)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Gate < out[j].Gate })
+	return out
 }
 
 // featureGates are all gates that upstream registers, aside from those that
 // stand for all of a stage.
 func featureGates() []gateRow {
 	out := []gateRow{}
-	needs := utilfeature.DefaultMutableFeatureGate.Dependencies()
 	for name, spec := range utilfeature.DefaultMutableFeatureGate.GetAll() {
 		if name == "AllAlpha" || name == "AllBeta" {
 			continue
@@ -39,11 +58,7 @@ func featureGates() []gateRow {
 		if stage == "" {
 			stage = "GA"
 		}
-		row := gateRow{Name: string(name), Default: spec.Default, Stage: stage, Locked: spec.LockToDefault}
-		for _, need := range needs[name] {
-			row.Needs = append(row.Needs, string(need))
-		}
-		out = append(out, row)
+		out = append(out, gateRow{Name: string(name), Default: spec.Default, Stage: stage, Locked: spec.LockToDefault})
 	}
 	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out

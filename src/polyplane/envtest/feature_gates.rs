@@ -5,7 +5,7 @@ use crate::envtest::runtime_config::{go_bool, no_bool};
 use crate::envtest::settings::Problems;
 use polyplane_apimachinery::Str;
 use polyplane_batteries::kind_tables;
-use polyplane_registry::kinds::feature_gates::{GateRow, Stage};
+use polyplane_registry::kinds::feature_gates::{GateNeeds, GateRow, Stage};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Upstream's words for all gates of a stage.
@@ -14,6 +14,7 @@ const STAGES: [(&str, Stage); 2] = [("AllAlpha", Stage::Alpha), ("AllBeta", Stag
 /// The gates, and how they are to be.
 struct Gates {
     rows: Vec<GateRow>,
+    needs: Vec<GateNeeds>,
     wanted: BTreeMap<String, bool>,
 }
 
@@ -66,7 +67,12 @@ impl Gates {
             .collect();
         wanted.extend(of_stages);
         wanted.extend(named);
-        let gates = Self { rows, wanted };
+        let needs = kind_tables::gate_needs();
+        let gates = Self {
+            rows,
+            needs,
+            wanted,
+        };
         gates.check_needs()?;
         Ok(gates)
     }
@@ -77,13 +83,13 @@ impl Gates {
 
     /// Checks that a gate that is on has all gates that it needs.
     fn check_needs(&self) -> Result<(), String> {
-        for row in self.rows.iter().filter(|row| self.is_wanted(&row.name)) {
+        for row in self.needs.iter().filter(|row| self.is_wanted(&row.gate)) {
             let missing = row.needs.iter().filter(|need| !self.is_wanted(need));
             let missing: Vec<&str> = missing.map(|need| need.as_str()).collect();
             if !missing.is_empty() {
                 return Err(format!(
                     "{} is enabled, but depends on features that are disabled: [{}]",
-                    row.name,
+                    row.gate,
                     missing.join(" ")
                 ));
             }
@@ -111,7 +117,7 @@ impl Gates {
 
     /// Returns a gate that one of `gates` needs and that is none of them.
     fn needed_beside(&self, gates: &BTreeSet<Str>) -> Option<Str> {
-        let rows = self.rows.iter().filter(|row| gates.contains(&row.name));
+        let rows = self.needs.iter().filter(|row| gates.contains(&row.gate));
         let mut needs = rows.flat_map(|row| &row.needs);
         needs.find(|need| !gates.contains(*need)).cloned()
     }

@@ -62,9 +62,34 @@ pub struct GateRow {
     /// Whether nobody may set it otherwise.
     #[serde(default)]
     pub locked: bool,
-    /// The gates without which it cannot be on.
+}
+
+/// The part of a [`GateRow`] that [`Features`] keeps.
+#[derive(Deserialize)]
+struct GateDefault {
+    name: Str,
+    default: bool,
     #[serde(default)]
+    locked: bool,
+}
+
+/// The gates that must be on if one is.
+#[derive(Debug, Deserialize)]
+pub struct GateNeeds {
+    /// The gate.
+    pub gate: Str,
+    /// What it needs.
     pub needs: Vec<Str>,
+}
+
+impl GateNeeds {
+    /// Reads the generated file of the needs of gates.
+    ///
+    /// # Errors
+    /// Returns [`FeatureError::Json`] if the text does not have its form.
+    pub fn parse(needs: &[u8]) -> Result<Vec<Self>, FeatureError> {
+        serde_json::from_slice(needs).map_err(FeatureError::Json)
+    }
 }
 
 /// The stage of a feature.
@@ -126,7 +151,7 @@ impl Features {
     /// # Errors
     /// Returns a [`FeatureError`] if the data is inconsistent.
     pub fn parse_with(gates: &[u8], fields: &[&[u8]], on: &[&str]) -> Result<Self, FeatureError> {
-        let gates = GateRow::parse(gates)?;
+        let gates: Vec<GateDefault> = serde_json::from_slice(gates).map_err(FeatureError::Json)?;
         let mut rows: Vec<GatedRow> = Vec::new();
         for text in fields {
             let more: Vec<GatedRow> = serde_json::from_slice(text).map_err(FeatureError::Json)?;
