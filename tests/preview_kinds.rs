@@ -173,6 +173,97 @@ async fn objects_are_those_of_the_reference() -> Result<()> {
     compare(records(), "preview-objects", &steps)
 }
 
+/// Claims whose managers apply in different versions, of which one has another form: who owns what, conflicts,
+/// and patches in the other version.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fields_have_the_same_owners_in_all_versions() -> Result<()> {
+    const PAIRS: [[&str; 2]; 4] = [
+        ["v1", "v1beta1"],
+        ["v1beta1", "v1"],
+        ["v1beta2", "v1beta1"],
+        ["v1beta1", "v1beta2"],
+    ];
+    let site = Site::start(&ALL).await?;
+    let mut steps = Map::new();
+    for [first, second] in PAIRS {
+        let name = format!("{first}-{second}");
+        steps.insert(name.clone(), owners(&site, &name, first, second).await?);
+    }
+    println!("preview_kinds: owners in {} pairs of versions", PAIRS.len());
+    compare(records(), "preview-owners", &steps)
+}
+
+async fn owners(site: &Site, name: &str, first: &str, second: &str) -> Result<Value> {
+    const APPLY: &str = "application/apply-patch+yaml";
+    let path = |version: &str| {
+        format!("/apis/resource.k8s.io/{version}/namespaces/default/resourceclaims/{name}")
+    };
+    let (one, other) = (path(first), path(second));
+    let labelled = |version: &str, label: &str| {
+        let mut claim = claim(version, name);
+        claim["metadata"]["labels"] = json!({"z": label});
+        claim
+    };
+    let alone = json!({"apiVersion": format!("resource.k8s.io/{first}"), "kind": "ResourceClaim",
+        "metadata": {"name": name, "labels": {"z": "2"}}});
+    let noted = json!({"metadata": {"annotations": {"q": "1"}}});
+    let counted = json!({"spec": {"devices": {"requests": [{"name": "gpu", "count": 5}]}}});
+    let asks = [
+        (format!("{one}?fieldManager=a"), APPLY, claim(first, name)),
+        (
+            format!("{other}?fieldManager=b"),
+            APPLY,
+            claim(second, name),
+        ),
+        (
+            format!("{other}?fieldManager=a"),
+            APPLY,
+            claim(second, name),
+        ),
+        (format!("{one}?fieldManager=c"), APPLY, alone),
+        (
+            format!("{other}?fieldManager=b"),
+            APPLY,
+            labelled(second, "1"),
+        ),
+        (
+            format!("{other}?fieldManager=b&force=true"),
+            APPLY,
+            labelled(second, "1"),
+        ),
+        (other.clone(), "application/merge-patch+json", noted),
+        (
+            one.clone(),
+            "application/strategic-merge-patch+json",
+            counted,
+        ),
+    ];
+    let mut answers = Map::new();
+    for (at, (path, form, body)) in asks.into_iter().enumerate() {
+        let answer = site
+            .ask(Method::PATCH, &path, (JSON, form), body.to_string())
+            .await?;
+        answers.insert(format!("{at} {form}"), shown(&answer));
+    }
+    let last = site.ask(Method::GET, &path("v1"), (JSON, JSON), "").await?;
+    answers.insert("get as v1".to_owned(), shown(&last));
+    Ok(Value::Object(answers))
+}
+
+/// Returns a claim in the form of a version.
+fn claim(version: &str, name: &str) -> Value {
+    let mut device = json!({"deviceClassName": "x", "allocationMode": "ExactCount", "count": 2});
+    let request = match version {
+        "v1beta1" => {
+            device["name"] = "gpu".into();
+            device
+        }
+        _ => json!({"name": "gpu", "exactly": device}),
+    };
+    json!({"apiVersion": format!("resource.k8s.io/{version}"), "kind": "ResourceClaim",
+        "metadata": {"name": name}, "spec": {"devices": {"requests": [request]}}})
+}
+
 /// Returns the objects that the golden files of these kinds are made from, and what differs in them from run
 /// to run, as JSON shows it, each with its name.
 fn seeds() -> Result<(Vec<Value>, BTreeMap<String, String>)> {

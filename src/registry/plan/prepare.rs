@@ -170,7 +170,7 @@ fn with_declared(
     // Upstream finds these in the version of the request, the others in the stored form.
     for error in &mut declared {
         if let Some(served) = row.strategy.declared_field(&error.field) {
-            error.field = served.into();
+            error.field = served;
         }
     }
     errors.extend(declared);
