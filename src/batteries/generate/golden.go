@@ -77,7 +77,10 @@ func runGolden(arguments []string) error {
 	total += size
 	size, err = writeMachinery(filepath.Join(*out, "machinery"), *seed)
 	fmt.Fprintf(os.Stderr, "total %d bytes\n", total+size)
-	return err
+	if err != nil {
+		return err
+	}
+	return writePreviewGolden(*out, *seed, *count)
 }
 
 // writeKinds writes the files of some kinds, and returns their size.
