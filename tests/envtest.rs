@@ -459,8 +459,8 @@ fn command_lines_are_answered_as_by_the_real_programs() -> Result<()> {
             "resource is always lowercase plural, not \"Deployments\"",
         ),
         (
-            &["--runtime-config=storage.k8s.io/v1beta1"],
-            "--runtime-config: storage.k8s.io/v1beta1 cannot be served: this program has the group-versions that are on by default",
+            &["--feature-gates=CompositePodGroup=true,GenericWorkload=true"],
+            "CompositePodGroup is enabled, but depends on features that are disabled: [TopologyAwareWorkloadScheduling]",
         ),
         (&["--nope"], "Error: unknown flag: --nope\n"),
         (&[], "--etcd-servers must be specified"),

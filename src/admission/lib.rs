@@ -14,6 +14,7 @@ mod node_restriction;
 mod node_taint;
 mod objects;
 mod plane_access;
+mod pod_group_protection;
 mod pod_resize;
 mod pod_resources;
 mod pod_security;
@@ -66,6 +67,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(pod_tolerations::DefaultTolerationSeconds),
         Arc::new(storage_class::DefaultStorageClass),
         Arc::new(storage_in_use::StorageObjectInUseProtection),
+        Arc::new(pod_group_protection::PodGroupProtection),
         Arc::new(volume_claim_resize::PersistentVolumeClaimResize),
         Arc::new(runtime_class::RuntimeClass),
         Arc::new(certificates::approval::CertificateApproval),

@@ -1,5 +1,5 @@
-//! `Priority`: resolves a pod's priority class into its number, and keeps the one default class the
-//! only one.
+//! `Priority`: resolves the priority class of a pod, or of a group of pods, into its number, and keeps the
+//! one default class the only one.
 
 use crate::objects;
 use polyplane_apimachinery::Value;
@@ -12,6 +12,8 @@ const GROUP: &str = "scheduling.k8s.io";
 const RESOURCE: &str = "priorityclasses";
 const PODS: &str = "pods";
 const CLASSES: &str = "priorityclasses.scheduling.k8s.io";
+const POD_GROUPS: &str = "podgroups.scheduling.k8s.io";
+const COMPOSITE_POD_GROUPS: &str = "compositepodgroups.scheduling.k8s.io";
 
 /// See the module.
 #[derive(Debug)]
@@ -23,7 +25,7 @@ impl Admission for Priority {
     }
 
     fn interest(&self) -> Interest {
-        Interest::Resources(&[PODS, CLASSES])
+        Interest::Resources(&[PODS, CLASSES, POD_GROUPS, COMPOSITE_POD_GROUPS])
     }
 
     fn mutate(
@@ -32,17 +34,17 @@ impl Admission for Priority {
         object: Option<&mut Value>,
         _: &mut CallOuts<'_>,
     ) -> Result<Mutated, Interrupted> {
-        let (PODS, "", Some(pod)) = (
-            what.call.row.qualified.as_str(),
-            what.call.subresource(),
-            object,
-        ) else {
+        let ("", Some(object)) = (what.call.subresource(), object) else {
             return Ok(Mutated::Unchanged);
         };
-        match what.operation {
-            Operation::Create => resolve(what, pod)?,
-            Operation::Update => keep(what, pod),
-            Operation::Delete => return Ok(Mutated::Unchanged),
+        match (what.call.row.qualified.as_str(), what.operation) {
+            (PODS, Operation::Create) => resolve(what, object)?,
+            (PODS, Operation::Update) => keep(what, object),
+            (POD_GROUPS, Operation::Create) => resolve_group(what, object, "pod group")?,
+            (COMPOSITE_POD_GROUPS, Operation::Create) => {
+                resolve_group(what, object, "composite pod group")?;
+            }
+            _ => return Ok(Mutated::Unchanged),
         }
         Ok(Mutated::Completed)
     }
@@ -66,20 +68,48 @@ impl Admission for Priority {
     }
 }
 
+/// Returns the class of a new object: the one that it names, or the default one, if there is one.
+fn class_of(what: &Attributes<'_>, object: &Value) -> Result<Option<Value>, ApiError> {
+    let name = object.str_at(&["spec", "priorityClassName"]);
+    if name.is_empty() {
+        return default_class(what);
+    }
+    let key = Key::new(GROUP, RESOURCE, None, name);
+    let class = objects::get(what, &key)?;
+    let missing = || {
+        let why = format!("no PriorityClass with name {name} was found");
+        what.forbidden(Some(object), why)
+    };
+    class.ok_or_else(missing).map(Some)
+}
+
+/// Sets the priority of a new group of pods, which `kind` names. What the class says of preemption does not
+/// count for groups while upstream's feature for that is off.
+fn resolve_group(what: &Attributes<'_>, group: &mut Value, kind: &str) -> Result<(), ApiError> {
+    let class = class_of(what, group)?;
+    let class = class.as_ref();
+    let priority = class
+        .and_then(|class| class.int_at(&["value"]))
+        .unwrap_or(0);
+    if let Some(given) = group.int_at(&["spec", "priority"])
+        && given != priority
+    {
+        let why = format!(
+            "priority set in the {kind} ({given}) must match the priority computed ({priority}) based on the priority class set in the spec"
+        );
+        return Err(what.forbidden(Some(group), why));
+    }
+    if let Some(class) = class {
+        let name = class.str_at(&["metadata", "name"]);
+        group.set(&["spec", "priorityClassName"], name);
+    }
+    group.set(&["spec", "priority"], priority);
+    Ok(())
+}
+
 /// Sets the priority of a new pod.
 fn resolve(what: &Attributes<'_>, pod: &mut Value) -> Result<(), ApiError> {
-    let name = pod.str_at(&["spec", "priorityClassName"]);
-    let class = if name.is_empty() {
-        default_class(what)?
-    } else {
-        let key = Key::new(GROUP, RESOURCE, None, name);
-        let class = objects::get(what, &key)?;
-        let missing = || {
-            let why = format!("no PriorityClass with name {name} was found");
-            what.forbidden(Some(pod), why)
-        };
-        Some(class.ok_or_else(missing)?)
-    };
+    let class = class_of(what, pod)?;
     let (priority, policy) = match &class {
         Some(class) => (
             class.int_at(&["value"]).unwrap_or(0),

@@ -236,6 +236,8 @@ impl Kind<'_> {
             gated_fields: None,
             selectable_fields: own.into_iter().chain(fields).collect(),
             name_rule: NameRule::DnsSubdomain,
+            deprecation: deprecation(definition, version),
+            gate: None,
             view: Some(self.view),
             custom: Some(self.custom(version, unit)),
             strategy: Arc::new(CustomObject::new(
@@ -243,7 +245,6 @@ impl Kind<'_> {
                 Arc::clone(unit),
                 columns,
                 (&api_version, kind),
-                deprecation(definition, version),
             )),
             prefix: format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",").into(),
             qualified: format!("{}.{group}", definition.plural).into(),
@@ -302,10 +303,10 @@ fn subresources(version: &Version, group: &Str, kind: &Str) -> Vec<Subresource> 
 
 /// Returns the warning for clients of a version: that of the definition, or upstream's default, which
 /// names the most preferred version among those that are better and not deprecated.
-fn deprecation(definition: &Definition, version: &Version) -> Option<String> {
+fn deprecation(definition: &Definition, version: &Version) -> Option<Str> {
     let text = version.deprecation.as_ref()?;
     if !text.is_empty() {
-        return Some(text.to_string());
+        return Some(text.clone());
     }
     let (group, kind) = (&definition.group, &definition.names.kind);
     let is_better = |other: &&Version| {
@@ -316,10 +317,7 @@ fn deprecation(definition: &Definition, version: &Version) -> Option<String> {
     let best = better.min_by(|one, other| version_order(&one.name, &other.name));
     let advice = best.map(|best| format!("; use {group}/{} {kind}", best.name));
     let advice = advice.unwrap_or_default();
-    Some(format!(
-        "{group}/{} {kind} is deprecated{advice}",
-        version.name
-    ))
+    Some(format!("{group}/{} {kind} is deprecated{advice}", version.name).into())
 }
 
 /// Returns what writes in a version may own: the object itself no status that has a subresource, and

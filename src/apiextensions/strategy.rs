@@ -32,18 +32,15 @@ pub(crate) struct CustomObject {
     columns: Columns,
     scale: Option<ScalePaths>,
     selectable: Vec<(Str, JsonPath)>,
-    deprecation: Option<String>,
 }
 
 impl CustomObject {
-    /// Creates the behaviour. `api_version` and `kind` are those of its objects, `deprecation` is
-    /// the warning for clients.
+    /// Creates the behaviour. `api_version` and `kind` are those of its objects.
     pub fn new(
         version: &Version,
         unit: Arc<Unit>,
         columns: Columns,
         (api_version, kind): (&str, &str),
-        deprecation: Option<String>,
     ) -> Self {
         let selectable = version.selectable.iter().filter_map(|path| {
             let name = path.strip_prefix('.').unwrap_or(path);
@@ -56,7 +53,6 @@ impl CustomObject {
             columns,
             scale: version.scale.clone(),
             selectable: selectable.collect(),
-            deprecation,
         }
     }
 
@@ -320,9 +316,5 @@ impl Strategy for CustomObject {
 
     fn prepared_in(&self) -> PreparedIn {
         PreparedIn::Request
-    }
-
-    fn deprecation(&self) -> Option<&str> {
-        self.deprecation.as_deref()
     }
 }

@@ -37,7 +37,7 @@ impl Kind {
     }
 
     /// Creates one version of a kind whose versions have different behaviour, because not all of
-    /// them are stored.
+    /// them are stored. It stands before the kind's other versions.
     pub(crate) const fn in_version(
         version: &'static str,
         resource: &'static str,

@@ -26,6 +26,12 @@ macro_rules! gates {
 }
 
 gates! {
+    /// With this gate, templates of pod groups may say where claims to devices are.
+    DRAWorkloadResourceClaims,
+    /// With this gate, pod groups may say whether they preempt others.
+    PodGroupPreemptionPolicy,
+    /// With this gate, pod groups may say where their pods may be.
+    TopologyAwareWorkloadScheduling,
     /// With this gate, requests for parts of a device may be fractions.
     DRAFractionalCapacityRange,
     /// With this gate, a resize may change volumes that are in memory.

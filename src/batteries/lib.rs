@@ -4,7 +4,8 @@
 //! `data/` is written by the Go program in `generate/`, which runs upstream's own code; nothing in
 //! it is written by hand. A kind whose behaviour is more than its data has one short file with a
 //! [`Strategy`] in the folder of its group; the file beside the folder has the group's row, the
-//! `BATTERY`, which names all kinds of the group. `golden/` holds upstream's answers to hundreds of
+//! `BATTERY`, which names all kinds of the group. `data/previews/` has the kinds of alpha and beta
+//! versions, which only a server reads that serves them. `golden/` holds upstream's answers to hundreds of
 //! cases for most kinds; `tests/golden.rs` measures how many of these answers this crate gives too.
 
 mod admissionregistration;
@@ -24,7 +25,9 @@ mod discovery;
 mod events;
 mod feature_gates;
 mod flowcontrol;
+mod internal_apiserver;
 pub mod kind_tables;
+mod lifecycle;
 mod networking;
 mod node;
 mod policy;
@@ -64,6 +67,8 @@ const BATTERIES: &[Battery] = &[
     discovery::BATTERY,
     events::BATTERY,
     flowcontrol::BATTERY,
+    internal_apiserver::BATTERY,
+    lifecycle::BATTERY,
     networking::BATTERY,
     node::BATTERY,
     policy::BATTERY,

@@ -6,13 +6,21 @@ pub mod admin_access;
 pub mod device;
 pub mod device_class;
 pub mod device_taint_rule;
+mod flat;
 pub mod resource_claim;
 pub mod resource_claim_template;
+pub mod resource_pool_status_request;
 pub mod resource_slice;
 pub mod validation;
 
 use crate::battery::{Battery, Kind};
+use resource_claim::ResourceClaim;
+use resource_claim_template::ResourceClaimTemplate;
+use resource_slice::ResourceSlice;
 use std::sync::Arc;
+
+/// The version whose form is not that of the others.
+const FLAT: &str = "v1beta1";
 
 /// The row of this group.
 pub(crate) const BATTERY: Battery = Battery {
@@ -22,11 +30,19 @@ pub(crate) const BATTERY: Battery = Battery {
         Kind::new("devicetaintrules", || {
             Arc::new(device_taint_rule::DeviceTaintRule)
         }),
-        Kind::new("resourceclaims", || Arc::new(resource_claim::ResourceClaim)),
-        Kind::new("resourceclaimtemplates", || {
-            Arc::new(resource_claim_template::ResourceClaimTemplate)
+        Kind::new("resourcepoolstatusrequests", || {
+            Arc::new(resource_pool_status_request::PoolStatusRequest)
         }),
-        Kind::new("resourceslices", || Arc::new(resource_slice::ResourceSlice)),
+        Kind::in_version(FLAT, "resourceclaims", || Arc::new(ResourceClaim::Flat)),
+        Kind::new("resourceclaims", || Arc::new(ResourceClaim::Stored)),
+        Kind::in_version(FLAT, "resourceclaimtemplates", || {
+            Arc::new(ResourceClaimTemplate::Flat)
+        }),
+        Kind::new("resourceclaimtemplates", || {
+            Arc::new(ResourceClaimTemplate::Stored)
+        }),
+        Kind::in_version(FLAT, "resourceslices", || Arc::new(ResourceSlice::Flat)),
+        Kind::new("resourceslices", || Arc::new(ResourceSlice::Stored)),
     ],
     indexes: &[],
 };

@@ -8,10 +8,11 @@
 mod audit;
 mod credentials;
 pub mod etcd;
-mod features;
+mod feature_gates;
 pub mod flags;
 pub mod kube_apiserver;
 pub mod path;
+mod runtime_config;
 pub mod settings;
 mod webhooks;
 

@@ -170,8 +170,8 @@ impl Registry {
         negotiate::routed(request)?;
         let call = Call::new(tenant, request, row, &self.services);
         check_writer(&call)?;
-        if let Some(text) = row.strategy.deprecation() {
-            call.warn(text);
+        if let Some(text) = &row.deprecation {
+            call.warn(text.as_str());
         }
         let answer = match request.subresource.as_deref() {
             None => self.object(&call).await,

@@ -409,6 +409,13 @@ pub trait Strategy: Debug + Send + Sync {
         object
     }
 
+    /// Returns the path by which errors name a field in the served version, if it differs from the one in
+    /// the stored form, where the declarations of the schema are checked.
+    fn declared_field(&self, stored: &str) -> Option<String> {
+        let _ = stored;
+        None
+    }
+
     /// Allocates or releases addresses, ports and the like for a write: fills `object`, and returns
     /// claims that keep two writes from allocating the same one. `old` is absent on create,
     /// `object` null on delete.
@@ -498,11 +505,6 @@ pub trait Strategy: Debug + Send + Sync {
     fn admit_delete(&self, context: &Context<'_>, object: &Value) -> Result<(), ApiError> {
         let _ = (context, object);
         Ok(())
-    }
-
-    /// Returns a warning for every client of the kind, if it is deprecated.
-    fn deprecation(&self) -> Option<&str> {
-        None
     }
 
     /// Returns true if a deletion answers with the object instead of a Status.

@@ -60,6 +60,16 @@ impl Strategy for PodCertificate {
         errors
     }
 
+    /// Version v1 has no fields for the key of a request in the form of v1beta1.
+    fn to_served(&self, served: &str, mut object: Value) -> Value {
+        if let ("v1", Some(spec)) = (served, object.get_mut("spec")) {
+            for field in ["pkixPublicKey", "proofOfPossession"] {
+                drop(spec.remove(&[field]));
+            }
+        }
+        object
+    }
+
     fn cells(&self, object: &Value, _: i64) -> Vec<Value> {
         let spec = &object["spec"];
         let reached = |condition: &&Value| OUTCOMES.contains(&condition.str_at(&["type"]));

@@ -2,7 +2,7 @@
 
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
-use crate::shared::validation::complaints::{Errors, named};
+use crate::shared::validation::complaints::{Errors, complain, named, one_of};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names;
@@ -60,19 +60,7 @@ fn validate(errors: &mut Errors, spec: &Value) {
     }
     let strategy = spec["strategy"].as_str();
     if let Some(strategy) = strategy {
-        let place = path.child("strategy");
-        let place = place.child("strategy");
-        if strategy.contains('/') {
-            for detail in names::qualified_name(strategy) {
-                errors.push(FieldError::invalid(&place, named(strategy), detail));
-            }
-        } else if strategy != "OldestEmulationVersion" {
-            errors.push(FieldError::not_supported(
-                &place,
-                named(strategy),
-                &["OldestEmulationVersion"],
-            ));
-        }
+        validate_strategy(errors, &path.child("strategy"), strategy);
     }
     if !spec.str_at(&["preferredHolder"]).is_empty() && strategy.unwrap_or("").is_empty() {
         let detail = "may only be specified if `strategy` is defined";
@@ -80,5 +68,18 @@ fn validate(errors: &mut Errors, spec: &Value) {
             &path.child("preferredHolder"),
             detail,
         ));
+    }
+}
+
+/// Validates the name of the way in which a leader is chosen. As upstream, errors name a field of the
+/// same name below the field.
+pub fn validate_strategy(errors: &mut Errors, path: &Path<'_>, strategy: &str) {
+    const KNOWN: [&str; 1] = ["OldestEmulationVersion"];
+    let place = path.child("strategy");
+    if strategy.contains('/') {
+        let complaints = names::qualified_name(strategy);
+        complain(errors, &place, named(strategy), complaints);
+    } else {
+        one_of(errors, &place, strategy, &KNOWN);
     }
 }

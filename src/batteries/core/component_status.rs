@@ -8,10 +8,6 @@ use polyplane_registry::Strategy;
 pub struct ComponentStatus;
 
 impl Strategy for ComponentStatus {
-    fn deprecation(&self) -> Option<&'static str> {
-        Some("v1 ComponentStatus is deprecated in v1.19+")
-    }
-
     fn cells(&self, object: &Value, _: i64) -> Vec<Value> {
         let conditions = object.items_at(&["conditions"]).iter();
         let healthy = conditions

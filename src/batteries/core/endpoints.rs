@@ -16,10 +16,6 @@ const SHOWN_MAX: usize = 3;
 pub struct Endpoints;
 
 impl Strategy for Endpoints {
-    fn deprecation(&self) -> Option<&'static str> {
-        Some("v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice")
-    }
-
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = object_metadata::validate_finalizers(object);
         errors.extend(validate_subsets(object));

@@ -41,7 +41,11 @@ func runData(arguments []string) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(*out, 0o755); err != nil {
+	off, err := previewsBeside(o.world, c, gated)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(*out, "previews"), 0o755); err != nil {
 		return err
 	}
 	for name, write := range map[string]func(*bytes.Buffer) error{
@@ -53,6 +57,12 @@ func runData(arguments []string) error {
 		"api_versions.json":         func(b *bytes.Buffer) error { return writeLines(b, apiVersions()) },
 		"gated_fields.json":         func(b *bytes.Buffer) error { return writeLines(b, gated) },
 		"VERSION":                   writeVersion,
+
+		"previews/schemas.json":              off.catalog.writeSchemas,
+		"previews/rows.json":                 func(b *bytes.Buffer) error { return writeRows(b, off.rows) },
+		"previews/conditional_defaults.json": func(b *bytes.Buffer) error { return writeLines(b, off.conditional) },
+		"previews/gate_needs.json":           func(b *bytes.Buffer) error { return writeLines(b, gateNeeds()) },
+		"previews/gated_fields.json":         func(b *bytes.Buffer) error { return writeLines(b, off.gated) },
 	} {
 		var buffer bytes.Buffer
 		if err := write(&buffer); err != nil {

@@ -24,6 +24,28 @@ type gateRow struct {
 	Locked bool `json:"locked,omitempty"`
 }
 
+// needRow says which gates have to be on if one is.
+type needRow struct {
+	Gate  string   `json:"gate"`
+	Needs []string `json:"needs"`
+}
+
+// gateNeeds are the gates that need others, by name.
+func gateNeeds() []needRow {
+	out := []needRow{}
+	for name, needs := range utilfeature.DefaultMutableFeatureGate.Dependencies() {
+		row := needRow{Gate: string(name)}
+		for _, need := range needs {
+			row.Needs = append(row.Needs, string(need))
+		}
+		if len(needs) > 0 {
+			out = append(out, row)
+		}
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Gate < out[j].Gate })
+	return out
+}
+
 // featureGates are all gates that upstream registers, aside from those that
 // stand for all of a stage.
 func featureGates() []gateRow {
@@ -526,10 +548,15 @@ func (o *oracle) gatedFields() ([]gatedRow, error) {
 			for _, group := range groups {
 				row, at := asRow(gate, group)
 				key := gate + mustJSON(row)
+				kind := resource.Group + "/" + resource.Resource
+				for rows[key] != nil && has(rows[key].Kinds, kind) {
+					// The same fields stand at another path of the kind too.
+					key += "+"
+				}
 				if rows[key] == nil {
 					rows[key] = row
 				}
-				rows[key].Kinds[resource.Group+"/"+resource.Resource] = at
+				rows[key].Kinds[kind] = at
 			}
 		}
 	}
@@ -538,6 +565,11 @@ func (o *oracle) gatedFields() ([]gatedRow, error) {
 		out = append(out, *rows[key])
 	}
 	return out, nil
+}
+
+func has[T any](values map[string]T, key string) bool {
+	_, known := values[key]
+	return known
 }
 
 // asRow writes the paths of fields below the struct that they are all in.

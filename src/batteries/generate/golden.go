@@ -40,8 +40,12 @@ func runGolden(arguments []string) error {
 	count := flags.Int("count", 240, "cases per kind; kinds with large schemas get twice as many")
 	out := flags.String("out", "../golden", "folder to write to")
 	only := flags.Bool("subresources", false, "write only the cases of subresources")
+	previews := flags.Bool("previews", false, "write only the cases of kinds that are off by default")
 	if err := flags.Parse(arguments); err != nil {
 		return err
+	}
+	if *previews {
+		return writePreviewGolden(*out, *seed, *count)
 	}
 	o, err := newOracle()
 	if err != nil {
@@ -62,26 +66,9 @@ func runGolden(arguments []string) error {
 		_, err := o.writeSubresources(filepath.Join(*out, "subresources"), seeds, *seed, 2**count)
 		return err
 	}
-	total, problems := 0, []string{}
-	for _, gvk := range o.sortedKinds() {
-		cases := *count
-		if large[gvk.Kind] {
-			cases *= 2
-		}
-		vectors, err := o.vectors(c, gvk, seeds[gvk], *seed, cases)
-		if err != nil {
-			problems = append(problems, fmt.Sprintf("%s: %v", gvk, err))
-			continue
-		}
-		size, err := writeGzip(filepath.Join(*out, fileName(gvk)), vectors)
-		if err != nil {
-			return err
-		}
-		total += size
-		fmt.Fprintln(os.Stderr, summary(gvk, vectors, size))
-	}
-	if len(problems) > 0 {
-		return fmt.Errorf("%s", strings.Join(problems, "\n"))
+	total, err := o.writeKinds(c, o.sortedKinds(), seeds, *out, *seed, *count)
+	if err != nil {
+		return err
 	}
 	size, err := o.writeSubresources(filepath.Join(*out, "subresources"), seeds, *seed, 2**count)
 	if err != nil {
@@ -90,7 +77,36 @@ func runGolden(arguments []string) error {
 	total += size
 	size, err = writeMachinery(filepath.Join(*out, "machinery"), *seed)
 	fmt.Fprintf(os.Stderr, "total %d bytes\n", total+size)
-	return err
+	if err != nil {
+		return err
+	}
+	return writePreviewGolden(*out, *seed, *count)
+}
+
+// writeKinds writes the files of some kinds, and returns their size.
+func (o *oracle) writeKinds(c *catalog, kinds []schema.GroupVersionKind, seeds map[schema.GroupVersionKind][]json.RawMessage, out string, seed int64, count int) (int, error) {
+	total, problems := 0, []string{}
+	for _, gvk := range kinds {
+		cases := count
+		if large[gvk.Kind] {
+			cases *= 2
+		}
+		vectors, err := o.vectors(c, gvk, seeds[gvk], seed, cases)
+		if err != nil {
+			problems = append(problems, fmt.Sprintf("%s: %v", gvk, err))
+			continue
+		}
+		size, err := writeGzip(filepath.Join(out, fileName(gvk)), vectors)
+		if err != nil {
+			return total, err
+		}
+		total += size
+		fmt.Fprintln(os.Stderr, summary(gvk, vectors, size))
+	}
+	if len(problems) > 0 {
+		return total, fmt.Errorf("%s", strings.Join(problems, "\n"))
+	}
+	return total, nil
 }
 
 var large = map[string]bool{"Pod": true, "Deployment": true, "StatefulSet": true, "DaemonSet": true, "Job": true, "Service": true, "Ingress": true,

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"regexp"
@@ -26,6 +27,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/controlplane"
 )
 
 // request is one line given to the oracle.
@@ -85,11 +87,16 @@ type oracle struct {
 	subjects map[schema.GroupVersionKind]*subject
 }
 
+// newOracle knows the kinds that are served by default.
 func newOracle() (*oracle, error) {
-	w, err := newWorld()
+	w, err := newWorld(controlplane.DefaultAPIResourceConfigSource())
 	if err != nil {
 		return nil, err
 	}
+	return oracleOf(w)
+}
+
+func oracleOf(w *world) (*oracle, error) {
 	o := &oracle{world: w, subjects: map[schema.GroupVersionKind]*subject{}}
 	for gv, group := range w.groups {
 		codecs := serializer.NewCodecFactory(group.scheme)
@@ -112,8 +119,17 @@ func newOracle() (*oracle, error) {
 	return o, nil
 }
 
-func runOracle([]string) error {
-	o, err := newOracle()
+func runOracle(arguments []string) error {
+	flags := flag.NewFlagSet("oracle", flag.ContinueOnError)
+	previews := flags.Bool("previews", false, "also know the kinds that are off by default")
+	if err := flags.Parse(arguments); err != nil {
+		return err
+	}
+	known := newOracle
+	if *previews {
+		known = newPreviewOracle
+	}
+	o, err := known()
 	if err != nil {
 		return err
 	}
@@ -555,7 +571,7 @@ func (s *subject) convert(internal runtime.Object, to string, reply *answer) err
 	return err
 }
 
-var ageColumns = map[string]bool{"Age": true, "Last Seen": true, "First Seen": true, "Duration": true, "TimeAdded": true}
+var ageColumns = map[string]bool{"Age": true, "Last Seen": true, "First Seen": true, "Duration": true, "TimeAdded": true, "Completed": true}
 var ageText = regexp.MustCompile(`^-?(\d+[ydhms])+$`)
 var agoText = regexp.MustCompile(`\((\d+[ydhms])+ ago\)`)
 

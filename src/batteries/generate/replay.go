@@ -14,7 +14,7 @@ import (
 // runReplay asks all cases of golden files again and compares nothing: it is
 // there to be run with upstream's coverage counters.
 func runReplay(arguments []string) error {
-	o, err := newOracle()
+	o, err := newPreviewOracle()
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,8 @@ type resourceRow struct {
 	Strategy     *strategyRow   `json:"strategy,omitempty"`
 	NameRule     map[string]any `json:"nameRule,omitempty"`
 	Selectable   []string       `json:"selectableFields,omitempty"`
+	Deprecation  string         `json:"deprecation,omitempty"`
+	Gate         string         `json:"gate,omitempty"`
 	Subresources []*subRow      `json:"subresources,omitempty"`
 }
 
@@ -234,6 +236,9 @@ func (w *world) resources(c *catalog, gv schema.GroupVersion, accepted map[strin
 		}
 		row := &resourceRow{Name: entry.Name, Singular: entry.SingularName, Kind: entry.Kind, Namespaced: entry.Namespaced, ShortNames: entry.ShortNames,
 			Categories: entry.Categories, Verbs: entry.Verbs, Hash: entry.StorageVersionHash, Definition: definition}
+		if row.Deprecation, err = deprecationOf(group.scheme, gvk); err != nil {
+			return nil, fmt.Errorf("%s: %w", entry.Name, err)
+		}
 		if err := w.describe(row, group, gv, store); err != nil {
 			return nil, fmt.Errorf("%s: %w", entry.Name, err)
 		}

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/kubernetes/pkg/controlplane"
 )
 
 // strategicExamples patches random pods, deployments and services: with patches that a client would compute, and with patches made of directives.
@@ -19,7 +20,7 @@ func strategicExamples(r *rand.Rand) []example {
 	if err != nil {
 		panic(err)
 	}
-	w, err := newWorld()
+	w, err := newWorld(controlplane.DefaultAPIResourceConfigSource())
 	if err != nil {
 		panic(err)
 	}

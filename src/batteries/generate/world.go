@@ -26,6 +26,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
 	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage"
@@ -42,11 +43,11 @@ import (
 	apiserviceregistry "k8s.io/kube-aggregator/pkg/registry/apiservice/etcd"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
-	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	admissionregistrationrest "k8s.io/kubernetes/pkg/registry/admissionregistration/rest"
+	apiserverinternalrest "k8s.io/kubernetes/pkg/registry/apiserverinternal/rest"
 	appsrest "k8s.io/kubernetes/pkg/registry/apps/rest"
 	authenticationrest "k8s.io/kubernetes/pkg/registry/authentication/rest"
 	authorizationrest "k8s.io/kubernetes/pkg/registry/authorization/rest"
@@ -71,6 +72,7 @@ import (
 	discoveryrest "k8s.io/kubernetes/pkg/registry/discovery/rest"
 	eventsrest "k8s.io/kubernetes/pkg/registry/events/rest"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
+	lifecyclerest "k8s.io/kubernetes/pkg/registry/lifecycle/rest"
 	networkingrest "k8s.io/kubernetes/pkg/registry/networking/rest"
 	noderest "k8s.io/kubernetes/pkg/registry/node/rest"
 	policyrest "k8s.io/kubernetes/pkg/registry/policy/rest"
@@ -83,7 +85,7 @@ import (
 )
 
 // world is upstream's API surface assembled without a store: every REST
-// storage that a default kube-apiserver would install, by group version.
+// storage that a kube-apiserver would install, by group version.
 type world struct {
 	groups  map[schema.GroupVersion]*groupVersion
 	factory *serverstorage.DefaultStorageFactory
@@ -141,16 +143,17 @@ func (rules) RulesFor(context.Context, user.Info, string) ([]authorizer.Resource
 	return nil, nil, false, nil
 }
 
-func newWorld() (*world, error) {
+// newWorld assembles what a kube-apiserver with this choice of group-versions installs.
+func newWorld(config *serverstorage.ResourceConfig) (*world, error) {
 	etcdOptions := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig("/registry", nil))
 	etcdOptions.DefaultStorageMediaType = runtime.ContentTypeProtobuf
 	factoryConfig := kubeapiserver.NewStorageFactoryConfig()
-	factoryConfig.APIResourceConfig = controlplane.DefaultAPIResourceConfigSource()
+	factoryConfig.APIResourceConfig = config
 	storageFactory, err := factoryConfig.Complete(etcdOptions).New()
 	if err != nil {
 		return nil, err
 	}
-	w := &world{budgets: &budgets{}, groups: map[schema.GroupVersion]*groupVersion{}, factory: storageFactory, config: controlplane.DefaultAPIResourceConfigSource()}
+	w := &world{budgets: &budgets{}, groups: map[schema.GroupVersion]*groupVersion{}, factory: storageFactory, config: config}
 	getter := optionsGetter{storageConfig: storageFactory.NewConfig, prefix: storageFactory.ResourcePrefix}
 
 	clientConfig := &restclient.Config{Host: "http://127.0.0.1:1"}
@@ -175,6 +178,14 @@ func newWorld() (*world, error) {
 		return nil, err
 	}
 	w.add("", legacyscheme.Scheme, coreInfo.VersionedResourcesStorageMap)
+	version, err := upstreamVersion()
+	if err != nil {
+		return nil, err
+	}
+	evaluator, err := genericapiserver.NewResourceExpirationEvaluator(version)
+	if err != nil {
+		return nil, err
+	}
 
 	for _, provider := range []controlplaneapiserver.RESTStorageProvider{
 		authenticationrest.RESTStorageProvider{Authenticator: nobody{}},
@@ -186,11 +197,14 @@ func newWorld() (*world, error) {
 		schedulingrest.RESTStorageProvider{}, storagerest.RESTStorageProvider{}, svmrest.RESTStorageProvider{},
 		flowcontrolrest.RESTStorageProvider{InformerFactory: informerFactory}, appsrest.StorageProvider{},
 		admissionregistrationrest.RESTStorageProvider{Authorizer: allow, DiscoveryClient: client.Discovery()},
-		eventsrest.RESTStorageProvider{TTL: time.Hour},
+		eventsrest.RESTStorageProvider{TTL: time.Hour}, apiserverinternalrest.StorageProvider{}, lifecyclerest.RESTStorageProvider{},
 		resourcerest.RESTStorageProvider{NamespaceClient: namespaces.CoreV1().Namespaces(), Authorizer: allow},
 	} {
 		info, err := provider.NewRESTStorage(w.config, getter)
 		if err != nil {
+			return nil, err
+		}
+		if err := evaluator.RemoveUnavailableKinds(provider.GroupName(), legacyscheme.Scheme, info.VersionedResourcesStorageMap, config); err != nil {
 			return nil, err
 		}
 		w.add(provider.GroupName(), legacyscheme.Scheme, info.VersionedResourcesStorageMap)

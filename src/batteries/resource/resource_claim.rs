@@ -3,7 +3,7 @@
 pub mod spec;
 pub mod status;
 
-use super::admin_access;
+use super::{admin_access, flat};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::members::present;
@@ -15,13 +15,43 @@ use polyplane_plane::Snapshot;
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Allocation, Context, Strategy};
 
-/// Behaviour of ResourceClaims.
-#[derive(Debug)]
-pub struct ResourceClaim;
+/// Behaviour of the ResourceClaims of one version.
+#[derive(Clone, Copy, Debug)]
+pub enum ResourceClaim {
+    /// A version with the form in which claims are stored.
+    Stored,
+    /// Version v1beta1.
+    Flat,
+}
 
 impl Strategy for ResourceClaim {
     fn default(&self, object: &mut Value) {
-        object.get_mut("spec").into_iter().for_each(spec::default);
+        let default = match self {
+            Self::Stored => spec::default,
+            Self::Flat => flat::default_requests,
+        };
+        object.get_mut("spec").into_iter().for_each(default);
+    }
+
+    fn declared_field(&self, stored: &str) -> Option<String> {
+        match self {
+            Self::Stored => None,
+            Self::Flat => flat::request_field(stored),
+        }
+    }
+
+    fn to_stored(&self, _: &str, mut object: Value) -> Value {
+        if let (Self::Flat, Some(spec)) = (self, object.get_mut("spec")) {
+            flat::requests_to_stored(spec);
+        }
+        object
+    }
+
+    fn to_served(&self, _: &str, mut object: Value) -> Value {
+        if let (Self::Flat, Some(spec)) = (self, object.get_mut("spec")) {
+            flat::requests_to_served(spec);
+        }
+        object
     }
 
     fn prepare_subresource(&self, _: &Context<'_>, object: &mut Value, old: &Value) {

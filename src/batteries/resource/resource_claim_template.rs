@@ -1,7 +1,7 @@
 //! ResourceClaimTemplates, from which claims are made.
 
-use super::admin_access;
 use super::resource_claim::spec;
+use super::{admin_access, flat};
 use crate::shared::object_metadata;
 use crate::shared::pod::validation;
 use crate::shared::table_cells::{age_cell, name_cell};
@@ -17,16 +17,46 @@ use polyplane_registry::strategy::{Allocation, Context, Strategy};
 
 const SPEC: &str = "io.k8s.api.resource.v1.ResourceClaimTemplateSpec";
 
-/// Behaviour of ResourceClaimTemplates.
-#[derive(Debug)]
-pub struct ResourceClaimTemplate;
+/// Behaviour of the ResourceClaimTemplates of one version.
+#[derive(Clone, Copy, Debug)]
+pub enum ResourceClaimTemplate {
+    /// A version with the form in which templates are stored.
+    Stored,
+    /// Version v1beta1.
+    Flat,
+}
 
 impl Strategy for ResourceClaimTemplate {
     fn default(&self, object: &mut Value) {
+        let default = match self {
+            Self::Stored => spec::default,
+            Self::Flat => flat::default_requests,
+        };
         object
             .at_mut(&["spec", "spec"])
             .into_iter()
-            .for_each(spec::default);
+            .for_each(default);
+    }
+
+    fn declared_field(&self, stored: &str) -> Option<String> {
+        match self {
+            Self::Stored => None,
+            Self::Flat => flat::request_field(stored),
+        }
+    }
+
+    fn to_stored(&self, _: &str, mut object: Value) -> Value {
+        if let (Self::Flat, Some(spec)) = (self, object.at_mut(&["spec", "spec"])) {
+            flat::requests_to_stored(spec);
+        }
+        object
+    }
+
+    fn to_served(&self, _: &str, mut object: Value) -> Value {
+        if let (Self::Flat, Some(spec)) = (self, object.at_mut(&["spec", "spec"])) {
+            flat::requests_to_served(spec);
+        }
+        object
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {

@@ -1,9 +1,9 @@
 //! ResourceSlices: the devices that a driver offers.
 
-use super::device;
 use super::resource_claim::spec::within;
 use super::validation;
 use super::validation::{Declared, declared, members};
+use super::{device, flat};
 use crate::shared::node_selector::{self, LabelValues};
 use crate::shared::object_metadata;
 use crate::shared::table_cells::{age_cell, name_cell};
@@ -21,20 +21,56 @@ const DEVICES_MAX: usize = 128;
 const ADVANCED_DEVICES_MAX: usize = 64;
 const COUNTER_SETS_MAX: usize = 8;
 
-/// Behaviour of ResourceSlices.
-#[derive(Debug)]
-pub struct ResourceSlice;
+/// Behaviour of the ResourceSlices of one version.
+#[derive(Clone, Copy, Debug)]
+pub enum ResourceSlice {
+    /// A version with the form in which slices are stored.
+    Stored,
+    /// Version v1beta1.
+    Flat,
+}
 
 impl Strategy for ResourceSlice {
-    fn normalize(&self, object: &mut Value, now: i64) {
-        let devices = object.at_mut(&["spec", "devices"]);
-        let devices = devices.and_then(Value::as_array_mut);
-        for device in devices.into_iter().flatten() {
-            let taints = device.get_mut("taints").and_then(Value::as_array_mut);
-            for taint in taints.into_iter().flatten() {
-                device::stamp(taint, now);
+    /// Conversion gives each device of v1beta1 its `basic`.
+    fn converted_at_once(&self, object: &Value) -> Option<Value> {
+        match self {
+            Self::Stored => None,
+            Self::Flat => {
+                let stored = self.to_stored("", object.clone());
+                Some(self.to_served("", stored))
             }
         }
+    }
+
+    fn normalize(&self, object: &mut Value, now: i64) {
+        let taints: &[&str] = match self {
+            Self::Stored => &["taints"],
+            Self::Flat => &["basic", "taints"],
+        };
+        for device in flat::items_mut(object, &["spec", "devices"]) {
+            flat::items_mut(device, taints).for_each(|taint| device::stamp(taint, now));
+        }
+    }
+
+    fn declared_field(&self, stored: &str) -> Option<String> {
+        match self {
+            Self::Stored => None,
+            Self::Flat => flat::device_field(stored),
+        }
+    }
+
+    fn to_stored(&self, _: &str, mut object: Value) -> Value {
+        if let (Self::Flat, Some(spec)) = (self, object.get_mut("spec")) {
+            flat::devices_to_stored(spec);
+        }
+        object
+    }
+
+    fn to_served(&self, _: &str, mut object: Value) -> Value {
+        if let (Self::Flat, Some(spec)) = (self, object.get_mut("spec")) {
+            flat::devices_to_served(spec);
+        }
+        object
     }
 
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {

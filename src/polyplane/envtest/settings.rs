@@ -4,9 +4,9 @@ use crate::audit::AuditSettings;
 use crate::cli::authentication;
 use crate::envtest::audit;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
-use crate::envtest::features;
 use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
+use crate::envtest::{feature_gates, runtime_config};
 use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
@@ -242,7 +242,7 @@ impl Settings {
                 "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'",
             );
         }
-        features::check_gates(flags, &mut problems);
+        let gates = feature_gates::of_kinds(flags, &mut problems);
         let (delegated, anonymous) = delegated(flags, &mut problems);
         let operator = delegated.outbound.of_operator();
         let (authorizers, allows_all) = authorizers(flags, &operator, &mut problems);
@@ -263,7 +263,7 @@ impl Settings {
             admits_anonymous: anonymous.unwrap_or_else(|| admits_anonymous(flags, allows_all)),
             authorizers,
             admission: admission(flags, &mut problems),
-            kinds: features::kinds(flags, &mut problems),
+            kinds: runtime_config::kinds(flags, &gates, &mut problems),
             service_range: service_range(flags, &mut problems),
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),

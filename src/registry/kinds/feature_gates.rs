@@ -40,7 +40,7 @@ pub enum FeatureError {
     },
 }
 
-/// The gates with upstream's defaults, and the fields behind those that are off.
+/// The gates, and the fields behind those that are off.
 #[derive(Debug, Default)]
 pub struct Features {
     gates: BTreeMap<Str, bool>,
@@ -50,12 +50,70 @@ pub struct Features {
     fields: HashMap<Str, Arc<GatedFields>>,
 }
 
+/// What upstream says of a feature gate.
+#[derive(Debug, Deserialize)]
+pub struct GateRow {
+    /// Its name.
+    pub name: Str,
+    /// Whether it is on by default.
+    pub default: bool,
+    /// The stage of the feature.
+    pub stage: Stage,
+    /// Whether nobody may set it otherwise.
+    #[serde(default)]
+    pub locked: bool,
+}
+
+/// The part of a [`GateRow`] that [`Features`] keeps.
 #[derive(Deserialize)]
-struct GateRow {
+struct GateDefault {
     name: Str,
     default: bool,
     #[serde(default)]
     locked: bool,
+}
+
+/// The gates that must be on if one is.
+#[derive(Debug, Deserialize)]
+pub struct GateNeeds {
+    /// The gate.
+    pub gate: Str,
+    /// What it needs.
+    pub needs: Vec<Str>,
+}
+
+impl GateNeeds {
+    /// Reads the generated file of the needs of gates.
+    ///
+    /// # Errors
+    /// Returns [`FeatureError::Json`] if the text does not have its form.
+    pub fn parse(needs: &[u8]) -> Result<Vec<Self>, FeatureError> {
+        serde_json::from_slice(needs).map_err(FeatureError::Json)
+    }
+}
+
+/// The stage of a feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Stage {
+    /// It may go again.
+    Alpha,
+    /// It is complete, and may change.
+    Beta,
+    /// It stays.
+    Ga,
+    /// It goes.
+    Deprecated,
+}
+
+impl GateRow {
+    /// Reads the generated file of gates.
+    ///
+    /// # Errors
+    /// Returns [`FeatureError::Json`] if the text does not have its form.
+    pub fn parse(gates: &[u8]) -> Result<Vec<Self>, FeatureError> {
+        serde_json::from_slice(gates).map_err(FeatureError::Json)
+    }
 }
 
 #[derive(Deserialize)]
@@ -79,19 +137,36 @@ struct FieldRow {
 }
 
 impl Features {
-    /// Reads the generated files.
+    /// Reads the generated files: the gates, and the fields behind them.
     ///
     /// # Errors
     /// Returns a [`FeatureError`] if the data is inconsistent.
     pub fn parse(gates: &[u8], fields: &[u8]) -> Result<Self, FeatureError> {
-        let gates: Vec<GateRow> = serde_json::from_slice(gates).map_err(FeatureError::Json)?;
-        let rows: Vec<GatedRow> = serde_json::from_slice(fields).map_err(FeatureError::Json)?;
+        Self::parse_with(gates, &[fields], &[])
+    }
+
+    /// Reads the generated files: the gates, of which those in `on` are on whatever their default, and
+    /// several files of the fields behind them.
+    ///
+    /// # Errors
+    /// Returns a [`FeatureError`] if the data is inconsistent.
+    pub fn parse_with(gates: &[u8], fields: &[&[u8]], on: &[&str]) -> Result<Self, FeatureError> {
+        let gates: Vec<GateDefault> = serde_json::from_slice(gates).map_err(FeatureError::Json)?;
+        let mut rows: Vec<GatedRow> = Vec::new();
+        for text in fields {
+            let more: Vec<GatedRow> = serde_json::from_slice(text).map_err(FeatureError::Json)?;
+            rows.extend(more);
+        }
         let mut features = Self::default();
         for gate in gates {
             if gate.locked {
                 features.locked.insert(gate.name.clone());
             }
-            features.gates.insert(gate.name, gate.default);
+            let is_on = gate.default || on.contains(&gate.name.as_str());
+            features.gates.insert(gate.name, is_on);
+        }
+        for gate in on {
+            features.known(gate, "a setting")?;
         }
         let mut kinds: HashMap<Str, GatedFields> = HashMap::new();
         for row in rows {

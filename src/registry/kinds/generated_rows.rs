@@ -1,10 +1,11 @@
 //! The form of the generated rows as they are read. [`KindTable`](super::table::KindTable) is built
 //! from them.
 
-use super::table::{Column, Rules, Scope, StorageRow, Subresource};
+use super::table::{Column, Rules, Scope, StorageRow, Subresource, TableError};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::names::NameRule;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 
 #[derive(Deserialize)]
 pub(super) struct Rows {
@@ -15,12 +16,18 @@ pub(super) struct Rows {
 pub(super) struct GroupRow {
     #[serde(default)]
     pub(super) name: Str,
+    /// The position among the groups: greater ones come first.
+    #[serde(default)]
+    pub(super) priority: i64,
     pub(super) versions: Vec<VersionRow>,
 }
 
 #[derive(Hash, Deserialize)]
 pub(super) struct VersionRow {
     pub(super) version: Str,
+    /// The position among the versions of the group: greater ones come first.
+    #[serde(default)]
+    pub(super) priority: i64,
     pub(super) resources: Vec<ResourceRow>,
 }
 
@@ -57,6 +64,10 @@ pub(super) struct ResourceRow {
     pub(super) selectable_fields: Vec<Str>,
     #[serde(default)]
     pub(super) name_rule: NameRuleRow,
+    #[serde(default)]
+    pub(super) deprecation: Option<Str>,
+    #[serde(default)]
+    pub(super) gate: Option<Str>,
 }
 
 impl ResourceRow {
@@ -83,4 +94,15 @@ impl NameRuleRow {
             _ => NameRule::PathSegment,
         }
     }
+}
+
+/// Returns the feature gates without which some kinds of `rows` are not served.
+///
+/// # Errors
+/// Returns [`TableError::Rows`] if the text does not have the form of rows.
+pub fn gates_of(rows: &[u8]) -> Result<BTreeSet<Str>, TableError> {
+    let rows: Rows = serde_json::from_slice(rows).map_err(TableError::Rows)?;
+    let versions = rows.groups.into_iter().flat_map(|group| group.versions);
+    let resources = versions.flat_map(|version| version.resources);
+    Ok(resources.filter_map(|row| row.gate).collect())
 }

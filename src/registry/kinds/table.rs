@@ -6,6 +6,7 @@
 //! Invariant: a table is immutable; a changed set of kinds is another table with a greater
 //! [`KindTable::generation`].
 
+mod indexed;
 mod serving;
 
 use crate::kinds::conversion::PreparedIn;
@@ -42,6 +43,8 @@ pub enum Scope {
 pub struct Group {
     /// The group's name; empty for the core group.
     pub name: Str,
+    /// The position among the groups: greater ones come first.
+    pub priority: i64,
     /// Its versions in discovery order.
     pub versions: Vec<GroupVersion>,
 }
@@ -51,6 +54,8 @@ pub struct Group {
 pub struct GroupVersion {
     /// The version's name.
     pub version: Str,
+    /// The position among the versions of the group: greater ones come first.
+    pub priority: i64,
     /// Indexes into [`KindTable::resources`], in discovery order.
     pub resources: Vec<usize>,
     /// The identity of everything that documents say about the version.
@@ -199,6 +204,10 @@ pub struct Resource {
     pub selectable_fields: Vec<Str>,
     /// The rule for names of new objects.
     pub name_rule: NameRule,
+    /// The warning for every client of the kind; `None` if it is not deprecated.
+    pub deprecation: Option<Str>,
+    /// The feature gate without which the kind is not served.
+    pub gate: Option<Str>,
     /// The id of the view that an object of the plane has defined; `None` for a kind of the base.
     pub view: Option<ContentId>,
     /// The schema of a kind that an object of the plane has defined.
@@ -321,8 +330,8 @@ pub struct KindTable {
 }
 
 impl KindTable {
-    /// Builds a table of `rows` (the generated `rows.json` and others of the same form), in order.
-    /// `strategy_of` returns the behaviour of each row.
+    /// Builds a table of `rows` (the generated `rows.json` and others of the same form, which may add
+    /// versions to the groups of those before). `strategy_of` returns the behaviour of each row.
     ///
     /// # Errors
     /// Returns a [`TableError`] if the data is inconsistent.
@@ -355,6 +364,7 @@ impl KindTable {
                 table.add_group(group, strategy_of)?;
             }
         }
+        table.order();
         table.index();
         table.content = content(&table.groups);
         Ok(table)
@@ -380,14 +390,20 @@ impl KindTable {
             }
             versions.push(GroupVersion {
                 version: version.version,
+                priority: version.priority,
                 resources: indexes,
                 content,
             });
         }
-        self.groups.push(Group {
-            name: group.name,
-            versions,
-        });
+        let mut known = self.groups.iter_mut();
+        match known.find(|known| known.name == group.name) {
+            Some(known) => known.versions.extend(versions),
+            None => self.groups.push(Group {
+                name: group.name,
+                priority: group.priority,
+                versions,
+            }),
+        }
         Ok(())
     }
 
@@ -414,10 +430,7 @@ impl KindTable {
         let features = &self.features;
         let gated_fields = features.gated(&storage.group, &storage.resource).cloned();
         let api_version = api_version(group, version);
-        let prefix = format!(
-            "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
-            row.kind
-        );
+        let prefix = object_prefix(&row.kind, &api_version);
         let key_prefix = format!("{}/{}/", storage.group, storage.resource);
         Ok(Resource {
             number: next_number(),
@@ -454,6 +467,8 @@ impl KindTable {
             gated_fields,
             selectable_fields: row.selectable_fields,
             name_rule: row.name_rule.read(),
+            deprecation: row.deprecation,
+            gate: row.gate,
             view: None,
             custom: None,
             strategy,
@@ -461,31 +476,6 @@ impl KindTable {
             api_version,
             key_prefix: key_prefix.into(),
         })
-    }
-
-    fn index(&mut self) {
-        for (at, row) in self.resources.iter().enumerate() {
-            self.by_name.insert(
-                (row.group.clone(), row.version.clone(), row.name.clone()),
-                at,
-            );
-            if row.group == row.storage.group && row.version == row.storage.version {
-                self.by_storage.insert(
-                    (row.storage.group.clone(), row.storage.resource.clone()),
-                    at,
-                );
-            }
-        }
-        for at in 0..self.resources.len() {
-            let storage = &self.resources[at].storage;
-            let key = (storage.group.clone(), storage.resource.clone());
-            if let Some(stored) = self.by_storage.get(&key) {
-                let definition = self.resources[*stored].definition;
-                let row = Arc::get_mut(&mut self.resources[at]);
-                row.expect("nobody holds a kind of a table in the making")
-                    .stored_definition = definition;
-            }
-        }
     }
 
     /// Returns the identity of everything that documents say about all kinds.
@@ -557,6 +547,11 @@ fn content(groups: &[Group]) -> DocumentId {
         (&group.name, versions.collect::<Vec<_>>())
     });
     DocumentId::of(&groups.collect::<Vec<_>>())
+}
+
+/// Returns the text before the members of an object.
+fn object_prefix(kind: &str, api_version: &str) -> String {
+    format!("{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",")
 }
 
 /// Returns a [`Resource::number`] for another kind.

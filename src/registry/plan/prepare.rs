@@ -167,6 +167,12 @@ fn with_declared(
         let is_double = doubled.iter().any(|known| says_the_same(known, error));
         is_double || !errors.iter().any(|known| says_the_same(known, error))
     });
+    // Upstream finds these in the version of the request, the others in the stored form.
+    for error in &mut declared {
+        if let Some(served) = row.strategy.declared_field(&error.field) {
+            error.field = served;
+        }
+    }
     errors.extend(declared);
     errors
 }

@@ -1,6 +1,7 @@
 //! The specs of claims, which claim templates have too: requests for devices, constraints between
 //! them and configuration for their drivers.
 
+use crate::resource::flat::default_count;
 use crate::resource::validation;
 use crate::resource::validation::{Declared, Origin, declared};
 use crate::shared::validation::complaints::Errors;
@@ -18,15 +19,7 @@ const ALTERNATIVES_MAX: usize = 8;
 
 /// Sets the default counts of requests for a number of devices.
 pub fn default(spec: &mut Value) {
-    each_request(spec, |request| {
-        if request.str_at(&["allocationMode"]).is_empty() {
-            request.set(&["allocationMode"], "ExactCount");
-        }
-        let counts = request.str_at(&["allocationMode"]) == "ExactCount";
-        if counts && request.int_at(&["count"]).unwrap_or(0) == 0 {
-            request.set(&["count"], 1i64);
-        }
-    });
+    each_request(spec, default_count);
 }
 
 fn each_request(spec: &mut Value, mut change: impl FnMut(&mut Value)) {

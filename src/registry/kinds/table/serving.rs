@@ -17,12 +17,14 @@ impl KindTable {
                     version.resources.iter().copied().filter(serves).collect();
                 (!resources.is_empty()).then(|| GroupVersion {
                     version: version.version.clone(),
+                    priority: version.priority,
                     content: DocumentId::of(&(version.content, &resources)),
                     resources,
                 })
             });
             Group {
                 name: group.name.clone(),
+                priority: group.priority,
                 versions: versions.collect(),
             }
         });

@@ -1,16 +1,15 @@
-//! Which group-versions are served, and which feature gates are known: what `--runtime-config` and
-//! `--feature-gates` mean here.
+//! Which group-versions are served: what `--runtime-config` means here.
 
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::Problems;
 use polyplane_batteries::kind_tables;
-use polyplane_registry::KindTable;
 use polyplane_registry::kinds::api_version::ApiVersion;
+use polyplane_registry::{KindTable, Resource};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The generation of a table that serves other kinds than those of all planes.
-const GENERATION: u64 = 3;
+const GENERATION: u64 = 4;
 /// Group-versions whose absence upstream refuses while it queues requests by priority, in the order in
 /// which it looks for them.
 const PRIORITIES: [&str; 3] = ["flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"];
@@ -41,39 +40,14 @@ const WILDCARDS: [Wildcard; 4] = [
     },
 ];
 
-/// Checks `--feature-gates` as upstream does. This program is as if all gates had their defaults: the log
-/// names those that were to be otherwise.
-pub(super) fn check_gates(flags: &Flags, problems: &mut Problems) {
-    let features = kind_tables::features();
-    for item in flags.list("feature-gates") {
-        let Some((name, value)) = item.split_once('=') else {
-            return problems.add(format!("missing bool value for {}", item.trim()));
-        };
-        let (name, value) = (name.trim(), value.trim());
-        let Some(wanted) = go_bool(value) else {
-            return problems.add(format!(
-                "invalid value of {name}={value}, err: {}",
-                no_bool(value)
-            ));
-        };
-        match features.known(name, "--feature-gates") {
-            Err(_) if matches!(name, "AllAlpha" | "AllBeta") => {
-                tracing::info!("--feature-gates: {name} has no effect here");
-            }
-            Err(_) => return problems.add(format!("unrecognized feature gate: {name}")),
-            Ok(has) if has == wanted => {}
-            Ok(has) if features.is_locked(name) => problems.add(format!(
-                "cannot set feature gate {name} to {wanted}, feature is locked to {has}"
-            )),
-            Ok(has) => tracing::warn!("--feature-gates: {name} stays {has}"),
-        }
-    }
-}
-
-/// Returns the kinds that `--runtime-config` leaves, in upstream's terms: words for many group-versions,
-/// then group-versions, then resources. A group-version that this program has no kinds of is refused if
-/// it is named, and logged if a word for many covers it.
-pub(super) fn kinds(flags: &Flags, problems: &mut Problems) -> Arc<KindTable> {
+/// Returns the kinds that `--runtime-config` chooses, in upstream's terms: words for many group-versions,
+/// then group-versions, then resources. Of the alpha and beta kinds, those whose feature gate is neither
+/// on by default nor in `gates` are left out, and logged.
+pub(super) fn kinds(
+    flags: &Flags,
+    gates: &BTreeSet<String>,
+    problems: &mut Problems,
+) -> Arc<KindTable> {
     let table = kind_tables::tenant_kinds();
     let wishes = wishes(flags);
     if wishes.is_empty() {
@@ -87,24 +61,8 @@ pub(super) fn kinds(flags: &Flags, problems: &mut Problems) -> Arc<KindTable> {
             ));
         }
     }
-    let served = Served::of(&wishes).and_then(|served| {
-        let missing: Vec<String> = served.missing(&table).collect();
-        match missing[..] {
-            [] => Ok(served),
-            _ => Err(format!(
-                "--runtime-config: {} cannot be served: this program has the group-versions that are on by default",
-                missing.join(", ")
-            )),
-        }
-    });
-    match served {
-        Ok(served) => {
-            let is_on = |group: &str, version: &str, name: &str| served.is_on(group, version, name);
-            Arc::new(table.serving(
-                &|row| is_on(&row.group, &row.version, &row.name),
-                GENERATION,
-            ))
-        }
+    match Served::of(&wishes) {
+        Ok(served) => served.table(table, gates),
         Err(problem) => {
             problems.add(problem);
             table
@@ -136,8 +94,6 @@ fn wishes(flags: &Flags) -> BTreeMap<String, String> {
 struct Served {
     versions: BTreeMap<(String, String), bool>,
     resources: BTreeMap<(String, String, String), bool>,
-    /// The group-versions that were named as on, themselves or by a resource.
-    named: BTreeSet<(String, String)>,
 }
 
 impl Served {
@@ -152,7 +108,6 @@ impl Served {
         let mut served = Self {
             versions: known.iter().filter_map(has).collect(),
             resources: BTreeMap::new(),
-            named: BTreeSet::new(),
         };
         for Wildcard { word, covers } in WILDCARDS {
             let on = match wishes.get(word).map(String::as_str) {
@@ -197,9 +152,6 @@ impl Served {
             })?,
         };
         let pair = (group.to_owned(), version.to_owned());
-        if on {
-            self.named.insert(pair.clone());
-        }
         match parts.get(2) {
             None => drop(self.versions.insert(pair, on)),
             Some(resource) if resource.to_lowercase() != **resource => {
@@ -227,26 +179,40 @@ impl Served {
         chosen.copied().unwrap_or(false)
     }
 
-    /// Returns the group-versions that were named as on and of which `table` has nothing. Those that a word
-    /// for many has put on are logged.
-    fn missing(&self, table: &KindTable) -> impl Iterator<Item = String> {
-        let off = kind_tables::api_versions().into_iter();
-        let off = off.filter(|one| one.default == Some(false));
-        let off = off.filter(|one| {
-            let group = table.group(&one.group);
-            !group.is_some_and(|group| group.versions.iter().any(|own| own.version == *one.version))
-        });
-        off.filter_map(|one| {
-            let shown = format!("{}/{}", one.group, one.version);
-            let pair = (one.group, one.version);
-            if self.named.contains(&pair) {
-                return Some(shown);
+    /// Returns a table of what is chosen. `base` has the kinds that are on by default; more are only
+    /// looked for if some are chosen, because that takes time and memory.
+    fn table(&self, base: Arc<KindTable>, gates: &BTreeSet<String>) -> Arc<KindTable> {
+        let known = kind_tables::api_versions().into_iter();
+        let mut off = known.filter(|one| one.default == Some(false));
+        let on: Vec<&str> = gates.iter().map(String::as_str).collect();
+        let table = match off.any(|one| self.has_any(&one)) {
+            true => kind_tables::preview_kinds(&on).map_or(base, Arc::new),
+            false => base,
+        };
+        let serves = |row: &Resource| {
+            let is_chosen = self.is_on(&row.group, &row.version, &row.name);
+            let gate = row.gate.as_deref();
+            let closed = gate.filter(|gate| is_chosen && !row.features.enabled(gate));
+            if let Some(gate) = closed {
+                tracing::warn!(
+                    "--runtime-config: {}/{} is not served, because the feature gate {gate} is off",
+                    row.api_version,
+                    row.name
+                );
             }
-            if self.versions.get(&pair) == Some(&true) {
-                tracing::warn!("--runtime-config: {shown} is not served by this program");
-            }
-            None
-        })
+            is_chosen && closed.is_none()
+        };
+        Arc::new(table.serving(&serves, GENERATION))
+    }
+
+    /// Returns whether a group-version, or a resource of it, is chosen.
+    fn has_any(&self, one: &ApiVersion) -> bool {
+        let pair = (one.group.clone(), one.version.clone());
+        let mut resources = self.resources.iter();
+        self.versions.get(&pair) == Some(&true)
+            || resources.any(|((group, version, _), on)| {
+                *on && *group == one.group && *version == one.version
+            })
     }
 }
 
@@ -278,7 +244,7 @@ fn check_groups(wishes: &BTreeMap<String, String>, known: &[ApiVersion]) -> Resu
 }
 
 /// Reads a truth value as Go does.
-fn go_bool(text: &str) -> Option<bool> {
+pub(super) fn go_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -287,6 +253,6 @@ fn go_bool(text: &str) -> Option<bool> {
 }
 
 /// Returns the error of Go about a text that is no truth value.
-fn no_bool(text: &str) -> String {
+pub(super) fn no_bool(text: &str) -> String {
     format!("strconv.ParseBool: parsing {text:?}: invalid syntax")
 }
