@@ -17,8 +17,12 @@
 //! Objects and bytes are not counted here: the plane's map knows them, and its sequencer tests them
 //! as a claim.
 //!
-//! Invariant: this crate does no I/O and reads no clock. Times are [`Moment`]s that the caller gives.
+//! What a piece of work costs is measured by a [`CpuTimer`].
+//!
+//! Invariant: this crate does no I/O, and but for [`CpuTimer`] it reads no clock. Times are [`Moment`]s
+//! that the caller gives.
 
+mod cpu_time;
 pub mod levels;
 mod limits;
 mod meter;
@@ -26,6 +30,7 @@ mod places;
 mod rate_limit;
 mod turns;
 
+pub use cpu_time::{CpuTimer, Precision, Spent};
 pub use limits::{LimitDefaults, PlaneLimits};
 pub use meter::{CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
 pub use places::{Place, Places};

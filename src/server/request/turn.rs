@@ -18,11 +18,10 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_fairness::{Moment, PlaneMeter, Started, Turns, VirtualTime};
+use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Started, Turns, VirtualTime};
 use polyplane_registry::{Answer, ResourceRequest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -30,7 +29,7 @@ use tokio::sync::oneshot;
 use crate::backend::PlaneApi;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::pipeline::Pipeline;
-use crate::request::charge::{Charge, nanos_since};
+use crate::request::charge::Charge;
 use crate::request::heavy::is_heavy;
 
 /// CPU time of one round on one worker thread, in nanoseconds. A shorter one would spend more of the
@@ -127,10 +126,10 @@ impl Drop for Turn {
 async fn burst<F: Future + Unpin>(turn: Turn, charge: &Charge<'_>, work: F) -> F::Output {
     let (mut turn, mut work) = (Some(turn), pin!(work));
     poll_fn(|context| {
-        let began = Instant::now();
+        let timer = CpuTimer::start(charge.precision());
         let polled = work.as_mut().poll(context);
         if let Some(turn) = turn.take() {
-            let nanos = nanos_since(began);
+            let nanos = timer.stop().cpu_nanos;
             charge.in_turn(nanos);
             turn.end(nanos);
         }
@@ -219,6 +218,15 @@ impl Gate {
     /// Returns the virtual time of all planes at this replica.
     pub(crate) fn time(&self) -> &Arc<VirtualTime> {
         &self.time
+    }
+
+    /// Returns how closely work has to be measured now: while planes wait for their turns, what one is
+    /// charged too much delays it.
+    pub(crate) fn precision(&self) -> Precision {
+        match self.closed.load(Ordering::Relaxed) {
+            true => Precision::Exact,
+            false => Precision::Rough,
+        }
     }
 
     /// Notes that a plane uses the replica, and returns whether others do so too.
