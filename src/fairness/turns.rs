@@ -30,6 +30,9 @@ pub struct Flow {
     finish: AtomicU64,
     /// What a request of the plane is expected to cost.
     expected: AtomicU64,
+    /// What a turn of the plane is expected to cost. A request costs as much, or more: it is read and
+    /// answered outside of its turn.
+    expected_of_turn: AtomicU64,
 }
 
 impl Default for Flow {
@@ -37,6 +40,7 @@ impl Default for Flow {
         Self {
             finish: AtomicU64::new(0),
             expected: AtomicU64::new(FIRST_COST),
+            expected_of_turn: AtomicU64::new(FIRST_COST),
         }
     }
 }
@@ -85,6 +89,17 @@ impl Flow {
         }
     }
 
+    /// Returns what a turn of the plane is expected to cost, in nanoseconds.
+    #[must_use]
+    pub fn expected_of_turn(&self) -> u64 {
+        self.expected_of_turn.load(Ordering::Relaxed)
+    }
+
+    /// Notes what a turn cost of a request that has not ended, and so is settled later.
+    pub fn end_turn(&self, cost: u64) {
+        average(&self.expected_of_turn, cost);
+    }
+
     /// Corrects the account when it is known what a request cost.
     pub fn settle(&self, started: Started, cost: u64) {
         let Started { expected } = started;
@@ -93,10 +108,7 @@ impl Flow {
         } else {
             self.finish.fetch_sub(expected - cost, Ordering::Relaxed);
         }
-        // Two requests that end at once may lose one of both costs, which only an average needs.
-        let average = self.expected.load(Ordering::Relaxed);
-        let average = average - average / NEWEST_PART + cost / NEWEST_PART;
-        self.expected.store(average.max(1), Ordering::Relaxed);
+        average(&self.expected, cost);
     }
 
     /// Adds a cost that no request waits for, such as that of a long answer while it is sent.
@@ -109,6 +121,14 @@ impl Flow {
         let now = time.0.load(Ordering::Relaxed);
         self.finish.load(Ordering::Relaxed).max(now)
     }
+}
+
+/// Adds a cost to an average.
+fn average(average: &AtomicU64, cost: u64) {
+    // Two requests that end at once may lose one of both costs, which only an average needs.
+    let old = average.load(Ordering::Relaxed);
+    let new = old - old / NEWEST_PART + cost / NEWEST_PART;
+    average.store(new.max(1), Ordering::Relaxed);
 }
 
 /// The requests that wait for their turn.

@@ -11,7 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use polyplane_fairness::{CpuTimer, PlaneMeter, Precision, Spent};
+use polyplane_fairness::{CpuTimer, PlaneMeter, Precision, Spent, Started};
 use polyplane_registry::StreamEnd;
 
 use crate::answer::body::SliceStream;
@@ -70,6 +70,8 @@ pub(crate) struct Charge<'a> {
     /// The wall time of what the present poll has done aside, without the worker thread.
     nanos_aside: AtomicU64,
     plane: OnceLock<Arc<PlaneMeter>>,
+    /// The request's turn, whose expected cost the plane's flow has been charged for all of the request.
+    started: OnceLock<Started>,
     unproven: &'a PlaneMeter,
     long_polls: &'a LongPolls,
     gate: &'a Gate,
@@ -82,6 +84,7 @@ impl<'a> Charge<'a> {
             nanos_in_turns: AtomicU64::new(0),
             nanos_aside: AtomicU64::new(0),
             plane: OnceLock::new(),
+            started: OnceLock::new(),
             unproven,
             long_polls,
             gate,
@@ -129,6 +132,22 @@ impl<'a> Charge<'a> {
         self.nanos_in_turns.fetch_add(nanos, Ordering::Relaxed);
     }
 
+    /// Notes that the request had its turn, which took `nanos` of it so far. The turn is settled with
+    /// what the whole request cost: the plane would else go on, at each turn, as if nothing but the turns
+    /// cost anything, and what is charged later is forgiven to a plane that has nothing waiting then.
+    pub(crate) fn pay_at_end(&self, meter: &Arc<PlaneMeter>, started: Started, nanos: u64) {
+        let is_charged = |plane: &Arc<PlaneMeter>| Arc::ptr_eq(plane, meter);
+        let kept = match self.plane.get().is_some_and(is_charged) {
+            true => self.started.set(started),
+            false => Err(started),
+        };
+        // A request that is tried again has a second turn.
+        if let Err(started) = kept {
+            meter.flow().settle(started, nanos);
+            self.in_turn(nanos);
+        }
+    }
+
     /// Adds the cost of the commit of a write with a body of this length.
     pub(crate) fn commit(&self, bytes: usize) {
         self.add(COMMIT_NANOS + COMMIT_NANOS_PER_BYTE * bytes as u64);
@@ -154,8 +173,11 @@ impl Drop for Charge<'_> {
         let meter = self.plane.get().map_or(self.unproven, |meter| &**meter);
         let nanos = *self.nanos.get_mut();
         meter.charge(nanos);
-        let in_turns = *self.nanos_in_turns.get_mut();
-        meter.flow().charge(nanos.saturating_sub(in_turns));
+        let nanos = nanos.saturating_sub(*self.nanos_in_turns.get_mut());
+        match self.started.take() {
+            Some(started) => meter.flow().settle(started, nanos),
+            None => meter.flow().charge(nanos),
+        }
     }
 }
 

@@ -103,14 +103,25 @@ pub(crate) enum Asked {
 }
 
 impl Turn {
-    /// Ends the burst, which took `cost` nanoseconds.
+    /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
         self.settle(cost);
+    }
+
+    /// Ends the burst of a request, which took `cost` nanoseconds. The plane pays for the whole request
+    /// when that ends.
+    fn end_burst(mut self, cost: u64, charge: &Charge<'_>) {
+        if let Some(started) = self.started.take() {
+            charge.pay_at_end(&self.meter, started, cost);
+            self.meter.flow().end_turn(cost);
+            self.gate.ended(cost, self.is_awaited, self.at);
+        }
     }
 
     fn settle(&mut self, cost: u64) {
         if let Some(started) = self.started.take() {
             self.meter.flow().settle(started, cost);
+            self.meter.flow().end_turn(cost);
             self.gate.ended(cost, self.is_awaited, self.at);
         }
     }
@@ -129,9 +140,7 @@ async fn burst<F: Future + Unpin>(turn: Turn, charge: &Charge<'_>, work: F) -> F
         let timer = CpuTimer::start(charge.precision());
         let polled = work.as_mut().poll(context);
         if let Some(turn) = turn.take() {
-            let nanos = timer.stop().cpu_nanos;
-            charge.in_turn(nanos);
-            turn.end(nanos);
+            turn.end_burst(timer.stop().cpu_nanos, charge);
         }
         polled
     })
@@ -348,7 +357,7 @@ impl Gate {
                 let Some((meter, waiting, started)) = queue.pop(&self.time) else {
                     break;
                 };
-                expected += started.expected();
+                expected += meter.flow().expected_of_turn();
                 let turn = Turn {
                     gate: Arc::clone(self),
                     meter,
