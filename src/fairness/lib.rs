@@ -9,7 +9,8 @@
 //!
 //! When planes want more of a replica than there is, [`Turns`] says who goes next: start-time fair
 //! queueing by the CPU time that requests take. The server asks it only while the replica is busy and
-//! shared. [`Places`] are given in that order to work of which only so much may be done at a time.
+//! shared. [`Places`] are given in that order to work of which only so much may be done at a time. Room
+//! that is there at once is divided by [`fair_limit`].
 //!
 //! Within one plane its [`levels`] say which requests go on: upstream's priority and fairness, by
 //! the plane's own priority levels.
@@ -25,6 +26,7 @@
 mod cpu_time;
 pub mod levels;
 mod limits;
+mod max_min;
 mod meter;
 mod places;
 mod rate_limit;
@@ -32,6 +34,7 @@ mod turns;
 
 pub use cpu_time::{CpuTimer, Precision, Spent};
 pub use limits::{LimitDefaults, PlaneLimits};
+pub use max_min::fair_limit;
 pub use meter::{CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
 pub use places::{Place, Places};
 pub use rate_limit::RateLimit;

@@ -1,10 +1,11 @@
 //! The committer of one store: it packs the queued writes of all planes into transactions.
 //!
-//! Planes take turns by bytes. There is no timer: a free slot commits what is queued, and while all
+//! Planes take turns by bytes. If they have queued more writes than the free slots take, each gets equally
+//! many of them, or all that it has; so a plane with ten times the writers gets no more of a slow store
+//! than another. There is no timer: a free slot commits what is queued, and while all
 //! slots are busy the queues grow into larger transactions. Tasks exist only while there is work, and
 //! none is needed for the write of a client that is alone.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
@@ -33,6 +34,7 @@ use crate::state::entry::Entry;
 use crate::state::intern::Interner;
 use crate::version::Version;
 use crate::write::prober::Prober;
+use crate::write::ready::Ready;
 use crate::write::sequencer::{Budget, NextPart, QueuedChange, QueuedWrite};
 
 /// Approximate bytes of one transaction. A larger one delays every write in it.
@@ -62,25 +64,6 @@ pub struct Committer {
     packs: AtomicBool,
     /// What seals records; `None` if encryption at rest is off.
     sealing: Option<Arc<Sealing>>,
-}
-
-#[derive(Default)]
-struct Ready {
-    /// Planes with queued writes and none under way, in the order in which they are served.
-    planes: VecDeque<Arc<Plane>>,
-    workers: usize,
-    /// Workers that have an answer of the store and are about to take the next transaction. While
-    /// there is one, a plane that becomes ready needs no further worker.
-    about_to_take: usize,
-}
-
-impl Ready {
-    /// Counts a further worker, unless there are as many as the store wants.
-    fn add_worker(&mut self, limits: &Limits) -> bool {
-        let has_room = self.workers < limits.transactions_max.max(1);
-        self.workers += usize::from(has_room);
-        has_room
-    }
 }
 
 /// The task that polls a worker.
@@ -242,19 +225,21 @@ impl Committer {
     async fn work(self: Arc<Self>, mut runs_on: RunsOn) {
         let _end_with_it = EndWithPanic;
         let mut takes = Takes::Started;
+        let mut is_sending = false;
         loop {
             if self.is_in_company.load(Ordering::Relaxed) {
                 // Requests that are ready to run queue their writes first: they share the transaction.
                 tokio::task::yield_now().await;
             }
             let mut lost = Vec::new();
-            let parts = self.next_parts(takes, &mut lost);
+            let parts = self.next_parts(takes, is_sending, &mut lost);
             for plane in lost {
                 plane.end_lost();
             }
             let Some(parts) = parts else {
                 return;
             };
+            is_sending = true;
             takes = self.commit(build(parts)).await;
             if runs_on == RunsOn::CallersTask && !self.ready.lock().planes.is_empty() {
                 // The caller has its answer by now: the transactions of others must not delay it.
@@ -265,16 +250,20 @@ impl Committer {
     }
 
     /// Returns the parts of the next transaction; `None` means that nothing is queued and the
-    /// worker's slot was released. Planes whose tenure has ended are added to `lost`.
+    /// worker's slot was released. `was_sending` says that the worker had a transaction before. Planes
+    /// whose tenure has ended are added to `lost`.
     fn next_parts(
         self: &Arc<Self>,
         takes: Takes,
+        was_sending: bool,
         lost: &mut Vec<Arc<Plane>>,
     ) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
         ready.about_to_take -= usize::from(takes == Takes::Next);
+        ready.sending -= usize::from(was_sending);
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
+        let writes_each = ready.writes_each(&self.limits, ops_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
         let mut parts: Vec<CommitPart> = Vec::new();
         // Number of planes in a row without a write that fits.
@@ -284,6 +273,7 @@ impl Committer {
                 break;
             };
             let taken = plane.take(Budget {
+                writes: writes_each,
                 ops: ops_max.saturating_sub(ops),
                 indexes: INDEXES_MAX - indexes,
                 bytes: bytes_max.saturating_sub(bytes),
@@ -326,6 +316,7 @@ impl Committer {
             ready.workers -= 1;
             return None;
         }
+        ready.sending += 1;
         let writes: usize = parts.iter().map(|part| part.writes.len()).sum();
         self.is_in_company.store(writes > 1, Ordering::Relaxed);
         // Planes that became ready while this worker was about to take have started no other.
