@@ -144,6 +144,10 @@ pub struct Turns<T> {
 struct Waiting<T> {
     meter: Arc<PlaneMeter>,
     requests: VecDeque<T>,
+    /// The plane's place in `order`.
+    start: u64,
+    /// Requests of the plane that nobody waits for any more.
+    gone: usize,
 }
 
 impl<T> Default for Turns<T> {
@@ -179,9 +183,34 @@ impl<T> Turns<T> {
             Waiting {
                 meter: Arc::clone(meter),
                 requests: VecDeque::new(),
+                start,
+                gone: 0,
             }
         });
         waiting.requests.push_back(request);
+    }
+
+    /// Notes that nobody waits any more for one of a plane's requests. As soon as these are more than half
+    /// of the plane's, those are removed that `is_wanted` does not return true for. So a plane whose
+    /// clients have gone leaves nothing, and one whose clients come and go while it pays for what it had
+    /// has no queue that grows.
+    pub fn leave(&mut self, meter: &Arc<PlaneMeter>, is_wanted: impl Fn(&T) -> bool) {
+        let key = key(meter);
+        let Some(waiting) = self.waiting.get_mut(&key) else {
+            return;
+        };
+        waiting.gone += 1;
+        let before = waiting.requests.len();
+        if waiting.gone * 2 <= before {
+            return;
+        }
+        waiting.requests.retain(is_wanted);
+        waiting.gone = 0;
+        self.length -= before - waiting.requests.len();
+        if waiting.requests.is_empty() {
+            self.order.remove(&(waiting.start, key));
+            self.waiting.remove(&key);
+        }
     }
 
     /// Removes the request that goes next, and gives it its turn. Returns it with its plane.
@@ -193,6 +222,7 @@ impl<T> Turns<T> {
             // A request of the plane may have cost more than expected since.
             let next = flow.next_start(time);
             if next > start && self.order.first().is_some_and(|(other, _)| *other < next) {
+                waiting.start = next;
                 self.order.insert((next, key));
                 continue;
             }
@@ -203,7 +233,8 @@ impl<T> Turns<T> {
             if waiting.requests.is_empty() {
                 self.waiting.remove(&key);
             } else {
-                self.order.insert((flow.next_start(time), key));
+                waiting.start = flow.next_start(time);
+                self.order.insert((waiting.start, key));
             }
             return Some((meter, request, started));
         }

@@ -123,6 +123,42 @@ fn idle_time_earns_no_credit() {
 }
 
 #[test]
+fn a_plane_that_gives_up_in_debt_leaves_nothing() {
+    let time = VirtualTime::default();
+    let (debtor, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    debtor.flow().charge(3_600_000_000_000);
+    let mut turns = Turns::default();
+    let mut wanted: HashMap<usize, bool> = (0..100).map(|at| (at, true)).collect();
+    for at in 0..100 {
+        turns.push(&debtor, at, &time);
+        turns.push(&other, 1000, &time);
+    }
+    for at in 0..100 {
+        wanted.insert(at, false);
+        turns.leave(&debtor, |at| wanted[at]);
+        assert!(
+            turns.len() - 100 <= 2 * (99 - at),
+            "those gone are at most half"
+        );
+    }
+    assert_eq!(
+        (turns.len(), turns.waiting.len(), turns.order.len()),
+        (100, 1, 1)
+    );
+    assert_eq!(Arc::strong_count(&debtor), 1);
+    for _ in 0..100 {
+        let (_, who, started) = turns.pop(&time).expect("one waits");
+        other.flow().settle(started, 1);
+        assert_eq!(who, 1000);
+    }
+    assert!(turns.pop(&time).is_none());
+    // Its debt is its own: it holds up nobody, and alone it does not wait.
+    turns.push(&debtor, 0, &time);
+    let (_, _, started) = turns.pop(&time).expect("nobody else waits");
+    debtor.flow().settle(started, 1);
+}
+
+#[test]
 fn a_dear_answer_is_paid_for_by_waiting() {
     let time = VirtualTime::default();
     let (dear, cheap) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
@@ -141,17 +177,104 @@ fn a_dear_answer_is_paid_for_by_waiting() {
     }
 }
 
+/// A plane whose clients send their next request some time after they have read an answer.
+struct Loops {
+    flow: Arc<PlaneMeter>,
+    streams: usize,
+    answered: u64,
+}
+
+/// Lets planes with requests of `cost`, more or less, compete for `seats` until `end`. A client is away
+/// for `away` on average between an answer and its next request.
+fn loops(planes: &mut [Loops], seats: usize, (cost, away): (u64, u64), end: u64) {
+    let mut random = 1_u64;
+    let mut around = move |mean: u64| {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        mean / 2 + (random >> 33) % mean.max(1)
+    };
+    let (time, mut turns) = (VirtualTime::default(), Turns::default());
+    // What ends next: the absence of a client, or a request with its turn.
+    let mut ends: BinaryHeap<Reverse<(u64, usize, Option<u64>)>> = BinaryHeap::new();
+    let mut started: HashMap<usize, Vec<Started>> = HashMap::new();
+    for (at, plane) in planes.iter().enumerate() {
+        ends.extend((0..plane.streams).map(|_| Reverse((around(away), at, None))));
+    }
+    let mut running = 0;
+    while let Some(Reverse((now, at, cost_of))) = ends.pop() {
+        if now > end {
+            return;
+        }
+        let plane = &mut planes[at];
+        if let Some(cost) = cost_of {
+            running -= 1;
+            plane.answered += 1;
+            let started = started.get_mut(&at).and_then(Vec::pop).expect("it ran");
+            plane.flow.flow().settle(started, cost);
+            ends.push(Reverse((now + around(away), at, None)));
+        } else {
+            turns.push(&plane.flow, at, &time);
+        }
+        while running < seats {
+            let Some((_, at, turn)) = turns.pop(&time) else {
+                break;
+            };
+            running += 1;
+            started.entry(at).or_default().push(turn);
+            let cost = around(cost);
+            ends.push(Reverse((now + cost, at, Some(cost))));
+        }
+    }
+}
+
+#[test]
+fn a_plane_with_ten_times_the_loops_gets_no_more_than_its_share() {
+    const PLANES: u64 = 100;
+    for (seats, cost, lag) in [
+        (1, 50_000, 1),
+        (2, 50_000, 5),
+        (2, 1_000_000, 10),
+        (8, 300_000, 9),
+    ] {
+        // At its fair rate a plane has an answer each `every`; its two clients are away for lag/10 of
+        // that.
+        let every = cost * PLANES / seats as u64;
+        let mut planes: Vec<Loops> = (0..PLANES)
+            .map(|at| Loops {
+                flow: Arc::default(),
+                streams: if at == 0 { 20 } else { 2 },
+                answered: 0,
+            })
+            .collect();
+        loops(&mut planes, seats, (cost, every * lag / 10), every * 300);
+        let all: u64 = planes.iter().map(|plane| plane.answered).sum();
+        let fair = all as f64 / PLANES as f64;
+        for (at, plane) in planes.iter().enumerate() {
+            let share = plane.answered as f64 / fair;
+            assert!(
+                (0.9..1.1).contains(&share),
+                "plane {at}: {share} with {seats} seats"
+            );
+        }
+    }
+}
+
 proptest! {
     #[test]
-    fn nothing_is_lost_and_nothing_stays(steps in proptest::collection::vec((0_usize..5, any::<bool>()), 1..300)) {
+    fn nothing_is_lost_and_nothing_stays(steps in proptest::collection::vec((0_usize..5, 0..4), 1..300)) {
         let time = VirtualTime::default();
         let flows: Vec<Arc<PlaneMeter>> = (0..5).map(|_| Arc::default()).collect();
         let mut turns = Turns::default();
         let (mut pushed, mut taken) = (0_usize, 0_usize);
-        for (flow, pushes) in steps {
-            if pushes {
+        for (flow, step) in steps {
+            if step < 2 {
                 turns.push(&flows[flow], flow, &time);
                 pushed += 1;
+            } else if step == 2 {
+                let before = turns.len();
+                turns.leave(&flows[flow], |_| false);
+                taken += before - turns.len();
             } else if let Some((meter, flow, started)) = turns.pop(&time) {
                 prop_assert!(Arc::ptr_eq(&meter, &flows[flow]));
                 meter.flow().settle(started, 1000 * flow as u64);

@@ -99,7 +99,40 @@ pub(crate) enum Asked {
     /// Go on.
     Now(Turn),
     /// Wait for this.
-    Later(oneshot::Receiver<Turn>),
+    Later(Queued),
+}
+
+/// A burst's place in the queue. Dropping it leaves the queue.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    gate: Arc<Gate>,
+    meter: Arc<PlaneMeter>,
+    turn: oneshot::Receiver<Turn>,
+    is_over: bool,
+}
+
+impl Future for Queued {
+    type Output = Result<Turn, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let turn = ready!(Pin::new(&mut self.turn).poll(context));
+        self.is_over = true;
+        Poll::Ready(turn)
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.turn.close();
+        // If the turn has come meanwhile, it ends with the channel.
+        if self.turn.is_empty() {
+            let is_wanted = |waiting: &Waiting| !waiting.sender.is_closed();
+            self.gate.queue.lock().leave(&self.meter, is_wanted);
+        }
+    }
 }
 
 impl Turn {
@@ -176,7 +209,7 @@ impl Pipeline<'_> {
 pub(crate) struct Pieces {
     gate: Arc<Gate>,
     meter: Arc<PlaneMeter>,
-    waiting: Option<oneshot::Receiver<Turn>>,
+    waiting: Option<Queued>,
 }
 
 impl Pieces {
@@ -268,10 +301,15 @@ impl Gate {
             drop(queue);
             return Asked::Now(self.begin(meter, now));
         }
-        let (sender, waiting) = oneshot::channel();
+        let (sender, turn) = oneshot::channel();
         queue.push(meter, Waiting { sender, kind }, &self.time);
         self.waited.fetch_add(1, Ordering::Relaxed);
-        Asked::Later(waiting)
+        Asked::Later(Queued {
+            gate: Arc::clone(self),
+            meter: Arc::clone(meter),
+            turn,
+            is_over: false,
+        })
     }
 
     fn begin(self: &Arc<Self>, meter: &Arc<PlaneMeter>, now: Moment) -> Turn {
@@ -446,6 +484,44 @@ mod tests {
         let order = order(&gate, &tasks).await;
         assert!(order.is_sorted());
         assert_eq!(gate.waited.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_plane_that_goes_away_in_debt_leaves_nothing_and_holds_up_nobody() {
+        let gate = Gate::new(1, Arc::default());
+        let (flood, modest): (Arc<PlaneMeter>, Arc<PlaneMeter>) = (Arc::default(), Arc::default());
+        gate.enter(&modest, Moment(1)).await.end(1);
+        // An hour of CPU time in debt.
+        gate.enter(&flood, Moment(1)).await.end(3_600_000_000_000);
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            let asked = [&flood, &modest].map(|meter| gate.ask(meter, Work::Request, Moment(1)));
+            let [Asked::Later(of_flood), Asked::Later(of_modest)] = asked else {
+                panic!("the gate is open");
+            };
+            waiting.push(of_flood);
+            waiting.push(of_modest);
+            // Its clients come and go, and each leaves.
+            let gone = gate.ask(&flood, Work::Request, Moment(1));
+            drop(gone);
+        }
+        assert!(
+            gate.queue.lock().len() <= 300,
+            "{}",
+            gate.queue.lock().len()
+        );
+        let mut of_modest = Vec::new();
+        for (at, queued) in waiting.into_iter().enumerate() {
+            if at % 2 == 1 {
+                of_modest.push(queued);
+            }
+        }
+        assert_eq!(gate.queue.lock().len(), 100);
+        assert_eq!(Arc::strong_count(&flood), 1, "nothing knows the plane");
+        for queued in of_modest {
+            queued.await.expect("its turn").end(30_000);
+        }
+        assert!(gate.queue.lock().is_empty());
     }
 
     #[tokio::test]
