@@ -1,12 +1,13 @@
 //! Whose turn it is: start-time fair queueing of requests, with the planes as flows.
 //!
 //! Each plane has a *finish*, the virtual time at which everything that it was given is paid for. A
-//! request starts at the later of the plane's finish and the present virtual time, and moves the
+//! request starts at the later of the plane's finish and about the present virtual time, and moves the
 //! finish by what it is expected to cost; when it has ended, the difference to what it did cost is
 //! added, and may be a debt. The request that starts earliest goes next, and virtual time is the
-//! start of the newest request that went. So planes that want more than there is get equal CPU time
+//! latest start of a request that went. So planes that want more than there is get equal CPU time
 //! however many requests they make and however dear each is, and one that has waited for nothing
-//! goes first when it comes. A debt needs no timer: it is what the finish is ahead of virtual time,
+//! goes first when it comes: it may start a little before virtual time, because its clients may only have
+//! been slow for a moment. A debt needs no timer: it is what the finish is ahead of virtual time,
 //! which goes on with every request of anybody.
 //!
 //! The queue has an entry for a plane only while it has requests that wait.
@@ -22,6 +23,12 @@ const FIRST_COST: u64 = 30_000;
 /// The expected cost is an average in which the newest request counts this part. With a larger one, a
 /// single dear request would make the cheap ones after it wait.
 const NEWEST_PART: u64 = 8;
+/// Requests by which a plane that has had less than its share may be ahead of the others. With fewer, a
+/// plane whose few clients are slow for a moment loses to one with many requests what that one is given
+/// meanwhile. With more, planes that come back from a rest would hold up those that have worked.
+const CREDIT_REQUESTS: u64 = 16;
+/// CPU time that such a plane may be ahead, in nanoseconds, however dear its requests are.
+const CREDIT_MAX: u64 = 10_000_000;
 
 /// The account of one plane in virtual time.
 #[derive(Debug)]
@@ -69,9 +76,10 @@ impl Flow {
     pub fn start(&self, time: &VirtualTime) -> Started {
         let expected = self.expected.load(Ordering::Relaxed);
         let now = time.0.load(Ordering::Relaxed);
+        let earliest = self.earliest_start(now);
         let mut finish = self.finish.load(Ordering::Relaxed);
         loop {
-            let start = finish.max(now);
+            let start = finish.max(earliest);
             let next = start.saturating_add(expected);
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             let swapped = self
@@ -119,7 +127,15 @@ impl Flow {
     /// Returns the virtual time at which the plane's next request starts.
     fn next_start(&self, time: &VirtualTime) -> u64 {
         let now = time.0.load(Ordering::Relaxed);
-        self.finish.load(Ordering::Relaxed).max(now)
+        let finish = self.finish.load(Ordering::Relaxed);
+        finish.max(self.earliest_start(now))
+    }
+
+    /// Returns the virtual time before which no request of the plane starts, however little it has used.
+    fn earliest_start(&self, now: u64) -> u64 {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let credit = expected.saturating_mul(CREDIT_REQUESTS).min(CREDIT_MAX);
+        now.saturating_sub(credit)
     }
 }
 
