@@ -34,7 +34,7 @@ use crate::state::entry::Entry;
 use crate::state::intern::Interner;
 use crate::version::Version;
 use crate::write::prober::Prober;
-use crate::write::ready::Ready;
+use crate::write::ready::{Ready, Takes};
 use crate::write::sequencer::{Budget, NextPart, QueuedChange, QueuedWrite};
 
 /// Approximate bytes of one transaction. A larger one delays every write in it.
@@ -72,15 +72,6 @@ enum RunsOn {
     /// The task of the caller whose write started the worker.
     CallersTask,
     OwnTask,
-}
-
-/// How a worker comes to take a transaction.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    /// It was started for it, or the answer to its last one took long to handle.
-    Started,
-    /// It was counted as about to take one before it handled the answer to its last one.
-    Next,
 }
 
 /// The operations of one plane in one transaction.
@@ -225,21 +216,19 @@ impl Committer {
     async fn work(self: Arc<Self>, mut runs_on: RunsOn) {
         let _end_with_it = EndWithPanic;
         let mut takes = Takes::Started;
-        let mut is_sending = false;
         loop {
             if self.is_in_company.load(Ordering::Relaxed) {
                 // Requests that are ready to run queue their writes first: they share the transaction.
                 tokio::task::yield_now().await;
             }
             let mut lost = Vec::new();
-            let parts = self.next_parts(takes, is_sending, &mut lost);
+            let parts = self.next_parts(takes, &mut lost);
             for plane in lost {
                 plane.end_lost();
             }
             let Some(parts) = parts else {
                 return;
             };
-            is_sending = true;
             takes = self.commit(build(parts)).await;
             if runs_on == RunsOn::CallersTask && !self.ready.lock().planes.is_empty() {
                 // The caller has its answer by now: the transactions of others must not delay it.
@@ -250,17 +239,14 @@ impl Committer {
     }
 
     /// Returns the parts of the next transaction; `None` means that nothing is queued and the
-    /// worker's slot was released. `was_sending` says that the worker had a transaction before. Planes
-    /// whose tenure has ended are added to `lost`.
+    /// worker's slot was released. Planes whose tenure has ended are added to `lost`.
     fn next_parts(
         self: &Arc<Self>,
         takes: Takes,
-        was_sending: bool,
         lost: &mut Vec<Arc<Plane>>,
     ) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
-        ready.about_to_take -= usize::from(takes == Takes::Next);
-        ready.sending -= usize::from(was_sending);
+        ready.comes(takes);
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
         let writes_each = ready.writes_each(&self.limits, ops_max);
@@ -341,7 +327,7 @@ impl Committer {
         let sent = Instant::now();
         let answer = self.store.commit(txn).await;
         self.metrics.answered(sent.elapsed(), &answer);
-        let mut takes = Takes::Started;
+        let mut takes = Takes::Again;
         match answer {
             Ok(committed) => {
                 // With many parts the first planes would wait until the last one has landed.

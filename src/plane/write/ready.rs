@@ -10,6 +10,17 @@ use polyplane_storage::Limits;
 
 use crate::plane::Plane;
 
+/// How a worker comes to take a transaction.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Takes {
+    /// It was started for it.
+    Started,
+    /// It has handled the answer to its last one.
+    Again,
+    /// It was counted as about to take one before it handled the answer to its last one.
+    Next,
+}
+
 /// The planes that wait for a transaction, and the slots for transactions.
 #[derive(Default)]
 pub(crate) struct Ready {
@@ -29,6 +40,12 @@ impl Ready {
         let has_room = self.workers < limits.transactions_max.max(1);
         self.workers += usize::from(has_room);
         has_room
+    }
+
+    /// Notes that a worker comes for a transaction.
+    pub(crate) fn comes(&mut self, takes: Takes) {
+        self.about_to_take -= usize::from(takes == Takes::Next);
+        self.sending -= usize::from(takes != Takes::Started);
     }
 
     /// Returns how many writes of one plane the next transaction takes at most, if a transaction takes
