@@ -40,21 +40,39 @@ enum Request {
     Patch,
     /// A dry run of a merge patch of a Deployment of 1.3 KB, which takes CPU and nothing else
     DryRun,
+    /// A list of the roles with a label that none has: a read that takes more CPU than its client
+    List,
 }
 
 impl Request {
-    /// Returns the kind of objects that are asked for.
+    /// Returns the kind of the objects of the streams.
     fn objects(self) -> Objects {
         match self {
-            Self::Get | Self::Patch => Objects::ConfigMaps,
+            Self::Get | Self::Patch | Self::List => Objects::ConfigMaps,
             Self::DryRun => Objects::Deployments,
         }
     }
 
-    fn query(self) -> &'static str {
+    /// Returns the path and query of a stream's requests, in its plane.
+    fn path(self, stream: u64) -> String {
+        let collection = self.objects().collection(NAMESPACE);
+        let name = name(stream);
         match self {
-            Self::Get | Self::Patch => "",
-            Self::DryRun => "?dryRun=All",
+            Self::Get | Self::Patch => format!("{collection}/{name}"),
+            Self::DryRun => format!("{collection}/{name}?dryRun=All"),
+            Self::List => {
+                let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+                format!("{roles}?labelSelector=busy")
+            }
+        }
+    }
+
+    /// Returns the next request's method and body.
+    fn next(self) -> (Method, Content) {
+        match self {
+            Self::Get | Self::List => (Method::GET, Content::None),
+            Self::Patch => (Method::PATCH, Content::MergePatch(stamp())),
+            Self::DryRun => (Method::PATCH, Content::MergePatch(annotation())),
         }
     }
 }
@@ -76,8 +94,8 @@ pub struct BusyArguments {
     /// One of so many planes is greedy; 0 for none
     #[arg(long, default_value_t = 10)]
     greedy_every: u64,
-    /// Streams of a greedy plane
-    #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Streams of a greedy plane: by default ten times those of the others
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     greedy_streams: u64,
     /// Streams of every other plane: enough that one of its requests always waits
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
@@ -221,16 +239,10 @@ async fn run(
     request: Request,
     (begin, end): (Instant, Instant),
 ) -> Result<Latencies> {
-    let collection = request.objects().collection(NAMESPACE);
-    let query = request.query();
-    let path = format!("{}{collection}/{}{query}", plane.base_path, name(stream));
+    let path = format!("{}{}", plane.base_path, request.path(stream));
     let mut latencies = Latencies::default();
     loop {
-        let (method, content) = match request {
-            Request::Get => (Method::GET, Content::None),
-            Request::Patch => (Method::PATCH, Content::MergePatch(stamp())),
-            Request::DryRun => (Method::PATCH, Content::MergePatch(annotation())),
-        };
+        let (method, content) = request.next();
         let sent = Instant::now();
         if sent >= end {
             return Ok(latencies);

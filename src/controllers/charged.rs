@@ -3,17 +3,16 @@
 //! Requests of the plane wait for it too: what is done for a plane counts as its own work.
 
 use std::future::poll_fn;
-use std::time::Instant;
 
 use futures_util::future::BoxFuture;
-use polyplane_fairness::PlaneMeter;
+use polyplane_fairness::{CpuTimer, PlaneMeter, Precision};
 
 /// Does the work of a plane, and charges the plane for each poll of it.
 pub(crate) async fn charged<T>(meter: &PlaneMeter, mut work: BoxFuture<'_, T>) -> T {
     poll_fn(|context| {
-        let began = Instant::now();
+        let timer = CpuTimer::start(Precision::Exact);
         let polled = work.as_mut().poll(context);
-        let nanos = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = timer.stop().cpu_nanos;
         meter.charge(nanos);
         meter.flow().charge(nanos);
         polled

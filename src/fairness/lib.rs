@@ -9,7 +9,8 @@
 //!
 //! When planes want more of a replica than there is, [`Turns`] says who goes next: start-time fair
 //! queueing by the CPU time that requests take. The server asks it only while the replica is busy and
-//! shared. [`Places`] are given in that order to work of which only so much may be done at a time.
+//! shared. [`Places`] are given in that order to work of which only so much may be done at a time. Room
+//! that is there at once is divided by [`fair_limit`].
 //!
 //! Within one plane its [`levels`] say which requests go on: upstream's priority and fairness, by
 //! the plane's own priority levels.
@@ -17,16 +18,23 @@
 //! Objects and bytes are not counted here: the plane's map knows them, and its sequencer tests them
 //! as a claim.
 //!
-//! Invariant: this crate does no I/O and reads no clock. Times are [`Moment`]s that the caller gives.
+//! What a piece of work costs is measured by a [`CpuTimer`].
+//!
+//! Invariant: this crate does no I/O, and but for [`CpuTimer`] it reads no clock. Times are [`Moment`]s
+//! that the caller gives.
 
+mod cpu_time;
 pub mod levels;
 mod limits;
+mod max_min;
 mod meter;
 mod places;
 mod rate_limit;
 mod turns;
 
+pub use cpu_time::{CpuTimer, Precision, Spent};
 pub use limits::{LimitDefaults, PlaneLimits};
+pub use max_min::fair_limit;
 pub use meter::{CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
 pub use places::{Place, Places};
 pub use rate_limit::RateLimit;

@@ -1,12 +1,13 @@
 //! Whose turn it is: start-time fair queueing of requests, with the planes as flows.
 //!
 //! Each plane has a *finish*, the virtual time at which everything that it was given is paid for. A
-//! request starts at the later of the plane's finish and the present virtual time, and moves the
+//! request starts at the later of the plane's finish and about the present virtual time, and moves the
 //! finish by what it is expected to cost; when it has ended, the difference to what it did cost is
 //! added, and may be a debt. The request that starts earliest goes next, and virtual time is the
-//! start of the newest request that went. So planes that want more than there is get equal CPU time
+//! latest start of a request that went. So planes that want more than there is get equal CPU time
 //! however many requests they make and however dear each is, and one that has waited for nothing
-//! goes first when it comes. A debt needs no timer: it is what the finish is ahead of virtual time,
+//! goes first when it comes: it may start a little before virtual time, because its clients may only have
+//! been slow for a moment. A debt needs no timer: it is what the finish is ahead of virtual time,
 //! which goes on with every request of anybody.
 //!
 //! The queue has an entry for a plane only while it has requests that wait.
@@ -22,6 +23,12 @@ const FIRST_COST: u64 = 30_000;
 /// The expected cost is an average in which the newest request counts this part. With a larger one, a
 /// single dear request would make the cheap ones after it wait.
 const NEWEST_PART: u64 = 8;
+/// Requests by which a plane that has had less than its share may be ahead of the others. With fewer, a
+/// plane whose few clients are slow for a moment loses to one with many requests what that one is given
+/// meanwhile. With more, planes that come back from a rest would hold up those that have worked.
+const CREDIT_REQUESTS: u64 = 16;
+/// CPU time that such a plane may be ahead, in nanoseconds, however dear its requests are.
+const CREDIT_MAX: u64 = 10_000_000;
 
 /// The account of one plane in virtual time.
 #[derive(Debug)]
@@ -30,6 +37,9 @@ pub struct Flow {
     finish: AtomicU64,
     /// What a request of the plane is expected to cost.
     expected: AtomicU64,
+    /// What a turn of the plane is expected to cost. A request costs as much, or more: it is read and
+    /// answered outside of its turn.
+    expected_of_turn: AtomicU64,
 }
 
 impl Default for Flow {
@@ -37,6 +47,7 @@ impl Default for Flow {
         Self {
             finish: AtomicU64::new(0),
             expected: AtomicU64::new(FIRST_COST),
+            expected_of_turn: AtomicU64::new(FIRST_COST),
         }
     }
 }
@@ -65,9 +76,10 @@ impl Flow {
     pub fn start(&self, time: &VirtualTime) -> Started {
         let expected = self.expected.load(Ordering::Relaxed);
         let now = time.0.load(Ordering::Relaxed);
+        let earliest = self.earliest_start(now);
         let mut finish = self.finish.load(Ordering::Relaxed);
         loop {
-            let start = finish.max(now);
+            let start = finish.max(earliest);
             let next = start.saturating_add(expected);
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             let swapped = self
@@ -85,6 +97,17 @@ impl Flow {
         }
     }
 
+    /// Returns what a turn of the plane is expected to cost, in nanoseconds.
+    #[must_use]
+    pub fn expected_of_turn(&self) -> u64 {
+        self.expected_of_turn.load(Ordering::Relaxed)
+    }
+
+    /// Notes what a turn cost of a request that has not ended, and so is settled later.
+    pub fn end_turn(&self, cost: u64) {
+        average(&self.expected_of_turn, cost);
+    }
+
     /// Corrects the account when it is known what a request cost.
     pub fn settle(&self, started: Started, cost: u64) {
         let Started { expected } = started;
@@ -93,10 +116,7 @@ impl Flow {
         } else {
             self.finish.fetch_sub(expected - cost, Ordering::Relaxed);
         }
-        // Two requests that end at once may lose one of both costs, which only an average needs.
-        let average = self.expected.load(Ordering::Relaxed);
-        let average = average - average / NEWEST_PART + cost / NEWEST_PART;
-        self.expected.store(average.max(1), Ordering::Relaxed);
+        average(&self.expected, cost);
     }
 
     /// Adds a cost that no request waits for, such as that of a long answer while it is sent.
@@ -107,8 +127,24 @@ impl Flow {
     /// Returns the virtual time at which the plane's next request starts.
     fn next_start(&self, time: &VirtualTime) -> u64 {
         let now = time.0.load(Ordering::Relaxed);
-        self.finish.load(Ordering::Relaxed).max(now)
+        let finish = self.finish.load(Ordering::Relaxed);
+        finish.max(self.earliest_start(now))
     }
+
+    /// Returns the virtual time before which no request of the plane starts, however little it has used.
+    fn earliest_start(&self, now: u64) -> u64 {
+        let expected = self.expected.load(Ordering::Relaxed);
+        let credit = expected.saturating_mul(CREDIT_REQUESTS).min(CREDIT_MAX);
+        now.saturating_sub(credit)
+    }
+}
+
+/// Adds a cost to an average.
+fn average(average: &AtomicU64, cost: u64) {
+    // Two requests that end at once may lose one of both costs, which only an average needs.
+    let old = average.load(Ordering::Relaxed);
+    let new = old - old / NEWEST_PART + cost / NEWEST_PART;
+    average.store(new.max(1), Ordering::Relaxed);
 }
 
 /// The requests that wait for their turn.
@@ -124,6 +160,10 @@ pub struct Turns<T> {
 struct Waiting<T> {
     meter: Arc<PlaneMeter>,
     requests: VecDeque<T>,
+    /// The plane's place in `order`.
+    start: u64,
+    /// Requests of the plane that nobody waits for any more.
+    gone: usize,
 }
 
 impl<T> Default for Turns<T> {
@@ -159,9 +199,34 @@ impl<T> Turns<T> {
             Waiting {
                 meter: Arc::clone(meter),
                 requests: VecDeque::new(),
+                start,
+                gone: 0,
             }
         });
         waiting.requests.push_back(request);
+    }
+
+    /// Notes that nobody waits any more for one of a plane's requests. As soon as these are more than half
+    /// of the plane's, those are removed that `is_wanted` does not return true for. So a plane whose
+    /// clients have gone leaves nothing, and one whose clients come and go while it pays for what it had
+    /// has no queue that grows.
+    pub fn leave(&mut self, meter: &Arc<PlaneMeter>, is_wanted: impl Fn(&T) -> bool) {
+        let key = key(meter);
+        let Some(waiting) = self.waiting.get_mut(&key) else {
+            return;
+        };
+        waiting.gone += 1;
+        let before = waiting.requests.len();
+        if waiting.gone * 2 <= before {
+            return;
+        }
+        waiting.requests.retain(is_wanted);
+        waiting.gone = 0;
+        self.length -= before - waiting.requests.len();
+        if waiting.requests.is_empty() {
+            self.order.remove(&(waiting.start, key));
+            self.waiting.remove(&key);
+        }
     }
 
     /// Removes the request that goes next, and gives it its turn. Returns it with its plane.
@@ -173,6 +238,7 @@ impl<T> Turns<T> {
             // A request of the plane may have cost more than expected since.
             let next = flow.next_start(time);
             if next > start && self.order.first().is_some_and(|(other, _)| *other < next) {
+                waiting.start = next;
                 self.order.insert((next, key));
                 continue;
             }
@@ -183,7 +249,8 @@ impl<T> Turns<T> {
             if waiting.requests.is_empty() {
                 self.waiting.remove(&key);
             } else {
-                self.order.insert((flow.next_start(time), key));
+                waiting.start = flow.next_start(time);
+                self.order.insert((waiting.start, key));
             }
             return Some((meter, request, started));
         }

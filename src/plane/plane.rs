@@ -427,6 +427,11 @@ impl Plane {
         }
     }
 
+    /// Returns the number of writes in the plane's queue.
+    pub(crate) fn queued(&self) -> usize {
+        self.sequencer.lock().queued()
+    }
+
     pub(crate) fn take(&self, budget: Budget) -> NextPart {
         // A member read that was answered before the part is sent has an older revision than the
         // part.

@@ -113,7 +113,7 @@ pub(crate) async fn serve(
     let audit_id = audit_id::of(&parts.headers);
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query, &state.schemas);
-    let charge = Charge::new(&state.unproven, &state.long_polls);
+    let charge = Charge::new(&state.unproven, &state.long_polls, &state.gate);
     let head = ParsedHead {
         caller: &caller,
         parts: &parts,
@@ -159,7 +159,7 @@ pub(crate) async fn reopen(
     } = watch;
     let query = parse_query(parts.uri.query());
     let client = Client::of(&parts.headers, &query, &state.schemas);
-    let charge = Charge::new(&state.unproven, &state.long_polls);
+    let charge = Charge::new(&state.unproven, &state.long_polls, &state.gate);
     let head = ParsedHead {
         caller: &caller,
         parts: &parts,

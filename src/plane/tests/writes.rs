@@ -68,6 +68,64 @@ async fn concurrent_writers_lose_nothing_and_no_version_repeats() {
     assert_eq!(planes[0].key_queue_count(), 0);
 }
 
+/// Lets writers write, each one key again and again, until `total` writes are durable. Returns how many
+/// are of each plane.
+async fn writes_of(planes: &[(Arc<Plane>, usize)], total: usize) -> Vec<usize> {
+    let counts: Arc<Vec<AtomicUsize>> =
+        Arc::new(planes.iter().map(|_| AtomicUsize::new(0)).collect());
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut writers = Vec::new();
+    for (at, (plane, count)) in planes.iter().enumerate() {
+        for writer in 0..*count {
+            let (plane, counts, done) = (Arc::clone(plane), Arc::clone(&counts), Arc::clone(&done));
+            writers.push(tokio::spawn(async move {
+                while done.fetch_add(1, Ordering::Relaxed) < total {
+                    let put = put(&format!("key-{writer}"), "1");
+                    plane.submit(write(vec![put])).await.expect("fine");
+                    counts[at].fetch_add(1, Ordering::Relaxed);
+                }
+            }));
+        }
+    }
+    for writer in writers {
+        writer.await.expect("no writer fails");
+    }
+    counts
+        .iter()
+        .map(|count| count.load(Ordering::Relaxed))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_plane_with_ten_times_the_writers_gets_its_share_of_full_transactions() {
+    let site = Site::new();
+    let mut planes = vec![(site.open("greedy").await, 20)];
+    for number in 0..80 {
+        planes.push((site.open(&format!("plane-{number}")).await, 2));
+    }
+    let counts = writes_of(&planes, 81 * 200).await;
+    let greedy = counts[0];
+    assert!((180..=220).contains(&greedy), "{greedy} of 200: {counts:?}");
+    for (plane, _) in &planes {
+        assert_eq!(plane.stats().queued, 0);
+    }
+}
+
+#[tokio::test]
+async fn a_plane_with_more_writers_uses_what_the_others_leave() {
+    let site = Site::new();
+    let planes = [
+        (site.open("greedy").await, 60),
+        (site.open("modest").await, 2),
+    ];
+    let asked = site.store.plan().commits_asked();
+    let counts = writes_of(&planes, 6200).await;
+    // All writes fit into one transaction, so each has about as many as it has writers.
+    let transactions = site.store.plan().commits_asked() - asked;
+    assert!(counts[0] > 5000, "{counts:?}");
+    assert!(transactions < 6200 / 25, "{transactions}");
+}
+
 #[tokio::test]
 async fn readers_see_what_was_acknowledged_and_old_cuts_never_change() {
     let site = Site::new();

@@ -1,10 +1,11 @@
 //! The committer of one store: it packs the queued writes of all planes into transactions.
 //!
-//! Planes take turns by bytes. There is no timer: a free slot commits what is queued, and while all
+//! Planes take turns by bytes. If they have queued more writes than the free slots take, each gets equally
+//! many of them, or all that it has; so a plane with ten times the writers gets no more of a slow store
+//! than another. There is no timer: a free slot commits what is queued, and while all
 //! slots are busy the queues grow into larger transactions. Tasks exist only while there is work, and
 //! none is needed for the write of a client that is alone.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
@@ -33,6 +34,7 @@ use crate::state::entry::Entry;
 use crate::state::intern::Interner;
 use crate::version::Version;
 use crate::write::prober::Prober;
+use crate::write::ready::{Ready, Takes};
 use crate::write::sequencer::{Budget, NextPart, QueuedChange, QueuedWrite};
 
 /// Approximate bytes of one transaction. A larger one delays every write in it.
@@ -64,40 +66,12 @@ pub struct Committer {
     sealing: Option<Arc<Sealing>>,
 }
 
-#[derive(Default)]
-struct Ready {
-    /// Planes with queued writes and none under way, in the order in which they are served.
-    planes: VecDeque<Arc<Plane>>,
-    workers: usize,
-    /// Workers that have an answer of the store and are about to take the next transaction. While
-    /// there is one, a plane that becomes ready needs no further worker.
-    about_to_take: usize,
-}
-
-impl Ready {
-    /// Counts a further worker, unless there are as many as the store wants.
-    fn add_worker(&mut self, limits: &Limits) -> bool {
-        let has_room = self.workers < limits.transactions_max.max(1);
-        self.workers += usize::from(has_room);
-        has_room
-    }
-}
-
 /// The task that polls a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunsOn {
     /// The task of the caller whose write started the worker.
     CallersTask,
     OwnTask,
-}
-
-/// How a worker comes to take a transaction.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Takes {
-    /// It was started for it, or the answer to its last one took long to handle.
-    Started,
-    /// It was counted as about to take one before it handled the answer to its last one.
-    Next,
 }
 
 /// The operations of one plane in one transaction.
@@ -272,9 +246,10 @@ impl Committer {
         lost: &mut Vec<Arc<Plane>>,
     ) -> Option<Vec<CommitPart>> {
         let mut ready = self.ready.lock();
-        ready.about_to_take -= usize::from(takes == Takes::Next);
+        ready.comes(takes);
         let ops_max = polyplane_storage::TXN_OPS_MAX.min(self.limits.ops_max);
         let bytes_max = TXN_BYTES_MAX.min(self.limits.txn_bytes_max);
+        let writes_each = ready.writes_each(&self.limits, ops_max);
         let (mut ops, mut indexes, mut bytes) = (0, 0, 0);
         let mut parts: Vec<CommitPart> = Vec::new();
         // Number of planes in a row without a write that fits.
@@ -284,6 +259,7 @@ impl Committer {
                 break;
             };
             let taken = plane.take(Budget {
+                writes: writes_each,
                 ops: ops_max.saturating_sub(ops),
                 indexes: INDEXES_MAX - indexes,
                 bytes: bytes_max.saturating_sub(bytes),
@@ -326,6 +302,7 @@ impl Committer {
             ready.workers -= 1;
             return None;
         }
+        ready.sending += 1;
         let writes: usize = parts.iter().map(|part| part.writes.len()).sum();
         self.is_in_company.store(writes > 1, Ordering::Relaxed);
         // Planes that became ready while this worker was about to take have started no other.
@@ -350,7 +327,7 @@ impl Committer {
         let sent = Instant::now();
         let answer = self.store.commit(txn).await;
         self.metrics.answered(sent.elapsed(), &answer);
-        let mut takes = Takes::Started;
+        let mut takes = Takes::Again;
         match answer {
             Ok(committed) => {
                 // With many parts the first planes would wait until the last one has landed.

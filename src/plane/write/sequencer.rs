@@ -165,6 +165,8 @@ pub(crate) enum Wakeup {
 /// The room in a transaction that is left for a part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
+    /// Writes of one plane, at most.
+    pub(crate) writes: usize,
     pub(crate) ops: usize,
     /// Number of version indexes left.
     pub(crate) indexes: usize,
@@ -377,7 +379,7 @@ impl Sequencer {
                 .operations
                 .iter()
                 .any(|operation| keys.contains(operation.key()));
-            if !fits || repeats || ((alone || big) && at > 0) {
+            if !fits || repeats || at >= budget.writes || ((alone || big) && at > 0) {
                 return at;
             }
             alone |= write.layers.is_some();

@@ -1,6 +1,6 @@
 //! What a request costs, charged to its plane when the request ends.
 //!
-//! The time of each poll of the request's future is added up. Work that others do for the request
+//! The CPU time of each poll of the request's future is added up. Work that others do for the request
 //! later, on tasks that serve many requests, is charged by bytes: the commit of a write, and the
 //! encryption and sending of an answer, and the decryption of a body.
 
@@ -8,17 +8,16 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::Stream;
-use polyplane_fairness::PlaneMeter;
+use polyplane_fairness::{CpuTimer, PlaneMeter, Precision, Spent, Started};
 use polyplane_registry::StreamEnd;
 
 use crate::answer::body::SliceStream;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::flow::FlowSeat;
-use crate::request::turn::Pieces;
+use crate::request::turn::{Gate, Pieces};
 use crate::server_state::ServerState;
 
 /// CPU time of the commit of one write beside its bytes, in nanoseconds: an estimate, from what a
@@ -68,22 +67,27 @@ pub(crate) struct Charge<'a> {
     nanos: AtomicU64,
     /// The part of it that was spent in turns, which the plane's flow knows already.
     nanos_in_turns: AtomicU64,
-    /// What the present poll has done aside, without the worker thread.
+    /// The wall time of what the present poll has done aside, without the worker thread.
     nanos_aside: AtomicU64,
     plane: OnceLock<Arc<PlaneMeter>>,
+    /// The request's turn, whose expected cost the plane's flow has been charged for all of the request.
+    started: OnceLock<Started>,
     unproven: &'a PlaneMeter,
     long_polls: &'a LongPolls,
+    gate: &'a Gate,
 }
 
 impl<'a> Charge<'a> {
-    pub(crate) fn new(unproven: &'a PlaneMeter, long_polls: &'a LongPolls) -> Self {
+    pub(crate) fn new(unproven: &'a PlaneMeter, long_polls: &'a LongPolls, gate: &'a Gate) -> Self {
         Self {
             nanos: AtomicU64::new(0),
             nanos_in_turns: AtomicU64::new(0),
             nanos_aside: AtomicU64::new(0),
             plane: OnceLock::new(),
+            started: OnceLock::new(),
             unproven,
             long_polls,
+            gate,
         }
     }
 
@@ -93,33 +97,55 @@ impl<'a> Charge<'a> {
         self.plane.get_or_init(|| Arc::clone(meter));
     }
 
-    /// Polls a part of the request and adds the time that it takes.
+    /// Returns how closely the request's work has to be measured now.
+    pub(crate) fn precision(&self) -> Precision {
+        self.gate.precision()
+    }
+
+    /// Polls a part of the request and adds the CPU time that it takes.
     pub(crate) fn poll<F: Future>(
         &self,
         future: Pin<&mut F>,
         context: &mut Context<'_>,
     ) -> Poll<F::Output> {
-        let began = Instant::now();
+        let timer = CpuTimer::start(self.precision());
         let polled = future.poll(context);
-        let nanos = nanos_since(began);
-        self.add(nanos);
+        let spent = timer.stop();
+        self.add(spent.cpu_nanos);
         let aside = self.nanos_aside.load(Ordering::Relaxed);
         if aside > 0 {
             self.nanos_aside.store(0, Ordering::Relaxed);
         }
-        self.long_polls.note(nanos.saturating_sub(aside));
+        self.long_polls.note(spent.wall_nanos.saturating_sub(aside));
         polled
     }
 
     /// Notes that a part of what is polled was done aside, in a turn of its own kind.
-    pub(crate) fn aside(&self, nanos: u64) {
-        self.nanos_aside.fetch_add(nanos, Ordering::Relaxed);
-        self.in_turn(nanos);
+    pub(crate) fn aside(&self, spent: Spent) {
+        self.nanos_aside
+            .fetch_add(spent.wall_nanos, Ordering::Relaxed);
+        self.in_turn(spent.cpu_nanos);
     }
 
     /// Notes that a part of what is polled was spent in a turn.
     pub(crate) fn in_turn(&self, nanos: u64) {
         self.nanos_in_turns.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    /// Notes that the request had its turn, which took `nanos` of it so far. The turn is settled with
+    /// what the whole request cost: the plane would else go on, at each turn, as if nothing but the turns
+    /// cost anything, and what is charged later is forgiven to a plane that has nothing waiting then.
+    pub(crate) fn pay_at_end(&self, meter: &Arc<PlaneMeter>, started: Started, nanos: u64) {
+        let is_charged = |plane: &Arc<PlaneMeter>| Arc::ptr_eq(plane, meter);
+        let kept = match self.plane.get().is_some_and(is_charged) {
+            true => self.started.set(started),
+            false => Err(started),
+        };
+        // A request that is tried again has a second turn.
+        if let Err(started) = kept {
+            meter.flow().settle(started, nanos);
+            self.in_turn(nanos);
+        }
     }
 
     /// Adds the cost of the commit of a write with a body of this length.
@@ -147,8 +173,11 @@ impl Drop for Charge<'_> {
         let meter = self.plane.get().map_or(self.unproven, |meter| &**meter);
         let nanos = *self.nanos.get_mut();
         meter.charge(nanos);
-        let in_turns = *self.nanos_in_turns.get_mut();
-        meter.flow().charge(nanos.saturating_sub(in_turns));
+        let nanos = nanos.saturating_sub(*self.nanos_in_turns.get_mut());
+        match self.started.take() {
+            Some(started) => meter.flow().settle(started, nanos),
+            None => meter.flow().charge(nanos),
+        }
     }
 }
 
@@ -188,19 +217,15 @@ impl Stream for ChargedStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let now = self.state.now();
         let turn = ready!(self.pieces.poll_turn(context, now));
-        let began = Instant::now();
+        let timer = CpuTimer::start(self.state.gate.precision());
         let polled = self.stream.as_mut().poll_next(context);
         let bytes = match &polled {
             Poll::Ready(Some(Ok(slice))) => slice.len(),
             Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
         };
-        let cost = nanos_since(began) + SEND_NANOS_PER_BYTE * bytes as u64;
+        let cost = timer.stop().cpu_nanos + SEND_NANOS_PER_BYTE * bytes as u64;
         self.pieces.meter().charge(cost);
         turn.end(cost);
         polled
     }
-}
-
-pub(crate) fn nanos_since(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

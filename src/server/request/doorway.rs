@@ -18,13 +18,11 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Instant;
 
 use parking_lot::Mutex;
-use polyplane_fairness::{Moment, PlaneMeter, Started, Turns, VirtualTime};
+use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Started, Turns, VirtualTime};
 use tokio::sync::oneshot;
 
-use crate::request::charge::nanos_since;
 use crate::request::turn::Gate;
 
 /// Flows of source addresses. With fewer, more newcomers would share the flow of a flood.
@@ -133,9 +131,9 @@ impl Doorway {
         loop {
             let place = self.enter(source).await?;
             let turn = self.gate.enter(&self.meter, now()).await;
-            let began = Instant::now();
+            let timer = CpuTimer::start(self.gate.precision());
             let polled = poll_fn(|context| Poll::Ready(Pin::new(&mut work).poll(context))).await;
-            let nanos = nanos_since(began);
+            let nanos = timer.stop().cpu_nanos;
             total += nanos;
             turn.end(nanos);
             place.end(nanos);

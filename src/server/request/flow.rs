@@ -12,7 +12,7 @@
 //! upstream, a change takes no seats for the time in which watchers get its event: frames are made once
 //! for all watchers, and their cost is charged to the plane.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::Pin;
@@ -48,8 +48,12 @@ use crate::server_state::ServerState;
 
 /// Number of parts of the state, each with a lock of its own.
 const SHARDS: usize = 64;
-/// Pairs of uids that are kept as headers. Others are looked up for each request.
-const UIDS: usize = 1024;
+/// Groups of pairs of uids that are kept as headers. A pair has its place in one of them.
+const UID_GROUPS: usize = 2048;
+/// Pairs in one group, at most. The oldest makes room for a new one. With fewer, busy planes whose pairs
+/// meet in a group would take them from each other, and look theirs up for each request: of two objects,
+/// which costs as much as a read.
+const UIDS_IN_GROUP: usize = 4;
 /// Requests for which an idle plane's memory has room that is kept for the next plane, at most.
 const SPARE_MAX: usize = 64;
 /// Longest time for which a request waits for seats.
@@ -64,7 +68,7 @@ pub(crate) struct Flows {
     /// The seats of each plane; `None` if there is no priority and fairness.
     seats: Option<u32>,
     shards: Box<[Mutex<Shard>]>,
-    uids: Box<[Mutex<Option<KnownUids>>]>,
+    uids: Box<[Mutex<VecDeque<KnownUids>>]>,
     hasher: RandomState,
     pub(crate) metrics: FlowMetrics,
 }
@@ -152,7 +156,7 @@ impl Flows {
         Self {
             seats,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            uids: (0..UIDS).map(|_| Mutex::default()).collect(),
+            uids: (0..UID_GROUPS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             metrics: FlowMetrics::default(),
         }
@@ -211,18 +215,19 @@ impl Flows {
     fn uids(&self, cut: &Snapshot, class: &Arc<FlowClass>) -> FlowUids {
         let plane = cut.plane_number();
         let place = self.hasher.hash_one((plane, Arc::as_ptr(class).addr()));
-        let place = usize::try_from(place % UIDS as u64).unwrap_or(0);
-        let mut known = self.uids[place].lock();
-        if let Some(known) = &*known
-            && known.plane == plane
-            && Arc::ptr_eq(&known.class, class)
-        {
+        let place = usize::try_from(place % UID_GROUPS as u64).unwrap_or(0);
+        let mut group = self.uids[place].lock();
+        let is_same = |known: &&KnownUids| known.plane == plane && Arc::ptr_eq(&known.class, class);
+        if let Some(known) = group.iter().find(is_same) {
             return known.uids.clone();
         }
         let none = HeaderValue::from_static("");
         let header = |uid: &str| HeaderValue::from_str(uid).unwrap_or_else(|_| none.clone());
         let uids = class.uids(cut).each_ref().map(|uid| header(uid));
-        *known = Some(KnownUids {
+        if group.len() >= UIDS_IN_GROUP {
+            group.pop_front();
+        }
+        group.push_back(KnownUids {
             plane,
             class: Arc::clone(class),
             uids: uids.clone(),

@@ -17,14 +17,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Instant;
 
-use polyplane_fairness::{Place, Places, PlaneMeter, VirtualTime};
+use polyplane_fairness::{CpuTimer, Place, Places, PlaneMeter, VirtualTime};
 use polyplane_registry::Verb;
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::operations::exposition::{Exposition, Kind};
-use crate::request::charge::{Charge, nanos_since};
+use crate::request::charge::Charge;
 use crate::request::doorway::woken;
 
 /// Bytes of a body from which on its work is done aside: about a quarter of a millisecond of it. With
@@ -58,11 +57,11 @@ fn poll<F: Future>(
     work: Pin<&mut F>,
     context: &mut Context<'_>,
 ) -> Poll<F::Output> {
-    let began = Instant::now();
+    let timer = CpuTimer::start(charge.precision());
     let polled = aside(|| work.poll(context));
-    let nanos = nanos_since(began);
-    charge.aside(nanos);
-    place.settle(nanos);
+    let spent = timer.stop();
+    charge.aside(spent);
+    place.settle(spent.cpu_nanos);
     polled
 }
 
@@ -134,6 +133,7 @@ pub(crate) fn is_heavy(
 mod tests {
     use super::*;
     use crate::request::charge::LongPolls;
+    use crate::request::turn::Gate;
     use parking_lot::Mutex;
     use std::sync::mpsc;
     use std::time::Duration;
@@ -156,7 +156,8 @@ mod tests {
         let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
         let mut work = Some(work);
         let once = poll_fn(|_| Poll::Ready(work.take().map(|work| work())));
-        let charge = Charge::new(&unproven, &long);
+        let gate = Gate::new(1, Arc::default());
+        let charge = Charge::new(&unproven, &long, &gate);
         let done = heavy.carry_out(meter, &charge, || true, once).await;
         done.expect("it is polled once")
     }
@@ -209,7 +210,8 @@ mod tests {
     async fn a_plane_alone_uses_all_places_and_planes_together_half_of_them() {
         let (heavy, [plane, other]) = (HeavyWork::new(&Arc::default(), 4), meters());
         let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
-        let charge = Charge::new(&unproven, &long);
+        let gate = Gate::new(1, Arc::default());
+        let charge = Charge::new(&unproven, &long, &gate);
         for (held, is_shared, goes_on) in [(1, true, true), (2, true, false), (3, false, true)] {
             let mut taken = Vec::new();
             for _ in 0..held {
@@ -235,7 +237,8 @@ mod tests {
             let (heavy, plane) = (Arc::clone(&heavy), Arc::clone(&plane));
             tokio::spawn(async move {
                 let (unproven, long) = (PlaneMeter::default(), LongPolls::default());
-                let charge = Charge::new(&unproven, &long);
+                let gate = Gate::new(1, Arc::default());
+                let charge = Charge::new(&unproven, &long, &gate);
                 heavy.carry_out(&plane, &charge, || true, receiver).await
             })
         };

@@ -18,11 +18,10 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_fairness::{Moment, PlaneMeter, Started, Turns, VirtualTime};
+use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Started, Turns, VirtualTime};
 use polyplane_registry::{Answer, ResourceRequest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -30,7 +29,7 @@ use tokio::sync::oneshot;
 use crate::backend::PlaneApi;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::pipeline::Pipeline;
-use crate::request::charge::{Charge, nanos_since};
+use crate::request::charge::Charge;
 use crate::request::heavy::is_heavy;
 
 /// CPU time of one round on one worker thread, in nanoseconds. A shorter one would spend more of the
@@ -100,18 +99,62 @@ pub(crate) enum Asked {
     /// Go on.
     Now(Turn),
     /// Wait for this.
-    Later(oneshot::Receiver<Turn>),
+    Later(Queued),
+}
+
+/// A burst's place in the queue. Dropping it leaves the queue.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    gate: Arc<Gate>,
+    meter: Arc<PlaneMeter>,
+    turn: oneshot::Receiver<Turn>,
+    is_over: bool,
+}
+
+impl Future for Queued {
+    type Output = Result<Turn, oneshot::error::RecvError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let turn = ready!(Pin::new(&mut self.turn).poll(context));
+        self.is_over = true;
+        Poll::Ready(turn)
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.turn.close();
+        // If the turn has come meanwhile, it ends with the channel.
+        if self.turn.is_empty() {
+            let is_wanted = |waiting: &Waiting| !waiting.sender.is_closed();
+            self.gate.queue.lock().leave(&self.meter, is_wanted);
+        }
+    }
 }
 
 impl Turn {
-    /// Ends the burst, which took `cost` nanoseconds.
+    /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
         self.settle(cost);
+    }
+
+    /// Ends the burst of a request, which took `cost` nanoseconds. The plane pays for the whole request
+    /// when that ends.
+    fn end_burst(mut self, cost: u64, charge: &Charge<'_>) {
+        if let Some(started) = self.started.take() {
+            charge.pay_at_end(&self.meter, started, cost);
+            self.meter.flow().end_turn(cost);
+            self.gate.ended(cost, self.is_awaited, self.at);
+        }
     }
 
     fn settle(&mut self, cost: u64) {
         if let Some(started) = self.started.take() {
             self.meter.flow().settle(started, cost);
+            self.meter.flow().end_turn(cost);
             self.gate.ended(cost, self.is_awaited, self.at);
         }
     }
@@ -127,12 +170,10 @@ impl Drop for Turn {
 async fn burst<F: Future + Unpin>(turn: Turn, charge: &Charge<'_>, work: F) -> F::Output {
     let (mut turn, mut work) = (Some(turn), pin!(work));
     poll_fn(|context| {
-        let began = Instant::now();
+        let timer = CpuTimer::start(charge.precision());
         let polled = work.as_mut().poll(context);
         if let Some(turn) = turn.take() {
-            let nanos = nanos_since(began);
-            charge.in_turn(nanos);
-            turn.end(nanos);
+            turn.end_burst(timer.stop().cpu_nanos, charge);
         }
         polled
     })
@@ -168,7 +209,7 @@ impl Pipeline<'_> {
 pub(crate) struct Pieces {
     gate: Arc<Gate>,
     meter: Arc<PlaneMeter>,
-    waiting: Option<oneshot::Receiver<Turn>>,
+    waiting: Option<Queued>,
 }
 
 impl Pieces {
@@ -221,6 +262,15 @@ impl Gate {
         &self.time
     }
 
+    /// Returns how closely work has to be measured now: while planes wait for their turns, what one is
+    /// charged too much delays it.
+    pub(crate) fn precision(&self) -> Precision {
+        match self.closed.load(Ordering::Relaxed) {
+            true => Precision::Exact,
+            false => Precision::Rough,
+        }
+    }
+
     /// Notes that a plane uses the replica, and returns whether others do so too.
     pub(crate) fn is_shared(&self, meter: &Arc<PlaneMeter>, now: Moment) -> bool {
         self.note(meter, now);
@@ -251,10 +301,15 @@ impl Gate {
             drop(queue);
             return Asked::Now(self.begin(meter, now));
         }
-        let (sender, waiting) = oneshot::channel();
+        let (sender, turn) = oneshot::channel();
         queue.push(meter, Waiting { sender, kind }, &self.time);
         self.waited.fetch_add(1, Ordering::Relaxed);
-        Asked::Later(waiting)
+        Asked::Later(Queued {
+            gate: Arc::clone(self),
+            meter: Arc::clone(meter),
+            turn,
+            is_over: false,
+        })
     }
 
     fn begin(self: &Arc<Self>, meter: &Arc<PlaneMeter>, now: Moment) -> Turn {
@@ -340,7 +395,7 @@ impl Gate {
                 let Some((meter, waiting, started)) = queue.pop(&self.time) else {
                     break;
                 };
-                expected += started.expected();
+                expected += meter.flow().expected_of_turn();
                 let turn = Turn {
                     gate: Arc::clone(self),
                     meter,
@@ -429,6 +484,44 @@ mod tests {
         let order = order(&gate, &tasks).await;
         assert!(order.is_sorted());
         assert_eq!(gate.waited.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn a_plane_that_goes_away_in_debt_leaves_nothing_and_holds_up_nobody() {
+        let gate = Gate::new(1, Arc::default());
+        let (flood, modest): (Arc<PlaneMeter>, Arc<PlaneMeter>) = (Arc::default(), Arc::default());
+        gate.enter(&modest, Moment(1)).await.end(1);
+        // An hour of CPU time in debt.
+        gate.enter(&flood, Moment(1)).await.end(3_600_000_000_000);
+        let mut waiting = Vec::new();
+        for _ in 0..100 {
+            let asked = [&flood, &modest].map(|meter| gate.ask(meter, Work::Request, Moment(1)));
+            let [Asked::Later(of_flood), Asked::Later(of_modest)] = asked else {
+                panic!("the gate is open");
+            };
+            waiting.push(of_flood);
+            waiting.push(of_modest);
+            // Its clients come and go, and each leaves.
+            let gone = gate.ask(&flood, Work::Request, Moment(1));
+            drop(gone);
+        }
+        assert!(
+            gate.queue.lock().len() <= 300,
+            "{}",
+            gate.queue.lock().len()
+        );
+        let mut of_modest = Vec::new();
+        for (at, queued) in waiting.into_iter().enumerate() {
+            if at % 2 == 1 {
+                of_modest.push(queued);
+            }
+        }
+        assert_eq!(gate.queue.lock().len(), 100);
+        assert_eq!(Arc::strong_count(&flood), 1, "nothing knows the plane");
+        for queued in of_modest {
+            queued.await.expect("its turn").end(30_000);
+        }
+        assert!(gate.queue.lock().is_empty());
     }
 
     #[tokio::test]
