@@ -106,10 +106,11 @@ impl Gates {
         }
         let mut on = BTreeSet::new();
         for row in &self.rows {
-            match self.is_wanted(&row.name) {
-                wanted if wanted == row.default => {}
-                true if of_kinds.contains(&row.name) => drop(on.insert(row.name.to_string())),
-                _ => tracing::warn!("--feature-gates: {} stays {}", row.name, row.default),
+            let (name, default) = (&row.name, row.default);
+            match self.is_wanted(name) {
+                wanted if wanted == default => {}
+                true if of_kinds.contains(name) => drop(on.insert(name.to_string())),
+                _ => tracing::warn!("--feature-gates: {name} stays {default}"),
             }
         }
         on

@@ -194,10 +194,9 @@ impl Served {
             let gate = row.gate.as_deref();
             let closed = gate.filter(|gate| is_chosen && !row.features.enabled(gate));
             if let Some(gate) = closed {
+                let kind = format!("{}/{}", row.api_version, row.name);
                 tracing::warn!(
-                    "--runtime-config: {}/{} is not served, because the feature gate {gate} is off",
-                    row.api_version,
-                    row.name
+                    "--runtime-config: {kind} is not served, because the feature gate {gate} is off"
                 );
             }
             is_chosen && closed.is_none()
