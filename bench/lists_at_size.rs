@@ -22,7 +22,7 @@ use polyplane_tests::programs::Server as Program;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::lane::{Content, Lane};
 use crate::objects::text;
@@ -42,6 +42,9 @@ const PAGE: usize = 500;
 const LOOKED_UP: u64 = 500;
 /// Whole lists that are read at the same time.
 const AT_ONCE: usize = 8;
+/// Time between two objects that come, and two that go, beside pages. The log of a plane has 4 MiB: changes at
+/// full speed would fill it before all pages are read, and the next one would be answered with 410.
+const BETWEEN_CHANGES: Duration = Duration::from_millis(10);
 const BETWEEN_SAMPLES: Duration = Duration::from_millis(5);
 /// The beginning of the names of objects that are created beside pages.
 const LATER: &str = "later-";
@@ -421,7 +424,10 @@ impl Changes {
         let (lane, over) = (Arc::clone(&target.lanes[1]), Arc::clone(&is_over));
         let task = tokio::spawn(async move {
             let mut changed = 0;
+            let mut turns = tokio::time::interval(BETWEEN_CHANGES);
+            turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while !over.load(Ordering::Relaxed) {
+                turns.tick().await;
                 let body = text(&json!({"metadata": {"name": format!("{LATER}{changed}")}}));
                 lane.create(COLLECTION, body).await?;
                 let path = format!("{COLLECTION}/{}", name_of(changed));
