@@ -138,7 +138,7 @@ impl<'a> ListWriter<'a> {
                 Form::Table(_) => "rows",
                 Form::Items { .. } | Form::Protobuf { .. } => "items",
             };
-            list.yaml = Some(YamlList::begin(list.form.take(), items)?);
+            list.yaml = Some(YamlList::begin(list.form.take(0), items)?);
         }
         Ok(list)
     }
@@ -239,7 +239,11 @@ impl<'a> ListWriter<'a> {
         self.write_item(object)?;
         match &mut self.yaml {
             None => Ok(()),
-            Some(yaml) => yaml.item(&self.form.take()),
+            Some(yaml) => {
+                // The next item is about as long as this one.
+                let length = self.form.pending();
+                yaml.item(&self.form.take(length))
+            }
         }
     }
 
@@ -290,7 +294,7 @@ impl<'a> ListWriter<'a> {
     pub fn take(&mut self) -> Vec<u8> {
         match &mut self.yaml {
             Some(yaml) => std::mem::replace(&mut yaml.out, Vec::with_capacity(CHUNK_CAPACITY)),
-            None => self.form.take(),
+            None => self.form.take(CHUNK_CAPACITY),
         }
     }
 
@@ -318,10 +322,12 @@ impl Form<'_> {
         }
     }
 
-    fn take(&mut self) -> Vec<u8> {
+    /// Removes and returns the bytes written so far. What follows them is expected to have `capacity`
+    /// bytes.
+    fn take(&mut self, capacity: usize) -> Vec<u8> {
         match self {
             Self::Items { out, .. } | Self::Protobuf { out, .. } => {
-                std::mem::replace(out, Vec::with_capacity(CHUNK_CAPACITY))
+                std::mem::replace(out, Vec::with_capacity(capacity))
             }
             Self::Table(table) => table.take(),
         }
