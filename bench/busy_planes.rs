@@ -114,6 +114,27 @@ pub struct BusyArguments {
     seconds: f64,
 }
 
+impl BusyArguments {
+    fn is_greedy(&self, number: u64) -> bool {
+        self.greedy_every > 0 && number.is_multiple_of(self.greedy_every)
+    }
+
+    fn streams_of(&self, number: u64) -> u64 {
+        match self.is_greedy(number) {
+            true => self.greedy_streams,
+            false => self.streams,
+        }
+    }
+
+    /// Returns options with which the server lets all streams in: what is measured is their turns.
+    fn server_options(&self) -> Vec<String> {
+        let streams: u64 = (0..self.planes).map(|number| self.streams_of(number)).sum();
+        ["reads", "writes"]
+            .map(|kind| format!("--{kind}-in-flight-max={}", 2 * streams + 4000))
+            .into()
+    }
+}
+
 /// One plane under load.
 struct Busy {
     base_path: String,
@@ -140,7 +161,9 @@ struct Shares {
 /// # Errors
 /// Returns an error if the server does not start, or a request fails.
 pub async fn busy_planes(arguments: &BusyArguments, format: Format) -> Result<()> {
-    let server = Server::start("server", &Build::current(None)?, Plane::Root).await?;
+    let mut build = Build::current(None)?;
+    build.options = arguments.server_options();
+    let server = Server::start("server", &build, Plane::Root).await?;
     let root = server.root.lane().endpoint().clone();
     let planes = prepare(&root, arguments).await?;
     let endpoint = root.at_base_path("");
@@ -184,12 +207,7 @@ async fn prepare(root: &Endpoint, arguments: &BusyArguments) -> Result<Vec<Arc<B
 
 async fn prepare_one(root: &Endpoint, number: u64, arguments: &BusyArguments) -> Result<Arc<Busy>> {
     let endpoint = create_plane(root, &format!("busy-{number}")).await?;
-    let every = arguments.greedy_every;
-    let is_greedy = every > 0 && number.is_multiple_of(every);
-    let streams = match is_greedy {
-        true => arguments.greedy_streams,
-        false => arguments.streams,
-    };
+    let streams = arguments.streams_of(number);
     let lane = Lane::open(&endpoint).await?;
     for stream in 0..streams {
         let objects = arguments.request.objects();
@@ -199,7 +217,7 @@ async fn prepare_one(root: &Endpoint, number: u64, arguments: &BusyArguments) ->
     Ok(Arc::new(Busy {
         base_path: endpoint.base_path,
         streams,
-        is_greedy,
+        is_greedy: arguments.is_greedy(number),
         answered: AtomicU64::new(0),
     }))
 }

@@ -319,9 +319,8 @@ impl Reconcilers {
         loop {
             let result = {
                 let meter = tenant.plane.meter().unwrap_or(&self.unmetered);
-                let mut place = self.places.enter(meter, RUNNING_MAX).await;
                 // Its cost is charged as it arises, and says nothing of what a request will cost.
-                place.settle_as_expected();
+                let _place = self.places.enter(meter, RUNNING_MAX).await;
                 charged(meter, self.boxed(&tenant, &item)).await
             };
             let retry = match result {

@@ -26,7 +26,8 @@ struct Inside {
     queue: Turns<oneshot::Sender<Place>>,
 }
 
-/// The right to work. Dropping it lets the next one in.
+/// The right to work. Dropping it lets the next one in, and takes back what the plane was charged in
+/// advance, unless [`Place::settle`] has replaced that by the cost.
 #[derive(Debug)]
 pub struct Place {
     /// `None` once the place belongs to somebody else.
@@ -44,17 +45,16 @@ impl Place {
         }
     }
 
-    /// Leaves the account as if the work cost what was expected. The caller charges the plane itself.
-    pub fn settle_as_expected(&mut self) {
-        if let Some(started) = &self.started {
-            self.settle(started.expected());
+    fn give_back(&mut self) {
+        if let Some(started) = self.started.take() {
+            self.meter.flow().give_back(started);
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.settle(0);
+        self.give_back();
         if let Some(places) = self.places.take() {
             places.leave();
         }
@@ -140,7 +140,7 @@ impl Places {
                 return;
             };
             // Nobody waits for it any more, so the place stays here for the next one.
-            unwanted.settle(0);
+            unwanted.give_back();
             unwanted.places = None;
         }
     }

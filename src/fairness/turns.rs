@@ -10,11 +10,14 @@
 //! been slow for a moment. A debt needs no timer: it is what the finish is ahead of virtual time,
 //! which goes on with every request of anybody.
 //!
+//! What all planes need, such as the proofs of their callers, has a flow too, whose costs count less the
+//! more planes compete: it always has a part of the time.
+//!
 //! The queue has an entry for a plane only while it has requests that wait.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::meter::PlaneMeter;
 
@@ -30,6 +33,10 @@ const CREDIT_REQUESTS: u64 = 16;
 /// CPU time that such a plane may be ahead, in nanoseconds, however dear its requests are.
 const CREDIT_MAX: u64 = 10_000_000;
 
+/// The part of the time that a reserved flow may have is one in this many. With a larger part, a flood of
+/// bad credentials takes more from the planes; with a smaller one, newcomers wait longer for their proof.
+const RESERVED_PART: u64 = 8;
+
 /// The account of one plane in virtual time.
 #[derive(Debug)]
 pub struct Flow {
@@ -40,6 +47,10 @@ pub struct Flow {
     /// What a turn of the plane is expected to cost. A request costs as much, or more: it is read and
     /// answered outside of its turn.
     expected_of_turn: AtomicU64,
+    /// True if the flow has a part of the time to itself, however many planes compete.
+    is_reserved: AtomicBool,
+    /// How many times a plane's share the flow has.
+    weight: AtomicU64,
 }
 
 impl Default for Flow {
@@ -48,39 +59,84 @@ impl Default for Flow {
             finish: AtomicU64::new(0),
             expected: AtomicU64::new(FIRST_COST),
             expected_of_turn: AtomicU64::new(FIRST_COST),
+            is_reserved: AtomicBool::new(false),
+            weight: AtomicU64::new(1),
         }
     }
 }
 
-/// The virtual time of one replica, in nanoseconds of CPU time.
+/// The virtual time of one replica, in nanoseconds of CPU time that each plane was given.
 #[derive(Debug, Default)]
-pub struct VirtualTime(AtomicU64);
+pub struct VirtualTime {
+    now: AtomicU64,
+    /// Planes that wait for their turns.
+    competing: AtomicU64,
+}
+
+impl VirtualTime {
+    fn now(&self) -> u64 {
+        self.now.load(Ordering::Relaxed)
+    }
+
+    /// Notes how many planes wait for their turns.
+    pub fn note_competing(&self, planes: usize) {
+        let planes = u64::try_from(planes).unwrap_or(u64::MAX);
+        self.competing.store(planes, Ordering::Relaxed);
+    }
+
+    /// Returns how many times a plane's share a flow needs to have its part of the time.
+    fn reserved_weight(&self) -> u64 {
+        let competing = self.competing.load(Ordering::Relaxed);
+        (competing / (RESERVED_PART - 1)).max(1)
+    }
+}
 
 /// A request that was given its turn, with what was charged for it.
 #[derive(Debug)]
 #[must_use]
 pub struct Started {
     expected: u64,
+    weight: u64,
 }
 
 impl Started {
-    /// Returns what the request is expected to cost, in nanoseconds.
-    #[must_use]
-    pub fn expected(&self) -> u64 {
-        self.expected
+    /// Returns what was charged in advance, in virtual time.
+    fn charged(&self) -> u64 {
+        self.expected / self.weight
     }
 }
 
 impl Flow {
+    /// Gives the flow at least one part in [`RESERVED_PART`] of the time. With the share of one plane, what
+    /// all planes need, such as the proofs of their callers, would stand still at a replica where very many
+    /// are busy.
+    pub fn reserve(&self) {
+        self.is_reserved.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns how many times a plane's share the flow has now.
+    fn weigh(&self, time: &VirtualTime) -> u64 {
+        if !self.is_reserved.load(Ordering::Relaxed) {
+            return 1;
+        }
+        let weight = time.reserved_weight();
+        self.weight.store(weight, Ordering::Relaxed);
+        weight
+    }
+
     /// Gives a request of the plane its turn.
     pub fn start(&self, time: &VirtualTime) -> Started {
         let expected = self.expected.load(Ordering::Relaxed);
-        let now = time.0.load(Ordering::Relaxed);
+        let started = Started {
+            expected,
+            weight: self.weigh(time),
+        };
+        let now = time.now();
         let earliest = self.earliest_start(now);
         let mut finish = self.finish.load(Ordering::Relaxed);
         loop {
             let start = finish.max(earliest);
-            let next = start.saturating_add(expected);
+            let next = start.saturating_add(started.charged());
             let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
             let swapped = self
                 .finish
@@ -88,9 +144,9 @@ impl Flow {
             match swapped {
                 Ok(_) => {
                     if start > now {
-                        time.0.fetch_max(start, Ordering::Relaxed);
+                        time.now.fetch_max(start, Ordering::Relaxed);
                     }
-                    return Started { expected };
+                    return started;
                 }
                 Err(found) => finish = found,
             }
@@ -110,23 +166,30 @@ impl Flow {
 
     /// Corrects the account when it is known what a request cost.
     pub fn settle(&self, started: Started, cost: u64) {
-        let Started { expected } = started;
-        if cost >= expected {
-            self.finish.fetch_add(cost - expected, Ordering::Relaxed);
+        let (charged, due) = (started.charged(), cost / started.weight);
+        if due >= charged {
+            self.finish.fetch_add(due - charged, Ordering::Relaxed);
         } else {
-            self.finish.fetch_sub(expected - cost, Ordering::Relaxed);
+            self.finish.fetch_sub(charged - due, Ordering::Relaxed);
         }
         average(&self.expected, cost);
     }
 
+    /// Takes back what was charged for a turn that nobody used, or whose cost is charged otherwise. It says
+    /// nothing of what a request of the plane costs.
+    pub fn give_back(&self, started: Started) {
+        self.finish.fetch_sub(started.charged(), Ordering::Relaxed);
+    }
+
     /// Adds a cost that no request waits for, such as that of a long answer while it is sent.
     pub fn charge(&self, cost: u64) {
-        self.finish.fetch_add(cost, Ordering::Relaxed);
+        let due = cost / self.weight.load(Ordering::Relaxed);
+        self.finish.fetch_add(due, Ordering::Relaxed);
     }
 
     /// Returns the virtual time at which the plane's next request starts.
     fn next_start(&self, time: &VirtualTime) -> u64 {
-        let now = time.0.load(Ordering::Relaxed);
+        let now = time.now();
         let finish = self.finish.load(Ordering::Relaxed);
         finish.max(self.earliest_start(now))
     }
@@ -183,6 +246,12 @@ impl<T> Turns<T> {
         self.length
     }
 
+    /// Returns the number of planes with requests that wait.
+    #[must_use]
+    pub fn planes(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Returns whether no request waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -193,8 +262,8 @@ impl<T> Turns<T> {
     pub fn push(&mut self, meter: &Arc<PlaneMeter>, request: T, time: &VirtualTime) {
         self.length += 1;
         let (key, order) = (key(meter), &mut self.order);
+        let start = meter.flow().next_start(time);
         let waiting = self.waiting.entry(key).or_insert_with(|| {
-            let start = meter.flow().next_start(time);
             order.insert((start, key));
             Waiting {
                 meter: Arc::clone(meter),
@@ -203,6 +272,12 @@ impl<T> Turns<T> {
                 gone: 0,
             }
         });
+        // A request of the plane may have cost less than expected since.
+        if start < waiting.start {
+            order.remove(&(waiting.start, key));
+            order.insert((start, key));
+            waiting.start = start;
+        }
         waiting.requests.push_back(request);
     }
 

@@ -165,6 +165,11 @@ impl Active {
         }
         self.seats_in_use + seats <= limit
     }
+
+    /// Returns whether a request goes on at once: nobody waits, and there are seats for it.
+    fn has_seats_for(&self, seats: u32, limit: u64) -> bool {
+        self.waiting == 0 && self.seats_in_use < limit && self.seats_fit(seats, limit)
+    }
 }
 
 impl<T> Dispatcher<T> {
@@ -221,15 +226,16 @@ impl<T> Dispatcher<T> {
                 None
             }
             LevelKind::Queue(queueing) => {
-                match self.queue_for(now, at, limit, (queueing, arrival.hash)) {
-                    Ok(queue) => Some(queue),
-                    Err(reason) => return Err(self.reject(now, at, reason)),
+                let queue = self.queue_for(now, at, (queueing, arrival.hash));
+                let goes_on = self.active[at].has_seats_for(seats, limit);
+                if !goes_on && !self.has_room(at, queue, queueing) {
+                    return Err(self.reject(now, at, RejectionReason::QueueFull));
                 }
+                Some(queue)
             }
         };
         let active = &mut self.active[at];
-        let goes_on = queue.is_none()
-            || active.waiting == 0 && active.seats_in_use < limit && active.seats_fit(seats, limit);
+        let goes_on = queue.is_none() || active.has_seats_for(seats, limit);
         let state = match goes_on {
             true => State::Executing {
                 since: now,
@@ -437,25 +443,20 @@ impl<T> Dispatcher<T> {
         }
     }
 
-    /// Returns the queue for a request of a level, unless there is no room in it.
-    fn queue_for(
-        &mut self,
-        now: Moment,
-        at: usize,
-        limit: u64,
-        (queueing, hash): (Queueing, u64),
-    ) -> Result<u32, RejectionReason> {
+    /// Returns the queue for a request of a level.
+    fn queue_for(&mut self, now: Moment, at: usize, (queueing, hash): (Queueing, u64)) -> u32 {
         self.advance(now, at);
-        let is_full = self.waiting >= WAITING_MAX;
-        let active = &mut self.active[at];
-        let queues = active.queues.get_or_insert_default();
-        let queue = queues.choose(queueing, hash);
+        let queues = self.active[at].queues.get_or_insert_default();
+        queues.choose(queueing, hash)
+    }
+
+    /// Returns whether one more request may wait in a queue. A seat that is free makes no room: the first of
+    /// those that wait may need more seats than that, and would let the queue grow behind it.
+    fn has_room(&self, at: usize, queue: u32, queueing: Queueing) -> bool {
+        let queues = self.active[at].queues.as_ref();
+        let length = queues.map_or(0, |queues| queues.length(queue));
         let length_max = usize::try_from(queueing.length_max).unwrap_or(usize::MAX);
-        let no_room = is_full || queues.length(queue) >= length_max;
-        match no_room && active.seats_in_use >= limit {
-            true => Err(RejectionReason::QueueFull),
-            false => Ok(queue),
-        }
+        self.waiting < WAITING_MAX && length < length_max
     }
 
     fn reject(&mut self, now: Moment, at: usize, reason: RejectionReason) -> Rejection {

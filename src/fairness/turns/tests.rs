@@ -37,6 +37,7 @@ fn compete(planes: &mut [Greedy], seats: usize, end: u64) {
     let mut now = 0;
     while now < end {
         while running.len() < seats {
+            time.note_competing(turns.planes());
             let Some((_, at, started)) = turns.pop(&time) else {
                 break;
             };
@@ -346,4 +347,68 @@ proptest! {
         let slack = (a + b) / 20 + 2 * seats as u64 * first.max(second);
         prop_assert!(a.abs_diff(b) <= slack, "{a} and {b}");
     }
+}
+
+#[test]
+fn work_that_is_charged_as_it_arises_is_not_charged_in_advance_too() {
+    let time = VirtualTime::default();
+    let (worker, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    // The plane's few requests were dear, as those of a new plane are.
+    for _ in 0..100 {
+        let started = worker.flow().start(&time);
+        worker.flow().settle(started, 100 * FIRST_COST);
+    }
+    let (finish, expected) = (
+        worker.flow().next_start(&time),
+        worker.flow().expected.load(Ordering::Relaxed),
+    );
+    for _ in 0..1000 {
+        let started = worker.flow().start(&time);
+        worker.flow().charge(FIRST_COST / 10);
+        worker.flow().give_back(started);
+    }
+    let paid = worker.flow().next_start(&time) - finish;
+    assert_eq!(paid, 1000 * (FIRST_COST / 10), "what the work cost");
+    let now_expected = worker.flow().expected.load(Ordering::Relaxed);
+    assert_eq!(now_expected, expected, "of a request");
+    // Another plane waits no longer for it than for the last of that work.
+    let ahead = other.flow().start(&time);
+    other.flow().settle(ahead, FIRST_COST);
+    assert!(worker.flow().next_start(&time) <= other.flow().next_start(&time) + CREDIT_MAX);
+}
+
+#[test]
+fn what_all_planes_need_has_a_part_of_the_time_beside_any_number_of_planes() {
+    for (count, least, most) in [(3, 0.2, 0.3), (1000, 0.11, 0.14)] {
+        let mut planes: Vec<Greedy> = (0..count).map(|_| greedy(200_000, 3)).collect();
+        planes.push(greedy(100_000, 4));
+        let reserved = planes.len() - 1;
+        planes[reserved].flow.flow().reserve();
+        compete(&mut planes, 4, 4_000_000_000);
+        let all: u64 = planes.iter().map(|plane| plane.served).sum();
+        let part = planes[reserved].served as f64 / all as f64;
+        assert!((least..most).contains(&part), "{part} beside {count}");
+    }
+}
+
+#[test]
+fn a_request_that_cost_less_than_expected_does_not_hold_up_the_next() {
+    let time = VirtualTime::default();
+    let (plane, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+    // So far its requests were dear.
+    for _ in 0..100 {
+        let started = plane.flow().start(&time);
+        plane.flow().settle(started, 1000 * FIRST_COST);
+    }
+    let mut turns = Turns::default();
+    let dear = plane.flow().start(&time);
+    turns.push(&plane, "waits meanwhile", &time);
+    plane.flow().settle(dear, 1);
+    turns.push(&plane, "asks again", &time);
+    let ahead = other.flow().start(&time);
+    other.flow().settle(ahead, 50 * FIRST_COST + CREDIT_MAX);
+    turns.push(&other, "other", &time);
+    let (_, first, started) = turns.pop(&time).expect("one waits");
+    plane.flow().settle(started, 1);
+    assert_eq!(first, "waits meanwhile");
 }

@@ -148,10 +148,13 @@ impl PlaneDirectory {
 
     /// Sets how to wake the root plane. To be called once.
     pub fn set_root(&self, birth: Birth, kinds: Arc<KindTable>) {
+        let meter = Arc::<PlaneMeter>::default();
+        // The planes of all tenants are managed there.
+        meter.flow().reserve();
         let root = LocatedPlane {
             name: polyplane_ownership::ROOT.into(),
             birth,
-            meter: Arc::default(),
+            meter,
             kinds,
             suspended: false,
             says_of_access: Arc::default(),

@@ -75,19 +75,21 @@ struct Place {
 impl Place {
     /// Ends the poll, which took `nanos`.
     fn end(mut self, nanos: u64) {
-        self.settle(nanos);
-    }
-
-    fn settle(&mut self, nanos: u64) {
         if let (Some(doorway), Some(started)) = (&self.doorway, self.started.take()) {
             doorway.sources[self.source].flow().settle(started, nanos);
+        }
+    }
+
+    fn give_back(&mut self) {
+        if let (Some(doorway), Some(started)) = (&self.doorway, self.started.take()) {
+            doorway.sources[self.source].flow().give_back(started);
         }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.settle(0);
+        self.give_back();
         if let Some(doorway) = self.doorway.take() {
             doorway.leave();
         }
@@ -199,7 +201,7 @@ impl Doorway {
                 return;
             };
             // The client has gone, so the place stays here for the next one.
-            unwanted.settle(0);
+            unwanted.give_back();
             unwanted.doorway = None;
         }
     }

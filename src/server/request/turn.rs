@@ -138,7 +138,11 @@ impl Drop for Queued {
 impl Turn {
     /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
-        self.settle(cost);
+        if let Some(started) = self.started.take() {
+            self.meter.flow().settle(started, cost);
+            self.meter.flow().end_turn(cost);
+            self.gate.ended(cost, self.is_awaited, self.at);
+        }
     }
 
     /// Ends the burst of a request, which took `cost` nanoseconds. The plane pays for the whole request
@@ -150,19 +154,14 @@ impl Turn {
             self.gate.ended(cost, self.is_awaited, self.at);
         }
     }
-
-    fn settle(&mut self, cost: u64) {
-        if let Some(started) = self.started.take() {
-            self.meter.flow().settle(started, cost);
-            self.meter.flow().end_turn(cost);
-            self.gate.ended(cost, self.is_awaited, self.at);
-        }
-    }
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.settle(0);
+        if let Some(started) = self.started.take() {
+            self.meter.flow().give_back(started);
+            self.gate.ended(0, self.is_awaited, self.at);
+        }
     }
 }
 
@@ -383,6 +382,7 @@ impl Gate {
             // First, so that whoever ends a turn from now on begins another round.
             self.is_beginning.store(false, Ordering::Release);
             self.spent.store(0, Ordering::Relaxed);
+            self.time.note_competing(queue.planes());
             if queue.is_empty() {
                 self.closed.store(false, Ordering::Relaxed);
                 return;
