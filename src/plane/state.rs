@@ -200,6 +200,11 @@ pub(crate) struct Root {
 }
 
 impl Root {
+    /// Returns the bytes of all of the plane's own objects.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.resources.weight().bytes
+    }
+
     /// Returns the root of a plane that has no objects of its own, which is the root of its layers.
     pub(crate) fn of_layers(template_values: Arc<TemplateValues>, context: &Context) -> Self {
         let mut root = Self {
@@ -505,7 +510,7 @@ impl Snapshot {
     /// Returns the bytes of all of the plane's own objects.
     #[must_use]
     pub fn own_bytes(&self) -> u64 {
-        self.root.resources.weight().bytes
+        self.root.own_bytes()
     }
 
     /// Returns the resources that have objects, in order.

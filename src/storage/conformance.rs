@@ -54,6 +54,7 @@ cases! {
     changes:
         history_tells_operations_in_order_with_previous_values,
         history_is_cut_by_range_and_revision,
+        history_that_is_too_long_tells_where_to_begin,
         compaction_ends_history_exactly_at_its_floor,
         compaction_keeps_what_is_there,
         watch_resumes_where_it_ended,

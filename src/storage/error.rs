@@ -63,7 +63,7 @@ pub enum Rejection {
 /// The reason why a read has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The requested revision is older than those that the store keeps.
+    /// The requested revision is older than those that the store keeps, or than what one history may have.
     #[error("revisions below {floor} are compacted")]
     Compacted {
         /// The oldest revision that can still be read.

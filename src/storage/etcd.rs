@@ -35,6 +35,7 @@ mod space;
 mod version;
 mod wire;
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -53,8 +54,8 @@ use self::space::Space;
 use self::wire::Keys;
 use crate::error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
 use crate::store::{
-    Committed, Health, History, KeyValue, LeaseId, Limits, RangeReply, RangeRequest, Revision,
-    Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn,
+    Committed, HISTORY_BYTES_MAX, Health, History, KeyValue, LeaseId, Limits, RangeReply,
+    RangeRequest, Revision, Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn,
 };
 use crate::txn::check;
 use crate::watch::{StoreWatch, WatchEnd, WatchSender, store_watch};
@@ -78,9 +79,6 @@ const PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// Interval of reading the files with credentials. A replica whose credentials have expired has no
 /// store for at most this long after the files are replaced.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(2);
-/// Bytes of a history beyond which reading it fails. Without this limit a large history would
-/// exhaust the memory.
-const HISTORY_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Longest time without an event or progress while a history is read. Without this limit a hanging
 /// member would block the reader for ever.
 const HISTORY_STALL_MAX: Duration = Duration::from_secs(10);
@@ -314,7 +312,7 @@ impl Inner {
         let member = self.members.current();
         let stream = EventStream::open(&member, &self.keys, range, after).await;
         let mut stream = stream.map_err(|fault| unavailable(fault.to_string()))?;
-        let (mut events, mut bytes) = (Vec::new(), 0_usize);
+        let mut events = Newest::default();
         let mut stalled = Instant::now() + HISTORY_STALL_MAX;
         loop {
             let update = tokio::select! {
@@ -338,19 +336,14 @@ impl Inner {
                     let last = more.last().map_or(after, |event| event.revision);
                     for event in more {
                         if event.revision <= through {
-                            bytes += event_bytes(&event);
                             events.push(event);
                         }
                     }
-                    if bytes > HISTORY_BYTES_MAX {
-                        let text = format!("a history of more than {HISTORY_BYTES_MAX} bytes");
-                        return Err(unavailable(text));
-                    }
                     if last >= through {
-                        return Ok(events);
+                        return events.all();
                     }
                 }
-                Ok(FeedUpdate::Progress(at)) if at >= through => return Ok(events),
+                Ok(FeedUpdate::Progress(at)) if at >= through => return events.all(),
                 Ok(FeedUpdate::Progress(_)) => {}
                 Ok(FeedUpdate::Compacted(floor)) => {
                     self.raise_floor(floor);
@@ -425,9 +418,34 @@ impl Inner {
     }
 }
 
-fn event_bytes(event: &StoreEvent) -> usize {
-    let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
-    event.key.len() + length(&event.value) + length(&event.previous)
+/// The newest events of a history that fit [`HISTORY_BYTES_MAX`].
+#[derive(Default)]
+struct Newest {
+    events: VecDeque<StoreEvent>,
+    bytes: usize,
+    /// The revision of the newest event that does not fit.
+    floor: Option<Revision>,
+}
+
+impl Newest {
+    fn push(&mut self, event: StoreEvent) {
+        self.bytes += event.bytes();
+        self.events.push_back(event);
+        while self.bytes > HISTORY_BYTES_MAX
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.bytes -= oldest.bytes();
+            self.floor = Some(oldest.revision);
+        }
+    }
+
+    /// Returns the events, if all fit.
+    fn all(self) -> Result<Vec<StoreEvent>, ReadError> {
+        match self.floor {
+            Some(floor) => Err(ReadError::Compacted { floor }),
+            None => Ok(self.events.into()),
+        }
+    }
 }
 
 #[async_trait]

@@ -38,8 +38,9 @@ pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};
 pub use lease::{Clock, ManualClock, SystemClock};
 pub use memory::{MemoryOptions, MemoryStore};
 pub use store::{
-    Committed, Compare, Fields, Health, History, KeyValue, LeaseId, Limits, Op, RangeReply,
-    RangeRequest, Revision, Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn, prefix_end,
+    Committed, Compare, Fields, HISTORY_BYTES_MAX, Health, History, KeyValue, LeaseId, Limits, Op,
+    RangeReply, RangeRequest, Revision, Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn,
+    prefix_end,
 };
 pub use watch::{StoreWatch, WatchBatch, WatchEnd, WatchSender, store_watch};
 

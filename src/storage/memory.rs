@@ -16,8 +16,8 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 use crate::error::{CommitError, LeaseError, ReadError, Rejection};
 use crate::lease::{Clock, LeaseTable, SystemClock, first_lease_id};
 use crate::store::{
-    Committed, Fields, Health, History, KeyValue, LeaseId, Limits, Op, RangeReply, RangeRequest,
-    Revision, Store, StoreEvent, StoreStatus, Txn,
+    Committed, Fields, HISTORY_BYTES_MAX, Health, History, KeyValue, LeaseId, Limits, Op,
+    RangeReply, RangeRequest, Revision, Store, StoreEvent, StoreStatus, Txn,
 };
 use crate::txn::{EMBEDDED_LIMITS, Stamp, check, holds};
 use crate::watch::{Hub, StoreWatch, batches, in_range, store_watch};
@@ -447,7 +447,8 @@ impl Store for MemoryStore {
         end: Bytes,
         after: Revision,
     ) -> Result<History, ReadError> {
-        self.open_state()?.history(&start, &end, after)
+        let history = self.open_state()?.history(&start, &end, after)?;
+        history.within(HISTORY_BYTES_MAX)
     }
 
     async fn watch(

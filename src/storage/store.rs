@@ -259,6 +259,36 @@ pub struct History {
     pub events: Vec<StoreEvent>,
 }
 
+/// Bytes of the keys and values of one history, at most. With more, the histories of a few planes that very
+/// much was written to would fill the memory; with less, their watches could be resumed from less long ago.
+pub const HISTORY_BYTES_MAX: usize = 64 << 20;
+
+impl History {
+    /// Returns the history, unless it has more than so many bytes.
+    ///
+    /// # Errors
+    /// Returns [`ReadError::Compacted`] with the revision after which it has no more than that.
+    pub(crate) fn within(self, bytes_max: usize) -> Result<Self, ReadError> {
+        let mut bytes = 0;
+        for event in self.events.iter().rev() {
+            bytes += event.bytes();
+            if bytes > bytes_max {
+                let floor = event.revision;
+                return Err(ReadError::Compacted { floor });
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl StoreEvent {
+    /// Returns the number of bytes of the key and the values.
+    pub(crate) fn bytes(&self) -> usize {
+        let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
+        self.key.len() + length(&self.value) + length(&self.previous)
+    }
+}
+
 /// The limits of an engine for one transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
@@ -347,7 +377,9 @@ pub trait Store: Send + Sync + 'static {
     /// bound.
     ///
     /// # Errors
-    /// Returns the errors of [`Self::range`] with a revision.
+    /// Returns the errors of [`Self::range`] with a revision. Events of more than [`HISTORY_BYTES_MAX`]
+    /// bytes count as compacted but for the newest of them: the error then names the revision after which
+    /// one history has them all.
     async fn history(
         &self,
         start: Bytes,

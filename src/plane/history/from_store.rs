@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use polyplane_storage::{History, KeyValue, RangeRequest, ReadError, Revision, StoreEvent};
+use tokio::sync::Semaphore;
 
 use crate::history::event::Event;
 use crate::history::expired_cause::ExpiredCause;
@@ -27,9 +28,16 @@ use crate::yielding::YieldBudget;
 /// log would drop them. Without this limit a packed history of a few MiB could fill the memory.
 const REBUILT_BYTES_MAX: usize = 64 << 20;
 
+/// Histories that are read at once. With more, planes that wake together after very many writes would fill
+/// the memory; with fewer, resumed watches of many planes would wait longer.
+const READS_MAX: usize = 8;
+static READS: Semaphore = Semaphore::const_new(READS_MAX);
+
 /// The store's history after the revision `after`.
 struct Past {
     after: Revision,
+    /// Why the events up to `after` are not there.
+    cause: ExpiredCause,
     history: History,
     /// The external objects as they were at the revision `after`.
     external: Vec<KeyValue>,
@@ -44,10 +52,18 @@ impl Plane {
         let template_values = Arc::clone(&self.published().template_values);
         // The log needs no events from before the birth, so the read begins there.
         let mut after = self.revision_before_birth();
+        let mut cause = ExpiredCause::Compacted;
+        // The semaphore is never closed.
+        let _read = READS.acquire().await;
         let past = loop {
-            match self.read_past(after).await {
+            match self.read_past(after, cause).await {
                 Ok(past) => break past,
-                Err(ReadError::Compacted { floor }) if floor > after => after = floor,
+                Err(ReadError::Compacted { floor }) if floor > after => {
+                    if floor > self.store().status().floor {
+                        cause = ExpiredCause::Bytes;
+                    }
+                    after = floor;
+                }
                 Err(error) => {
                     tracing::warn!(plane = self.id(), %error, "the history cannot be read");
                     return Err(error);
@@ -100,12 +116,13 @@ impl Plane {
         Some((resource, Floor::new(ends, ExpiredCause::BeforeBirth)))
     }
 
-    async fn read_past(&self, after: Revision) -> Result<Past, ReadError> {
+    async fn read_past(&self, after: Revision, cause: ExpiredCause) -> Result<Past, ReadError> {
         let (start, end) = self.keys().bounds();
         let mut history = self.store().history(start, end, after).await?;
         self.open_events(&mut history.events).await;
         let mut past = Past {
             after,
+            cause,
             history,
             external: Vec::new(),
         };
@@ -194,7 +211,7 @@ impl Plane {
         // A version from before the birth belongs to an earlier plane of the same name.
         let oldest = self.numbering().version_after(past.after);
         let floor = if oldest > self.birth() {
-            Floor::new(oldest, ExpiredCause::Compacted)
+            Floor::new(oldest, past.cause)
         } else {
             Floor::new(self.birth(), ExpiredCause::BeforeBirth)
         };
@@ -536,22 +553,25 @@ fn index_of(at: usize) -> Result<u8, RecordError> {
 mod tests {
     use super::*;
     use crate::testing::object;
-    use crate::{Committer, Operation, SoleHolder, Write};
-    use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+    use crate::{AtError, Committer, Operation, SoleHolder, Write};
+    use polyplane_storage::{HISTORY_BYTES_MAX, MemoryOptions, MemoryStore, Store};
 
-    #[tokio::test]
-    async fn a_packed_history_takes_a_bounded_amount_of_memory() {
-        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
-        let open = async || {
-            let committer = Committer::new(Arc::clone(&store));
+    const TEXT_BYTES: usize = 1 << 20;
+
+    async fn open(store: &Arc<dyn Store>, is_packed: bool) -> Arc<Plane> {
+        let committer = Committer::new(Arc::clone(store));
+        if is_packed {
             committer.begin_packing();
-            let guard = SoleHolder::take(Arc::clone(&store), "f/a", "me").await;
-            let params = guard.expect("taken").empty_plane(committer);
-            Plane::open(params).await.expect("it opens")
-        };
-        let plane = open().await;
-        let text = "x".repeat(2 << 20);
-        let writes = 2 * REBUILT_BYTES_MAX / text.len();
+        }
+        let guard = SoleHolder::take(Arc::clone(store), "f/a", "me").await;
+        let params = guard.expect("taken").empty_plane(committer);
+        Plane::open(params).await.expect("it opens")
+    }
+
+    /// Writes one object so many times. Returns the versions.
+    async fn fill(plane: &Arc<Plane>, writes: usize) -> Vec<Version> {
+        let text = "x".repeat(TEXT_BYTES);
+        let mut versions = Vec::new();
         for at in 0..writes {
             let put = Operation::Put {
                 key: Key::new("", "configmaps", Some("ns"), "x"),
@@ -561,16 +581,50 @@ mod tests {
                 operations: vec![put],
                 ..Write::default()
             };
-            plane.submit(write).await.expect("it is packed");
+            plane.submit(write).await.expect("it is written");
+            versions.push(plane.snapshot().version());
         }
-        let plane = open().await;
-        let past = plane.read_past(Revision(0)).await.expect("it answers");
+        versions
+    }
+
+    #[tokio::test]
+    async fn a_history_that_is_too_long_begins_later() {
+        let options = MemoryOptions {
+            history_bytes_max: usize::MAX,
+            ..MemoryOptions::default()
+        };
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(options));
+        let plane = open(&store, false).await;
+        // Each event has two objects.
+        let versions = fill(&plane, HISTORY_BYTES_MAX / TEXT_BYTES).await;
+        let plane = open(&store, false).await;
+        let configmaps = Prefix::resource("", "configmaps");
+        let old = plane.at(versions[0], &configmaps).await;
+        let error = old.expect_err("too long ago");
+        assert_eq!(error, AtError::Expired(ExpiredCause::Bytes));
+        let [.., before, _] = versions[..] else {
+            panic!("it was written")
+        };
+        let recent = plane.at(before, &configmaps).await;
+        assert!(recent.is_ok(), "the newest are there");
+    }
+
+    #[tokio::test]
+    async fn a_packed_history_takes_a_bounded_amount_of_memory() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let plane = open(&store, true).await;
+        fill(&plane, 2 * REBUILT_BYTES_MAX / TEXT_BYTES).await;
+        let plane = open(&store, true).await;
+        let past = plane
+            .read_past(Revision(0), ExpiredCause::Compacted)
+            .await
+            .expect("it answers");
         let values = ValuesOverTime::new(Arc::clone(&plane.published().template_values));
         let rebuilt = plane.rebuild(&past, values).await.expect("ours");
         assert!(rebuilt.bytes <= REBUILT_BYTES_MAX);
         let bytes: usize = rebuilt.events.iter().map(|event| object_bytes(event)).sum();
         assert_eq!(bytes, rebuilt.bytes);
-        assert!(rebuilt.bytes > REBUILT_BYTES_MAX - 3 * text.len());
+        assert!(rebuilt.bytes > REBUILT_BYTES_MAX - 3 * TEXT_BYTES);
         assert_eq!(rebuilt.floor.cause, ExpiredCause::Bytes);
         let oldest = rebuilt.events.front().expect("the newest are kept");
         assert!(rebuilt.floor.version < oldest.version());

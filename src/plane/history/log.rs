@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,13 +25,27 @@ use crate::version::Version;
 /// dropped events cannot, so frames must not displace many events.
 const FRAMES_PART: usize = 4;
 
+/// The log of a large plane may have one in so many bytes of the plane's objects. With fewer, a client that
+/// lists a large plane by pages loses its place while others write; with more, the logs of large planes
+/// shed those of small ones.
+const OBJECTS_PART: u64 = 8;
+
 /// The bounds of a log.
 #[derive(Debug, Clone, Copy)]
 pub struct LogBounds {
     /// Events older than this are dropped.
     pub age_max: Duration,
-    /// The oldest events are dropped while the log has more bytes than this.
+    /// The oldest events are dropped while the log has more bytes than this, and more than an eighth of
+    /// the bytes of the plane's objects.
     pub bytes_max: usize,
+}
+
+impl LogBounds {
+    /// Returns the bytes that the log of a plane may have, whose objects have so many.
+    fn bytes_beside(self, object_bytes: u64) -> usize {
+        let part = usize::try_from(object_bytes / OBJECTS_PART).unwrap_or(usize::MAX);
+        self.bytes_max.max(part)
+    }
 }
 
 impl Default for LogBounds {
@@ -59,6 +73,8 @@ pub(crate) struct LogContents {
 pub(crate) struct Log {
     inner: Arc<Mutex<Inner>>,
     bounds: LogBounds,
+    /// The bytes that the log may have now.
+    bytes_max: AtomicUsize,
     memory: Arc<Memory>,
     /// Every event up to this version is in the hubs.
     appended: AtomicU64,
@@ -120,21 +136,24 @@ impl Log {
         Self {
             inner,
             bounds,
+            bytes_max: AtomicUsize::new(bounds.bytes_max),
             memory: Arc::clone(memory),
             appended: AtomicU64::new(head.raw()),
             logged: Logged::default(),
         }
     }
 
-    /// Returns the log that the former owner handed over, up to `head`.
+    /// Returns the log that the former owner handed over, up to `head`, of a plane whose objects have so many
+    /// bytes.
     pub(crate) fn restore(
         contents: LogContents,
         head: Version,
-        bounds: LogBounds,
+        (bounds, object_bytes): (LogBounds, u64),
         memory: &Arc<Memory>,
     ) -> Self {
         let of_before = |floor| Floor::new(floor, ExpiredCause::HandedOver);
         let log = Self::beginning(of_before(contents.floor), head, bounds, memory);
+        log.fit(object_bytes);
         let now = Instant::now();
         {
             let mut inner = log.inner.lock();
@@ -146,10 +165,16 @@ impl Log {
                 let came = now.checked_sub(age).unwrap_or(now);
                 inner.push(event, came, pins);
             }
-            inner.trim(now, bounds);
+            inner.trim(now, log.bounds());
         }
         memory.shed_logs();
         log
+    }
+
+    /// Fits the log's bounds to a plane whose objects have so many bytes.
+    pub(crate) fn fit(&self, object_bytes: u64) {
+        let bytes_max = self.bounds.bytes_beside(object_bytes);
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
     }
 
     /// Returns the content of the log, together with the root of the same moment.
@@ -203,7 +228,7 @@ impl Log {
             for (resource, version) in defined {
                 inner.hub(resource.as_bytes()).new_era(*version);
             }
-            inner.trim(now, self.bounds);
+            inner.trim(now, self.bounds());
             self.appended.store(head.raw(), Ordering::Release);
         }
         for hub in woken {
@@ -289,7 +314,7 @@ impl Log {
         for (resource, version) in defined {
             inner.hub(resource.as_bytes()).was_defined(*version);
         }
-        inner.trim(now, self.bounds);
+        inner.trim(now, self.bounds());
         drop(inner);
         self.memory.shed_logs();
     }
@@ -297,7 +322,7 @@ impl Log {
     /// Drops events that are too old. A periodic task of the process calls this; a plane has no
     /// timer of its own.
     pub(crate) fn sweep(&self, now: Instant) {
-        self.inner.lock().trim(now, self.bounds);
+        self.inner.lock().trim(now, self.bounds());
     }
 
     /// Ends all open watches, and every watch that is opened later.
@@ -330,8 +355,12 @@ impl Log {
         self.logged.is_due(cause, Instant::now())
     }
 
+    /// Returns the log's bounds as they are now.
     pub(crate) fn bounds(&self) -> LogBounds {
-        self.bounds
+        LogBounds {
+            bytes_max: self.bytes_max.load(Ordering::Relaxed),
+            ..self.bounds
+        }
     }
 }
 

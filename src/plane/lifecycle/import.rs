@@ -113,6 +113,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
     if reader.0.has_remaining() {
         return Err(ImportError::Damaged);
     }
+    let bounds = (params.log, root.own_bytes());
     Ok(Loaded {
         root,
         expiries,
@@ -123,7 +124,7 @@ pub(crate) async fn read(import: &Import, opening: &Opening<'_>) -> Result<Loade
         },
         revision: head.revision(base),
         followed_from: through,
-        log: Log::restore(contents, head, params.log, params.committer.memory()),
+        log: Log::restore(contents, head, bounds, params.committer.memory()),
         imported: true,
         data_keys: data_keys.map(|keys| keys.finish(&params.record.id)),
     })

@@ -300,6 +300,8 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         newest = numbering.version_after(read_at);
     }
     root.head = root.head.max(newest);
+    let log = Log::new(root.head, params.log, params.committer.memory());
+    log.fit(root.own_bytes());
     Ok(Loaded {
         opened: Opened {
             revision: read_at,
@@ -307,7 +309,7 @@ async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenErro
         },
         revision: read_at,
         followed_from: read_at,
-        log: Log::new(root.head, params.log, params.committer.memory()),
+        log,
         imported: false,
         data_keys: data_keys.map(|keys| keys.finish(&params.record.id)),
         root,

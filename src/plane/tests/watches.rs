@@ -167,6 +167,41 @@ async fn watchers_see_every_event_once_while_writers_race() {
 }
 
 #[tokio::test]
+async fn the_log_of_a_large_plane_may_have_a_part_of_its_bytes() {
+    let site = Site::new();
+    let log = LogBounds {
+        bytes_max: 4000,
+        ..LogBounds::default()
+    };
+    let with = Test {
+        log,
+        ..Test::default()
+    };
+    let plane = site.open_with("a", with).await;
+    let before = plane.snapshot().version();
+    let long = "x".repeat(100_000);
+    for number in 0..4 {
+        let one = write(vec![put(&format!("large-{number}"), &long)]);
+        plane.submit(one).await.expect("fine");
+    }
+    for round in 0..50 {
+        let one = write(vec![put("m", &round.to_string())]);
+        plane.submit(one).await.expect("fine");
+    }
+    let stats = plane.stats();
+    let most = usize::try_from(plane.snapshot().own_bytes() / 8).expect("small");
+    assert!(
+        stats.log_bytes > 4000 && stats.log_bytes <= most,
+        "{stats:?}"
+    );
+    assert!(plane.at(before, &configmaps()).await.is_ok());
+    // A plane that was large is bounded as others are.
+    let gone = (0..4).map(|number| delete(&format!("large-{number}")));
+    plane.submit(write(gone.collect())).await.expect("fine");
+    assert!(plane.stats().log_bytes <= 4000);
+}
+
+#[tokio::test]
 async fn versions_outside_the_log_are_expired_or_in_the_future() {
     let site = Site::new();
     let log = LogBounds {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 
 use super::{all, delete, done, key, put, put_leased, txn};
 use crate::{
-    CommitError, LeaseError, RangeRequest, ReadError, Rejection, Revision, Store, StoreEvent,
-    StoreWatch, WatchEnd,
+    CommitError, HISTORY_BYTES_MAX, LeaseError, RangeRequest, ReadError, Rejection, Revision,
+    Store, StoreEvent, StoreWatch, WatchEnd,
 };
 
 fn everything() -> (Bytes, Bytes) {
@@ -82,6 +82,34 @@ pub(super) async fn history_is_cut_by_range_and_revision(store: Arc<dyn Store>) 
         .history(key("p/"), key("p0"), Revision(last.0 + 1))
         .await;
     assert_eq!(future, Err(ReadError::Future { head: last }));
+}
+
+pub(super) async fn history_that_is_too_long_tells_where_to_begin(store: Arc<dyn Store>) {
+    const VALUE_BYTES: usize = 1 << 20;
+    let first = done(&store, vec![put("k", "small")]).await;
+    let mut last = first;
+    // Each event has the value that it puts and the one that it replaces.
+    for number in 0..HISTORY_BYTES_MAX / VALUE_BYTES / 2 + 8 {
+        let byte = u8::try_from(number).expect("few writes");
+        last = done(&store, vec![put("k", vec![byte; VALUE_BYTES])]).await;
+    }
+    let (start, end) = everything();
+    let error = store.history(start.clone(), end, first).await;
+    let Err(ReadError::Compacted { floor }) = error else {
+        panic!("too long: {error:?}");
+    };
+    assert!(first < floor && floor < last, "{first} < {floor} < {last}");
+    let newest = events(&store, floor).await;
+    let revisions: Vec<u64> = newest.iter().map(|event| event.revision.0).collect();
+    assert_eq!(revisions, Vec::from_iter(floor.0 + 1..=last.0));
+    let bytes: usize = newest.iter().map(StoreEvent::bytes).sum();
+    assert!(
+        bytes <= HISTORY_BYTES_MAX && bytes > HISTORY_BYTES_MAX / 2,
+        "{bytes}"
+    );
+    // A history of other keys is not too long.
+    let none = store.history("l".into(), start, first).await;
+    assert_eq!(none.map(|history| history.events), Ok(Vec::new()));
 }
 
 pub(super) async fn compaction_ends_history_exactly_at_its_floor(store: Arc<dyn Store>) {

@@ -17,8 +17,8 @@ use super::state::StoreState;
 use crate::error::{CommitError, LeaseError, ReadError, Rejection};
 use crate::lease::Clock;
 use crate::store::{
-    Committed, Health, History, KeyValue, LeaseId, Limits, RangeReply, RangeRequest, Revision,
-    Store, StoreStatus, Txn,
+    Committed, HISTORY_BYTES_MAX, Health, History, KeyValue, LeaseId, Limits, RangeReply,
+    RangeRequest, Revision, Store, StoreStatus, Txn,
 };
 use crate::txn::{EMBEDDED_LIMITS, check, txn_bytes};
 use crate::watch::{StoreWatch, batches};
@@ -53,6 +53,7 @@ pub trait Reads: Send + Sync + 'static {
         range: (&[u8], &[u8]),
         after: Revision,
         through: Revision,
+        bytes_max: usize,
     ) -> Result<History, ReadError>;
 }
 
@@ -193,7 +194,8 @@ impl<E: Reads> Store for EmbeddedStore<E> {
         let read = move || {
             let through = shared.head();
             shared.read(Some(after), |engine, after| {
-                engine.history((&start, &end), after, through.max(after))
+                let through = through.max(after);
+                engine.history((&start, &end), after, through, HISTORY_BYTES_MAX)
             })
         };
         self.read(read).await
@@ -217,7 +219,7 @@ impl<E: Reads> Store for EmbeddedStore<E> {
             let shared = Arc::clone(&self.shared);
             let read = move || {
                 shared.read(Some(after), |engine, after| {
-                    engine.history((&start, &end), after, through)
+                    engine.history((&start, &end), after, through, usize::MAX)
                 })
             };
             let missed = self.read(read).await?;

@@ -96,8 +96,9 @@ impl Reads for Engine {
         range: (&[u8], &[u8]),
         after: Revision,
         through: Revision,
+        bytes_max: usize,
     ) -> Result<History, ReadError> {
-        Ok(self.view().history(range, after.0, through.0)?)
+        self.view().history(range, after.0, through.0, bytes_max)
     }
 }
 

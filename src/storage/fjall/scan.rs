@@ -141,13 +141,15 @@ impl View {
         Ok(page.reply)
     }
 
-    /// Returns the events of a range in `(after, through]`.
+    /// Returns the events of a range in `(after, through]`, if they have no more than so many bytes.
     pub(super) fn history(
         &self,
         (start, end): (&[u8], &[u8]),
         after: u64,
         through: u64,
-    ) -> Result<History, ScanError> {
+        bytes_max: usize,
+    ) -> Result<History, ReadError> {
+        let mut bytes = 0;
         let mut found: Vec<(u64, Event)> = Vec::new();
         self.events(after, |revision, event| {
             if in_range(&event.key, start, end) {
@@ -164,17 +166,24 @@ impl View {
                 None => self.row(&event.key)?,
             };
             if value.is_some() != event.is_put {
-                return Err(Damage::Contradiction { revision }.into());
+                return Err(ScanError::from(Damage::Contradiction { revision }).into());
             }
             if revision <= through {
-                let value = value.as_ref().map(Row::value).transpose()?;
-                let previous = event.replaced.as_ref().map(Row::value).transpose()?;
-                events.push(StoreEvent {
+                let value_of = |row: Option<&Row>| row.map(Row::value).transpose();
+                let value = value_of(value.as_ref()).map_err(ScanError::from)?;
+                let previous = value_of(event.replaced.as_ref()).map_err(ScanError::from)?;
+                let event = StoreEvent {
                     revision: Revision(revision),
                     key: event.key.clone(),
                     value,
                     previous,
-                });
+                };
+                bytes += event.bytes();
+                if bytes > bytes_max {
+                    let floor = Revision(revision);
+                    return Err(ReadError::Compacted { floor });
+                }
+                events.push(event);
             }
             next.insert(event.key, event.replaced);
         }

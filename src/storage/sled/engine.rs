@@ -136,8 +136,9 @@ impl Reads for Engine {
         range: (&[u8], &[u8]),
         after: Revision,
         through: Revision,
+        bytes_max: usize,
     ) -> Result<History, ReadError> {
-        Ok(scan::history(&self.db, range, after.0, through.0)?)
+        scan::history(&self.db, range, after.0, through.0)?.within(bytes_max)
     }
 }
 
