@@ -84,6 +84,12 @@ impl VirtualTime {
         self.competing.store(planes, Ordering::Relaxed);
     }
 
+    /// Returns how many planes waited for their turns when that was noted last.
+    #[must_use]
+    pub fn competing(&self) -> usize {
+        usize::try_from(self.competing.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
     /// Returns how many times a plane's share a flow needs to have its part of the time.
     fn reserved_weight(&self) -> u64 {
         let competing = self.competing.load(Ordering::Relaxed);

@@ -104,7 +104,7 @@ impl ServerState {
             .map_or(0, |side| side.transport.limits().forwards_in_flight_max);
         let metrics = Metrics::new(&limits, forwards_max, backend.memory());
         let workers = std::thread::available_parallelism().map_or(1, usize::from);
-        let (unproven, gate) = (unproven(), Gate::new(workers, backend.virtual_time()));
+        let (unproven, gate) = (Arc::default(), Gate::new(workers, backend.virtual_time()));
         Arc::new(Self {
             checks: Checks::new(backend.checks(), Arc::clone(&drain)),
             metrics,
@@ -255,11 +255,4 @@ fn expose_audit(auditor: &Auditor, out: &mut Exposition) {
     for (backend, _, waiting) in &metrics.backends {
         out.sample(name, &[("backend", backend)], *waiting as u64);
     }
-}
-
-/// Returns the account of all unproven work, which goes on however many planes are busy.
-fn unproven() -> Arc<PlaneMeter> {
-    let meter = Arc::<PlaneMeter>::default();
-    meter.flow().reserve();
-    meter
 }

@@ -1,7 +1,8 @@
 //! Work for clients that have not proven who they are: handshakes, and the proofs themselves.
 //!
-//! Among the planes that take turns, all this work is one plane, so a flood of bad credentials takes
-//! no more of a busy replica than one tenant does. Within it, each source address is a flow of its
+//! Among the planes that take turns, all this work is one plane, with an eighth of a busy replica where many
+//! planes are busy: a flood of bad credentials takes no more than that, and newcomers do not stand still
+//! where a thousand planes are busy. Within it, each source address is a flow of its
 //! own, so a flood from one address leaves room for newcomers from others. Sources are hashed into
 //! [`SOURCES`] flows with a key that nobody knows; nothing is kept for an address.
 //!
@@ -97,8 +98,10 @@ impl Drop for Place {
 }
 
 impl Doorway {
-    /// Creates a doorway in front of a gate, for a runtime with this many worker threads.
+    /// Creates a doorway in front of a gate, for a runtime with this many worker threads. `meter` becomes the
+    /// account of all unproven work.
     pub(crate) fn new(gate: &Arc<Gate>, meter: &Arc<PlaneMeter>, workers: usize) -> Arc<Self> {
+        meter.flow().reserve();
         Arc::new(Self {
             gate: Arc::clone(gate),
             meter: Arc::clone(meter),
@@ -268,6 +271,42 @@ mod tests {
         }
         assert_eq!(served.load(Ordering::Relaxed), 301);
         assert_eq!(doorway.inside.lock().taken, 0);
+    }
+
+    #[tokio::test]
+    async fn newcomers_do_not_stand_still_where_very_many_planes_are_busy() {
+        const PLANES: usize = 300;
+        const PROOFS: usize = 20;
+        let doorway = doorway();
+        let turns = Arc::<AtomicUsize>::default();
+        let busy = (0..PLANES).map(|_| {
+            let (gate, turns) = (Arc::clone(&doorway.gate), Arc::clone(&turns));
+            let plane = Arc::<PlaneMeter>::default();
+            tokio::spawn(async move {
+                loop {
+                    gate.enter(&plane, NOW()).await.end(200_000);
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            })
+        });
+        let busy = Vec::from_iter(busy);
+        while doorway.gate.time().competing() < PLANES / 2 {
+            tokio::task::yield_now().await;
+        }
+        let before = turns.load(Ordering::Relaxed);
+        for _ in 0..PROOFS {
+            // As long as a proof takes, at least.
+            let proof = std::pin::pin!(async {
+                let began = std::time::Instant::now();
+                while began.elapsed() < std::time::Duration::from_micros(500) {}
+            });
+            doorway.work(None, NOW, proof).await.expect("there is room");
+        }
+        let meanwhile = turns.load(Ordering::Relaxed) - before;
+        // With the share of one plane it would be one turn of each plane for each few proofs.
+        assert!(meanwhile < PROOFS * PLANES / 4, "{meanwhile} turns");
+        busy.iter().for_each(tokio::task::JoinHandle::abort);
     }
 
     #[tokio::test]
