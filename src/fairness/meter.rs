@@ -265,7 +265,7 @@ pub struct CountedWatch(Arc<PlaneMeter>);
 impl CountedWatch {
     /// Returns the meter that counts the watch.
     #[must_use]
-    pub fn meter(&self) -> &PlaneMeter {
+    pub fn meter(&self) -> &Arc<PlaneMeter> {
         &self.0
     }
 }

@@ -14,6 +14,7 @@ use std::task::{Context, Poll};
 use crate::answer::guard::{Finite, Guarded, ReadLimits};
 use crate::peer::channel::stream::{Broken, PeerStream};
 use crate::peer::headers::strip;
+use crate::request::charge::WatchTurn;
 use crate::watch::record::WatchWriter;
 use crate::watch::relay::{Relay, Source as RelaySource};
 use bytes::{Bytes, BytesMut};
@@ -382,8 +383,13 @@ impl Finite for PeerStream {
     }
 }
 
-/// Counts the events of one watch.
+/// Counts the events of one watch, and gives the watch its turns.
 pub(crate) trait WatchCounter: Send + Sync {
+    /// Waits for the turn of the watch's plane, if it takes turns: what is due to the watches of a busy
+    /// plane would else hold up the requests of others.
+    fn poll_turn(&mut self, _context: &mut Context<'_>) -> Poll<Option<WatchTurn>> {
+        Poll::Ready(None)
+    }
     /// Counts `count` events that were sent in a chunk of `bytes` bytes.
     fn sent(&self, count: u64, bytes: usize);
     /// Notes that the watch goes on at another replica.
@@ -446,7 +452,18 @@ impl Watch {
         if self.ended {
             return Poll::Ready(None);
         }
-        match self.source.poll_chunk(context) {
+        let Poll::Ready(turn) = self.gauge.0.poll_turn(context) else {
+            return self.poll_ending(context);
+        };
+        let polled = self.source.poll_chunk(context);
+        if let Some(turn) = turn {
+            let bytes = match &polled {
+                Poll::Ready(Some(Ok(chunk))) => chunk.len(),
+                Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
+            };
+            turn.end(bytes);
+        }
+        match polled {
             Poll::Ready(Some(Ok(chunk))) => {
                 self.gauge.0.sent(self.source.take_events(), chunk.len());
                 Poll::Ready(Some(Ok(chunk)))
@@ -463,13 +480,15 @@ impl Watch {
                 }
                 Poll::Ready(None)
             }
-            Poll::Pending => {
-                use std::future::Future as _;
-                std::task::ready!(self.ending.as_mut().poll(context));
-                self.ended = true;
-                Poll::Ready(None)
-            }
+            Poll::Pending => self.poll_ending(context),
         }
+    }
+
+    /// Returns the end of the watch, if it has to end.
+    fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, BodyEnd>>> {
+        std::task::ready!(self.ending.as_mut().poll(context));
+        self.ended = true;
+        Poll::Ready(None)
     }
 
     /// Removes and returns the trailers, because they are sent once.
@@ -559,9 +578,11 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
+    use crate::request::turn::{Gate, Queued};
     use crate::watch::record::WatchForm;
     use futures_util::stream;
     use http_body_util::BodyExt as _;
+    use polyplane_fairness::{Moment, PlaneMeter};
     use polyplane_registry::{WatchChunk, WatchProgress};
     use std::io::Read as _;
 
@@ -676,6 +697,57 @@ mod tests {
         fn over(&self) {
             self.0.fetch_add(1000, Ordering::Relaxed);
         }
+    }
+
+    /// A watch of a plane that takes turns.
+    struct TakesTurns {
+        gate: Arc<Gate>,
+        meter: Arc<PlaneMeter>,
+        place: Option<Queued>,
+    }
+
+    impl WatchCounter for TakesTurns {
+        fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<WatchTurn>> {
+            let (gate, now) = (&self.gate, Moment(1));
+            let turn = gate.poll_piece(&self.meter, &mut self.place, context, now);
+            turn.map(|turn| Some(WatchTurn::begin(turn, gate)))
+        }
+
+        fn sent(&self, _count: u64, _bytes: usize) {}
+
+        fn over(&self) {}
+    }
+
+    #[tokio::test]
+    async fn a_watch_waits_for_the_turn_of_its_plane_and_may_end_meanwhile() {
+        use futures_util::FutureExt as _;
+        let (plane, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
+        let gate = Gate::new(1, Arc::default());
+        let open = || {
+            let chunk = WatchChunk {
+                bytes: Bytes::from_static(b"{a}\n"),
+                progress: WatchProgress::Initial,
+            };
+            let events = WatchWriter::new(Box::pin(stream::iter([Ok(chunk)])), WatchForm::Lines);
+            let gauge = WatchGauge(Box::new(TakesTurns {
+                gate: Arc::clone(&gate),
+                meter: Arc::clone(&plane),
+                place: None,
+            }));
+            let token = tokio_util::sync::CancellationToken::new();
+            let watch = Watch::new(events, token.clone().cancelled_owned(), gauge);
+            (ResponseBody::watch(watch), token)
+        };
+        // Two planes compete, and the gate is closed until this task waits.
+        gate.enter(&other, Moment(1)).await.end(1);
+        gate.enter(&plane, Moment(1)).await.end(10_000_000);
+        let ((mut goes_on, _token), (mut ends, ending)) = (open(), open());
+        assert!(goes_on.frame().now_or_never().is_none(), "it has no turn");
+        assert!(ends.frame().now_or_never().is_none(), "nor has this one");
+        ending.cancel();
+        assert!(matches!(ends.frame().now_or_never(), Some(None)));
+        let frame = goes_on.frame().await.expect("its turn").expect("data");
+        assert_eq!(frame.into_data().expect("data"), "{a}\n");
     }
 
     #[tokio::test]

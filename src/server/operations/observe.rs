@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Method};
@@ -13,8 +14,9 @@ use polyplane_registry::request::parameters::{DRY_RUN, Query};
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::audited::Audited;
-use crate::request::charge::charge_events;
+use crate::request::charge::{WatchTurn, charge_events};
 use crate::request::request_info::{CONNECTED, RequestInfo};
+use crate::request::turn::Queued;
 use crate::server_state::ServerState;
 use crate::watch::open_watches::OpenWatchEntry;
 
@@ -86,6 +88,8 @@ pub(crate) struct OpenWatch {
     scope: &'static str,
     /// The plane's own count; `None` if another replica answers the watch.
     counted: Option<CountedWatch>,
+    /// The watch's place in the queue for its next turn.
+    place: Option<Queued>,
     /// The record of the request.
     audited: Mutex<Option<Audited>>,
     /// The entry among the watches that end with their callers' access.
@@ -109,6 +113,7 @@ impl OpenWatch {
             resource: labels.resource.to_owned(),
             scope: labels.scope,
             counted,
+            place: None,
             audited: Mutex::new(audited),
             _entry: entry,
         };
@@ -130,6 +135,15 @@ impl OpenWatch {
 }
 
 impl WatchCounter for OpenWatch {
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<WatchTurn>> {
+        let Some(counted) = &self.counted else {
+            return Poll::Ready(None);
+        };
+        let (gate, now) = (&self.state.gate, self.state.now());
+        let turn = gate.poll_piece(counted.meter(), &mut self.place, context, now);
+        turn.map(|turn| Some(WatchTurn::begin(turn, gate)))
+    }
+
     fn sent(&self, count: u64, bytes: usize) {
         self.events.fetch_add(count, Ordering::Relaxed);
         if let Some(counted) = &self.counted {

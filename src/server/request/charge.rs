@@ -17,7 +17,7 @@ use polyplane_registry::StreamEnd;
 use crate::answer::body::SliceStream;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::flow::FlowSeat;
-use crate::request::turn::{Gate, Pieces};
+use crate::request::turn::{Gate, Pieces, Turn};
 use crate::server_state::ServerState;
 
 /// CPU time of the commit of one write beside its bytes, in nanoseconds: an estimate, from what a
@@ -184,6 +184,25 @@ impl Drop for Charge<'_> {
 /// Charges a plane for events of its watches.
 pub(crate) fn charge_events(meter: &PlaneMeter, count: u64, bytes: usize) {
     meter.charge(count * EVENT_NANOS + SEND_NANOS_PER_BYTE * bytes as u64);
+}
+
+/// A turn in which a watch writes what there is of events.
+pub(crate) struct WatchTurn {
+    turn: Turn,
+    timer: CpuTimer,
+}
+
+impl WatchTurn {
+    pub(crate) fn begin(turn: Turn, gate: &Gate) -> Self {
+        let timer = CpuTimer::start(gate.precision());
+        Self { turn, timer }
+    }
+
+    /// Ends the turn, in which so many bytes were written.
+    pub(crate) fn end(self, bytes: usize) {
+        let cost = self.timer.stop().cpu_nanos + SEND_NANOS_PER_BYTE * bytes as u64;
+        self.turn.end(cost);
+    }
 }
 
 /// Charges a plane for a long answer while it is written, which happens after the request's own

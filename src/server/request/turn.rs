@@ -1,7 +1,8 @@
 //! Planes take turns at a busy replica, so that each gets a fair share of its CPU time.
 //!
 //! A request is carried out in one burst of work, from the call of the registry until it waits for
-//! something or is answered; a long answer is written in one burst for each piece. Before a burst, a
+//! something or is answered; a long answer is written in one burst for each piece, and a watch in one for
+//! what there is of events. Before a burst, a
 //! request takes its turn. As long as one plane alone uses the replica, or there is time to spare, a
 //! turn costs a few atomic operations. When the bursts of several planes have taken [`ROUND_NANOS`] of
 //! each worker thread, the gate closes: requests then queue, and go on in the order of [`Turns`], a
@@ -226,16 +227,8 @@ impl Pieces {
 
     /// Waits for the turn of the next piece.
     pub(crate) fn poll_turn(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Turn> {
-        let waiting = match &mut self.waiting {
-            Some(waiting) => waiting,
-            None => match self.gate.ask(&self.meter, Work::Piece, now) {
-                Asked::Now(turn) => return Poll::Ready(turn),
-                Asked::Later(waiting) => self.waiting.insert(waiting),
-            },
-        };
-        let turn = ready!(Pin::new(waiting).poll(context));
-        self.waiting = None;
-        Poll::Ready(turn.unwrap_or_else(|_| self.gate.begin(&self.meter, now)))
+        self.gate
+            .poll_piece(&self.meter, &mut self.waiting, context, now)
     }
 }
 
@@ -285,6 +278,26 @@ impl Gate {
             Asked::Now(turn) => turn,
             Asked::Later(waiting) => waiting.await.unwrap_or_else(|_| self.begin(meter, now)),
         }
+    }
+
+    /// Waits for the turn of a piece of an answer. The caller keeps the place in the queue.
+    pub(crate) fn poll_piece(
+        self: &Arc<Self>,
+        meter: &Arc<PlaneMeter>,
+        place: &mut Option<Queued>,
+        context: &mut Context<'_>,
+        now: Moment,
+    ) -> Poll<Turn> {
+        let waiting = match place {
+            Some(waiting) => waiting,
+            None => match self.ask(meter, Work::Piece, now) {
+                Asked::Now(turn) => return Poll::Ready(turn),
+                Asked::Later(waiting) => place.insert(waiting),
+            },
+        };
+        let turn = ready!(Pin::new(waiting).poll(context));
+        *place = None;
+        Poll::Ready(turn.unwrap_or_else(|_| self.begin(meter, now)))
     }
 
     /// Returns the turn of a plane, or a place in the queue for it.
