@@ -83,6 +83,11 @@ fn labels(series: &str) -> Vec<String> {
     names
 }
 
+/// Planes that are created at most until a replica owns one of them.
+const PLANES_MAX: usize = 40;
+/// What the metrics of a replica have that has served a watch.
+const SERVED: &str = "apiserver_watch_events_total{";
+
 /// There are two replicas and an audit, so that the metrics of connections and backends have series too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn frozen_metrics() -> Result<()> {
@@ -110,9 +115,12 @@ async fn frozen_metrics() -> Result<()> {
     ];
     let flags = flags.each_ref().map(String::as_str);
     let server = Up::start(&folder.path().join("data"), &flags).await?;
-    // With this many planes both replicas own some, so that requests are forwarded.
-    for name in ["a", "b", "c", "d", "e", "f"] {
-        let client = Client::open(&create_plane(&server.root()?, name).await?).await?;
+    let root = Client::open(&server.root()?).await?;
+    let mut exposition = String::new();
+    // Until this replica has owned one. Which replica owns a plane depends on its id, which is random.
+    for number in 0..PLANES_MAX {
+        let name = format!("plane-{number}");
+        let client = Client::open(&create_plane(&server.root()?, &name).await?).await?;
         let object = json!({"metadata": {"name": "x"}});
         client.post(CONFIG_MAPS, &object).await?.expect(201)?;
         client
@@ -122,10 +130,16 @@ async fn frozen_metrics() -> Result<()> {
         wait_in_vain(&client).await?;
         let watch = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1");
         client.watch(&watch).await?.until_end().await?;
+        let answer = root.get("/metrics").await?;
+        answer
+            .body
+            .as_str()
+            .context("no text")?
+            .clone_into(&mut exposition);
+        if number > 0 && exposition.contains(SERVED) {
+            break;
+        }
     }
-    let root = Client::open(&server.root()?).await?;
-    let answer = root.get("/metrics").await?;
-    let exposition = answer.body.as_str().context("no text")?.to_owned();
     server.stop().await?;
     text("metrics", &families(&exposition)?)
 }
