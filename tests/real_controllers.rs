@@ -112,6 +112,9 @@ async fn real_controllers_run_workloads_through_kills_and_share_no_loop() -> Res
         options: vec![
             format!("--audit-policy-file={}", policy.display()),
             format!("--audit-log-path={}/{REPLICA}.log", audit.display()),
+            // A replica that is killed loses the events that wait for its log. Those of a change whose
+            // answer somebody has are there in this mode.
+            "--audit-log-mode=blocking".to_owned(),
             "--audit-log-maxsize=0".to_owned(),
         ],
         ..Wish::default()

@@ -32,7 +32,6 @@ const NEWEST_PART: u64 = 8;
 const CREDIT_REQUESTS: u64 = 16;
 /// CPU time that such a plane may be ahead, in nanoseconds, however dear its requests are.
 const CREDIT_MAX: u64 = 10_000_000;
-
 /// The part of the time that a reserved flow may have is one in this many. With a larger part, a flood of
 /// bad credentials takes more from the planes; with a smaller one, newcomers wait longer for their proof.
 const RESERVED_PART: u64 = 8;
@@ -113,9 +112,9 @@ impl Started {
 }
 
 impl Flow {
-    /// Gives the flow at least one part in [`RESERVED_PART`] of the time. With the share of one plane, what
-    /// all planes need, such as the proofs of their callers, would stand still at a replica where very many
-    /// are busy.
+    /// Gives the flow an eighth of the time where many planes compete. With the share of one plane, what all
+    /// planes need, such as the proofs of their callers, would stand still at a replica where very many are
+    /// busy.
     pub fn reserve(&self) {
         self.is_reserved.store(true, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! Who made each change: a user, by the audit log, or the plane's owner, whose own changes have no
 //! event of a client.
 //!
-//! This module owns the log's form. A replica that is killed loses the events that its log did not
-//! have yet, so changes of the time around its end may have no event.
+//! This module owns the log's form. A change that a replica makes while it is killed, so that nobody gets an
+//! answer, may have no event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
