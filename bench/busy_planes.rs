@@ -126,7 +126,8 @@ impl BusyArguments {
         }
     }
 
-    /// Returns options with which the server lets all streams in: what is measured is their turns.
+    /// Returns options with which the server lets all streams in: what is measured is their turns. The limits
+    /// are above the streams, because a plane may not take all of the last places.
     fn server_options(&self) -> Vec<String> {
         let streams: u64 = (0..self.planes).map(|number| self.streams_of(number)).sum();
         ["reads", "writes"]

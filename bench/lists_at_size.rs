@@ -42,8 +42,9 @@ const PAGE: usize = 500;
 const LOOKED_UP: u64 = 500;
 /// Whole lists that are read at the same time.
 const AT_ONCE: usize = 8;
-/// Time between two objects that come, and two that go, beside pages. The log of a plane has 4 MiB: changes at
-/// full speed would fill it before all pages are read, and the next one would be answered with 410.
+/// Time between two objects that come, and two that go, beside pages. The log of a plane has 4 MiB, or an
+/// eighth of the bytes of its objects: changes at full speed would fill it before all pages are read, and the
+/// next one would be answered with 410.
 const BETWEEN_CHANGES: Duration = Duration::from_millis(10);
 const BETWEEN_SAMPLES: Duration = Duration::from_millis(5);
 /// The beginning of the names of objects that are created beside pages.

@@ -136,7 +136,7 @@ async fn frozen_metrics() -> Result<()> {
             .as_str()
             .context("no text")?
             .clone_into(&mut exposition);
-        if number > 0 && exposition.contains(SERVED) {
+        if exposition.contains(SERVED) {
             break;
         }
     }

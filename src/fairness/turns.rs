@@ -10,8 +10,8 @@
 //! been slow for a moment. A debt needs no timer: it is what the finish is ahead of virtual time,
 //! which goes on with every request of anybody.
 //!
-//! What all planes need, such as the proofs of their callers, has a flow too, whose costs count less the
-//! more planes compete: it always has a part of the time.
+//! What all planes need, such as the proofs of their callers, has a reserved flow. The more planes compete,
+//! the less its costs count, so it always has a part of the time.
 //!
 //! The queue has an entry for a plane only while it has requests that wait.
 
@@ -113,8 +113,7 @@ impl Started {
 
 impl Flow {
     /// Gives the flow an eighth of the time where many planes compete. With the share of one plane, what all
-    /// planes need, such as the proofs of their callers, would stand still at a replica where very many are
-    /// busy.
+    /// planes need, such as the proofs of their callers, would hardly go on beside very many busy planes.
     pub fn reserve(&self) {
         self.is_reserved.store(true, Ordering::Relaxed);
     }

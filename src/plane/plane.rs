@@ -486,7 +486,9 @@ impl Plane {
         &self.sequencer
     }
 
+    /// Publishes a root, and fits the log's bounds to it.
     pub(crate) fn publish(&self, root: Root) {
+        self.log.fit(root.own_bytes());
         self.published.store(Arc::new(root));
     }
 

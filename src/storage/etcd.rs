@@ -35,7 +35,6 @@ mod space;
 mod version;
 mod wire;
 
-use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -54,8 +53,8 @@ use self::space::Space;
 use self::wire::Keys;
 use crate::error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
 use crate::store::{
-    Committed, HISTORY_BYTES_MAX, Health, History, KeyValue, LeaseId, Limits, RangeReply,
-    RangeRequest, Revision, Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn,
+    Committed, HISTORY_BYTES_MAX, Health, History, KeyValue, LeaseId, Limits, NewestEvents,
+    RangeReply, RangeRequest, Revision, Store, StoreEvent, StoreStatus, TXN_OPS_MAX, Txn,
 };
 use crate::txn::check;
 use crate::watch::{StoreWatch, WatchEnd, WatchSender, store_watch};
@@ -312,7 +311,7 @@ impl Inner {
         let member = self.members.current();
         let stream = EventStream::open(&member, &self.keys, range, after).await;
         let mut stream = stream.map_err(|fault| unavailable(fault.to_string()))?;
-        let mut events = Newest::default();
+        let mut events = NewestEvents::new(HISTORY_BYTES_MAX);
         let mut stalled = Instant::now() + HISTORY_STALL_MAX;
         loop {
             let update = tokio::select! {
@@ -415,36 +414,6 @@ impl Inner {
         // The task ends by itself with the watch or the store.
         tokio::spawn(feed.run());
         Ok(watch)
-    }
-}
-
-/// The newest events of a history that fit [`HISTORY_BYTES_MAX`].
-#[derive(Default)]
-struct Newest {
-    events: VecDeque<StoreEvent>,
-    bytes: usize,
-    /// The revision of the newest event that does not fit.
-    floor: Option<Revision>,
-}
-
-impl Newest {
-    fn push(&mut self, event: StoreEvent) {
-        self.bytes += event.bytes();
-        self.events.push_back(event);
-        while self.bytes > HISTORY_BYTES_MAX
-            && let Some(oldest) = self.events.pop_front()
-        {
-            self.bytes -= oldest.bytes();
-            self.floor = Some(oldest.revision);
-        }
-    }
-
-    /// Returns the events, if all fit.
-    fn all(self) -> Result<Vec<StoreEvent>, ReadError> {
-        match self.floor {
-            Some(floor) => Err(ReadError::Compacted { floor }),
-            None => Ok(self.events.into()),
-        }
     }
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: a revision is the only clock here. This file does not know how an engine stores its
 //! records: no chunks, segments or checksums.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
@@ -269,21 +270,62 @@ impl History {
     /// # Errors
     /// Returns [`ReadError::Compacted`] with the revision after which it has no more than that.
     pub(crate) fn within(self, bytes_max: usize) -> Result<Self, ReadError> {
-        let mut bytes = 0;
-        for event in self.events.iter().rev() {
-            bytes += event.bytes();
-            if bytes > bytes_max {
-                let floor = event.revision;
-                return Err(ReadError::Compacted { floor });
-            }
+        let mut newest = NewestEvents::new(bytes_max);
+        for event in self.events {
+            newest.push(event);
         }
-        Ok(self)
+        let events = newest.all()?;
+        Ok(Self { events, ..self })
+    }
+}
+
+/// Those of the events of a history that fit a number of bytes: the newest.
+pub(crate) struct NewestEvents {
+    events: VecDeque<StoreEvent>,
+    bytes: usize,
+    bytes_max: usize,
+    /// The revision of the newest event that does not fit.
+    floor: Option<Revision>,
+}
+
+impl NewestEvents {
+    pub(crate) fn new(bytes_max: usize) -> Self {
+        Self {
+            events: VecDeque::new(),
+            bytes: 0,
+            bytes_max,
+            floor: None,
+        }
+    }
+
+    /// Adds an event that is newer than those before.
+    pub(crate) fn push(&mut self, event: StoreEvent) {
+        self.bytes += event.bytes();
+        self.events.push_back(event);
+        while self.bytes > self.bytes_max
+            && let Some(oldest) = self.events.pop_front()
+        {
+            self.bytes -= oldest.bytes();
+            self.floor = Some(oldest.revision);
+        }
+    }
+
+    /// Returns the events, if all fit.
+    ///
+    /// # Errors
+    /// Returns [`ReadError::Compacted`] with the revision after which they do.
+    pub(crate) fn all(self) -> Result<Vec<StoreEvent>, ReadError> {
+        match self.floor {
+            Some(floor) => Err(ReadError::Compacted { floor }),
+            None => Ok(self.events.into()),
+        }
     }
 }
 
 impl StoreEvent {
     /// Returns the number of bytes of the key and the values.
-    pub(crate) fn bytes(&self) -> usize {
+    #[must_use]
+    pub fn bytes(&self) -> usize {
         let length = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
         self.key.len() + length(&self.value) + length(&self.previous)
     }

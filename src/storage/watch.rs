@@ -278,12 +278,7 @@ impl WatchSender {
 }
 
 fn batch_bytes(batch: &WatchBatch) -> usize {
-    let sizes = batch.events.iter().map(|event| {
-        event.key.len()
-            + event.value.as_ref().map_or(0, Bytes::len)
-            + event.previous.as_ref().map_or(0, Bytes::len)
-    });
-    sizes.sum()
+    batch.events.iter().map(StoreEvent::bytes).sum()
 }
 
 /// Returns the events of a history, one batch per revision.

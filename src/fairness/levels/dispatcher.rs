@@ -217,13 +217,13 @@ impl<T> Dispatcher<T> {
         let at = self.activate(arrival.level);
         let limit = self.limit(at);
         let seats = arrival.seats.max(1);
-        let queue = match self.active[at].level.kind {
-            LevelKind::Exempt => None,
+        let (queue, goes_on) = match self.active[at].level.kind {
+            LevelKind::Exempt => (None, true),
             LevelKind::Reject => {
                 if !self.active[at].seats_fit(seats, limit) {
                     return Err(self.reject(now, at, RejectionReason::ConcurrencyLimit));
                 }
-                None
+                (None, true)
             }
             LevelKind::Queue(queueing) => {
                 let queue = self.queue_for(now, at, (queueing, arrival.hash));
@@ -231,11 +231,10 @@ impl<T> Dispatcher<T> {
                 if !goes_on && !self.has_room(at, queue, queueing) {
                     return Err(self.reject(now, at, RejectionReason::QueueFull));
                 }
-                Some(queue)
+                (Some(queue), goes_on)
             }
         };
         let active = &mut self.active[at];
-        let goes_on = queue.is_none() || active.has_seats_for(seats, limit);
         let state = match goes_on {
             true => State::Executing {
                 since: now,

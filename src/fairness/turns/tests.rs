@@ -22,6 +22,12 @@ fn greedy(cost: u64, depth: usize) -> Greedy {
     }
 }
 
+/// Carries out a request of a plane, which costs so much.
+fn request(plane: &PlaneMeter, time: &VirtualTime, cost: u64) {
+    let started = plane.flow().start(time);
+    plane.flow().settle(started, cost);
+}
+
 /// Lets planes compete for `seats` until each unit of time up to `end` is served. Each request holds
 /// its seat for as long as it costs.
 fn compete(planes: &mut [Greedy], seats: usize, end: u64) {
@@ -105,8 +111,7 @@ fn idle_time_earns_a_few_requests_and_no_more() {
     let time = VirtualTime::default();
     let (old, new) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
     for _ in 0..1000 {
-        let started = old.flow().start(&time);
-        old.flow().settle(started, FIRST_COST);
+        request(&old, &time, FIRST_COST);
     }
     let mut turns = Turns::default();
     for _ in 0..1000 {
@@ -165,8 +170,7 @@ fn a_plane_that_gives_up_in_debt_leaves_nothing() {
 fn a_dear_answer_is_paid_for_by_waiting() {
     let time = VirtualTime::default();
     let (dear, cheap) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
-    let started = dear.flow().start(&time);
-    dear.flow().settle(started, FIRST_COST);
+    request(&dear, &time, FIRST_COST);
     dear.flow().charge(100 * FIRST_COST);
     let mut turns = Turns::default();
     for _ in 0..50 {
@@ -355,8 +359,7 @@ fn work_that_is_charged_as_it_arises_is_not_charged_in_advance_too() {
     let (worker, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
     // The plane's few requests were dear, as those of a new plane are.
     for _ in 0..100 {
-        let started = worker.flow().start(&time);
-        worker.flow().settle(started, 100 * FIRST_COST);
+        request(&worker, &time, 100 * FIRST_COST);
     }
     let (finish, expected) = (
         worker.flow().next_start(&time),
@@ -372,8 +375,7 @@ fn work_that_is_charged_as_it_arises_is_not_charged_in_advance_too() {
     let now_expected = worker.flow().expected.load(Ordering::Relaxed);
     assert_eq!(now_expected, expected, "of a request");
     // Another plane waits no longer for it than for the last of that work.
-    let ahead = other.flow().start(&time);
-    other.flow().settle(ahead, FIRST_COST);
+    request(&other, &time, FIRST_COST);
     assert!(worker.flow().next_start(&time) <= other.flow().next_start(&time) + CREDIT_MAX);
 }
 
@@ -397,16 +399,14 @@ fn a_request_that_cost_less_than_expected_does_not_hold_up_the_next() {
     let (plane, other) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
     // So far its requests were dear.
     for _ in 0..100 {
-        let started = plane.flow().start(&time);
-        plane.flow().settle(started, 1000 * FIRST_COST);
+        request(&plane, &time, 1000 * FIRST_COST);
     }
     let mut turns = Turns::default();
     let dear = plane.flow().start(&time);
     turns.push(&plane, "waits meanwhile", &time);
     plane.flow().settle(dear, 1);
     turns.push(&plane, "asks again", &time);
-    let ahead = other.flow().start(&time);
-    other.flow().settle(ahead, 50 * FIRST_COST + CREDIT_MAX);
+    request(&other, &time, 50 * FIRST_COST + CREDIT_MAX);
     turns.push(&other, "other", &time);
     let (_, first, started) = turns.pop(&time).expect("one waits");
     plane.flow().settle(started, 1);

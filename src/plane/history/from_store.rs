@@ -153,7 +153,7 @@ impl Plane {
         };
         let mut yield_budget = YieldBudget::default();
         for event in events {
-            yield_budget.spend(bytes_of(event)).await;
+            yield_budget.spend(event.bytes()).await;
             for value in event.value.iter_mut().chain(&mut event.previous) {
                 if let Ok(opened) = keys.open(&event.key, value) {
                     *value = opened;
@@ -251,7 +251,9 @@ impl Plane {
             {
                 break;
             }
-            yield_budget.spend(part.iter().map(bytes_of).sum()).await;
+            yield_budget
+                .spend(part.iter().map(StoreEvent::bytes).sum())
+                .await;
             match self.layer_step_of(part)? {
                 Some((version, silent)) => rebuilt.layer_step(version, &silent)?,
                 None => self.rebuild_part(part, &mut rebuilt)?,
@@ -537,12 +539,6 @@ fn is_of_one_part(a: &StoreEvent, b: &StoreEvent) -> bool {
     let point = |event: &StoreEvent| event.value.as_deref().and_then(copied_point);
     let differ = point(a).zip(point(b)).is_some_and(|(a, b)| a != b);
     a.revision == b.revision && !differ
-}
-
-/// Returns the number of bytes of the value that an event put and of the value it replaced.
-fn bytes_of(event: &StoreEvent) -> usize {
-    let len = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
-    len(&event.value) + len(&event.previous)
 }
 
 fn index_of(at: usize) -> Result<u8, RecordError> {

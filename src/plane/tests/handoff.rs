@@ -222,15 +222,7 @@ async fn old_events_stay_behind_and_who_needs_them_is_told() {
 #[tokio::test]
 async fn what_the_former_owner_had_dropped_is_gone_by_the_hand_over() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: 4000,
-        ..LogBounds::default()
-    };
-    let test = Test {
-        log,
-        ..Test::default()
-    };
-    let mut plane = site.open_with("a", test).await;
+    let mut plane = site.open_with("a", Test::with_log_of(4000)).await;
     let mut versions = Vec::new();
     for round in 0..40 {
         let one = write(vec![put("m", &round.to_string())]);

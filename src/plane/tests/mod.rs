@@ -180,6 +180,20 @@ struct Hooks {
     observed_after_answerable: AtomicU64,
 }
 
+impl Test {
+    /// A plane whose log has at most so many bytes.
+    fn with_log_of(bytes_max: usize) -> Self {
+        let log = LogBounds {
+            bytes_max,
+            ..LogBounds::default()
+        };
+        Self {
+            log,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Test {
     fn default() -> Self {
         Self {

@@ -169,15 +169,7 @@ async fn watchers_see_every_event_once_while_writers_race() {
 #[tokio::test]
 async fn the_log_of_a_large_plane_may_have_a_part_of_its_bytes() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: 4000,
-        ..LogBounds::default()
-    };
-    let with = Test {
-        log,
-        ..Test::default()
-    };
-    let plane = site.open_with("a", with).await;
+    let plane = site.open_with("a", Test::with_log_of(4000)).await;
     let before = plane.snapshot().version();
     let long = "x".repeat(100_000);
     for number in 0..4 {
@@ -204,19 +196,7 @@ async fn the_log_of_a_large_plane_may_have_a_part_of_its_bytes() {
 #[tokio::test]
 async fn versions_outside_the_log_are_expired_or_in_the_future() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: 4000,
-        ..LogBounds::default()
-    };
-    let plane = site
-        .open_with(
-            "a",
-            Test {
-                log,
-                ..Test::default()
-            },
-        )
-        .await;
+    let plane = site.open_with("a", Test::with_log_of(4000)).await;
     let before = plane.snapshot().version();
     let mut slow = watch_from(&plane, WatchFrom::Now).await;
     for round in 0..50 {
@@ -305,19 +285,7 @@ async fn an_idle_watcher_gets_a_bookmark_each_minute_never_past_a_part_under_way
 #[tokio::test]
 async fn a_busy_watcher_gets_a_bookmark_each_quarter_of_the_log() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: 40_000,
-        ..LogBounds::default()
-    };
-    let plane = site
-        .open_with(
-            "a",
-            Test {
-                log,
-                ..Test::default()
-            },
-        )
-        .await;
+    let plane = site.open_with("a", Test::with_log_of(40_000)).await;
     let scope = WatchScope::Object(configmap("never written"));
     let mut watcher = plane.watch(scope, WatchFrom::Now).await.expect("fine");
     let writer = {

@@ -34,15 +34,7 @@ fn previous_bytes(events: &[Arc<Event>]) -> usize {
 #[tokio::test]
 async fn replaced_bodies_are_within_the_bound() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: MIB,
-        ..LogBounds::default()
-    };
-    let test = Test {
-        log,
-        ..Test::default()
-    };
-    let plane = site.open_with("a", test).await;
+    let plane = site.open_with("a", Test::with_log_of(MIB)).await;
     let names: Vec<String> = (0..40).map(|at| format!("m{at}")).collect();
     for (at, name) in names.iter().enumerate() {
         let one = write(vec![large(name, at, 100_000)]);
@@ -65,15 +57,7 @@ async fn replaced_bodies_are_within_the_bound() {
 #[tokio::test(start_paused = true)]
 async fn frames_are_within_the_bound_and_the_newest_is_kept() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: MIB,
-        ..LogBounds::default()
-    };
-    let test = Test {
-        log,
-        ..Test::default()
-    };
-    let plane = site.open_with("a", test).await;
+    let plane = site.open_with("a", Test::with_log_of(MIB)).await;
     let mut watcher = watch_from(&plane, WatchFrom::Now).await;
     let mut versions = Vec::new();
     let mut frames: Vec<Bytes> = Vec::new();
@@ -101,7 +85,7 @@ async fn frames_are_within_the_bound_and_the_newest_is_kept() {
     let held = previous_bytes(&events) + kept.map(|frame| frame.len()).sum::<usize>();
     assert!((held..=MIB).contains(&weighed), "{weighed} for {held}");
     drop((events, watcher));
-    tokio::time::advance(log.age_max + Duration::from_secs(1)).await;
+    tokio::time::advance(LogBounds::default().age_max + Duration::from_secs(1)).await;
     plane.sweep_log();
     assert_eq!(plane.stats().log_bytes, 0, "frames go with their events");
     assert!(frames.iter().all(Bytes::is_unique));
@@ -112,15 +96,7 @@ async fn frames_are_within_the_bound_and_the_newest_is_kept() {
 #[tokio::test]
 async fn shared_parts_of_replaced_bodies_weigh_once() {
     let site = Site::new();
-    let log = LogBounds {
-        bytes_max: MIB,
-        ..LogBounds::default()
-    };
-    let test = Test {
-        log,
-        ..Test::default()
-    };
-    let plane = site.open_with("a", test).await;
+    let plane = site.open_with("a", Test::with_log_of(MIB)).await;
     let data = "d".repeat(200_000);
     let mut versions = Vec::new();
     for round in 0..50 {

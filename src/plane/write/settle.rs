@@ -60,7 +60,6 @@ impl Plane {
         self.set_revision(revision);
         let published = landing.root.clone();
         let defined = self.context().derive.defined(&landing.events);
-        self.log().fit(published.own_bytes());
         self.log()
             .append(&landing.events, &defined, published.head, || {
                 self.publish(landing.root);

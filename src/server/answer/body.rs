@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 use crate::answer::guard::{Finite, Guarded, ReadLimits};
 use crate::peer::channel::stream::{Broken, PeerStream};
 use crate::peer::headers::strip;
-use crate::request::charge::WatchTurn;
+use crate::request::charge::PieceTurn;
 use crate::watch::record::WatchWriter;
 use crate::watch::relay::{Relay, Source as RelaySource};
 use bytes::{Bytes, BytesMut};
@@ -387,7 +387,7 @@ impl Finite for PeerStream {
 pub(crate) trait WatchCounter: Send + Sync {
     /// Waits for the turn of the watch's plane, if it takes turns: what is due to the watches of a busy
     /// plane would else hold up the requests of others.
-    fn poll_turn(&mut self, _context: &mut Context<'_>) -> Poll<Option<WatchTurn>> {
+    fn poll_turn(&mut self, _context: &mut Context<'_>) -> Poll<Option<PieceTurn>> {
         Poll::Ready(None)
     }
     /// Counts `count` events that were sent in a chunk of `bytes` bytes.
@@ -457,11 +457,7 @@ impl Watch {
         };
         let polled = self.source.poll_chunk(context);
         if let Some(turn) = turn {
-            let bytes = match &polled {
-                Poll::Ready(Some(Ok(chunk))) => chunk.len(),
-                Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
-            };
-            turn.end(bytes);
+            turn.end(&polled);
         }
         match polled {
             Poll::Ready(Some(Ok(chunk))) => {
@@ -707,10 +703,10 @@ mod tests {
     }
 
     impl WatchCounter for TakesTurns {
-        fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<WatchTurn>> {
+        fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<PieceTurn>> {
             let (gate, now) = (&self.gate, Moment(1));
-            let turn = gate.poll_piece(&self.meter, &mut self.place, context, now);
-            turn.map(|turn| Some(WatchTurn::begin(turn, gate)))
+            let turn = PieceTurn::poll(gate, &self.meter, &mut self.place, context, now);
+            turn.map(Some)
         }
 
         fn sent(&self, _count: u64, _bytes: usize) {}

@@ -14,7 +14,7 @@ use polyplane_registry::request::parameters::{DRY_RUN, Query};
 use crate::answer::body::{WatchCounter, WatchGauge};
 use crate::operations::metrics::{EventCounter, Labels};
 use crate::request::audited::Audited;
-use crate::request::charge::{WatchTurn, charge_events};
+use crate::request::charge::{PieceTurn, charge_events};
 use crate::request::request_info::{CONNECTED, RequestInfo};
 use crate::request::turn::Queued;
 use crate::server_state::ServerState;
@@ -135,13 +135,13 @@ impl OpenWatch {
 }
 
 impl WatchCounter for OpenWatch {
-    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<WatchTurn>> {
+    fn poll_turn(&mut self, context: &mut Context<'_>) -> Poll<Option<PieceTurn>> {
         let Some(counted) = &self.counted else {
             return Poll::Ready(None);
         };
         let (gate, now) = (&self.state.gate, self.state.now());
-        let turn = gate.poll_piece(counted.meter(), &mut self.place, context, now);
-        turn.map(|turn| Some(WatchTurn::begin(turn, gate)))
+        let turn = PieceTurn::poll(gate, counted.meter(), &mut self.place, context, now);
+        turn.map(Some)
     }
 
     fn sent(&self, count: u64, bytes: usize) {

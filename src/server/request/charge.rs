@@ -11,13 +11,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::Stream;
-use polyplane_fairness::{CpuTimer, PlaneMeter, Precision, Spent, Started};
+use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Spent, Started};
 use polyplane_registry::StreamEnd;
 
 use crate::answer::body::SliceStream;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::flow::FlowSeat;
-use crate::request::turn::{Gate, Pieces, Turn};
+use crate::request::turn::{Gate, Queued, Turn};
 use crate::server_state::ServerState;
 
 /// CPU time of the commit of one write beside its bytes, in nanoseconds: an estimate, from what a
@@ -186,22 +186,35 @@ pub(crate) fn charge_events(meter: &PlaneMeter, count: u64, bytes: usize) {
     meter.charge(count * EVENT_NANOS + SEND_NANOS_PER_BYTE * bytes as u64);
 }
 
-/// A turn in which a watch writes what there is of events.
-pub(crate) struct WatchTurn {
+/// A turn in which a piece of an answer is written, and the time since its begin.
+pub(crate) struct PieceTurn {
     turn: Turn,
     timer: CpuTimer,
 }
 
-impl WatchTurn {
-    pub(crate) fn begin(turn: Turn, gate: &Gate) -> Self {
+impl PieceTurn {
+    /// Waits for the turn of the next piece. `place` is where the caller keeps its place in the queue.
+    pub(crate) fn poll(
+        gate: &Arc<Gate>,
+        meter: &Arc<PlaneMeter>,
+        place: &mut Option<Queued>,
+        context: &mut Context<'_>,
+        now: Moment,
+    ) -> Poll<Self> {
+        let turn = ready!(gate.poll_piece(meter, place, context, now));
         let timer = CpuTimer::start(gate.precision());
-        Self { turn, timer }
+        Poll::Ready(Self { turn, timer })
     }
 
-    /// Ends the turn, in which so many bytes were written.
-    pub(crate) fn end(self, bytes: usize) {
+    /// Ends the turn, in which this piece was written. Returns what it cost, in nanoseconds.
+    pub(crate) fn end<E>(self, piece: &Poll<Option<Result<Bytes, E>>>) -> u64 {
+        let bytes = match piece {
+            Poll::Ready(Some(Ok(bytes))) => bytes.len(),
+            Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
+        };
         let cost = self.timer.stop().cpu_nanos + SEND_NANOS_PER_BYTE * bytes as u64;
         self.turn.end(cost);
+        cost
     }
 }
 
@@ -217,7 +230,8 @@ pub(crate) fn charged(
     Box::pin(ChargedStream {
         _seat: seat,
         stream,
-        pieces: Pieces::new(&state.gate, meter),
+        meter: Arc::clone(meter),
+        place: None,
         state: Arc::clone(state),
     })
 }
@@ -226,25 +240,22 @@ struct ChargedStream {
     /// The seats of the request at its priority level, until the answer is written.
     _seat: Option<Arc<FlowSeat>>,
     stream: SliceStream,
-    pieces: Pieces,
+    meter: Arc<PlaneMeter>,
+    /// The place in the queue for the turn of the next piece.
+    place: Option<Queued>,
     state: Arc<ServerState>,
 }
 
 impl Stream for ChargedStream {
     type Item = Result<Bytes, StreamEnd>;
 
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let now = self.state.now();
-        let turn = ready!(self.pieces.poll_turn(context, now));
-        let timer = CpuTimer::start(self.state.gate.precision());
-        let polled = self.stream.as_mut().poll_next(context);
-        let bytes = match &polled {
-            Poll::Ready(Some(Ok(slice))) => slice.len(),
-            Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
-        };
-        let cost = timer.stop().cpu_nanos + SEND_NANOS_PER_BYTE * bytes as u64;
-        self.pieces.meter().charge(cost);
-        turn.end(cost);
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        let (gate, now) = (&this.state.gate, this.state.now());
+        let turn = PieceTurn::poll(gate, &this.meter, &mut this.place, context, now);
+        let turn = ready!(turn);
+        let polled = this.stream.as_mut().poll_next(context);
+        this.meter.charge(turn.end(&polled));
         polled
     }
 }

@@ -1,10 +1,10 @@
 //! Work for clients that have not proven who they are: handshakes, and the proofs themselves.
 //!
-//! Among the planes that take turns, all this work is one plane, with an eighth of a busy replica where many
-//! planes are busy: a flood of bad credentials takes no more than that, and newcomers do not stand still
-//! where a thousand planes are busy. Within it, each source address is a flow of its
-//! own, so a flood from one address leaves room for newcomers from others. Sources are hashed into
-//! [`SOURCES`] flows with a key that nobody knows; nothing is kept for an address.
+//! Among the planes that take turns, all this work is one plane. Beside very many busy planes it has an
+//! eighth of the replica's time: newcomers do not stand still there, and a flood of bad credentials takes
+//! no more than that. Within it, each source address is a flow of its own, so a flood from one address
+//! leaves room for newcomers from others. Sources are hashed into [`SOURCES`] flows with a key that nobody
+//! knows; nothing is kept for an address.
 //!
 //! Every poll of the work takes a place and a turn anew. A client that sends its handshake byte by
 //! byte therefore cannot have the dear part of it done out of turn, and who sends nothing holds
@@ -304,7 +304,7 @@ mod tests {
             doorway.work(None, NOW, proof).await.expect("there is room");
         }
         let meanwhile = turns.load(Ordering::Relaxed) - before;
-        // With the share of one plane it would be one turn of each plane for each few proofs.
+        // With the share of one plane the proofs would wait for more than ten times as many.
         assert!(meanwhile < PROOFS * PLANES / 4, "{meanwhile} turns");
         busy.iter().for_each(tokio::task::JoinHandle::abort);
     }

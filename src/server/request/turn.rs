@@ -2,14 +2,13 @@
 //!
 //! A request is carried out in one burst of work, from the call of the registry until it waits for
 //! something or is answered; a long answer is written in one burst for each piece, and a watch in one for
-//! what there is of events. Before a burst, a
-//! request takes its turn. As long as one plane alone uses the replica, or there is time to spare, a
-//! turn costs a few atomic operations. When the bursts of several planes have taken [`ROUND_NANOS`] of
-//! each worker thread, the gate closes: requests then queue, and go on in the order of [`Turns`], a
-//! round's worth at a time. Before each round the runtime polls the tasks that are ready, so that what
-//! has arrived by then is in the queue when it is decided who goes next. A request thus waits for
-//! little more than a round of others that arrived before it, and not for all of them. The next round
-//! begins when a worker thread would have nothing to do.
+//! the events that it has. Before a burst, a request takes its turn. As long as one plane alone uses the
+//! replica, or there is time to spare, a turn costs a few atomic operations. When the bursts of several
+//! planes have taken [`ROUND_NANOS`] of each worker thread, the gate closes: requests then queue, and go
+//! on in the order of [`Turns`], a round's worth at a time. Before each round the runtime polls the tasks
+//! that are ready, so that what has arrived by then is in the queue when it is decided who goes next. A
+//! request thus waits for little more than a round of others that arrived before it, and not for all of
+//! them. The next round begins when a worker thread would have nothing to do.
 //!
 //! Invariant: if the gate is closed, a task is about to begin the next round, or at least as many
 //! requests as there are worker threads have their turn, and will end it.
@@ -139,19 +138,25 @@ impl Drop for Queued {
 impl Turn {
     /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
-        if let Some(started) = self.started.take() {
-            self.meter.flow().settle(started, cost);
-            self.meter.flow().end_turn(cost);
-            self.gate.ended(cost, self.is_awaited, self.at);
-        }
+        self.over(cost, |meter, started| {
+            meter.flow().settle(started, cost);
+            meter.flow().end_turn(cost);
+        });
     }
 
     /// Ends the burst of a request, which took `cost` nanoseconds. The plane pays for the whole request
     /// when that ends.
     fn end_burst(mut self, cost: u64, charge: &Charge<'_>) {
+        self.over(cost, |meter, started| {
+            charge.pay_at_end(meter, started, cost);
+            meter.flow().end_turn(cost);
+        });
+    }
+
+    /// Ends the turn, unless it has ended. `pay` corrects the plane's account.
+    fn over(&mut self, cost: u64, pay: impl FnOnce(&Arc<PlaneMeter>, Started)) {
         if let Some(started) = self.started.take() {
-            charge.pay_at_end(&self.meter, started, cost);
-            self.meter.flow().end_turn(cost);
+            pay(&self.meter, started);
             self.gate.ended(cost, self.is_awaited, self.at);
         }
     }
@@ -159,10 +164,7 @@ impl Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(started) = self.started.take() {
-            self.meter.flow().give_back(started);
-            self.gate.ended(0, self.is_awaited, self.at);
-        }
+        self.over(0, |meter, started| meter.flow().give_back(started));
     }
 }
 
@@ -201,34 +203,6 @@ impl Pipeline<'_> {
         }
         let turn = self.state.gate.enter(meter, self.state.now()).await;
         burst(turn, self.charge, plane.handle(request)).await
-    }
-}
-
-/// Asks for a turn for each piece of a long answer.
-#[derive(Debug)]
-pub(crate) struct Pieces {
-    gate: Arc<Gate>,
-    meter: Arc<PlaneMeter>,
-    waiting: Option<Queued>,
-}
-
-impl Pieces {
-    pub(crate) fn new(gate: &Arc<Gate>, meter: &Arc<PlaneMeter>) -> Self {
-        Self {
-            gate: Arc::clone(gate),
-            meter: Arc::clone(meter),
-            waiting: None,
-        }
-    }
-
-    pub(crate) fn meter(&self) -> &PlaneMeter {
-        &self.meter
-    }
-
-    /// Waits for the turn of the next piece.
-    pub(crate) fn poll_turn(&mut self, context: &mut Context<'_>, now: Moment) -> Poll<Turn> {
-        self.gate
-            .poll_piece(&self.meter, &mut self.waiting, context, now)
     }
 }
 
@@ -280,7 +254,7 @@ impl Gate {
         }
     }
 
-    /// Waits for the turn of a piece of an answer. The caller keeps the place in the queue.
+    /// Waits for the turn of a piece of an answer. `place` is where the caller keeps its place in the queue.
     pub(crate) fn poll_piece(
         self: &Arc<Self>,
         meter: &Arc<PlaneMeter>,
