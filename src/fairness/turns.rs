@@ -218,9 +218,21 @@ fn average(average: &AtomicU64, cost: u64) {
 #[derive(Debug)]
 pub struct Turns<T> {
     waiting: HashMap<usize, Waiting<T>>,
-    /// The planes that wait, by the virtual time at which their next request starts.
-    order: BTreeSet<(u64, usize)>,
+    order: BTreeSet<Turn>,
+    /// Places given so far.
+    arrivals: u64,
     length: usize,
+}
+
+/// The place of a plane among those that wait.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Turn {
+    /// The virtual time at which the plane's next request starts.
+    start: u64,
+    /// Of planes that start at the same time, the one that has waited longest goes first.
+    arrival: u64,
+    /// The plane's key in `waiting`.
+    key: usize,
 }
 
 #[derive(Debug)]
@@ -228,7 +240,7 @@ struct Waiting<T> {
     meter: Arc<PlaneMeter>,
     requests: VecDeque<T>,
     /// The plane's place in `order`.
-    start: u64,
+    turn: Turn,
     /// Requests of the plane that nobody waits for any more.
     gone: usize,
 }
@@ -238,6 +250,7 @@ impl<T> Default for Turns<T> {
         Self {
             waiting: HashMap::new(),
             order: BTreeSet::new(),
+            arrivals: 0,
             length: 0,
         }
     }
@@ -267,20 +280,27 @@ impl<T> Turns<T> {
         self.length += 1;
         let (key, order) = (key(meter), &mut self.order);
         let start = meter.flow().next_start(time);
+        let arrivals = &mut self.arrivals;
         let waiting = self.waiting.entry(key).or_insert_with(|| {
-            order.insert((start, key));
+            *arrivals += 1;
+            let turn = Turn {
+                start,
+                arrival: *arrivals,
+                key,
+            };
+            order.insert(turn);
             Waiting {
                 meter: Arc::clone(meter),
                 requests: VecDeque::new(),
-                start,
+                turn,
                 gone: 0,
             }
         });
         // A request of the plane may have cost less than expected since.
-        if start < waiting.start {
-            order.remove(&(waiting.start, key));
-            order.insert((start, key));
-            waiting.start = start;
+        if start < waiting.turn.start {
+            order.remove(&waiting.turn);
+            waiting.turn.start = start;
+            order.insert(waiting.turn);
         }
         waiting.requests.push_back(request);
     }
@@ -303,7 +323,7 @@ impl<T> Turns<T> {
         waiting.gone = 0;
         self.length -= before - waiting.requests.len();
         if waiting.requests.is_empty() {
-            self.order.remove(&(waiting.start, key));
+            self.order.remove(&waiting.turn);
             self.waiting.remove(&key);
         }
     }
@@ -311,14 +331,14 @@ impl<T> Turns<T> {
     /// Removes the request that goes next, and gives it its turn. Returns it with its plane.
     pub fn pop(&mut self, time: &VirtualTime) -> Option<(Arc<PlaneMeter>, T, Started)> {
         loop {
-            let (start, key) = self.order.pop_first()?;
-            let waiting = self.waiting.get_mut(&key)?;
+            let turn = self.order.pop_first()?;
+            let waiting = self.waiting.get_mut(&turn.key)?;
             let flow = waiting.meter.flow();
             // A request of the plane may have cost more than expected since.
             let next = flow.next_start(time);
-            if next > start && self.order.first().is_some_and(|(other, _)| *other < next) {
-                waiting.start = next;
-                self.order.insert((next, key));
+            if next > turn.start && self.order.first().is_some_and(|other| other.start < next) {
+                waiting.turn.start = next;
+                self.order.insert(waiting.turn);
                 continue;
             }
             let request = waiting.requests.pop_front()?;
@@ -326,10 +346,15 @@ impl<T> Turns<T> {
             let started = flow.start(time);
             let meter = Arc::clone(&waiting.meter);
             if waiting.requests.is_empty() {
-                self.waiting.remove(&key);
+                self.waiting.remove(&turn.key);
             } else {
-                waiting.start = flow.next_start(time);
-                self.order.insert((waiting.start, key));
+                self.arrivals += 1;
+                waiting.turn = Turn {
+                    start: flow.next_start(time),
+                    arrival: self.arrivals,
+                    key: turn.key,
+                };
+                self.order.insert(waiting.turn);
             }
             return Some((meter, request, started));
         }

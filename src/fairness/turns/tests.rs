@@ -107,6 +107,24 @@ fn a_modest_plane_waits_for_no_queue_of_a_greedy_one() {
 }
 
 #[test]
+fn of_planes_that_are_equal_the_one_that_waits_longest_goes_first() {
+    let (time, mut turns) = (VirtualTime::default(), Turns::default());
+    let mut planes: Vec<Arc<PlaneMeter>> = (0..32).map(|_| Arc::default()).collect();
+    // Whatever their addresses are: these are in order here.
+    planes.sort_by_key(|plane| Reverse(key(plane)));
+    for (at, plane) in planes.iter().enumerate() {
+        turns.push(plane, at, &time);
+        turns.push(plane, 100 + at, &time);
+    }
+    let mut order = Vec::new();
+    while let Some((plane, at, started)) = turns.pop(&time) {
+        plane.flow().settle(started, FIRST_COST);
+        order.push(at);
+    }
+    assert_eq!(order, (0..32).chain(100..132).collect::<Vec<_>>());
+}
+
+#[test]
 fn idle_time_earns_a_few_requests_and_no_more() {
     let time = VirtualTime::default();
     let (old, new) = (Arc::<PlaneMeter>::default(), Arc::<PlaneMeter>::default());
