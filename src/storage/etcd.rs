@@ -68,6 +68,7 @@ const ETCD_LIMITS: Limits = Limits {
     value_bytes_max: 1400 * 1024,
     key_bytes_max: 4 * 1024,
     transactions_max: 8,
+    is_serial: false,
 };
 
 /// Interval of the status requests to all members. A longer one would notice a dead member later.

@@ -346,6 +346,8 @@ pub struct Limits {
     pub key_bytes_max: usize,
     /// Number of transactions in flight up to which throughput grows. Further ones only wait.
     pub transactions_max: usize,
+    /// Whether a transaction waits for those before it, so that all writers wait longer if it has more writes.
+    pub is_serial: bool,
 }
 
 /// The answer to whether the store accepts writes.

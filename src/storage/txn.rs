@@ -15,6 +15,7 @@ pub(crate) const EMBEDDED_LIMITS: Limits = Limits {
     value_bytes_max: 1536 * 1024,
     key_bytes_max: 8 * 1024,
     transactions_max: 1,
+    is_serial: true,
 };
 
 /// The revisions at which an existing key was created and last modified.

@@ -120,10 +120,23 @@ async fn a_plane_with_more_writers_uses_what_the_others_leave() {
     ];
     let asked = site.store.plan().commits_asked();
     let counts = writes_of(&planes, 6200).await;
-    // All writes fit into one transaction, so each has about as many as it has writers.
     let transactions = site.store.plan().commits_asked() - asked;
+    // It has as many of a transaction's writes as a shared one may have of a plane. The modest plane waits
+    // for no more than these.
+    let most = crate::write::ready::SHARED_WRITES_MIN;
     assert!(counts[0] > 5000, "{counts:?}");
-    assert!(transactions < 6200 / 25, "{transactions}");
+    assert!(counts[0] <= most * transactions + 60, "{transactions}");
+    assert!(transactions < 6200 / 12, "{transactions}");
+}
+
+#[tokio::test]
+async fn a_plane_that_writes_alone_fills_transactions() {
+    let site = Site::new();
+    let planes = [(site.open("greedy").await, 60)];
+    let asked = site.store.plan().commits_asked();
+    writes_of(&planes, 6000).await;
+    let transactions = site.store.plan().commits_asked() - asked;
+    assert!(transactions < 6000 / 25, "{transactions}");
 }
 
 #[tokio::test]

@@ -2,7 +2,9 @@
 //!
 //! Planes take turns by bytes. If they have queued more writes than the free slots take, each gets equally
 //! many of them, or all that it has; so a plane with ten times the writers gets no more of a slow store
-//! than another. There is no timer: a free slot commits what is queued, and while all
+//! than another. While several planes write to a store that commits one transaction after the other, a
+//! plane has few writes in each of them, so that a plane with many writers is not what the others wait for.
+//! There is no timer: a free slot commits what is queued, and while all
 //! slots are busy the queues grow into larger transactions. Tasks exist only while there is work, and
 //! none is needed for the write of a client that is alone.
 
@@ -302,7 +304,7 @@ impl Committer {
             ready.workers -= 1;
             return None;
         }
-        ready.sending += 1;
+        ready.sends(parts.iter().map(|part| &part.plane));
         let writes: usize = parts.iter().map(|part| part.writes.len()).sum();
         self.is_in_company.store(writes > 1, Ordering::Relaxed);
         // Planes that became ready while this worker was about to take have started no other.
@@ -326,15 +328,19 @@ impl Committer {
         );
         let sent = Instant::now();
         let answer = self.store.commit(txn).await;
-        self.metrics.answered(sent.elapsed(), &answer);
+        let took = sent.elapsed();
+        self.metrics.answered(took, &answer);
         let mut takes = Takes::Again;
         match answer {
             Ok(committed) => {
+                let mut ready = self.ready.lock();
+                ready.note_took(took);
                 // With many parts the first planes would wait until the last one has landed.
                 if parts.len() == 1 {
-                    self.ready.lock().about_to_take += 1;
+                    ready.about_to_take += 1;
                     takes = Takes::Next;
                 }
+                drop(ready);
                 for part in parts {
                     part.plane.guard().acknowledged();
                     part.plane.clone().land(part, committed.revision);
