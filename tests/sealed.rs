@@ -58,11 +58,14 @@ impl Place {
     }
 }
 
-/// Returns a provider with a key of 32 equal bytes, whose text is in no other file.
+/// Returns a provider with a key of 32 equal bytes, whose text is in no other file. The provider is one of
+/// those whose keys stand in the file: they differ in nothing but their names.
 fn key(name: &str, byte: u8) -> String {
     use base64::Engine as _;
     let secret = base64::engine::general_purpose::STANDARD.encode([byte; 32]);
-    format!("{{aesgcm: {{keys: [{{name: {name}, secret: {secret}}}]}}}}")
+    let kinds = ["aesgcm", "aescbc", "secretbox"];
+    let kind = kinds[usize::from(byte) % kinds.len()];
+    format!("{{{kind}: {{keys: [{{name: {name}, secret: {secret}}}]}}}}")
 }
 
 /// Words that no other object has. Base64 of a Secret is another text, so `stringData` is not used.

@@ -1,7 +1,9 @@
 //! The file: `EncryptionConfiguration` of `apiserver.config.k8s.io/v1`.
 //!
-//! What it means here. Each control plane has data keys, which the first provider's key wraps; records
-//! are sealed by AES-256-GCM under keys that derive from a data key, whatever the provider. So all lists
+//! What it means here. Each control plane has data keys, which the first provider's key wraps; data keys and
+//! records are sealed by AES-256-GCM under keys that derive from another key, whatever the provider. So
+//! `aesgcm`, `aescbc` and `secretbox` name keys and no cipher: a file that was written for kube-apiserver works, and a
+//! secret is one key under any of these names. All lists
 //! whose first provider is a key must have the same one. A list whose first provider is `identity`
 //! leaves its resources in clear; keys behind it are still read with.
 //!
@@ -134,6 +136,17 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_is_one_key_under_the_name_of_any_cipher() {
+        let seven = KeyEncryptionKey::new(&[7; KEY_BYTES]);
+        for kind in ["aesgcm", "aescbc", "secretbox"] {
+            let provider = gcm("one", SEVEN).replace("aesgcm", kind);
+            let config = parse(&format!("resources:\n{}", list("secrets", &[&provider])));
+            let config = config.expect("it is right");
+            assert_eq!(config.writes_by, Some(WriteKey::File(seven.id())), "{kind}");
+        }
+    }
+
+    #[test]
     fn a_kms_is_a_socket_with_a_time() {
         let kms = "{kms: {apiVersion: v2, name: vault, endpoint: 'unix:///run/kms.sock'}}";
         let config = parse(&format!("resources:\n{}", list("secrets", &[kms])));
@@ -187,8 +200,18 @@ mod tests {
                 of(&[&gcm("a", "'%%%'")]),
                 "Invalid value: \"REDACTED\": secrets must be base64 encoded",
             ),
-            (of(&["{aescbc: {keys: []}}"]), "aescbc is not offered"),
-            (of(&["{secretbox: {keys: []}}"]), "secretbox is not offered"),
+            (
+                of(&["{aescbc: {keys: [{name: a, secret: c2hvcnQ=}]}}"]),
+                "aescbc.keys[0].secret: Invalid value: \"REDACTED\": secret is not of the expected length, got 5, expected one of [16 24 32]",
+            ),
+            (
+                of(&["{secretbox: {keys: [{name: a, secret: BwcHBwcHBwcHBwcHBwcHBw==}]}}"]),
+                "secret is not of the expected length, got 16, expected one of [32]",
+            ),
+            (
+                of(&["{secretbox: {}}"]),
+                "secretbox.keys: Required value: at least one keys is required",
+            ),
             (
                 kms("name: a, endpoint: 'unix:///s'"),
                 "only v2 is supported",

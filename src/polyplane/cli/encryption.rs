@@ -15,9 +15,10 @@ const FILE_BYTES_MAX: u64 = 10 << 20;
 #[derive(Clone, Debug, Args)]
 pub struct EncryptionOptions {
     /// File with an EncryptionConfiguration of apiserver.config.k8s.io/v1: the keys by which objects are
-    /// encrypted in the store, and which resources are. Providers are aesgcm, kms (v2) and identity; the
-    /// first one writes, all read. It is read at the start. Every replica needs the same keys. Keep a
-    /// copy: without the keys nothing of what they encrypted can be read.
+    /// encrypted in the store, and which resources are. Providers are aesgcm, aescbc and secretbox, whose
+    /// keys are all used with AES-256-GCM, kms (v2) and identity; the first one writes, all read. It is
+    /// read at the start. Every replica needs the same keys. Keep a copy: without the keys nothing of
+    /// what they encrypted can be read.
     #[arg(
         long,
         value_name = "FILE",

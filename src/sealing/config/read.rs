@@ -20,8 +20,12 @@ use crate::policy::{Rule, SealPolicy};
 const BYTES_MAX: usize = 10 << 20;
 /// Depth of brackets in the file.
 const DEPTH_MAX: usize = 32;
-/// Bytes of a secret, as upstream.
-const SECRET_BYTES: [usize; 3] = [16, 24, 32];
+/// The providers whose keys stand in the file, with the bytes that a secret may have, as upstream.
+const FILE_PROVIDERS: [(&str, &[usize]); 3] = [
+    ("aesgcm", &[16, 24, 32]),
+    ("aescbc", &[16, 24, 32]),
+    ("secretbox", &[32]),
+];
 /// The time that a call of a key management service may take, as upstream.
 const KMS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Resources without an API, which upstream refuses by name.
@@ -195,13 +199,11 @@ impl Reader {
                 self.only(&provider["identity"], &path.child("identity"), &[]);
                 Provider::Identity
             }
-            ["aesgcm"] => self.file_keys(&provider["aesgcm"], &path.child("aesgcm")),
             ["kms"] => self.kms(&provider["kms"], &path.child("kms")),
-            [other] => {
-                let why = format!("{other} is not offered here; use aesgcm or kms");
-                let path = path.child(other);
-                self.errors.push(FieldError::forbidden(&path, why));
-                Provider::Wrong
+            [kind] => {
+                let of_kind = FILE_PROVIDERS.iter().find(|(name, _)| *name == kind);
+                let lengths = of_kind.map_or(&[][..], |(_, lengths)| lengths);
+                self.file_keys(&provider[kind], lengths, &path.child(kind))
             }
             _ => {
                 let why = "more than one provider specified in a single element, should split into \
@@ -212,8 +214,8 @@ impl Reader {
         }
     }
 
-    /// Reads the keys of a provider; its first one writes.
-    fn file_keys(&mut self, provider: &Value, path: &Path<'_>) -> Provider {
+    /// Reads the keys of a provider, whose secrets have one of these lengths; its first one writes.
+    fn file_keys(&mut self, provider: &Value, lengths: &[usize], path: &Path<'_>) -> Provider {
         self.only(provider, path, &["keys"]);
         let path = path.child("keys");
         let items = provider.items_at(&["keys"]);
@@ -223,7 +225,7 @@ impl Reader {
         }
         let mut first = None;
         for (at, item) in items.iter().enumerate() {
-            if let Some(key) = self.file_key(item, &path.index(at)) {
+            if let Some(key) = self.file_key(item, lengths, &path.index(at)) {
                 let id = key.key.id();
                 first.get_or_insert(WriteKey::File(id));
                 if !self.keys.iter().any(|known| known.key.id() == id) {
@@ -234,7 +236,7 @@ impl Reader {
         first.map_or(Provider::Wrong, Provider::Key)
     }
 
-    fn file_key(&mut self, item: &Value, path: &Path<'_>) -> Option<FileKey> {
+    fn file_key(&mut self, item: &Value, lengths: &[usize], path: &Path<'_>) -> Option<FileKey> {
         self.only(item, path, &["name", "secret"]);
         let name = item.str_at(&["name"]);
         if name.is_empty() {
@@ -254,10 +256,12 @@ impl Reader {
                 .push(FieldError::invalid(&path, "REDACTED", why));
             return None;
         };
-        if !SECRET_BYTES.contains(&secret.len()) {
+        if !lengths.contains(&secret.len()) {
+            let lengths: Vec<String> = lengths.iter().map(ToString::to_string).collect();
             let why = format!(
-                "secret is not of the expected length, got {}, expected one of [16 24 32]",
-                secret.len()
+                "secret is not of the expected length, got {}, expected one of [{}]",
+                secret.len(),
+                lengths.join(" ")
             );
             self.errors
                 .push(FieldError::invalid(&path, "REDACTED", why));
