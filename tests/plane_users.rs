@@ -99,6 +99,11 @@ async fn real_clients_work_with_a_planes_own_kubeconfigs() -> Result<()> {
         user["groups"] == json!(["dev", "ops", "system:authenticated"]),
         "{who}"
     );
+    // Which of her certificates it was.
+    let id = &user["extra"]["authentication.kubernetes.io/credential-id"][0];
+    let is_digest = |id: &str| id.len() == 64 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let digest = id.as_str().and_then(|id| id.strip_prefix("X509SHA256="));
+    ensure!(digest.is_some_and(is_digest), "{who}");
     let denied = jane.fails(&["get", "configmaps"])?;
     ensure!(denied.contains("User \"jane\" cannot list"), "{denied}");
     admin.ok(&[

@@ -246,13 +246,16 @@ fn subject_attributes_become_name_groups_and_uid() {
         .identify(&chain, SystemTime::now())
         .user
         .expect("valid");
+    let digest = digest_of(&chain.certificates()[0]);
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = format!("X509SHA256={digest}");
     assert_eq!(
         *user,
         UserInfo {
             name: "eva".into(),
             uid: "u-1".into(),
             groups: vec!["team-a".into(), ALL_AUTHENTICATED.into()],
-            extra: Vec::new(),
+            extra: vec![(CREDENTIAL_ID.into(), vec![id.into()])],
             is_foreign: false,
         }
     );

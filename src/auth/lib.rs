@@ -50,8 +50,8 @@ pub use plane_access::{
 pub use renewal::{RENEWAL_EXTENSION, Renewal};
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{
-    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, METRICS_READERS, NODE_PREFIX, NODES,
-    SYSTEM_MASTERS, UserInfo,
+    ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID, METRICS_READERS, NODE_PREFIX,
+    NODES, SYSTEM_MASTERS, UserInfo,
 };
 pub use verdict::Verdict;
 pub use x509::{

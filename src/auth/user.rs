@@ -17,6 +17,10 @@ pub const NODE_PREFIX: &str = "system:node:";
 /// The group whose members may read this server's metrics, and nothing else.
 pub const METRICS_READERS: &str = "polyplane:metrics-readers";
 
+/// The key of the extra value that names the credential by which the user was proven: its identifier, for a
+/// certificate its digest. It is no secret.
+pub const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
+
 /// The user that a request acts as.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserInfo {
@@ -26,8 +30,8 @@ pub struct UserInfo {
     pub uid: Str,
     /// The groups, in the order in which the authenticator returned them.
     pub groups: Vec<Str>,
-    /// Further values about the user, by key, keys in byte order. Only impersonation and access
-    /// reviews set them.
+    /// Further values about the user, by key, keys in byte order: which credential proved them, what a token
+    /// says, or what an impersonation or access review names.
     pub extra: Vec<(Str, Vec<Str>)>,
     /// True if another plane's credential proves the user. The roles of the plane that the request
     /// is for mean others by the same names.

@@ -18,8 +18,9 @@ use x509_parser::oid_registry::{Oid, asn1_rs::oid};
 use x509_parser::prelude::FromDer;
 
 use crate::authenticator::{Authentication, Authenticator, CertificateFault, Credentials, Denied};
+use crate::digest::digest_of;
 use crate::renewal::Renewal;
-use crate::user::UserInfo;
+use crate::user::{CREDENTIAL_ID, UserInfo};
 use crate::verdict::Verdict;
 
 /// Largest number of certificates in a chain that a peer forwards. Replicas of the first release
@@ -299,6 +300,13 @@ impl fmt::Debug for ClientCa {
     }
 }
 
+/// Returns the name of a certificate as a credential, as upstream writes it.
+fn credential_id(leaf: &CertificateDer<'_>) -> String {
+    let digest = digest_of(leaf);
+    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
+    format!("X509SHA256={}", hex.collect::<String>())
+}
+
 /// Returns the user whom a leaf names: common name, organisations as groups, uid. The second value
 /// says whether the certificate had any organisation.
 fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), CertificateFault> {
@@ -328,7 +336,10 @@ fn user_of(leaf: &CertificateDer<'_>) -> Result<(UserInfo, bool), CertificateFau
         name: Str::from(name),
         uid: Str::from(uid),
         groups,
-        extra: Vec::new(),
+        extra: vec![(
+            Str::from(CREDENTIAL_ID),
+            vec![Str::from(credential_id(leaf))],
+        )],
         is_foreign: false,
     };
     Ok((user.authenticated(), grouped))

@@ -1,14 +1,11 @@
 //! What the claims of a token mean: the user.
 
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_auth::UserInfo;
+use polyplane_auth::{CREDENTIAL_ID, UserInfo};
 
 use super::config::{JwtConfig, Mapping, Rule};
 use super::expressions::View;
 use super::token::TokenRefused;
-
-/// The extra value that names the credential, as upstream.
-const CREDENTIAL_ID: &str = "authentication.kubernetes.io/credential-id";
 
 /// Returns the user of a verified token.
 pub(super) fn user_of(claims: &Map, config: &JwtConfig) -> Result<UserInfo, TokenRefused> {
