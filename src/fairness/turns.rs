@@ -219,7 +219,7 @@ fn average(average: &AtomicU64, cost: u64) {
 pub struct Turns<T> {
     waiting: HashMap<usize, Waiting<T>>,
     order: BTreeSet<Turn>,
-    /// Places given so far.
+    /// Requests that have come, and planes that were put behind the others, so far.
     arrivals: u64,
     length: usize,
 }
@@ -280,14 +280,13 @@ impl<T> Turns<T> {
         self.length += 1;
         let (key, order) = (key(meter), &mut self.order);
         let start = meter.flow().next_start(time);
-        let arrivals = &mut self.arrivals;
+        self.arrivals += 1;
+        let turn = Turn {
+            start,
+            arrival: self.arrivals,
+            key,
+        };
         let waiting = self.waiting.entry(key).or_insert_with(|| {
-            *arrivals += 1;
-            let turn = Turn {
-                start,
-                arrival: *arrivals,
-                key,
-            };
             order.insert(turn);
             Waiting {
                 meter: Arc::clone(meter),

@@ -4,7 +4,7 @@
 use polyplane_apimachinery::{Map, Str, Value, json};
 
 use crate::jws;
-use crate::user::UserInfo;
+use crate::user::{CREDENTIAL_ID, UserInfo};
 
 /// The issuer of all tokens that Secrets hold. Only the key tells the planes apart.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
@@ -183,16 +183,17 @@ impl Claims {
     /// Returns the user whom the token proves.
     pub fn user(&self) -> UserInfo {
         let mut extra = Vec::new();
+        // In byte order, which the list of extra values has.
+        if !self.id.is_empty() {
+            let id = Str::from(format!("JTI={}", self.id));
+            extra.push((Str::from(CREDENTIAL_ID), vec![id]));
+        }
         let mut add = |key: &str, value: &str| {
             if !value.is_empty() {
                 let key = format!("authentication.kubernetes.io/{key}");
                 extra.push((Str::from(key), vec![Str::from(value)]));
             }
         };
-        // In byte order, which the list of extra values has.
-        if !self.id.is_empty() {
-            add("credential-id", &format!("JTI={}", self.id));
-        }
         let (pod, node) = match &self.binding {
             Binding::Pod { pod, node } => (Some(pod), node.as_ref()),
             Binding::Node(node) => (None, Some(node)),

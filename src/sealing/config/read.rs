@@ -20,12 +20,10 @@ use crate::policy::{Rule, SealPolicy};
 const BYTES_MAX: usize = 10 << 20;
 /// Depth of brackets in the file.
 const DEPTH_MAX: usize = 32;
-/// The providers whose keys stand in the file, with the bytes that a secret may have, as upstream.
-const FILE_PROVIDERS: [(&str, &[usize]); 3] = [
-    ("aesgcm", &[16, 24, 32]),
-    ("aescbc", &[16, 24, 32]),
-    ("secretbox", &[32]),
-];
+/// Bytes of a secret of `aesgcm` and `aescbc`, as upstream.
+const AES_SECRET_BYTES: [usize; 3] = [16, 24, 32];
+/// Bytes of a secret of `secretbox`, as upstream.
+const SECRETBOX_SECRET_BYTES: [usize; 1] = [32];
 /// The time that a call of a key management service may take, as upstream.
 const KMS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Resources without an API, which upstream refuses by name.
@@ -200,10 +198,12 @@ impl Reader {
                 Provider::Identity
             }
             ["kms"] => self.kms(&provider["kms"], &path.child("kms")),
-            [kind] => {
-                let of_kind = FILE_PROVIDERS.iter().find(|(name, _)| *name == kind);
-                let lengths = of_kind.map_or(&[][..], |(_, lengths)| lengths);
-                self.file_keys(&provider[kind], lengths, &path.child(kind))
+            [kind @ ("aesgcm" | "aescbc")] => {
+                self.file_keys(&provider[kind], &AES_SECRET_BYTES, &path.child(kind))
+            }
+            ["secretbox"] => {
+                let path = path.child("secretbox");
+                self.file_keys(&provider["secretbox"], &SECRETBOX_SECRET_BYTES, &path)
             }
             _ => {
                 let why = "more than one provider specified in a single element, should split into \
