@@ -21,6 +21,7 @@ mod pod_security;
 mod pod_tolerations;
 mod pod_topology;
 mod priority;
+mod resource_claim_status;
 mod resource_quota;
 mod role_escalation;
 mod runtime_class;
@@ -79,8 +80,9 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(pod_resize::PodResizeValidator),
         // Of the root plane's own kind.
         Arc::new(plane_access::PlaneAccess),
-        // Part of upstream's storage of roles, which admission has changed by then.
+        // Part of upstream's storage of roles and of claims, which admission has changed by then.
         Arc::new(role_escalation::RoleEscalation),
+        Arc::new(resource_claim_status::ResourceClaimStatus),
         Arc::new(resource_quota::ResourceQuota { index: usage() }),
     ]
 }

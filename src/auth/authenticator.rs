@@ -148,6 +148,29 @@ impl Authenticator for UnionAuthenticator {
     }
 }
 
+/// Where requests without a credential are made by `system:anonymous`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AnonymousAccess {
+    /// Nowhere.
+    #[default]
+    Nowhere,
+    /// On every path.
+    Everywhere,
+    /// On these paths alone.
+    On(Vec<String>),
+}
+
+impl AnonymousAccess {
+    /// Returns whether it is so on a path.
+    pub fn admits(&self, path: &str) -> bool {
+        match self {
+            Self::Nowhere => false,
+            Self::Everywhere => true,
+            Self::On(paths) => paths.iter().any(|known| known == path),
+        }
+    }
+}
+
 /// Admits requests without any credentials as `system:anonymous`, on a fixed set of paths.
 pub struct Anonymous {
     user: Arc<UserInfo>,

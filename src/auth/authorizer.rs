@@ -251,7 +251,8 @@ pub struct DenyAll;
 
 impl Authorizer for DenyAll {
     fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        Verdict::now(Decision::NoOpinion(String::new()))
+        let reason = "alwaysdeny: Everything is forbidden.";
+        Verdict::now(Decision::NoOpinion(reason.to_owned()))
     }
 }
 

@@ -30,8 +30,8 @@ pub mod x509;
 mod conformance;
 
 pub use authenticator::{
-    Anonymous, Authentication, Authenticator, CertificateFault, Credentials, Denied,
-    UnionAuthenticator,
+    Anonymous, AnonymousAccess, Authentication, Authenticator, CertificateFault, Credentials,
+    Denied, UnionAuthenticator,
 };
 pub use authorizer::{
     AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,

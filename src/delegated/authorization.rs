@@ -14,9 +14,10 @@ use crate::read::{ConfigError, Section, document};
 use crate::webhook::{MatchConditions, OnFailure, ReviewVersion};
 
 /// Versions of the kind, which have the same fields.
-const VERSIONS: [&str; 2] = [
+const VERSIONS: [&str; 3] = [
     "apiserver.config.k8s.io/v1",
     "apiserver.config.k8s.io/v1beta1",
+    "apiserver.config.k8s.io/v1alpha1",
 ];
 /// Types of authorizers, in upstream's order of names.
 const TYPES: [&str; 6] = [

@@ -17,7 +17,7 @@ mod validation;
 mod verdicts;
 
 pub use authenticator::JwtAuthenticator;
-pub use config::{AnonymousConfig, AuthenticationConfig, IssuerConfig, JwtConfig};
+pub use config::{AuthenticationConfig, IssuerConfig, JwtConfig};
 pub use keys::{IssuerKey, KeySet};
 pub use plane_issuers::{KnownIssuers, PlaneIssuers, ReservedUser};
 pub use provider::REFRESH_PAUSE;

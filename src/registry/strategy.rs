@@ -106,7 +106,13 @@ pub struct PlaneSettings {
     pub records_say_client_cas: Shared<bool>,
     /// The controllers that do not run in a plane.
     pub switched_off: SwitchedOff,
+    /// The seconds after which a watch without a time-out of its own ends at the earliest; at the latest
+    /// after twice as many, so that not all watches end at once. With 0 it does not end by itself.
+    pub watch_seconds_min: u32,
 }
+
+/// The value of [`PlaneSettings::watch_seconds_min`] that upstream has by default.
+pub const WATCH_SECONDS_MIN: u32 = 1800;
 
 /// Finds the controllers that do not run in a plane. What a strategy writes on behalf of one of them
 /// is left out there. The answer may change while the server runs.

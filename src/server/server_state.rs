@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
-use polyplane_auth::Anonymous;
+use polyplane_auth::{Anonymous, AnonymousAccess};
 use polyplane_fairness::{Moment, PlaneMeter};
 
 use crate::answer::body::AtomicCounter;
@@ -121,7 +121,9 @@ impl ServerState {
             drain,
             documents: Documents::new(address),
             anonymous: match &single {
-                Some(single) if !single.admits_anonymous => Anonymous::nowhere(),
+                Some(single) if single.anonymous != AnonymousAccess::Everywhere => {
+                    Anonymous::nowhere()
+                }
                 Some(_) | None => Anonymous::public_paths(),
             },
             impersonation_modes: ModeMemory::default(),

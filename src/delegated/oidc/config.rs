@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value};
+use polyplane_auth::AnonymousAccess;
 
 use super::expressions::{Expression, ExpressionOf};
 use super::validation;
@@ -24,16 +25,7 @@ pub struct AuthenticationConfig {
     /// The issuers.
     pub jwt: Vec<JwtConfig>,
     /// Whether requests without credentials are `system:anonymous`; `None` if the file does not say.
-    pub anonymous: Option<AnonymousConfig>,
-}
-
-/// Whether strangers are `system:anonymous`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnonymousConfig {
-    /// They are nobody.
-    Off,
-    /// They are `system:anonymous` on every path.
-    Everywhere,
+    pub anonymous: Option<AnonymousAccess>,
 }
 
 /// One issuer, and what its tokens mean.
@@ -170,7 +162,7 @@ fn check_discovery_urls(jwt: &[JwtConfig], list: &Path<'_>, errors: &mut Vec<Fie
     }
 }
 
-fn read_anonymous(root: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<AnonymousConfig> {
+fn read_anonymous(root: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<AnonymousAccess> {
     let value = root
         .value
         .get("anonymous")
@@ -178,13 +170,27 @@ fn read_anonymous(root: &Section<'_>, errors: &mut Vec<FieldError>) -> Option<An
     let path = Path::new("anonymous");
     let section = Section { value, path: &path };
     section.only(&["enabled", "conditions"], errors);
-    if !section.items("conditions", errors).is_empty() {
-        let why = "anonymous requests are admitted on all paths or on none here";
-        errors.push(FieldError::forbidden(&path.child("conditions"), why));
+    let mut paths = Vec::new();
+    for (at, condition) in section.items("conditions", errors).iter().enumerate() {
+        let list = path.child("conditions");
+        let place = list.index(at);
+        let condition = Section {
+            value: condition,
+            path: &place,
+        };
+        condition.only(&["path"], errors);
+        paths.push(condition.value.str_at(&["path"]).to_owned());
     }
-    Some(match value.bool_at(&["enabled"]) {
-        true => AnonymousConfig::Everywhere,
-        false => AnonymousConfig::Off,
+    let is_enabled = value.bool_at(&["enabled"]);
+    if !is_enabled && !paths.is_empty() {
+        let why = "enabled should be set to true when conditions are defined";
+        let shown = value["conditions"].clone();
+        errors.push(FieldError::invalid(&path.child("conditions"), shown, why));
+    }
+    Some(match (is_enabled, paths.is_empty()) {
+        (false, _) => AnonymousAccess::Nowhere,
+        (true, true) => AnonymousAccess::Everywhere,
+        (true, false) => AnonymousAccess::On(paths),
     })
 }
 

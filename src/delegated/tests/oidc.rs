@@ -430,8 +430,8 @@ async fn files_with_mistakes_are_refused_by_field() -> Result<()> {
         ),
         (
             "/anonymous",
-            json!({"enabled": true, "conditions": [{"path": "/livez"}]}),
-            "anonymous.conditions",
+            json!({"enabled": false, "conditions": [{"path": "/livez"}]}),
+            "enabled should be set to true when conditions are defined",
         ),
     ] {
         let mut wrong = sound.clone();

@@ -5,10 +5,10 @@ use crate::cli::limited_file;
 use crate::replica::access::{Delegated, own_authorizers};
 use anyhow::{Context, bail};
 use clap::Args;
-use polyplane_auth::{AllowAll, Authenticator, DenyAll};
+use polyplane_auth::{AllowAll, AnonymousAccess, Authenticator, DenyAll};
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_delegated::authorization::{AuthorizationConfig, AuthorizerConfig, WebhookConfig};
-use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig, JwtAuthenticator};
+use polyplane_delegated::oidc::{AuthenticationConfig, JwtAuthenticator};
 use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook, WebhookServer};
 use polyplane_outbound::{Allowed, Caller, PlaneCaller};
 use polyplane_registry::{ChainedAuthorizer, Roles};
@@ -127,7 +127,7 @@ impl AuthenticationOptions {
             let (config, shown) = (read(file), file.display());
             let config = config.and_then(|text| Ok(AuthenticationConfig::parse(&text, &[])?));
             let config = config.with_context(|| format!("--authentication-config: {shown}"))?;
-            if config.anonymous == Some(AnonymousConfig::Everywhere) {
+            if !matches!(config.anonymous, None | Some(AnonymousAccess::Nowhere)) {
                 bail!(
                     "--authentication-config: {shown}: anonymous.enabled: strangers may see health and \
                      version here, and nothing else"
@@ -220,7 +220,12 @@ fn access_webhook(
 ) -> anyhow::Result<AccessWebhook> {
     let server = webhook_server(&webhook.kubeconfig)?;
     let made = AccessWebhook::new(server, caller, webhook.version, webhook.lifetimes)?;
-    Ok(made.configured(webhook.timeout, webhook.on_failure, webhook.conditions))
+    Ok(made.configured(
+        webhook.name,
+        webhook.timeout,
+        webhook.on_failure,
+        webhook.conditions,
+    ))
 }
 
 /// Returns the authenticators of the issuers of a configuration, and begins to look their keys up.

@@ -8,9 +8,9 @@ use crate::envtest::webhooks;
 use crate::replica::access::Delegated;
 use polyplane_auth::service_account::issuer::{FormerKey, IssuerNames, TokenIssuer};
 use polyplane_auth::{
-    Authenticator, ClientCa, FrontProxy, FrontProxyHeaders, key_files, token_file,
+    AnonymousAccess, Authenticator, ClientCa, FrontProxy, FrontProxyHeaders, key_files, token_file,
 };
-use polyplane_delegated::oidc::{AnonymousConfig, AuthenticationConfig};
+use polyplane_delegated::oidc::AuthenticationConfig;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use std::net::{IpAddr, SocketAddr};
@@ -113,8 +113,11 @@ pub(super) fn tokens(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Auth
         .collect()
 }
 
-/// Reads who proves users by tokens of others, and whether strangers are admitted if the file says it.
-pub(super) fn delegated(flags: &Flags, problems: &mut Problems) -> (Delegated, Option<bool>) {
+/// Reads who proves users by tokens of others, and where strangers are admitted if the file says it.
+pub(super) fn delegated(
+    flags: &Flags,
+    problems: &mut Problems,
+) -> (Delegated, Option<AnonymousAccess>) {
     let mut made = Delegated::default();
     let mut own = flags.all("service-account-issuer").to_vec();
     let mut anonymous = None;
@@ -125,9 +128,7 @@ pub(super) fn delegated(flags: &Flags, problems: &mut Problems) -> (Delegated, O
                  authentication configuration file",
             );
         }
-        anonymous = config
-            .anonymous
-            .map(|one| one == AnonymousConfig::Everywhere);
+        anonymous.clone_from(&config.anonymous);
         own.extend(config.jwt.iter().map(|jwt| jwt.issuer.url.clone()));
         let bearer = jwt_authenticators(config, &made.outbound);
         let bearer = bearer.map_err(|error| format!("{error:#}"));

@@ -13,7 +13,7 @@ use crate::replica::plain_root::PlainRoot;
 use crate::replica::{Replica, ReplicaParts};
 use anyhow::{Context, anyhow};
 use polyplane_apimachinery::Value;
-use polyplane_auth::{ClientCa, HealthRules, Masters};
+use polyplane_auth::{ClientCa, Masters};
 use polyplane_batteries::bootstrap::{self, BootstrapObject, KUBERNETES_ADDRESS, LEVEL, Release};
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{Pki, write_private};
@@ -95,7 +95,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     config.audit.clone_from(&auditor);
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
     config.single = Some(SinglePlane {
-        admits_anonymous: settings.admits_anonymous,
+        anonymous: std::mem::take(&mut settings.anonymous),
         front_proxy,
         version: Some(
             settings
@@ -242,11 +242,9 @@ fn leave_certificate(
 }
 
 fn authority(settings: &Settings) -> Authority {
-    // Members of system:masters may do everything in each mode, as upstream.
-    let mut chain = vec![
-        ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
-    ];
+    // Members of system:masters may do everything in each mode, as upstream. Who may ask for the
+    // server's health is said by roles.
+    let mut chain = vec![ChainedAuthorizer::Fixed(Arc::new(Masters))];
     chain.extend_from_slice(&settings.authorizers);
     Authority::new(chain)
 }
@@ -274,6 +272,7 @@ fn plain_root(
         kinds: settings.kinds,
         service_range: settings.service_range,
         node_ports: settings.node_ports,
+        watch_seconds_min: settings.watch_seconds_min,
     })
 }
 

@@ -10,10 +10,12 @@ use crate::envtest::{feature_gates, runtime_config};
 use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{AllowAll, Authenticator, Authorizer, ClientCa, DenyAll, FrontProxy};
+use polyplane_auth::{
+    AllowAll, AnonymousAccess, Authenticator, Authorizer, ClientCa, DenyAll, FrontProxy,
+};
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_outbound::PlaneCaller;
-use polyplane_registry::strategy::ServiceRange;
+use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
 use polyplane_registry::{Admission, ChainedAuthorizer, KindTable, Roles};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -72,7 +74,7 @@ pub struct Settings {
     /// What issuers and webhooks decide about tokens.
     pub delegated: Delegated,
     /// Whether strangers are `system:anonymous`.
-    pub admits_anonymous: bool,
+    pub anonymous: AnonymousAccess,
     /// The authorizers, after those of the server's masters and of health.
     pub authorizers: Vec<ChainedAuthorizer>,
     /// The admission plug-ins.
@@ -85,6 +87,8 @@ pub struct Settings {
     pub node_ports: (u16, u16),
     /// Requests in flight that may read, and that may write.
     pub in_flight_max: (usize, usize),
+    /// The seconds after which a watch without a time-out of its own ends at the earliest.
+    pub watch_seconds_min: u32,
     /// Whether priority levels limit requests.
     pub has_priorities: bool,
     /// The audit.
@@ -121,7 +125,7 @@ const REFUSED: [(&str, &str); 8] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 47] = [
+const MEANINGFUL: [&str; 48] = [
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
@@ -150,6 +154,7 @@ const MEANINGFUL: [&str; 47] = [
     "help",
     "max-mutating-requests-inflight",
     "max-requests-inflight",
+    "min-request-timeout",
     "requestheader-allowed-names",
     "requestheader-client-ca-file",
     "requestheader-extra-headers-prefix",
@@ -260,13 +265,14 @@ impl Settings {
             tokens: tokens(flags, &mut problems),
             issuer: issuer(flags, advertise, port, &mut problems),
             delegated,
-            admits_anonymous: anonymous.unwrap_or_else(|| admits_anonymous(flags, allows_all)),
+            anonymous: anonymous.unwrap_or_else(|| anonymous_access(flags, allows_all)),
             authorizers,
             admission: admission(flags, &mut problems),
             kinds: runtime_config::kinds(flags, &gates, &mut problems),
             service_range: service_range(flags, &mut problems),
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
+            watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit: audit::settings(flags, &mut problems),
             version: version(flags, &mut problems),
@@ -283,14 +289,17 @@ pub(super) fn path(flags: &Flags, name: &str) -> Option<PathBuf> {
     flags.text(name).map(PathBuf::from)
 }
 
-/// Returns whether strangers are admitted. As upstream they are not if they could do everything.
-fn admits_anonymous(flags: &Flags, allows_all: bool) -> bool {
+/// Returns where strangers are admitted. As upstream they are not if they could do everything.
+fn anonymous_access(flags: &Flags, allows_all: bool) -> AnonymousAccess {
     let admitted = flags.switch("anonymous-auth", true);
     if admitted && allows_all {
         tracing::info!("--anonymous-auth is off, because --authorization-mode has AlwaysAllow");
-        return false;
+        return AnonymousAccess::Nowhere;
     }
-    admitted
+    match admitted {
+        true => AnonymousAccess::Everywhere,
+        false => AnonymousAccess::Nowhere,
+    }
 }
 
 /// The flags that say together what `--authorization-config` says.

@@ -33,6 +33,8 @@ pub struct PlainRoot {
     pub service_range: ServiceRange,
     /// The first and the last port of services on nodes.
     pub node_ports: (u16, u16),
+    /// The seconds after which a watch without a time-out of its own ends at the earliest.
+    pub watch_seconds_min: u32,
 }
 
 impl PlainRoot {

@@ -11,6 +11,7 @@ use crate::metadata;
 use crate::plan::fields::{self, ManagedKind};
 use crate::plan::object;
 use crate::plan::prepare;
+use crate::request::Verb;
 use crate::request::body;
 use crate::request::call::Call;
 use crate::request::options::Persistence;
@@ -118,8 +119,13 @@ pub fn default(
     }
     let duplicates = metadata::dedup_owner_references(&mut tree);
     if !duplicates.is_empty() {
+        // Upstream looks at a patched object where it looks at others a second time.
+        let when = match call.request.verb {
+            Verb::Patch => " after mutating admission happens",
+            _ => "",
+        };
         call.warn(format!(
-            ".metadata.ownerReferences contains duplicate entries; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
+            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
             duplicates.join(", ")
         ));
     }

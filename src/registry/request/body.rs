@@ -200,7 +200,7 @@ pub fn read(
     };
     let Document {
         mut tree,
-        complaint,
+        complaints,
         repeats,
     } = parse((schemas, expected.definition), body, syntax, sharing).map_err(unrecognized)?;
     let named = match syntax {
@@ -225,7 +225,7 @@ pub fn read(
     }
     let problems =
         outcome.map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
-    let texts = complaint
+    let texts = complaints
         .into_iter()
         .chain(problems.iter().map(Problem::to_string))
         .collect();
@@ -240,8 +240,8 @@ pub fn read(
 /// A body that was parsed.
 struct Document {
     tree: Value,
-    /// The complaint of strict parsing about its syntax.
-    complaint: Option<String>,
+    /// The complaints of strict parsing about its syntax.
+    complaints: Vec<String>,
     /// True if one of its members occurs more than once.
     repeats: bool,
 }
@@ -261,7 +261,7 @@ fn parse(
         BodySyntax::Json => match json::parse_sharing(body, &limits, sharing) {
             Ok(parsed) => Ok(Document {
                 tree: parsed.value,
-                complaint: None,
+                complaints: Vec::new(),
                 repeats: !parsed.duplicates.is_empty(),
             }),
             Err(error) => Err(BodyError::Json(error)),
@@ -269,7 +269,7 @@ fn parse(
         BodySyntax::Yaml => match yaml::parse(body, &limits) {
             Ok(parsed) => Ok(Document {
                 tree: parsed.value,
-                complaint: parsed.strict_error,
+                complaints: parsed.strict_error.into_iter().collect(),
                 repeats: false,
             }),
             Err(error) => Err(error.into()),
@@ -281,7 +281,7 @@ fn parse(
             tree.set(&["apiVersion"], envelope.api_version);
             Ok(Document {
                 tree,
-                complaint: None,
+                complaints: Vec::new(),
                 repeats: false,
             })
         }

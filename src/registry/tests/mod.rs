@@ -197,6 +197,7 @@ fn settings() -> PlaneSettings {
         records_say_suspension: crate::Shared::fixed(true),
         records_say_client_cas: crate::Shared::fixed(true),
         switched_off: crate::SwitchedOff::none(),
+        watch_seconds_min: 1800,
     }
 }
 

@@ -430,12 +430,13 @@ async fn continued(
 /// # Errors
 /// Returns 400 if it cannot be parsed, or may not be combined with the other options.
 pub(crate) fn continuation(options: &ListOptions) -> Result<Token, ApiError> {
+    let token = read_token(&options.continuation)?;
     if !options.resource_version.is_empty() && options.resource_version != "0" {
         return Err(ApiError::bad_request(
             "specifying resource version is not allowed when using continue",
         ));
     }
-    read_token(&options.continuation)
+    Ok(token)
 }
 
 fn read_token(text: &str) -> Result<Token, ApiError> {

@@ -36,9 +36,6 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bytes of frames that are collected before they are sent as one chunk.
 const BATCH_BYTES: usize = 64 * 1024;
-/// Seconds after which a watch without a time-out of its own ends at the earliest; at the latest
-/// after twice as many, so that not all watches end at once.
-const TIMEOUT_SECONDS_MIN: u64 = 1800;
 
 /// Handles a watch.
 ///
@@ -106,12 +103,15 @@ fn timeout(options: &ListOptions, call: &Call<'_>) -> Duration {
             let seconds = seconds.clamp(0, DURATION_SECONDS_MAX);
             Duration::from_secs(seconds.unsigned_abs())
         }
-        None => {
-            let mut random = [0; 2];
-            call.environment.random(&mut random);
-            let more = u64::from(u16::from_le_bytes(random)) % TIMEOUT_SECONDS_MIN;
-            Duration::from_secs(TIMEOUT_SECONDS_MIN + more)
-        }
+        None => match call.tenant.settings.watch_seconds_min {
+            0 => Duration::from_secs(DURATION_SECONDS_MAX.unsigned_abs()),
+            least => {
+                let mut random = [0; 4];
+                call.environment.random(&mut random);
+                let least = Duration::from_secs(least.into());
+                least + least.mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+            }
+        },
     }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use polyplane_auth::{FrontProxy, UserInfo};
+use polyplane_auth::{AnonymousAccess, FrontProxy, UserInfo};
 
 use crate::pipeline::Pipeline;
 use crate::request::route::{PlaneReference, Route, RouteError};
@@ -12,9 +12,9 @@ use crate::server_state::ServerState;
 
 /// What a server of one plane does otherwise than one of many.
 pub struct SinglePlane {
-    /// Whether a request without a credential is made by `system:anonymous`, whose rights the
-    /// authorizers decide on. Otherwise it is refused.
-    pub admits_anonymous: bool,
+    /// Where a request without a credential is made by `system:anonymous`, whose rights the
+    /// authorizers decide on. Elsewhere it is refused.
+    pub anonymous: AnonymousAccess,
     /// Who may name users in headers; `None` for nobody.
     pub front_proxy: Option<FrontProxy>,
     /// The version that `/version` shows instead of the program's own.
@@ -36,7 +36,7 @@ impl Pipeline<'_> {
     /// Returns `system:anonymous` for a request without a credential, if the plane admits it.
     pub(crate) fn anonymous_user(&self, plane: PlaneReference<'_>) -> Option<Arc<UserInfo>> {
         let single = self.state.single.as_ref()?;
-        let admitted = single.admits_anonymous && plane == PlaneReference::Root;
+        let admitted = single.anonymous.admits(self.path) && plane == PlaneReference::Root;
         (admitted && self.has_no_credential()).then(|| Arc::new(UserInfo::anonymous()))
     }
 

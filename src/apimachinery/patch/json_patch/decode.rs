@@ -65,6 +65,8 @@ pub(super) fn decode(
             strict_errors.push(format!("json patch duplicate field \"{path}\""));
         }
         strict_errors.extend(unknown_fields(&items));
+        // As upstream, which reads one operation after the other.
+        strict_errors.sort_by_key(|text| operation_of(text));
     }
     if items.len() > OPERATIONS_MAX {
         return Err(DecodeError::TooMany(items.len()));
@@ -89,6 +91,12 @@ fn check_types(items: &[Value]) -> Result<(), DecodeError> {
         }
     }
     Ok(())
+}
+
+/// Returns the number of the operation that a complaint is about.
+fn operation_of(complaint: &str) -> Option<usize> {
+    let (_, path) = complaint.split_once("\"[")?;
+    path.split_once(']')?.0.parse().ok()
 }
 
 fn unknown_fields(items: &[Value]) -> Vec<String> {

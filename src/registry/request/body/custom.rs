@@ -41,9 +41,9 @@ pub(super) fn read(
         )));
     }
     let texts = |problems: &[Problem]| {
-        let complaint = document.complaint.iter().cloned();
+        let complaints = document.complaints.iter().cloned();
         let problems = problems.iter().map(Problem::to_string);
-        complaint.chain(problems).collect::<Vec<_>>()
+        complaints.chain(problems).collect::<Vec<_>>()
     };
     let kind = tree.str_at(&["kind"]).to_owned();
     let problems = custom.decode(expected.schemas, &mut tree, Report::Paths);
@@ -129,10 +129,9 @@ fn parse(
             let parsed = json::parse_sharing(body, &limits, sharing).map_err(BodyError::Json)?;
             let repeated = parsed.duplicates.iter();
             let repeated = repeated.map(|path| format!("duplicate field {path:?}"));
-            let complaint = repeated.collect::<Vec<_>>().join(", ");
             Ok(Document {
+                complaints: repeated.collect(),
                 tree: parsed.value,
-                complaint: (!complaint.is_empty()).then_some(complaint),
                 repeats: false,
             })
         }
@@ -140,7 +139,7 @@ fn parse(
             let parsed = yaml::parse(body, &limits)?;
             Ok(Document {
                 tree: parsed.value,
-                complaint: parsed.strict_error,
+                complaints: parsed.strict_error.into_iter().collect(),
                 repeats: false,
             })
         }
