@@ -10,6 +10,7 @@
 mod certificates;
 mod ingress_class;
 mod limit_ranger;
+mod node_declared_features;
 mod node_restriction;
 mod node_taint;
 mod objects;
@@ -77,6 +78,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(certificates::subject::CertificateSubjectRestriction),
         Arc::new(ingress_class::DefaultIngressClass),
         Arc::new(pod_topology::PodTopologyLabels),
+        Arc::new(node_declared_features::NodeDeclaredFeatureValidator),
         Arc::new(pod_resize::PodResizeValidator),
         // Of the root plane's own kind.
         Arc::new(plane_access::PlaneAccess),

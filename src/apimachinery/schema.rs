@@ -223,6 +223,8 @@ pub struct Field {
     pub omit: Omit,
     /// The choice whether absent differs from zero.
     pub presence: Presence,
+    /// True if a write that sends an empty list means something else than one that sends none.
+    pub empty_is_said: bool,
     /// The constant that replaces an absent value.
     pub default: Option<Value>,
     /// The way in which its list is merged.
@@ -249,6 +251,7 @@ impl Field {
             ty,
             omit: Omit::Empty,
             presence: Presence::Plain,
+            empty_is_said: false,
             default: None,
             list: ListType::Atomic,
             patch: Patch::default(),

@@ -354,7 +354,7 @@ impl GroupResources {
         else {
             return false;
         };
-        if self.group != group {
+        if self.group != "*" && self.group != group {
             return false;
         }
         if self.resources.is_empty() {

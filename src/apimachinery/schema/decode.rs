@@ -59,6 +59,9 @@ pub enum Empties {
     Keep,
     /// They become `null`, as they do in a store that keeps protobuf.
     Null,
+    /// As [`Self::Null`], but those stay that say something to whoever prepares the object: see
+    /// [`Field::empty_is_said`](super::Field::empty_is_said).
+    NullUnlessSaid,
     /// As [`Self::Keep`]. In addition everything stays that Go's decoded structs remember of a list
     /// that is compared as a whole, until they are stored: empty lists and maps that the field does
     /// not show, and quantities as they were written.
@@ -402,8 +405,11 @@ impl<'s> Decoder<'s> {
         } else if matches!(field.ty, Type::List(_) | Type::Map(_)) && is_empty(&field.ty, value) {
             match self.empties {
                 Empties::Keep => {}
-                Empties::Null => *value = Value::Null,
-                Empties::AsSent if field.omit == Omit::Never || self.whole > 0 => {
+                Empties::NullUnlessSaid if field.empty_is_said => return Ok(true),
+                Empties::Null | Empties::NullUnlessSaid => *value = Value::Null,
+                Empties::AsSent
+                    if field.omit == Omit::Never || self.whole > 0 || field.empty_is_said =>
+                {
                     self.differs = true;
                     return Ok(true);
                 }

@@ -196,6 +196,16 @@ pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError
     Ok(())
 }
 
+/// Lists of a pod's status that a write of the status keeps if it sends none, and clears if it sends an
+/// empty one: as upstream, whose structs tell the two apart.
+const EMPTY_IS_SAID: [(&str, &str); 2] = [
+    ("io.k8s.api.core.v1.PodStatus", "resourceClaimStatuses"),
+    (
+        "io.k8s.api.core.v1.PodStatus",
+        "nodeAllocatableResourceClaimStatuses",
+    ),
+];
+
 fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<Field, LoadError> {
     let ty = read_type(schemas, &raw.t).ok_or_else(|| LoadError::Type {
         definition: definition.to_owned(),
@@ -213,6 +223,7 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     } else {
         Presence::Pointer
     };
+    field.empty_is_said = EMPTY_IS_SAID.contains(&(definition, &*field.name));
     field.default = raw.cd.map(|raw| read_value(raw.get())).transpose()?;
     field.list = match raw.lt.as_deref() {
         Some("set") => ListType::Set,

@@ -126,6 +126,10 @@ impl Strategy for Service {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Allocation, ApiError> {
+        // Accepted, and shown to nobody.
+        if object.str_at(&["spec", "type"]) == "ExternalName" {
+            drop(object.remove(&["spec", "internalTrafficPolicy"]));
+        }
         allocate::allocate(context, cut, object, old)
     }
 }

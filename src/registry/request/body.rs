@@ -129,7 +129,7 @@ pub fn decode(
 pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<(), ApiError> {
     let decoded = expected
         .schemas
-        .decode(expected.definition, tree, Empties::Null);
+        .decode(expected.definition, tree, Empties::NullUnlessSaid);
     decoded
         .map(drop)
         .map_err(|error| ApiError::bad_request(error.to_string()))
