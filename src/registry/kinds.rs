@@ -6,7 +6,8 @@
 //! [`polyplane_plane::Derivation`], with which the plane is opened, derives them.
 //!
 //! Invariant: the base wins. A kind that an object defines is not served where the base has a kind
-//! of that group and plural name, in whatever versions.
+//! of that group and plural name, in whatever versions, and not in a version of a group that the base
+//! has.
 
 pub mod api_version;
 pub mod conversion;
@@ -82,7 +83,7 @@ impl Kinds {
         let known = self.base.resolve(group, version, resource);
         known.or_else(|| {
             let mut versions = self.defined(group, resource)?.versions.iter();
-            versions.find(|row| row.version == version)
+            versions.find(|row| row.version == version && !self.is_hidden(row))
         })
     }
 
@@ -95,6 +96,7 @@ impl Kinds {
     /// Returns all kinds in all their versions.
     pub fn resources(&self) -> impl Iterator<Item = &Arc<Resource>> {
         let added = self.rows().flat_map(|(_, defined)| &defined.versions);
+        let added = added.filter(|row| !self.is_hidden(row));
         self.base.resources().iter().chain(added)
     }
 
@@ -109,6 +111,11 @@ impl Kinds {
         let of_group = |row: &Arc<Resource>| row.group == name;
         let mut added = self.rows().flat_map(|(_, defined)| &defined.versions);
         self.base.group(name).is_some() || added.any(of_group)
+    }
+
+    /// Returns whether a kind that an object defines is in a version of a group of the base.
+    fn is_hidden(&self, row: &Resource) -> bool {
+        self.base.has_version(&row.group, &row.version)
     }
 
     fn defined(&self, group: &str, resource: &str) -> Option<&Defined> {

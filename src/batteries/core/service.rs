@@ -126,8 +126,10 @@ impl Strategy for Service {
         object: &mut Value,
         old: Option<&Value>,
     ) -> Result<Allocation, ApiError> {
-        // Accepted, and shown to nobody.
-        if object.str_at(&["spec", "type"]) == "ExternalName" {
+        // Accepted, and shown to nobody. Validation, which is next, refuses other values.
+        let spec = &object["spec"];
+        let is_known = matches!(spec.str_at(&["internalTrafficPolicy"]), "Cluster" | "Local");
+        if spec.str_at(&["type"]) == "ExternalName" && is_known {
             drop(object.remove(&["spec", "internalTrafficPolicy"]));
         }
         allocate::allocate(context, cut, object, old)

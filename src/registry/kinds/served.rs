@@ -82,7 +82,7 @@ impl Kinds {
         let mut added: BTreeMap<Str, Vec<(Arc<Resource>, DocumentId)>> = BTreeMap::new();
         for (row, defined) in self.rows() {
             let id = DocumentId::of(&row.id);
-            for version in &defined.versions {
+            for version in defined.versions.iter().filter(|row| !self.is_hidden(row)) {
                 let of_group = added.entry(version.group.clone()).or_default();
                 of_group.push((Arc::clone(version), id));
             }

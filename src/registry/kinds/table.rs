@@ -533,6 +533,15 @@ impl KindTable {
         })
     }
 
+    /// Returns whether there is a version of a group.
+    pub fn has_version(&self, group: &str, version: &str) -> bool {
+        let mut versions = self
+            .group(group)
+            .into_iter()
+            .flat_map(|group| &group.versions);
+        versions.any(|known| known.version == version)
+    }
+
     /// Returns the versions of a group, most preferred first.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)

@@ -17,7 +17,8 @@ use crate::request::options::{ListOptions, ListPurpose};
 use crate::select::{self, Selection};
 use crate::write::{answerable, within};
 use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::alphabet::URL_SAFE;
+use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
@@ -425,6 +426,10 @@ async fn continued(
     }
 }
 
+/// Reads page tokens as Go does, which ignores bits behind the last whole byte.
+const TOKEN_TEXT: GeneralPurpose =
+    GeneralPurpose::new(&URL_SAFE, NO_PAD.with_decode_allow_trailing_bits(true));
+
 /// Returns the parsed page token of a request.
 ///
 /// # Errors
@@ -441,7 +446,7 @@ pub(crate) fn continuation(options: &ListOptions) -> Result<Token, ApiError> {
 
 fn read_token(text: &str) -> Result<Token, ApiError> {
     let bad = |why: String| ApiError::bad_request(format!("invalid continue token: {why}"));
-    let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|error| {
+    let bytes = TOKEN_TEXT.decode(text).map_err(|error| {
         bad(format!(
             "continue key is not valid: {}",
             base64_error(&error, text)
