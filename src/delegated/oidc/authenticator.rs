@@ -122,7 +122,7 @@ impl Inner {
         let Some(known) = known else {
             return Judged::NeedsKeys;
         };
-        if let Err(refused) = token.verify(&known.keys) {
+        if let Err(refused) = token.verify(&known.keys, self.config.algorithms.as_deref()) {
             if refused == TokenRefused::UnknownKey {
                 return Judged::NeedsKeys;
             }

@@ -33,6 +33,9 @@ pub struct AuthenticationConfig {
 pub struct JwtConfig {
     /// The issuer.
     pub issuer: IssuerConfig,
+    /// The only signature algorithms that its tokens may name, of those that are accepted at all; all of
+    /// them without it. A file does not say it.
+    pub algorithms: Option<Vec<String>>,
     pub(super) required: Vec<(String, String)>,
     pub(super) rules: Vec<Rule>,
     pub(super) username: Mapping,
@@ -229,6 +232,7 @@ fn read_jwt(
     let user_rules = read_user_rules(section, errors);
     let read = JwtConfig {
         issuer,
+        algorithms: None,
         required,
         rules,
         username: username?,

@@ -94,9 +94,14 @@ impl<'a> UntrustedToken<'a> {
         self.claims.get("iss").and_then(Value::as_str).unwrap_or("")
     }
 
-    /// Checks the signature.
-    pub(super) fn verify(&self, keys: &super::keys::KeySet) -> Result<(), TokenRefused> {
-        if !is_accepted(&self.algorithm) {
+    /// Checks the signature, which must be by one of `algorithms`, if they are given.
+    pub(super) fn verify(
+        &self,
+        keys: &super::keys::KeySet,
+        algorithms: Option<&[String]>,
+    ) -> Result<(), TokenRefused> {
+        let is_allowed = |known: &[String]| known.iter().any(|one| *one == *self.algorithm);
+        if !is_accepted(&self.algorithm) || !algorithms.is_none_or(is_allowed) {
             return Err(TokenRefused::Form);
         }
         if !keys.knows(&self.key_id) {

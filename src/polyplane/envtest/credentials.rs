@@ -4,7 +4,7 @@
 use crate::cli::authentication::jwt_authenticators;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
-use crate::envtest::webhooks;
+use crate::envtest::{oidc_flags, webhooks};
 use crate::replica::access::Delegated;
 use polyplane_auth::service_account::issuer::{FormerKey, IssuerNames, TokenIssuer};
 use polyplane_auth::{
@@ -142,8 +142,15 @@ pub(super) fn delegated(
 }
 
 fn issuers(flags: &Flags, own: &[String], problems: &mut Problems) -> Option<AuthenticationConfig> {
-    let file = path(flags, "authentication-config")?;
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let Some(file) = path(flags, "authentication-config") else {
+        let are_given = oidc_flags::are_given(flags);
+        return are_given.then(|| oidc_flags::read(flags, &own, problems))?;
+    };
+    if oidc_flags::are_given(flags) {
+        problems.add("authentication-config file and oidc-* flags are mutually exclusive");
+        return None;
+    }
     let parsed = read(&file).and_then(|text| {
         let config = AuthenticationConfig::parse(&text, &own);
         config.map_err(|error| format!("{}: {error}", file.display()))

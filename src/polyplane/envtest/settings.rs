@@ -6,7 +6,7 @@ use crate::envtest::audit;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
-use crate::envtest::{feature_gates, runtime_config};
+use crate::envtest::{feature_gates, oidc_flags, runtime_config};
 use crate::replica::access::Delegated;
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
@@ -98,7 +98,7 @@ pub struct Settings {
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 8] = [
+const REFUSED: [(&str, &str); 7] = [
     (
         "admission-control-config-file",
         "admission plug-ins have no configuration here",
@@ -113,10 +113,6 @@ const REFUSED: [(&str, &str); 8] = [
         "objects are not encrypted here",
     ),
     ("etcd-servers-overrides", "all kinds are in one etcd here"),
-    (
-        "oidc-issuer-url",
-        "give --authentication-config, which can say the same",
-    ),
     (
         "service-account-signing-endpoint",
         "give --service-account-signing-key-file",
@@ -181,6 +177,7 @@ pub fn has_meaning(name: &str) -> bool {
     MEANINGFUL.contains(&name)
         || name == "tls-private-key-file"
         || audit::FLAGS.contains(&name)
+        || oidc_flags::FLAGS.contains(&name)
         || REFUSED.iter().any(|(refused, _)| name == *refused)
 }
 
@@ -191,6 +188,12 @@ pub(super) struct Problems(Vec<String>);
 impl Problems {
     pub(super) fn add(&mut self, problem: impl Display) {
         self.0.push(problem.to_string());
+    }
+
+    /// Returns whether none was found.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Returns the value of a result, or records its error.
