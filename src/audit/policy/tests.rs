@@ -177,3 +177,13 @@ fn a_wrong_policy_is_refused_with_its_place() {
     let other = Policy::parse(b"apiVersion: v1\nkind: Policy\nrules: [{level: None}]");
     assert!(matches!(other, Err(PolicyError::Kind { .. })), "{other:?}");
 }
+
+#[test]
+fn a_group_may_be_a_wildcard() {
+    let any = policy(r#"- {level: Request, resources: [{group: "*", resources: [deployments]}]}"#);
+    let of = |path| level(&any, "create", resource(path, "a", "d"));
+    assert_eq!(of("apps:deployments"), Level::Request);
+    assert_eq!(of("deployments"), Level::Request);
+    assert_eq!(of("apps:replicasets"), Level::None);
+    assert_eq!(of("apps:deployments/scale"), Level::None);
+}

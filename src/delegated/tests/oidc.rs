@@ -450,6 +450,11 @@ async fn files_with_mistakes_are_refused_by_field() -> Result<()> {
             .to_string();
         ensure!(said.contains(words), "{pointer}: {said}");
     }
+    let mut on_paths = sound.clone();
+    on_paths["anonymous"] = json!({"enabled": true, "conditions": [{"path": "/livez"}]});
+    let read = AuthenticationConfig::parse(on_paths.to_string().as_bytes(), &[])?;
+    let anonymous = read.anonymous.context("it says where")?;
+    ensure!(anonymous.admits("/livez") && !anonymous.admits("/livez/ping"));
     let doubled = json!({"apiVersion": sound["apiVersion"], "kind": sound["kind"], "jwt": [sound["jwt"][0], sound["jwt"][0]]});
     let said = AuthenticationConfig::parse(doubled.to_string().as_bytes(), &[])
         .err()
