@@ -244,8 +244,8 @@ fn leave_certificate(
 fn authority(settings: &Settings) -> Authority {
     // Members of system:masters may do everything in each mode, as upstream.
     let mut chain = vec![
-        ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
+        ChainedAuthorizer::fixed(Arc::new(Masters)),
+        ChainedAuthorizer::fixed(Arc::new(HealthRules)),
     ];
     chain.extend_from_slice(&settings.authorizers);
     Authority::new(chain)
