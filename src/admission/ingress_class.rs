@@ -3,7 +3,9 @@
 use crate::objects::{self, DefaultClass};
 use polyplane_apimachinery::Value;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// The annotation that marks the default class.
 const MARK: &str = "ingressclass.kubernetes.io/is-default-class";
@@ -21,6 +23,10 @@ impl Admission for DefaultIngressClass {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["ingresses.networking.k8s.io"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create])
     }
 
     fn mutate(

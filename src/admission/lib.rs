@@ -64,7 +64,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(service_account::ServiceAccount),
         Arc::new(node_restriction::NodeRestriction),
         Arc::new(node_taint::TaintNodesByCondition),
-        Arc::new(pod_security::PodSecurity),
+        Arc::new(pod_security::PodSecurity::default()),
         Arc::new(priority::Priority),
         Arc::new(pod_tolerations::DefaultTolerationSeconds),
         Arc::new(storage_class::DefaultStorageClass),
@@ -87,4 +87,22 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         Arc::new(resource_claim_status::ResourceClaimStatus),
         Arc::new(resource_quota::ResourceQuota { index: usage() }),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_registry::plan::Measured;
+
+    /// Plug-ins that upstream does not have.
+    const OWN: [&str; 3] = ["PlaneAccess", "RoleEscalation", "ResourceClaimStatus"];
+
+    #[test]
+    fn plug_ins_that_upstream_has_are_measured_and_no_others() {
+        for plugin in built_in() {
+            let is_measured = plugin.measured() != Measured::NEVER;
+            let name = plugin.name();
+            assert_eq!(is_measured, !OWN.contains(&name), "{name}");
+        }
+    }
 }

@@ -8,7 +8,9 @@ use crate::objects;
 use polyplane_apimachinery::Value;
 use polyplane_plane::{Claim, Prefix};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,6 +23,10 @@ impl Admission for LimitRanger {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods", "persistentvolumeclaims"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::both(&[Operation::Create, Operation::Update])
     }
 
     fn mutate(

@@ -6,7 +6,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 use polyplane_plane::{Claim, Key};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
 /// See the module.
 #[derive(Debug)]
@@ -35,6 +35,10 @@ impl Admission for NodeDeclaredFeatureValidator {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Create, Operation::Update])
     }
 
     fn validate(

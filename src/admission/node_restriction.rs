@@ -15,7 +15,9 @@ use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_batteries::node_access::{LEASES, MIRROR_POD, api_reference};
 use polyplane_plane::Key;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -38,6 +40,10 @@ impl Admission for NodeRestriction {
             "certificatesigningrequests.certificates.k8s.io",
             "podcertificaterequests.certificates.k8s.io",
         ])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create, Operation::Update, Operation::Delete])
     }
 
     fn mutate(

@@ -3,7 +3,9 @@
 use crate::objects;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const EFFECT: &str = "NoSchedule";
@@ -19,6 +21,10 @@ impl Admission for TaintNodesByCondition {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["nodes"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create])
     }
 
     fn mutate(

@@ -4,7 +4,9 @@
 use crate::objects;
 use polyplane_apimachinery::Value;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 const FINALIZER: &str = "scheduling.k8s.io/podgroup-protection";
 
@@ -19,6 +21,10 @@ impl Admission for PodGroupProtection {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["podgroups.scheduling.k8s.io"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create])
     }
 
     fn mutate(

@@ -7,7 +7,7 @@ use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::{ApiError, Cause};
 use polyplane_plane::{Claim, Key};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
 /// See the module.
 #[derive(Debug)]
@@ -20,6 +20,10 @@ impl Admission for PodResizeValidator {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Update])
     }
 
     fn validate(

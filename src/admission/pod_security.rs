@@ -1,24 +1,28 @@
 //! `PodSecurity`: labels of a namespace say how much its pods may see of their node.
 //!
 //! A level that is enforced refuses pods; one that is for warnings adds warnings, also to objects
-//! with a template of pods. The level for audit is evaluated together with audit events, which
-//! this server does not write yet.
+//! with a template of pods. Violations of the level for audit are only counted in the metrics: the
+//! events of audit have no annotations of plug-ins yet.
 
 mod checks;
+mod count;
 mod evaluate;
 mod policy;
 #[cfg(test)]
 mod tests;
 
 use crate::objects;
+use count::{Counts, Mode, Target};
 use evaluate::{Pod, details, reasons, violations};
 use policy::{Level, LevelVersion, Policy};
+use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{Claim, Key, Prefix, Start};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::metrics::Family;
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 use polyplane_registry::request::call::tree_of;
 use std::collections::{BTreeMap, HashSet};
 
@@ -39,8 +43,10 @@ const HARMLESS: [&str; 8] = [
 ];
 
 /// See the module.
-#[derive(Debug)]
-pub(crate) struct PodSecurity;
+#[derive(Debug, Default)]
+pub(crate) struct PodSecurity {
+    counts: Counts,
+}
 
 impl Admission for PodSecurity {
     fn name(&self) -> &'static str {
@@ -62,6 +68,14 @@ impl Admission for PodSecurity {
         ])
     }
 
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Create, Operation::Update])
+    }
+
+    fn families(&self) -> Vec<Family> {
+        self.counts.families()
+    }
+
     fn validate(
         &self,
         what: &Attributes<'_>,
@@ -77,10 +91,10 @@ impl Admission for PodSecurity {
                 check_namespace(what, object)?;
                 Ok(Vec::new())
             }
-            "pods" if !HARMLESS.contains(&subresource) => Ok(check_pod(what, object)?),
+            "pods" if !HARMLESS.contains(&subresource) => Ok(self.check_pod(what, object)?),
             "namespaces" | "pods" => Ok(Vec::new()),
             _ if subresource.is_empty() => {
-                warn_of_template(what, object)?;
+                self.check_template(what, object)?;
                 Ok(Vec::new())
             }
             _ => Ok(Vec::new()),
@@ -88,46 +102,101 @@ impl Admission for PodSecurity {
     }
 }
 
-/// Returns the policy of the write's namespace, with the claim that it stays as it is.
-fn policy_here(what: &Attributes<'_>) -> Result<(Policy, Claim), ApiError> {
-    let name = what.call.namespace();
-    let key = Key::new("", "namespaces", None, name);
-    let Some(namespace) = what.cut.get(&key) else {
-        let why = format!("failed to lookup namespace {}", quote(name));
-        return Err(ApiError::internal(why));
-    };
-    let labels = match namespace.labels_json() {
-        b"" => Value::Null,
-        labels => tree_of(labels)?,
-    };
-    let (policy, _) = policy::of_labels(&labels);
-    Ok((policy, Claim::At(key, namespace.stamp())))
-}
-
-/// Refuses a pod that violates the enforced level, and warns of one that violates the other.
-fn check_pod(what: &Attributes<'_>, pod: &Value) -> Result<Vec<Claim>, ApiError> {
-    let (policy, claim) = policy_here(what)?;
-    let is_insignificant = what.old.is_some_and(|old| !changes_containers(pod, old));
-    if policy.is_privileged() || is_insignificant {
-        return Ok(vec![claim]);
+impl PodSecurity {
+    /// Refuses a pod that violates the enforced level, and warns of one that violates the other.
+    fn check_pod(&self, what: &Attributes<'_>, pod: &Value) -> Result<Vec<Claim>, ApiError> {
+        let target = Target::of(what);
+        let (policy, errors, claim) = self.policy_here(what, target)?;
+        if errors.is_empty() && policy.is_privileged() {
+            self.counts
+                .evaluated(target, Mode::Enforce, policy.enforce, false);
+            return Ok(vec![claim]);
+        }
+        if what.old.is_some_and(|old| !changes_containers(pod, old)) {
+            return Ok(vec![claim]);
+        }
+        if !errors.is_empty() {
+            self.counts.failed(target, false);
+        }
+        let seen = Pod::of(pod);
+        let found = violations(policy.enforce, &seen);
+        let is_denied = !found.is_empty();
+        self.counts
+            .evaluated(target, Mode::Enforce, policy.enforce, is_denied);
+        self.audit(target, policy, &seen);
+        if is_denied {
+            let level = quote(&policy.enforce.to_string());
+            let why = format!("violates PodSecurity {level}: {}", details(&found));
+            return Err(what.forbidden(Some(pod), why));
+        }
+        if policy.warn != policy.enforce {
+            self.warn((what, target), policy.warn, &seen);
+        }
+        Ok(vec![claim])
     }
-    let seen = Pod::of(pod);
-    let found = violations(policy.enforce, &seen);
-    if !found.is_empty() {
-        let level = quote(&policy.enforce.to_string());
-        let why = format!("violates PodSecurity {level}: {}", details(&found));
-        return Err(what.forbidden(Some(pod), why));
-    }
-    warn(what, policy.warn, &seen);
-    Ok(vec![claim])
-}
 
-fn warn(what: &Attributes<'_>, level: LevelVersion, pod: &Pod<'_>) {
-    let found = violations(level, pod);
-    if !found.is_empty() {
-        let level = quote(&level.to_string());
-        let text = format!("would violate PodSecurity {level}: {}", details(&found));
-        what.call.warn(text);
+    /// Warns of an object whose pods would violate the level for warnings.
+    fn check_template(&self, what: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
+        let path: &[&str] = match what.call.row.name.as_str() {
+            "podtemplates" => &["template"],
+            "cronjobs" => &["spec", "jobTemplate", "spec", "template"],
+            _ => &["spec", "template"],
+        };
+        let Some(template) = object.at(path) else {
+            return Ok(());
+        };
+        let target = Target::of(what);
+        let (policy, errors, _) = self.policy_here(what, target)?;
+        if errors.is_empty() && policy.asks_for_nothing_else() {
+            return Ok(());
+        }
+        if !errors.is_empty() {
+            self.counts.failed(target, false);
+        }
+        let seen = Pod::of(template);
+        self.audit(target, policy, &seen);
+        self.warn((what, target), policy.warn, &seen);
+        Ok(())
+    }
+
+    /// Returns the policy of the write's namespace, what is wrong with its labels, and the claim that
+    /// the namespace stays as it is.
+    fn policy_here(
+        &self,
+        what: &Attributes<'_>,
+        target: Target,
+    ) -> Result<(Policy, Vec<FieldError>, Claim), ApiError> {
+        let name = what.call.namespace();
+        let key = Key::new("", "namespaces", None, name);
+        let Some(namespace) = what.cut.get(&key) else {
+            self.counts.failed(target, true);
+            let why = format!("failed to lookup namespace {}", quote(name));
+            return Err(ApiError::internal(why));
+        };
+        let labels = match namespace.labels_json() {
+            b"" => Value::Null,
+            labels => tree_of(labels)?,
+        };
+        let (policy, errors) = policy::of_labels(&labels);
+        Ok((policy, errors, Claim::At(key, namespace.stamp())))
+    }
+
+    /// Counts a pod that violates the level for audit.
+    fn audit(&self, target: Target, policy: Policy, pod: &Pod<'_>) {
+        if !violations(policy.audit, pod).is_empty() {
+            self.counts
+                .evaluated(target, Mode::Audit, policy.audit, true);
+        }
+    }
+
+    fn warn(&self, (what, target): (&Attributes<'_>, Target), level: LevelVersion, pod: &Pod<'_>) {
+        let found = violations(level, pod);
+        if !found.is_empty() {
+            self.counts.evaluated(target, Mode::Warn, level, true);
+            let level = quote(&level.to_string());
+            let text = format!("would violate PodSecurity {level}: {}", details(&found));
+            what.call.warn(text);
+        }
     }
 }
 
@@ -155,21 +224,6 @@ fn changes_containers(pod: &Value, old: &Value) -> bool {
             })
     };
     fixed || ephemeral()
-}
-
-/// Warns of an object whose pods would violate the level for warnings.
-fn warn_of_template(what: &Attributes<'_>, object: &Value) -> Result<(), ApiError> {
-    let path: &[&str] = match what.call.row.name.as_str() {
-        "podtemplates" => &["template"],
-        "cronjobs" => &["spec", "jobTemplate", "spec", "template"],
-        _ => &["spec", "template"],
-    };
-    let Some(template) = object.at(path) else {
-        return Ok(());
-    };
-    let (policy, _) = policy_here(what)?;
-    warn(what, policy.warn, &Pod::of(template));
-    Ok(())
 }
 
 /// Refuses a namespace with wrong labels. Warns of pods that violate a level which is enforced from

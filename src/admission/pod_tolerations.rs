@@ -4,7 +4,9 @@
 use crate::objects;
 use polyplane_apimachinery::{Value, json};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// Upstream's default, in seconds.
 const SECONDS: i64 = 300;
@@ -24,6 +26,10 @@ impl Admission for DefaultTolerationSeconds {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create, Operation::Update])
     }
 
     fn mutate(

@@ -4,7 +4,9 @@ use crate::objects;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 const LABELS: [&str; 2] = [
     "topology.kubernetes.io/region",
@@ -24,6 +26,10 @@ impl Admission for PodTopologyLabels {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create])
     }
 
     fn mutate(

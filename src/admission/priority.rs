@@ -6,7 +6,9 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Claim, Key, Prefix};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 const GROUP: &str = "scheduling.k8s.io";
 const RESOURCE: &str = "priorityclasses";
@@ -26,6 +28,10 @@ impl Admission for Priority {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&[PODS, CLASSES, POD_GROUPS, COMPOSITE_POD_GROUPS])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::both(&[Operation::Create, Operation::Update, Operation::Delete])
     }
 
     fn mutate(

@@ -16,7 +16,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Claim, IndexId};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 use quota::{Quota, Source, Total};
 use usage::{Kind, Usage};
 
@@ -34,6 +34,10 @@ impl Admission for ResourceQuota {
 
     fn interest(&self) -> Interest {
         Interest::Everything
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Create, Operation::Update])
     }
 
     fn validate(

@@ -8,7 +8,9 @@ use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Claim, Key};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,6 +23,10 @@ impl Admission for RuntimeClass {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::both(&[Operation::Create])
     }
 
     fn mutate(

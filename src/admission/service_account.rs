@@ -9,7 +9,9 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_batteries::node_access::MIRROR_POD;
 use polyplane_plane::{Claim, Key};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 use std::time::Duration;
 
 /// The account of a pod that names none.
@@ -41,6 +43,10 @@ impl Admission for ServiceAccount {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["pods"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::both(&[Operation::Create, Operation::Update])
     }
 
     fn mutate(

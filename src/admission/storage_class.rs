@@ -3,7 +3,9 @@
 use crate::objects::{self, DefaultClass};
 use polyplane_apimachinery::Value;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// The annotations, today's and an older one, that mark the default class.
 const MARKS: [&str; 2] = [
@@ -24,6 +26,10 @@ impl Admission for DefaultStorageClass {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["persistentvolumeclaims"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create])
     }
 
     fn mutate(

@@ -4,7 +4,9 @@
 use crate::objects;
 use polyplane_apimachinery::Value;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use polyplane_registry::plan::{
+    Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
+};
 
 /// See the module.
 #[derive(Debug)]
@@ -21,6 +23,10 @@ impl Admission for StorageObjectInUseProtection {
             "persistentvolumes",
             "volumeattributesclasses.storage.k8s.io",
         ])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::mutating(&[Operation::Create])
     }
 
     fn mutate(

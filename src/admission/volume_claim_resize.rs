@@ -6,7 +6,7 @@ use crate::storage_class::CLASS_ANNOTATION;
 use polyplane_apimachinery::Value;
 use polyplane_plane::{Claim, Key};
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
 /// See the module.
 #[derive(Debug)]
@@ -19,6 +19,10 @@ impl Admission for PersistentVolumeClaimResize {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["persistentvolumeclaims"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Update])
     }
 
     fn validate(

@@ -15,7 +15,10 @@
 //! the owner, which decides.
 
 mod as_of;
+mod chain;
+mod decisions;
 
+use crate::metrics::Family;
 use crate::request::call::Tenant;
 use crate::request::wait::answerable_by;
 use crate::tokens;
@@ -23,13 +26,17 @@ use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
 use polyplane_auth::service_account::VerifiedToken;
-use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo, Verdict};
+use polyplane_auth::{Attributes, Authorizer, Decision, Forbidden, Subject, UserInfo};
 use polyplane_plane::Snapshot;
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::time::Instant;
 
 pub use as_of::AsOf;
+pub use chain::ChainedAuthorizer;
+
+use chain::Decides;
+pub(crate) use chain::{Asked, AuthorizerOutcome, AuthorizerRun};
 
 /// An authorizer that decides by the objects of a plane.
 pub trait PlaneAuthorizer: Send + Sync {
@@ -67,15 +74,6 @@ pub struct RuleLists {
     pub errors: Vec<String>,
     /// True if an authorizer decides by more than rules.
     pub is_incomplete: bool,
-}
-
-/// One authorizer of an [`Authority`].
-#[derive(Clone)]
-pub enum ChainedAuthorizer {
-    /// An authorizer that reads no object of a plane, and may have to call a webhook.
-    Fixed(Arc<dyn Authorizer>),
-    /// An authorizer that decides by the objects of a plane.
-    OfCut(Arc<dyn PlaneAuthorizer>),
 }
 
 /// The authorizers of a plane in order: the first that allows or denies wins.
@@ -116,7 +114,7 @@ impl Authority {
 
     /// Creates an authority that reads no object of a plane.
     pub fn fixed(authorizer: impl Authorizer + 'static) -> Self {
-        Self::new(vec![ChainedAuthorizer::Fixed(Arc::new(authorizer))])
+        Self::new(vec![ChainedAuthorizer::fixed(Arc::new(authorizer))])
     }
 
     /// Starts the check of one request. The plane is read only if the authorizers before the first
@@ -153,7 +151,7 @@ impl Authority {
     /// Returns the authorizers before the first that decides by objects of a plane, and the rest.
     fn split(&self) -> (&[ChainedAuthorizer], &[ChainedAuthorizer]) {
         let mut authorizers = self.authorizers.iter();
-        let first = authorizers.position(|one| matches!(one, ChainedAuthorizer::OfCut(_)));
+        let first = authorizers.position(|one| matches!(one.decides, Decides::OfCut(_)));
         self.authorizers
             .split_at(first.unwrap_or(self.authorizers.len()))
     }
@@ -164,111 +162,35 @@ impl Authority {
         authorizer: usize,
         access: &Access,
     ) -> Result<Decision, ApiError> {
-        match self.authorizers.get(authorizer) {
-            Some(ChainedAuthorizer::Fixed(authorizer)) => {
+        match self.authorizers.get(authorizer).map(|one| &one.decides) {
+            Some(Decides::Fixed(authorizer)) => {
                 Ok(authorizer.authorize(&access.attributes()).await)
             }
-            Some(ChainedAuthorizer::OfCut(_)) | None => Err(ApiError::internal(
+            Some(Decides::OfCut(_)) | None => Err(ApiError::internal(
                 "no authorizer can be called for this access",
             )),
         }
     }
+
+    /// Returns the metric of all decisions.
+    pub(crate) fn decisions(&self) -> Family {
+        let apart = self.apart.iter().flat_map(|apart| &apart.1.authorizers);
+        let all = self.authorizers.iter().chain(apart);
+        decisions::family(all.filter_map(|authorizer| authorizer.count.as_deref()))
+    }
 }
 
-/// The decision on one access while it is being made, one authorizer after the other.
-pub(crate) struct AuthorizerRun<'a> {
-    authorizers: &'a [ChainedAuthorizer],
-    /// The state; `None` only if none of the authorizers reads it.
-    cut: Option<&'a Snapshot>,
-    attributes: &'a Attributes<'a>,
-    next: usize,
-    reasons: Vec<String>,
-}
-
-/// The state of an [`AuthorizerRun`] that cannot continue without waiting.
-pub(crate) enum AuthorizerOutcome<'a> {
-    /// The authorizers have decided.
-    Decided(Decision),
-    /// The authorizer at this position has to call a webhook first.
-    Waits(usize, Verdict<'a, Decision>),
-}
-
-impl<'a> AuthorizerRun<'a> {
-    /// Begins a run of all authorizers.
-    pub(crate) fn new(
-        authority: &'a Authority,
-        cut: &'a Snapshot,
-        attributes: &'a Attributes<'a>,
-    ) -> Self {
-        Self::of(&authority.authorizers, Some(cut), attributes)
-    }
-
-    fn of(
-        authorizers: &'a [ChainedAuthorizer],
-        cut: Option<&'a Snapshot>,
-        attributes: &'a Attributes<'a>,
-    ) -> Self {
-        Self {
-            authorizers,
-            cut,
-            attributes,
-            next: 0,
-            reasons: Vec::new(),
-        }
-    }
-
-    /// Runs the authorizers until one decides or has to wait.
-    pub(crate) fn resume(&mut self) -> AuthorizerOutcome<'a> {
-        while let Some(authorizer) = self.authorizers.get(self.next) {
-            self.next += 1;
-            let decision = match authorizer {
-                ChainedAuthorizer::Fixed(authorizer) => match authorizer.authorize(self.attributes)
-                {
-                    Verdict::Now(Some(decision)) => decision,
-                    verdict @ (Verdict::Now(None) | Verdict::Later(_)) => {
-                        return AuthorizerOutcome::Waits(self.next - 1, verdict);
-                    }
-                },
-                ChainedAuthorizer::OfCut(authorizer) => {
-                    let cut = self
-                        .cut
-                        .expect("there is a cut unless all authorizers are fixed");
-                    authorizer.authorize_at(cut, self.attributes)
-                }
-            };
-            if let Some(settled) = self.note(decision) {
-                return AuthorizerOutcome::Decided(settled);
-            }
-        }
-        AuthorizerOutcome::Decided(Decision::NoOpinion(self.reasons.join("\n")))
-    }
-
-    /// Runs the authorizers to the end, waiting for those that call a webhook.
-    async fn settle(mut self) -> Decision {
-        loop {
-            match self.resume() {
-                AuthorizerOutcome::Decided(decision) => return decision,
-                AuthorizerOutcome::Waits(_, verdict) => {
-                    if let Some(settled) = self.note(verdict.await) {
-                        return settled;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Records an authorizer's decision. Returns it if it ends the run.
-    pub(crate) fn note(&mut self, decision: Decision) -> Option<Decision> {
-        match decision {
-            Decision::NoOpinion(reason) => {
-                if !reason.is_empty() {
-                    self.reasons.push(reason);
-                }
-                None
-            }
-            settled @ (Decision::Allow | Decision::Deny(_)) => Some(settled),
-        }
-    }
+/// The outcome of the check of one access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckedAccess {
+    /// An authorizer has allowed it.
+    Allowed,
+    /// An authorizer has denied it.
+    Denied,
+    /// No authorizer has an opinion, so it is refused.
+    NoOpinion,
+    /// The authorizers could not be asked.
+    Failed,
 }
 
 /// Checks the accesses of one request before its body is read. Each access that is granted here by
@@ -283,6 +205,7 @@ pub struct AccessCheck<'a> {
     passed: Vec<Access>,
     /// The token by which the caller was proven, if what it rests on has to be looked up.
     token: Option<ProvenBy>,
+    last: CheckedAccess,
 }
 
 impl<'a> AccessCheck<'a> {
@@ -293,6 +216,7 @@ impl<'a> AccessCheck<'a> {
             cut: None,
             passed: Vec::new(),
             token: None,
+            last: CheckedAccess::Failed,
         }
     }
 
@@ -328,12 +252,23 @@ impl<'a> AccessCheck<'a> {
             verb,
             subject,
         };
+        self.last = CheckedAccess::Failed;
         let (decision, has_read) = self.decide(&attributes).await?;
+        self.last = match &decision {
+            Decision::Allow => CheckedAccess::Allowed,
+            Decision::Deny(_) => CheckedAccess::Denied,
+            Decision::NoOpinion(_) => CheckedAccess::NoOpinion,
+        };
         allow(&attributes, decision)?;
         if has_read {
             self.passed.push(Access::new(Arc::clone(user), &attributes));
         }
         Ok(())
+    }
+
+    /// Returns the outcome of the last access that was checked.
+    pub fn last(&self) -> CheckedAccess {
+        self.last
     }
 
     /// Returns the number of accesses that passed so far and rest on objects of the plane.
@@ -349,10 +284,11 @@ impl<'a> AccessCheck<'a> {
     /// Returns the decision, and whether it rests on objects of the plane.
     async fn decide(&mut self, attributes: &Attributes<'_>) -> Result<(Decision, bool), ApiError> {
         let (fixed, of_cut) = self.authority.split();
-        let decision = AuthorizerRun::of(fixed, None, attributes).settle().await;
+        let first = AuthorizerRun::of(fixed, None, attributes, Asked::First);
+        let decision = first.settle().await;
         let mut run = match decision {
             Decision::NoOpinion(_) if !of_cut.is_empty() => {
-                AuthorizerRun::of(of_cut, Some(self.cut().await?), attributes)
+                AuthorizerRun::of(of_cut, Some(self.cut().await?), attributes, Asked::First)
             }
             decided => return Ok((decided, false)),
         };
@@ -452,7 +388,7 @@ impl GrantedAccess {
         self.check_caller(&as_of.cut)?;
         for access in self.accesses() {
             let attributes = access.attributes();
-            allow(&attributes, as_of.authorize(&attributes).await)?;
+            allow(&attributes, as_of.authorize_again(&attributes).await)?;
         }
         Ok(())
     }

@@ -10,6 +10,7 @@ use crate::environment::Environment;
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
 use crate::kinds::table::Resource;
+use crate::metrics::Family;
 use crate::plan::{Admission, AdmissionChain};
 use crate::request::call::{Call, Tenant};
 use crate::request::parameters::RESOURCE_VERSION;
@@ -129,6 +130,13 @@ impl Registry {
     /// Starts the authorization of one request to a plane.
     pub fn access_check<'a>(&'a self, tenant: &'a Tenant, deadline: Instant) -> AccessCheck<'a> {
         self.services.authority.access_check(tenant, deadline)
+    }
+
+    /// Returns the metrics of authorization and admission, for all planes together.
+    pub fn metrics(&self) -> Vec<Family> {
+        let mut families = vec![self.services.authority.decisions()];
+        families.extend(self.services.admission.families());
+        families
     }
 
     /// Answers one request.

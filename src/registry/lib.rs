@@ -19,6 +19,7 @@ pub mod environment;
 pub mod flows;
 pub mod kinds;
 pub mod metadata;
+pub mod metrics;
 pub mod plan;
 pub mod request;
 pub mod roles;
@@ -35,7 +36,7 @@ mod tests;
 
 pub use answer::{Answer, AnswerBody, Outcome, StreamEnd, WatchChunk, WatchProgress, WatchStream};
 pub use authority::{
-    AccessCheck, AsOf, Authority, ChainedAuthorizer, GrantedAccess, PlaneAuthorizer,
+    AccessCheck, AsOf, Authority, ChainedAuthorizer, CheckedAccess, GrantedAccess, PlaneAuthorizer,
 };
 pub use dispatch::Registry;
 pub use kinds::document_id::DocumentId;

@@ -22,7 +22,9 @@ mod run;
 mod stages;
 
 pub(crate) use admission::admit_sent;
-pub use admission::{Admission, AdmissionChain, Attributes, Interest, Mutated, Operation, Options};
+pub use admission::{
+    Admission, AdmissionChain, Attributes, Interest, Measured, Mutated, Operation, Options,
+};
 pub use call_outs::{CallOuts, Interrupted};
 pub use fields::Ownership;
 pub use run::Run;

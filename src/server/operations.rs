@@ -1,5 +1,6 @@
 //! The interface for operators: health, metrics, reports, and stopping the server.
 
+pub(crate) mod access_metrics;
 pub(crate) mod drain;
 pub(crate) mod exposition;
 pub(crate) mod flow_dump;

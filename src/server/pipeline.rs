@@ -31,7 +31,7 @@ use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -40,7 +40,6 @@ use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_audit::Recorded;
-use polyplane_auth::service_account::claims::Binding;
 use polyplane_fairness::CountedWatch;
 use polyplane_registry::{AnswerBody, Verb};
 
@@ -50,6 +49,7 @@ use crate::answer::respond::{Client, Delivery, Refusal, Reply, add_flow_headers,
 use crate::backend::PlaneApi;
 use crate::connection::Connection;
 use crate::documents::paths;
+use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::flow_dump::DUMPS;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
 use crate::operations::metrics::Labels;
@@ -227,7 +227,8 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
     if let Some(uids) = pipeline.flow.uids.take() {
         add_flow_headers(&mut reply, uids);
     }
-    count(state, pipeline.counted_labels(), started, &reply);
+    let counted = (pipeline.counted_labels(), &pipeline.access);
+    count(state, counted, started, &reply);
     reply
 }
 
@@ -260,6 +261,8 @@ pub(crate) struct Pipeline<'a> {
     watch: Option<CountedWatch>,
     /// The flow schema and the priority level of the request, once it is classified.
     pub(crate) flow: FlowPlace,
+    /// How the last attempt to prove the caller and to authorize the request went.
+    pub(crate) access: AccessOutcome,
     /// The record of the request, from the proof of its caller on.
     pub(crate) audited: Option<Audited>,
     /// True once the arrival of the request is in a log, for which requests wait.
@@ -297,6 +300,7 @@ impl<'a> Pipeline<'a> {
             charge: head.charge,
             watch: None,
             flow: FlowPlace::default(),
+            access: AccessOutcome::default(),
             audited: None,
             arrival_recorded: false,
             unrecorded: Recorded::default(),
@@ -429,13 +433,7 @@ impl Pipeline<'_> {
         let awake = self.wake(located, proven).await?;
         // After waking, because only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline);
-        if let Some(token) = proven.token() {
-            let live = access_check.prove(Arc::clone(token), SystemTime::now());
-            live.await?;
-            if let Binding::HeldBy(secret) = &token.claims.binding {
-                awake.held_token_used(&token.claims.namespace, secret);
-            }
-        }
+        self.prove_token(&*awake, proven, &mut access_check).await?;
         let requested = Requested::of(self.info, self.query, &self.parts.method);
         let acting = acting_user(
             &requested.by(proven.user()),
@@ -450,7 +448,9 @@ impl Pipeline<'_> {
         }
         self.take_flow_seat(&*awake, record.meter(), &acting.user, deadline)
             .await?;
-        let authorized = authorize(access_check, acting.user, self.info, &requested).await?;
+        let outcome = &mut self.access;
+        let authorized =
+            authorize(access_check, acting.user, self.info, &requested, outcome).await?;
         if let Some(audited) = &mut self.audited {
             audited.decided(true);
         }

@@ -5,7 +5,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 use polyplane_plane::Claim;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
 /// See the module.
 #[derive(Debug)]
@@ -18,6 +18,10 @@ impl Admission for CertificateApproval {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&[REQUESTS])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Update])
     }
 
     fn validate(

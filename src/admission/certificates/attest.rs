@@ -6,7 +6,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 use polyplane_plane::Claim;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
 /// The feature gate of trust bundles.
 const GATE: &str = "ClusterTrustBundle";
@@ -22,6 +22,10 @@ impl Admission for ClusterTrustBundleAttest {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&["clustertrustbundles.certificates.k8s.io"])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Create, Operation::Update])
     }
 
     fn validate(

@@ -6,7 +6,7 @@ use polyplane_apimachinery::Value;
 use polyplane_auth::SYSTEM_MASTERS;
 use polyplane_plane::Claim;
 use polyplane_registry::Admission;
-use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Operation};
+use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 
@@ -21,6 +21,10 @@ impl Admission for CertificateSubjectRestriction {
 
     fn interest(&self) -> Interest {
         Interest::Resources(&[REQUESTS])
+    }
+
+    fn measured(&self) -> Measured {
+        Measured::validating(&[Operation::Create])
     }
 
     fn validate(

@@ -47,6 +47,8 @@ impl fmt::Display for LevelVersion {
 pub(super) struct Policy {
     /// The level that pods may not violate.
     pub(super) enforce: LevelVersion,
+    /// The level of which the metrics say how often it was violated.
+    pub(super) audit: LevelVersion,
     /// The level of which clients are warned.
     pub(super) warn: LevelVersion,
 }
@@ -54,7 +56,12 @@ pub(super) struct Policy {
 impl Policy {
     /// Returns whether nothing violates the policy.
     pub(super) fn is_privileged(&self) -> bool {
-        self.enforce.level == Level::Privileged && self.warn.level == Level::Privileged
+        self.enforce.level == Level::Privileged && self.asks_for_nothing_else()
+    }
+
+    /// Returns whether nothing violates the levels that are not enforced.
+    pub(super) fn asks_for_nothing_else(&self) -> bool {
+        self.audit.level == Level::Privileged && self.warn.level == Level::Privileged
     }
 }
 
@@ -70,11 +77,11 @@ const DEFAULT: LevelVersion = LevelVersion {
 pub(super) fn of_labels(labels: &Value) -> (Policy, Vec<FieldError>) {
     let mut errors = Vec::new();
     let enforce = mode(labels, "enforce", Level::Restricted, &mut errors);
-    // Only for its errors, which refuse a namespace.
-    let _audit = mode(labels, "audit", Level::Privileged, &mut errors);
+    let audit = mode(labels, "audit", Level::Privileged, &mut errors);
     let warn = mode(labels, "warn", Level::Privileged, &mut errors);
     let mut policy = Policy {
         enforce: enforce.resolve(),
+        audit: audit.resolve(),
         warn: warn.resolve(),
     };
     let is_enforced = matches!(enforce.level, Given::Valid(_));

@@ -2,16 +2,15 @@
 //! how tokens are judged.
 
 use crate::cli::limited_file;
-use crate::replica::access::{Delegated, own_authorizers};
+use crate::replica::access::{Delegated, always_allow, always_deny, node, own_authorizers, rbac};
 use anyhow::{Context, bail};
 use clap::Args;
-use polyplane_auth::{AllowAll, AnonymousAccess, Authenticator, DenyAll};
-use polyplane_batteries::node_access::NodeAuthorizer;
+use polyplane_auth::{AnonymousAccess, Authenticator};
 use polyplane_delegated::authorization::{AuthorizationConfig, AuthorizerConfig, WebhookConfig};
 use polyplane_delegated::oidc::{AuthenticationConfig, JwtAuthenticator};
 use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook, WebhookServer};
 use polyplane_outbound::{Allowed, Caller, PlaneCaller};
-use polyplane_registry::{ChainedAuthorizer, Roles};
+use polyplane_registry::ChainedAuthorizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -180,7 +179,8 @@ impl AuthenticationOptions {
             lifetimes,
         );
         let mut chain = own_authorizers();
-        chain.push(ChainedAuthorizer::Fixed(Arc::new(webhook.context(flag)?)));
+        let webhook = ChainedAuthorizer::fixed(Arc::new(webhook.context(flag)?));
+        chain.push(webhook.counted_as("Webhook", "webhook"));
         Ok(Some(chain))
     }
 }
@@ -197,17 +197,15 @@ pub fn authorizers(
     let text = read(file).with_context(shown)?;
     let config = AuthorizationConfig::parse(&text).with_context(shown)?;
     let made = config.authorizers.into_iter().map(|one| match one {
-        AuthorizerConfig::AlwaysAllow => Ok(ChainedAuthorizer::Fixed(Arc::new(AllowAll))),
-        AuthorizerConfig::AlwaysDeny => Ok(ChainedAuthorizer::Fixed(Arc::new(DenyAll))),
-        AuthorizerConfig::Node => Ok(ChainedAuthorizer::OfCut(
-            Arc::new(NodeAuthorizer::default()),
-        )),
-        AuthorizerConfig::Rbac => Ok(ChainedAuthorizer::OfCut(Arc::new(Roles))),
+        AuthorizerConfig::AlwaysAllow => Ok(always_allow()),
+        AuthorizerConfig::AlwaysDeny => Ok(always_deny()),
+        AuthorizerConfig::Node => Ok(node()),
+        AuthorizerConfig::Rbac => Ok(rbac()),
         AuthorizerConfig::Webhook(webhook) => {
             let name = webhook.name.clone();
             let made = access_webhook(*webhook, caller);
             let made = made.with_context(|| format!("the webhook {name}"))?;
-            Ok(ChainedAuthorizer::Fixed(Arc::new(made)))
+            Ok(ChainedAuthorizer::fixed(Arc::new(made)).counted_as("Webhook", &name))
         }
     });
     let made: anyhow::Result<Vec<ChainedAuthorizer>> = made.collect();

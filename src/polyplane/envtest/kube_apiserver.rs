@@ -244,7 +244,7 @@ fn leave_certificate(
 fn authority(settings: &Settings) -> Authority {
     // Members of system:masters may do everything in each mode, as upstream. Who may ask for the
     // server's health is said by roles.
-    let mut chain = vec![ChainedAuthorizer::Fixed(Arc::new(Masters))];
+    let mut chain = vec![ChainedAuthorizer::fixed(Arc::new(Masters))];
     chain.extend_from_slice(&settings.authorizers);
     Authority::new(chain)
 }

@@ -7,16 +7,13 @@ use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, ser
 use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
 use crate::envtest::{feature_gates, oidc_flags, runtime_config};
-use crate::replica::access::Delegated;
+use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac};
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{
-    AllowAll, AnonymousAccess, Authenticator, Authorizer, ClientCa, DenyAll, FrontProxy,
-};
-use polyplane_batteries::node_access::NodeAuthorizer;
+use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, FrontProxy};
 use polyplane_outbound::PlaneCaller;
 use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
-use polyplane_registry::{Admission, ChainedAuthorizer, KindTable, Roles};
+use polyplane_registry::{Admission, ChainedAuthorizer, KindTable};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -344,11 +341,13 @@ fn authorizers(
 impl Mode {
     fn authorizer(self, webhook: Option<&Arc<dyn Authorizer>>) -> ChainedAuthorizer {
         match (self, webhook) {
-            (Self::AlwaysAllow, _) => ChainedAuthorizer::Fixed(Arc::new(AllowAll)),
-            (Self::Rbac, _) => ChainedAuthorizer::OfCut(Arc::new(Roles)),
-            (Self::Node, _) => ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
-            (Self::Webhook, Some(webhook)) => ChainedAuthorizer::Fixed(Arc::clone(webhook)),
-            (Self::AlwaysDeny | Self::Webhook, _) => ChainedAuthorizer::Fixed(Arc::new(DenyAll)),
+            (Self::AlwaysAllow, _) => always_allow(),
+            (Self::Rbac, _) => rbac(),
+            (Self::Node, _) => node(),
+            (Self::Webhook, Some(webhook)) => {
+                ChainedAuthorizer::fixed(Arc::clone(webhook)).counted_as("Webhook", "webhook")
+            }
+            (Self::AlwaysDeny | Self::Webhook, _) => always_deny(),
         }
     }
 }

@@ -8,9 +8,10 @@ use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
-    Anchor, Authenticator, ClientCa, ForForeigners, HealthRules, KeyGeneration, Masters,
-    MetricsRules, MetricsToken, NamedClients, OwnAuthenticators, PlaneAccess, PublicRules, Purpose,
-    RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator, UserInfo,
+    AllowAll, Anchor, Authenticator, ClientCa, DenyAll, ForForeigners, HealthRules, KeyGeneration,
+    Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators, PlaneAccess, PublicRules,
+    Purpose, RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator,
+    UserInfo,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
@@ -42,10 +43,10 @@ const TOKEN_BYTES_MIN: usize = 16;
 pub fn authority(of_root: Option<&[ChainedAuthorizer]>) -> Authority {
     let chain = |decisive: &[ChainedAuthorizer]| {
         let mut chain = vec![
-            ChainedAuthorizer::Fixed(Arc::new(Masters)),
-            ChainedAuthorizer::Fixed(Arc::new(HealthRules)),
-            ChainedAuthorizer::Fixed(Arc::new(MetricsRules)),
-            ChainedAuthorizer::Fixed(Arc::new(ForForeigners(PublicRules))),
+            ChainedAuthorizer::fixed(Arc::new(Masters)),
+            ChainedAuthorizer::fixed(Arc::new(HealthRules)),
+            ChainedAuthorizer::fixed(Arc::new(MetricsRules)),
+            ChainedAuthorizer::fixed(Arc::new(ForForeigners(PublicRules))),
         ];
         chain.extend_from_slice(decisive);
         Authority::new(chain)
@@ -59,10 +60,27 @@ pub fn authority(of_root: Option<&[ChainedAuthorizer]>) -> Authority {
 
 /// Returns the authorizers of a plane after those that ask for no object.
 pub fn own_authorizers() -> Vec<ChainedAuthorizer> {
-    vec![
-        ChainedAuthorizer::OfCut(Arc::new(NodeAuthorizer::default())),
-        ChainedAuthorizer::OfCut(Arc::new(Roles)),
-    ]
+    vec![node(), rbac()]
+}
+
+/// Returns the authorizer of what belongs to a node.
+pub fn node() -> ChainedAuthorizer {
+    ChainedAuthorizer::of_cut(Arc::new(NodeAuthorizer::default())).counted_as("Node", "node")
+}
+
+/// Returns the authorizer by the roles of a plane.
+pub fn rbac() -> ChainedAuthorizer {
+    ChainedAuthorizer::of_cut(Arc::new(Roles)).counted_as("RBAC", "rbac")
+}
+
+/// Returns the authorizer that allows everything.
+pub fn always_allow() -> ChainedAuthorizer {
+    ChainedAuthorizer::fixed(Arc::new(AllowAll)).counted_as("AlwaysAllow", "alwaysallow")
+}
+
+/// Returns the authorizer that allows nothing.
+pub fn always_deny() -> ChainedAuthorizer {
+    ChainedAuthorizer::fixed(Arc::new(DenyAll)).counted_as("AlwaysDeny", "alwaysdeny")
 }
 
 /// What servers of others decide about the root's users.

@@ -188,6 +188,7 @@ impl Backend for ReplicaBackend {
     fn expose_metrics(&self, out: &mut Exposition) {
         metrics::expose(&self.shared.directory, out);
         metrics::outbound(self.shared.access.outbound().metrics(), out);
+        out.families(&self.shared.registry.metrics());
     }
 }
 

@@ -150,8 +150,8 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
     let (mut running, mut clients) = (Vec::new(), Vec::new());
     for name in ["r-0", "r-1"] {
         let authority = Authority::new(vec![
-            ChainedAuthorizer::Fixed(Arc::new(Masters)),
-            ChainedAuthorizer::OfCut(Arc::new(WhileOpen)),
+            ChainedAuthorizer::fixed(Arc::new(Masters)),
+            ChainedAuthorizer::of_cut(Arc::new(WhileOpen)),
         ]);
         let started = started(&store, folder.path(), name, Release::own(), authority).await?;
         started.replica.wake_root().await?;

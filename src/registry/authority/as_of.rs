@@ -1,6 +1,6 @@
 //! What the authorizers of a plane say in one state of it.
 
-use super::{Authority, AuthorizerOutcome, AuthorizerRun, ChainedAuthorizer, RuleLists};
+use super::{Asked, Authority, AuthorizerOutcome, AuthorizerRun, Decides, RuleLists};
 use polyplane_auth::{Attributes, Authorizer, Decision, UserInfo, Verdict};
 use polyplane_plane::Snapshot;
 
@@ -21,7 +21,7 @@ impl AsOf<'_> {
     pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> RuleLists {
         let mut rules = RuleLists::default();
         for authorizer in &self.authority.authorizers {
-            if let ChainedAuthorizer::OfCut(authorizer) = authorizer {
+            if let Decides::OfCut(authorizer) = &authorizer.decides {
                 authorizer.list_rules_at(&self.cut, user, namespace, &mut rules);
             }
         }
@@ -31,14 +31,14 @@ impl AsOf<'_> {
     /// Returns why an access is allowed; empty if the authorizer that allows it gives no reason.
     pub fn reason(&self, attributes: &Attributes<'_>) -> String {
         for authorizer in &self.authority.authorizers {
-            match authorizer {
-                ChainedAuthorizer::Fixed(authorizer) => {
+            match &authorizer.decides {
+                Decides::Fixed(authorizer) => {
                     let verdict = authorizer.authorize(attributes);
                     if matches!(verdict, Verdict::Now(Some(Decision::Allow))) {
                         break;
                     }
                 }
-                ChainedAuthorizer::OfCut(authorizer) => {
+                Decides::OfCut(authorizer) => {
                     if let Some(reason) = authorizer.reason_at(&self.cut, attributes) {
                         return reason;
                     }
@@ -49,9 +49,17 @@ impl AsOf<'_> {
     }
 }
 
-impl Authorizer for AsOf<'_> {
-    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, &self.cut, attributes);
+impl AsOf<'_> {
+    /// Judges an access that was allowed in another state.
+    pub(super) fn authorize_again<'a>(
+        &'a self,
+        attributes: &'a Attributes<'a>,
+    ) -> Verdict<'a, Decision> {
+        self.decide(attributes, Asked::Again)
+    }
+
+    fn decide<'a>(&'a self, attributes: &'a Attributes<'a>, asked: Asked) -> Verdict<'a, Decision> {
+        let mut authorizer_run = AuthorizerRun::new(self.authority, &self.cut, attributes, asked);
         match authorizer_run.resume() {
             AuthorizerOutcome::Decided(decision) => Verdict::now(decision),
             AuthorizerOutcome::Waits(_, verdict) => Verdict::later(async move {
@@ -61,5 +69,11 @@ impl Authorizer for AsOf<'_> {
                 }
             }),
         }
+    }
+}
+
+impl Authorizer for AsOf<'_> {
+    fn authorize<'a>(&'a self, attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        self.decide(attributes, Asked::First)
     }
 }

@@ -4,8 +4,12 @@
 //! costs one look-up in a table.
 
 mod chain;
+mod measure;
 
 pub use chain::{AdmissionChain, Interest};
+pub use measure::Measured;
+
+use measure::{Phase, Step};
 
 use super::call_outs::{CallOutMemo, CallOuts, Interrupted};
 use super::fields::{self, Managed};
@@ -14,6 +18,7 @@ use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
 use super::{ObjectChange, ObjectDeletion};
 use crate::authority;
 use crate::kinds::conversion::KindVersion;
+use crate::metrics::Family;
 use crate::plan::object::{admit_kind, admit_namespace};
 use crate::request::Verb;
 use crate::request::body::Expected;
@@ -124,6 +129,16 @@ pub trait Admission: Debug + Send + Sync {
         Interest::Everything
     }
 
+    /// Returns which calls of the plug-in are counted in the metrics of admission.
+    fn measured(&self) -> Measured {
+        Measured::NEVER
+    }
+
+    /// Returns the metrics of the plug-in's own.
+    fn families(&self) -> Vec<Family> {
+        Vec::new()
+    }
+
     /// Returns whether the plug-in may change `metadata.managedFields`, because the object that it
     /// returns is not made here. If it makes them invalid, those from before it are kept.
     fn may_change_owners(&self) -> bool {
@@ -194,26 +209,17 @@ pub(super) fn mutate<C: ObjectChange>(
     target: &Target,
 ) -> Result<Admitted, Interrupted> {
     let mut tree = managed.into_tree();
+    let mut step = Step::begin(&run.call.services.admission, Phase::Admit);
     let claims = match target {
         Target::Present(_) => Vec::new(),
-        Target::New => {
-            let drawn = run.missing_name(change.row(), &tree);
-            let name = drawn.as_deref();
-            let name = name.unwrap_or_else(|| tree.str_at(&["metadata", "name"]));
-            // First, as upstream, whose admission of custom kinds begins with it.
-            let custom = change.row().custom.as_ref();
-            let kind = custom.map(|custom| admit_kind(run, custom, &tree));
-            let mut claims: Vec<Claim> = kind.transpose()?.into_iter().collect();
-            claims.extend(admit_namespace(run.call, run.cut, name)?);
-            claims
-        }
+        Target::New => step.lifecycle(|| admit_new(run, change, &tree))?,
     };
     let acting = acting_on(run.call);
     if !acting.is_empty() {
         let may_change = |at: &usize| run.call.services.admission.plugin(*at).may_change_owners();
         let managed = acting.iter().any(may_change);
         let managed = managed.then(|| fields::before_admission(&tree));
-        let mutated = mutate_by_chain(run, change, &mut tree, target)?;
+        let mutated = mutate_by_chain(run, change, &mut tree, target, step)?;
         if mutated != Mutated::Unchanged
             && let Some(managed) = managed
         {
@@ -222,8 +228,27 @@ pub(super) fn mutate<C: ObjectChange>(
         if mutated == Mutated::Changed {
             tree = default_again(run, change, tree)?;
         }
+    } else if matches!(target, Target::New) {
+        step.pass(Operation::Create);
     }
     Ok(Admitted { tree, claims })
+}
+
+/// Admits a new object to its namespace. Returns the facts that this rests on.
+fn admit_new<C: ObjectChange>(
+    run: &mut Run<'_>,
+    change: &C,
+    tree: &Value,
+) -> Result<Vec<Claim>, Interrupted> {
+    let drawn = run.missing_name(change.row(), tree);
+    let name = drawn.as_deref();
+    let name = name.unwrap_or_else(|| tree.str_at(&["metadata", "name"]));
+    // First, as upstream, whose admission of custom kinds begins with it.
+    let custom = change.row().custom.as_ref();
+    let kind = custom.map(|custom| admit_kind(run, custom, tree));
+    let mut claims: Vec<Claim> = kind.transpose()?.into_iter().collect();
+    claims.extend(admit_namespace(run.call, run.cut, name)?);
+    Ok(claims)
 }
 
 /// Returns the positions of the plug-ins that act on writes of the request's resource.
@@ -236,6 +261,7 @@ fn mutate_by_chain<C: ObjectChange>(
     change: &C,
     tree: &mut Value,
     target: &Target,
+    step: Step<'_>,
 ) -> Result<Mutated, Interrupted> {
     let (operation, old) = match target {
         Target::New => (Operation::Create, None),
@@ -254,7 +280,7 @@ fn mutate_by_chain<C: ObjectChange>(
         suffix: run.suffix(),
         now: run.now,
     };
-    chain(run.call, &what, Some(tree), &mut run.call_outs)
+    chain(run.call, &what, Some(tree), &mut run.call_outs, step)
 }
 
 /// Runs the mutating side of the chain, in order.
@@ -263,13 +289,16 @@ fn chain(
     what: &Attributes<'_>,
     mut object: Option<&mut Value>,
     call_outs: &mut CallOuts<'_>,
+    mut step: Step<'_>,
 ) -> Result<Mutated, Interrupted> {
     let mut mutated = Mutated::Unchanged;
     for at in acting_on(call) {
         let object = object.as_deref_mut();
         let plugin = call.services.admission.plugin(*at);
-        mutated = mutated.max(plugin.mutate(what, object, &mut call_outs.of(*at))?);
+        let mutate = || plugin.mutate(what, object, &mut call_outs.of(*at));
+        mutated = mutated.max(step.run(*at, what.operation, mutate)?);
     }
+    step.pass(what.operation);
     Ok(mutated)
 }
 
@@ -281,10 +310,13 @@ fn refuse(
     call_outs: &mut CallOuts<'_>,
     claims: &mut Vec<Claim>,
 ) -> Result<(), Interrupted> {
+    let mut step = Step::begin(&call.services.admission, Phase::Validate);
     for at in acting_on(call) {
         let plugin = call.services.admission.plugin(*at);
-        claims.extend(plugin.validate(what, object, &mut call_outs.of(*at))?);
+        let validate = || plugin.validate(what, object, &mut call_outs.of(*at));
+        claims.extend(step.run(*at, what.operation, validate)?);
     }
+    step.pass(what.operation);
     Ok(())
 }
 
@@ -337,7 +369,8 @@ pub(crate) fn admit_sent(
     };
     let mut memo = CallOutMemo::default();
     let mut call_outs = memo.begin(call.services.authority.of(call.tenant), cut);
-    match chain(call, &what, Some(sent), &mut call_outs) {
+    let step = Step::begin(&call.services.admission, Phase::Admit);
+    match chain(call, &what, Some(sent), &mut call_outs, step) {
         Ok(_) => Ok(()),
         Err(Interrupted::Failed(error)) => Err(error),
         Err(Interrupted::NeedsReplies | Interrupted::VersionUnsettled) => Err(ApiError::internal(
@@ -445,7 +478,8 @@ pub(super) fn mutate_deletion<D: ObjectDeletion>(
         let mut sent = deletion.subject().cloned();
         let moment = (run.now, run.suffix());
         let what = of_deletion((run.call, run.cut), moment, deletion, &present)?;
-        chain(run.call, &what, sent.as_mut(), &mut run.call_outs)?;
+        let step = Step::begin(&run.call.services.admission, Phase::Admit);
+        chain(run.call, &what, sent.as_mut(), &mut run.call_outs, step)?;
     }
     Ok(AdmittedDeletion(present))
 }

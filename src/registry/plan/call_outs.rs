@@ -2,7 +2,7 @@
 //!
 //! Invariant: of equal calls only the first is sent.
 
-use crate::authority::{Access, Authority, AuthorizerOutcome, AuthorizerRun};
+use crate::authority::{Access, Asked, Authority, AuthorizerOutcome, AuthorizerRun};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Converter;
 use crate::request::call::Call;
@@ -264,7 +264,26 @@ impl CallOuts<'_> {
     /// Returns what [`Self::ask`] returns, if an authorizer has to call a webhook; 500 if that call
     /// failed.
     pub fn authorize(&mut self, attributes: &Attributes<'_>) -> Result<Decision, Interrupted> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, self.cut, attributes);
+        self.decide(attributes, Asked::First)
+    }
+
+    /// Authorizes an access again that was granted before, in the state that this run sees.
+    ///
+    /// # Errors
+    /// See [`Self::authorize`].
+    pub(super) fn authorize_again(
+        &mut self,
+        attributes: &Attributes<'_>,
+    ) -> Result<Decision, Interrupted> {
+        self.decide(attributes, Asked::Again)
+    }
+
+    fn decide(
+        &mut self,
+        attributes: &Attributes<'_>,
+        asked: Asked,
+    ) -> Result<Decision, Interrupted> {
+        let mut authorizer_run = AuthorizerRun::new(self.authority, self.cut, attributes, asked);
         loop {
             let authorizer = match authorizer_run.resume() {
                 AuthorizerOutcome::Decided(decision) => return Ok(decision),

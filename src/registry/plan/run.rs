@@ -131,7 +131,7 @@ impl<'r> Run<'r> {
         self.call.request.granted.check_caller(self.cut)?;
         for access in self.call.request.granted.accesses() {
             let attributes = access.attributes();
-            let decision = self.call_outs.authorize(&attributes)?;
+            let decision = self.call_outs.authorize_again(&attributes)?;
             authority::allow(&attributes, decision)?;
         }
         Ok(())

@@ -1,7 +1,8 @@
 //! Admission plug-ins that change and refuse writes.
 
 use super::*;
-use crate::plan::{Attributes, CallOuts, Interest, Interrupted, Mutated, Operation};
+use crate::metrics::Samples;
+use crate::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation};
 use crate::request::options::Persistence;
 use parking_lot::Mutex;
 use polyplane_apimachinery::json;
@@ -288,4 +289,98 @@ async fn a_dry_run_waits_for_the_version_of_a_commit_under_way() {
     let version = |object: &Value| object.str_at(&["metadata", "resourceVersion"]).to_owned();
     assert!(!version(&shown).is_empty());
     assert_eq!(version(&shown), version(&written));
+}
+
+/// A plug-in that refuses objects whose data are `bad`, and says which of its calls are measured.
+#[derive(Debug)]
+struct Timed(&'static str, Measured);
+
+impl Admission for Timed {
+    fn name(&self) -> &'static str {
+        self.0
+    }
+
+    fn measured(&self) -> Measured {
+        self.1
+    }
+
+    fn validate(
+        &self,
+        _: &Attributes<'_>,
+        object: Option<&Value>,
+        _: &mut CallOuts<'_>,
+    ) -> Result<Vec<Claim>, Interrupted> {
+        match object {
+            Some(object) if object.str_at(&["data", "k"]) == "bad" => {
+                Err(ApiError::bad_request("refused").into())
+            }
+            _ => Ok(Vec::new()),
+        }
+    }
+}
+
+/// Returns how often each series of the metrics of admission was observed.
+fn observed(site: &Site) -> Vec<String> {
+    let mut observed = Vec::new();
+    for family in site.registry.metrics() {
+        let Samples::Histograms { samples, .. } = family.samples else {
+            continue;
+        };
+        for (labels, sample) in samples {
+            let labels = labels.iter().map(|(_, value)| value.as_ref());
+            let labels = labels.collect::<Vec<&str>>().join(" ");
+            observed.push(format!("{labels}: {}", sample.count()));
+        }
+    }
+    observed
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_phase_and_the_calls_that_upstream_makes_are_measured() {
+    const CREATE: &[Operation] = &[Operation::Create];
+    const ALL: &[Operation] = &[Operation::Create, Operation::Update, Operation::Delete];
+    let site = Site::open(vec![
+        Arc::new(Timed("Own", Measured::NEVER)),
+        Arc::new(Timed("Creates", Measured::both(CREATE))),
+        Arc::new(Timed("All", Measured::validating(ALL))),
+    ])
+    .await;
+    site.make("x", "0").await;
+    site.send(Ask::patch("x", r#"{"data":{"k":"1"}}"#))
+        .await
+        .expect("it is sound");
+    // The first plug-in refuses it, which is not measured.
+    let refused = site.send(Ask::patch("x", r#"{"data":{"k":"bad"}}"#)).await;
+    assert_eq!(refused.expect_err("it is bad").code, 400);
+    let delete = Ask::new(Verb::Delete, "configmaps", Some("x"));
+    site.send(delete).await.expect("it is there");
+    assert_eq!(
+        observed(&site),
+        [
+            // With the namespace of the site.
+            "Creates CREATE false admit: 2",
+            "NamespaceLifecycle CREATE false admit: 2",
+            "Creates CREATE false validate: 2",
+            "All CREATE false validate: 2",
+            "All UPDATE false validate: 1",
+            "All DELETE false validate: 1",
+            "CREATE false admit: 2",
+            "UPDATE false admit: 2",
+            "DELETE false admit: 1",
+            "CREATE false validate: 2",
+            "UPDATE false validate: 1",
+            "UPDATE true validate: 1",
+            "DELETE false validate: 1",
+        ]
+    );
+    // A refusal of a plug-in that is measured, and one of the namespace.
+    let plugin = Arc::new(Timed("All", Measured::validating(ALL)));
+    let site = Site::open(vec![plugin]).await;
+    let bad = r#"{"metadata":{"name":"y"},"data":{"k":"bad"}}"#;
+    let refused = site.send(Ask::create("configmaps", bad)).await;
+    assert_eq!(refused.expect_err("it is bad").code, 400);
+    let observed = observed(&site);
+    for series in ["All CREATE true validate: 1", "CREATE true validate: 1"] {
+        assert!(observed.iter().any(|one| one == series), "{observed:?}");
+    }
 }

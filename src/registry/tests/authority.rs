@@ -4,6 +4,7 @@
 use super::asking::{ANSWER, Slow};
 use super::*;
 use crate::PlaneAuthorizer;
+use crate::metrics::Samples;
 use crate::plan::{Attributes as Planned, CallOuts, Interrupted};
 use crate::{ChainedAuthorizer, ResourceRequest};
 use parking_lot::Mutex;
@@ -37,8 +38,8 @@ async fn open(authorizers: Vec<ChainedAuthorizer>, admission: Vec<Arc<dyn Admiss
 
 fn by_grants() -> Vec<ChainedAuthorizer> {
     vec![
-        ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::OfCut(Arc::new(Grants)),
+        ChainedAuthorizer::fixed(Arc::new(Masters)),
+        ChainedAuthorizer::of_cut(Arc::new(Grants)),
     ]
 }
 
@@ -243,7 +244,7 @@ impl Authorizer for Outside {
 async fn a_stage_asks_the_authority_of_its_request_and_waits_for_judges_outside() {
     let outside = Arc::<Outside>::default();
     let mut authorizers = by_grants();
-    authorizers.push(ChainedAuthorizer::Fixed(Arc::clone(&outside) as _));
+    authorizers.push(ChainedAuthorizer::fixed(Arc::clone(&outside) as _));
     let site = open(authorizers, vec![Arc::new(Escalation)]).await;
     site.send(grant("jane", "no")).await.expect("taken away");
     let create = |name: &str| {
@@ -272,8 +273,8 @@ async fn judges_that_look_at_no_object_are_asked_at_the_door_only() {
     let outside = Arc::<Outside>::default();
     let site = open(
         vec![
-            ChainedAuthorizer::Fixed(Arc::new(Masters)),
-            ChainedAuthorizer::Fixed(Arc::clone(&outside) as _),
+            ChainedAuthorizer::fixed(Arc::new(Masters)),
+            ChainedAuthorizer::fixed(Arc::clone(&outside) as _),
         ],
         Vec::new(),
     )
@@ -298,8 +299,8 @@ impl PlaneAuthorizer for Changes {
 #[tokio::test(start_paused = true)]
 async fn an_apply_that_creates_needs_the_right_to_create() {
     let authorizers = vec![
-        ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::OfCut(Arc::new(Changes)),
+        ChainedAuthorizer::fixed(Arc::new(Masters)),
+        ChainedAuthorizer::of_cut(Arc::new(Changes)),
     ];
     let site = open(authorizers, Vec::new()).await;
     let apply = |name: &str| {
@@ -324,4 +325,52 @@ async fn an_apply_that_creates_needs_the_right_to_create() {
     changed.expect("it exists");
     let created = site.send(apply("new")).await;
     created.expect("a master may create");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decision_is_counted_once_under_the_authorizer_that_made_it() {
+    let authorizers = vec![
+        ChainedAuthorizer::fixed(Arc::new(Masters)),
+        ChainedAuthorizer::of_cut(Arc::new(Grants)).counted_as("Grants", "grants"),
+        ChainedAuthorizer::fixed(Arc::<Outside>::default()).counted_as("Webhook", "outside"),
+    ];
+    let site = open(authorizers, Vec::new()).await;
+    let counted = || {
+        let decisions = site.registry.metrics().swap_remove(0);
+        let Samples::Counters(samples) = decisions.samples else {
+            panic!("no counters");
+        };
+        let shown = samples.into_iter().map(|(labels, count)| {
+            let labels = labels.iter().map(|(_, value)| value.as_ref());
+            (labels.collect::<Vec<&str>>().join(" "), count)
+        });
+        shown.collect::<Vec<(String, u64)>>()
+    };
+    // Masters have done all until here.
+    assert_eq!(counted(), []);
+    for ask in [
+        reads().swap_remove(0),
+        Ask::patch("x", r#"{"data":{"k":"1"}}"#),
+    ] {
+        let request = site.enter(&ask, "jane").await.expect("there is a grant");
+        site.answer(&request).await.expect("it is allowed");
+    }
+    let allowed = |name: &str, count| (format!("allowed {name}"), count);
+    assert_eq!(counted(), [allowed("grants Grants", 2)]);
+    site.send(grant("jane", "no")).await.expect("taken away");
+    let read = &reads()[0];
+    site.enter(read, "jane").await.expect("outside");
+    site.enter(read, "carl")
+        .await
+        .expect_err("nobody allows it");
+    site.send(grant("jane", "never")).await.expect("denied");
+    site.enter(read, "jane").await.expect_err("denied");
+    assert_eq!(
+        counted(),
+        [
+            allowed("grants Grants", 2),
+            allowed("outside Webhook", 1),
+            ("denied grants Grants".to_owned(), 1),
+        ]
+    );
 }

@@ -8,13 +8,19 @@ use http::{HeaderValue, Method, StatusCode};
 
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Reply, add_common_headers};
+use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::metrics::Labels;
 use crate::peer::forward::{Forwarded, OwnerCounts};
 use crate::server_state::ServerState;
 
 /// Counts a request that this replica answered. A request that another replica answered, or will
 /// answer, is counted there, so that the sum over all replicas counts each request once.
-pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, reply: &Reply) {
+pub(crate) fn count(
+    state: &ServerState,
+    (labels, access): (Labels<'_>, &AccessOutcome),
+    started: Instant,
+    reply: &Reply,
+) {
     let extensions = reply.extensions();
     if extensions.get::<Forwarded>().is_some() || extensions.get::<OwnerCounts>().is_some() {
         let took = started.elapsed().as_secs_f64();
@@ -24,6 +30,7 @@ pub(crate) fn count(state: &ServerState, labels: Labels<'_>, started: Instant, r
     if reply.status() == StatusCode::MISDIRECTED_REQUEST {
         return;
     }
+    state.metrics.access.count(access);
     let bytes = http_body::Body::size_hint(reply.body()).exact();
     let status = reply.status().as_u16();
     state

@@ -2,6 +2,8 @@
 
 use std::fmt::{Display, Write as _};
 
+use polyplane_registry::metrics::{Family, Labels, Samples};
+
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -35,6 +37,35 @@ impl Exposition {
         self.text.push_str(name);
         self.labels(labels, None);
         self.line(format_args!(" {value}\n"));
+    }
+
+    /// Adds metrics with all their samples.
+    pub fn families(&mut self, families: &[Family]) {
+        for Family {
+            name,
+            help,
+            samples,
+        } in families
+        {
+            match samples {
+                Samples::Counters(samples) => {
+                    self.family(name, Kind::Counter, help);
+                    for (labels, count) in samples {
+                        self.sample(name, &borrowed(labels), count);
+                    }
+                }
+                Samples::Histograms { bounds, samples } => {
+                    self.family(name, Kind::Histogram, help);
+                    let bounds = bounds.iter().map(|bound| bound.as_secs_f64().to_string());
+                    let bounds: Vec<String> = bounds.collect();
+                    for (labels, observed) in samples {
+                        let buckets = bounds.iter().cloned().zip(observed.buckets.iter().copied());
+                        let totals = (observed.seconds, observed.count());
+                        self.histogram(name, &borrowed(labels), buckets, totals);
+                    }
+                }
+            }
+        }
     }
 
     pub(crate) fn histogram(
@@ -105,4 +136,11 @@ impl Exposition {
     pub(crate) fn into_text(self) -> String {
         self.text
     }
+}
+
+fn borrowed(labels: &Labels) -> Vec<(&str, &str)> {
+    let labels = labels.iter();
+    labels
+        .map(|(name, value)| (*name, value.as_ref()))
+        .collect()
 }

@@ -18,6 +18,7 @@ use polyplane_plane::Memory;
 
 use crate::connection::open_connections::OpenConnections;
 use crate::documents::version::VERSION;
+use crate::operations::access_metrics::AccessMetrics;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::forward::Forwarding;
 use crate::request::budget::BodyBudget;
@@ -182,6 +183,8 @@ pub(crate) struct Metrics {
     shards: [Mutex<Shard>; SHARDS],
     hasher: RandomState,
     watch_events: Mutex<EventCounters>,
+    /// Authentication and authorization of requests.
+    pub access: AccessMetrics,
     pub reads: Arc<Seats>,
     pub writes: Arc<Seats>,
     /// Handshakes that failed or timed out.
@@ -226,6 +229,7 @@ impl Metrics {
             shards: std::array::from_fn(|_| Mutex::new(HashMap::new())),
             hasher: RandomState::new(),
             watch_events: Mutex::default(),
+            access: AccessMetrics::default(),
             reads: Seats::new(limits.reads_in_flight_max),
             writes: Seats::new(limits.writes_in_flight_max),
             connections: OpenConnections::new(
@@ -317,6 +321,7 @@ impl Metrics {
         let merged = self.merged();
         expose_requests(&merged, out);
         expose_running(&merged, out);
+        out.families(&self.access.families());
         self.expose_watch_events(out);
         self.expose_server(out);
         self.connections.expose(out);

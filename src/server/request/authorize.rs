@@ -2,12 +2,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Instant;
 
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{Attributes, Subject, UserInfo};
 use polyplane_registry::{AccessCheck, GrantedAccess};
 
 use crate::answer::respond::Refusal;
+use crate::operations::access_metrics::AccessOutcome;
 use crate::request::request_info::RequestInfo;
 
 /// The verb that a stream to a pod needs. The handshake of a WebSocket is a GET, but who may only read
@@ -95,15 +97,18 @@ impl<'a> Requested<'a> {
     }
 }
 
-/// Checks with the plane's `access_check` whether `user` may make the request.
+/// Checks with the plane's `access_check` whether `user` may make the request, and notes the outcome.
 pub(crate) async fn authorize(
     mut access_check: AccessCheck<'_>,
     user: Arc<UserInfo>,
     info: &RequestInfo<'_>,
     requested: &Requested<'_>,
+    outcome: &mut AccessOutcome,
 ) -> Result<Authorized, Refusal> {
+    let began = Instant::now();
     let passed = access_check.pass(&user, &requested.verb, requested.subject());
     let passed = passed.await;
+    outcome.checked(access_check.last(), began.elapsed());
     passed.map_err(Refusal::of_access)?;
     if let RequestInfo::Resource(info) = info
         && info.opens_a_stream()

@@ -8,16 +8,18 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::VerifiedToken;
+use polyplane_auth::service_account::claims::Binding;
 use polyplane_auth::{Authentication, Authenticator as _, Credentials, Denied, UserInfo, Verdict};
+use polyplane_registry::AccessCheck;
 
 use crate::answer::respond::{Refusal, Reply};
-use crate::backend::{LocateError, PlaneRecord};
+use crate::backend::{LocateError, PlaneApi, PlaneRecord};
 use crate::connection::Connection;
 use crate::documents::paths;
 use crate::pipeline::Pipeline;
@@ -71,22 +73,46 @@ impl Pipeline<'_> {
     /// Answers a request without a credential. The server looks up nothing: the root plane shows
     /// health and version to everybody, and no other plane shows anything.
     pub(crate) async fn answer_without_credential(
-        &self,
+        &mut self,
         plane: PlaneReference<'_>,
     ) -> Result<Reply, Refusal> {
+        // Without a reading of the clock, because nothing is looked up.
+        self.access.has_no_credentials();
         if plane == PlaneReference::Root {
             let credentials = self.credentials(SystemTime::now());
             let judged = self.state.anonymous.authenticate(&credentials).await;
             if let Authentication::User(user) = judged {
+                self.access.proven(&user, Duration::ZERO);
                 return paths::public(&self.path_request(plane), &user);
             }
         }
         Err(unauthorized(&Denied::Nothing))
     }
 
+    /// Finds the plane and proves the caller, and notes for the metrics how that went. What failed for
+    /// another reason than the caller is not noted.
+    pub(crate) async fn locate(
+        &mut self,
+        plane: PlaneReference<'_>,
+    ) -> Result<(Located, Proven), Refusal> {
+        let began = match self.access.has_proof() {
+            false => self.started,
+            // An earlier attempt was counted from there.
+            true => Instant::now(),
+        };
+        let located = self.locate_in_turn(plane).await;
+        match &located {
+            Ok((_, proven)) => self.access.proven(&proven.user, began.elapsed()),
+            Err(refusal) if !refusal.is_unproven() => {}
+            Err(_) if self.has_no_credential() => self.access.has_no_credentials(),
+            Err(_) => self.access.is_refuted(began.elapsed()),
+        }
+        located
+    }
+
     /// Finds the plane and proves the caller, in the turns of unproven work if nobody vouches for
     /// the connection.
-    pub(crate) async fn locate(
+    async fn locate_in_turn(
         &self,
         plane: PlaneReference<'_>,
     ) -> Result<(Located, Proven), Refusal> {
@@ -274,6 +300,32 @@ impl Pipeline<'_> {
         let connection = &self.caller.connection;
         let proven = prove(&**located.record(), connection, &credentials).await;
         proven.map_err(|why| unauthorized(&why))
+    }
+
+    /// Checks that what the caller's token rests on exists.
+    ///
+    /// # Errors
+    /// Returns 401 if it does not; 503 or 504 if the plane cannot be read here.
+    pub(crate) async fn prove_token(
+        &mut self,
+        awake: &dyn PlaneApi,
+        proven: &Proven,
+        access_check: &mut AccessCheck<'_>,
+    ) -> Result<(), Refusal> {
+        let Some(token) = proven.token() else {
+            return Ok(());
+        };
+        let live = access_check.prove(Arc::clone(token), SystemTime::now());
+        if let Err(error) = live.await {
+            if error.code == 401 {
+                self.access.is_refuted(self.started.elapsed());
+            }
+            return Err(error.into());
+        }
+        if let Binding::HeldBy(secret) = &token.claims.binding {
+            awake.held_token_used(&token.claims.namespace, secret);
+        }
+        Ok(())
     }
 
     fn credentials(&self, now: SystemTime) -> Credentials<'_> {

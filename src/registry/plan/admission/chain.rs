@@ -3,6 +3,7 @@
 //! The table is made once, so that a write whose resource no plug-in acts on pays one look-up.
 
 use super::Admission;
+use super::measure::AdmissionMetrics;
 use polyplane_apimachinery::Str;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,10 +21,12 @@ pub enum Interest {
 /// All plug-ins, in the order in which they act.
 #[derive(Clone, Debug, Default)]
 pub struct AdmissionChain {
-    plugins: Vec<Arc<dyn Admission>>,
+    pub(super) plugins: Vec<Arc<dyn Admission>>,
     /// The positions of the plug-ins that act on resources that [`Self::by_resource`] has not.
     of_everything: Vec<usize>,
     by_resource: HashMap<Str, Vec<usize>>,
+    /// How long the plug-ins take.
+    pub(super) metrics: Arc<AdmissionMetrics>,
 }
 
 impl AdmissionChain {
@@ -51,6 +54,7 @@ impl AdmissionChain {
             }
         }
         Self {
+            metrics: Arc::new(AdmissionMetrics::of(&plugins)),
             plugins,
             of_everything,
             by_resource,

@@ -55,8 +55,8 @@ pub fn kinds() -> Arc<KindTable> {
 /// Members of `system:masters` may do everything, and everybody may read what is public.
 pub fn authority() -> Authority {
     Authority::new(vec![
-        ChainedAuthorizer::Fixed(Arc::new(Masters)),
-        ChainedAuthorizer::Fixed(Arc::new(PublicRules)),
+        ChainedAuthorizer::fixed(Arc::new(Masters)),
+        ChainedAuthorizer::fixed(Arc::new(PublicRules)),
     ])
 }
 
