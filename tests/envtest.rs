@@ -478,7 +478,7 @@ fn command_lines_are_answered_as_by_the_real_programs() -> Result<()> {
         ),
         (
             &["--oidc-issuer-url=https://x"],
-            "--oidc-issuer-url cannot be used",
+            "oidc-issuer-url and oidc-client-id must be specified together",
         ),
         (
             &["--client-ca-file=/nowhere"],

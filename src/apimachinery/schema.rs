@@ -239,29 +239,6 @@ pub struct Field {
     key: Box<[u8]>,
 }
 
-impl Field {
-    /// Creates a field with a name and a type, and default values for everything else.
-    pub fn new(name: impl Into<Str>, ty: Type) -> Self {
-        let name = name.into();
-        let mut key = Vec::with_capacity(name.len() + 3);
-        crate::json::write_string(&name, &mut key);
-        key.push(b':');
-        Self {
-            name,
-            ty,
-            omit: Omit::Empty,
-            presence: Presence::Plain,
-            empty_is_said: false,
-            default: None,
-            list: ListType::Atomic,
-            patch: Patch::default(),
-            tags: Vec::new(),
-            notes: Box::default(),
-            key: key.into_boxed_slice(),
-        }
-    }
-}
-
 /// The group, version and kind under which a definition is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Gvk {

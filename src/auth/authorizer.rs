@@ -251,6 +251,16 @@ pub struct DenyAll;
 
 impl Authorizer for DenyAll {
     fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
+        Verdict::now(Decision::NoOpinion(String::new()))
+    }
+}
+
+/// The authorizer `AlwaysDeny` of a configuration: as [`DenyAll`], with upstream's reason.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AlwaysDeny;
+
+impl Authorizer for AlwaysDeny {
+    fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
         let reason = "alwaysdeny: Everything is forbidden.";
         Verdict::now(Decision::NoOpinion(reason.to_owned()))
     }

@@ -34,8 +34,8 @@ pub use authenticator::{
     Denied, UnionAuthenticator,
 };
 pub use authorizer::{
-    AllowAll, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden, HealthRules,
-    METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
+    AllowAll, AlwaysDeny, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden,
+    HealthRules, METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
 };
 pub use digest::{Digest, digest_of};
 pub use front_proxy::{FrontProxy, FrontProxyHeaders};

@@ -1,4 +1,4 @@
-//! Parses the generated definitions. Owns only the short keys of the data file.
+//! Parses the generated definitions. Owns the making of fields, and the short keys of the data file.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -194,6 +194,29 @@ pub(super) fn extend(schemas: &mut Schemas, json: &[u8]) -> Result<(), LoadError
     }
     schemas.seal_from(first);
     Ok(())
+}
+
+impl Field {
+    /// Creates a field with a name and a type, and default values for everything else.
+    pub fn new(name: impl Into<Str>, ty: Type) -> Self {
+        let name = name.into();
+        let mut key = Vec::with_capacity(name.len() + 3);
+        crate::json::write_string(&name, &mut key);
+        key.push(b':');
+        Self {
+            name,
+            ty,
+            omit: Omit::Empty,
+            presence: Presence::Plain,
+            empty_is_said: false,
+            default: None,
+            list: ListType::Atomic,
+            patch: Patch::default(),
+            tags: Vec::new(),
+            notes: Box::default(),
+            key: key.into_boxed_slice(),
+        }
+    }
 }
 
 /// Lists of a pod's status that a write of the status keeps if it sends none, and clears if it sends an

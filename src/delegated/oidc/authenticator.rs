@@ -77,9 +77,9 @@ impl JwtAuthenticator {
         })
     }
 
-    /// Looks the issuer's keys up, so that no request has to wait for them.
-    pub async fn warm(&self) {
-        self.inner.provider.look().await;
+    /// Asks whether the issuer is there, so that the log says early if it is not.
+    pub async fn visit(&self) {
+        self.inner.provider.visit().await;
     }
 
     /// Returns the issuer.

@@ -130,7 +130,25 @@ impl Provider {
         }
     }
 
+    /// Asks whether the issuer is there, and says so in the log if it is not. It asks for no keys: as
+    /// upstream, those are fetched for the first token.
+    pub(super) async fn visit(&self) {
+        let mut look = self.turn.lock().await;
+        if let Err(why) = self.keys_at(&mut look).await {
+            let issuer = &self.issuer;
+            tracing::warn!(issuer, "an issuer cannot be reached: {why}");
+        }
+    }
+
     async fn keys(&self, look: &mut Look) -> Result<(KeySet, Digest), String> {
+        let keys_at = self.keys_at(look).await?;
+        let text = self.get(look, &keys_at).await?;
+        let keys = KeySet::parse(&text).map_err(|why| format!("{keys_at}: {why}"))?;
+        Ok((keys, digest_of(&text)))
+    }
+
+    /// Returns where the issuer's configuration says that its keys are.
+    async fn keys_at(&self, look: &mut Look) -> Result<String, String> {
         let discovery = look.discovery.clone();
         let text = self.get(look, &discovery).await?;
         let limits = Limits::default();
@@ -144,9 +162,7 @@ impl Provider {
         if !keys_at.starts_with("https://") {
             return Err(format!("{discovery} names no jwks_uri with https"));
         }
-        let text = self.get(look, &keys_at).await?;
-        let keys = KeySet::parse(&text).map_err(|why| format!("{keys_at}: {why}"))?;
-        Ok((keys, digest_of(&text)))
+        Ok(keys_at)
     }
 
     async fn get(&self, look: &mut Look, url: &str) -> Result<Bytes, String> {

@@ -115,7 +115,7 @@ pub struct AuthenticationOptions {
 }
 
 impl AuthenticationOptions {
-    /// Reads the files, and begins to look the issuers' keys up.
+    /// Reads the files, and asks whether the issuers are there.
     ///
     /// # Errors
     /// Returns an error that names the flag whose file cannot be used.
@@ -226,7 +226,7 @@ fn access_webhook(
     ))
 }
 
-/// Returns the authenticators of the issuers of a configuration, and begins to look their keys up.
+/// Returns the authenticators of the issuers of a configuration, and asks whether the issuers are there.
 ///
 /// # Errors
 /// Returns an error if a CA bundle cannot be used.
@@ -241,7 +241,7 @@ pub fn jwt_authenticators(
         // It ends by the deadlines of its calls.
         tokio::spawn({
             let one = Arc::clone(&one);
-            async move { one.warm().await }
+            async move { one.visit().await }
         });
         made.push(one);
     }

@@ -8,10 +8,10 @@ use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
-    AllowAll, Anchor, Authenticator, ClientCa, DenyAll, ForForeigners, HealthRules, KeyGeneration,
-    Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators, PlaneAccess, PublicRules,
-    Purpose, RootAuthenticators, RootSecret, StaticToken, StaticTokens, UnionAuthenticator,
-    UserInfo,
+    AllowAll, AlwaysDeny, Anchor, Authenticator, ClientCa, ForForeigners, HealthRules,
+    KeyGeneration, Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators,
+    PlaneAccess, PublicRules, Purpose, RootAuthenticators, RootSecret, StaticToken, StaticTokens,
+    UnionAuthenticator, UserInfo,
 };
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
@@ -80,7 +80,7 @@ pub fn always_allow() -> ChainedAuthorizer {
 
 /// Returns the authorizer that allows nothing.
 pub fn always_deny() -> ChainedAuthorizer {
-    ChainedAuthorizer::fixed(Arc::new(DenyAll)).counted_as("AlwaysDeny", "alwaysdeny")
+    ChainedAuthorizer::fixed(Arc::new(AlwaysDeny)).counted_as("AlwaysDeny", "alwaysdeny")
 }
 
 /// What servers of others decide about the root's users.
