@@ -31,7 +31,7 @@ rules:
 /// The name of the server for itself as a client.
 const SERVER: &str = "polyplane";
 
-/// A change that a user requested and that was not refused.
+/// A change that a user requested and that was not refused, as far as is known.
 #[derive(Clone, Debug)]
 pub struct Request {
     plane: String,
@@ -44,7 +44,12 @@ pub struct Request {
     name: String,
     /// The object after it; null if the answer is none.
     after: Value,
+    /// True if nobody waited for the answer any more, so that it is not known what the request led to.
+    is_cut: bool,
 }
+
+/// The code of a request whose client, or the replica that forwarded it, went away.
+const CLIENT_CLOSED: u64 = 499;
 
 /// Reads the logs of all replicas in a folder.
 ///
@@ -74,7 +79,9 @@ fn request(event: &Value) -> Result<Option<Request>> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let object = &event["objectRef"];
     let code = event["responseStatus"]["code"].as_u64().unwrap_or(0);
-    if !(200..300).contains(&code) || object.is_null() || event["userAgent"] == SERVER {
+    let is_cut = code == CLIENT_CLOSED;
+    let may_change = is_cut || (200..300).contains(&code);
+    if !may_change || object.is_null() || event["userAgent"] == SERVER {
         return Ok(None);
     }
     let after = &event["responseObject"];
@@ -94,6 +101,7 @@ fn request(event: &Value) -> Result<Option<Request>> {
         namespace: text(&object["namespace"]),
         name,
         after: after.clone(),
+        is_cut,
     }))
 }
 
@@ -150,6 +158,8 @@ struct Known<'a> {
     /// By resource and name; deletions of whole collections have no name.
     removals: BTreeMap<(&'a str, &'a str), &'a Request>,
     bindings: BTreeMap<&'a str, &'a Request>,
+    /// Requests of which it is not known what they led to, by resource and name.
+    cut: BTreeMap<(String, String), Vec<&'a Request>>,
 }
 
 impl<'a> Known<'a> {
@@ -163,6 +173,11 @@ impl<'a> Known<'a> {
             };
             ((one.resource.as_str(), name), one)
         });
+        let mut cut: BTreeMap<_, Vec<&Request>> = BTreeMap::new();
+        for one in own().filter(|one| one.is_cut) {
+            let key = (one.resource.clone(), one.name.clone());
+            cut.entry(key).or_default().push(one);
+        }
         let bindings = own().filter(|one| one.resource == "pods" && one.subresource == "binding");
         Self {
             by_version: own()
@@ -170,10 +185,12 @@ impl<'a> Known<'a> {
                 .collect(),
             removals: removals.collect(),
             bindings: bindings.map(|one| (one.name.as_str(), one)).collect(),
+            cut,
         }
     }
 
-    /// Returns the request that explains an event. A binding explains one change of its pod.
+    /// Returns the request that explains an event. A binding explains one change of its pod, and a request
+    /// that was cut off one change of its object.
     fn explains(
         &mut self,
         resource: &str,
@@ -183,6 +200,12 @@ impl<'a> Known<'a> {
         let name = event.name.as_str();
         if let Some(request) = self.by_version.get(&event.version) {
             return Some(*request);
+        }
+        let key = (resource.to_owned(), name.to_owned());
+        if event.kind != "DELETED"
+            && let Some(request) = self.cut.get_mut(&key).and_then(Vec::pop)
+        {
+            return Some(request);
         }
         if event.kind == "ADDED" {
             return None;
