@@ -159,7 +159,8 @@ impl Times {
     }
 
     pub(super) fn check(&self, now: i64) -> Result<(), TokenRefused> {
-        if self.ends < now {
+        // The second in which it ends has begun.
+        if self.ends <= now {
             return Err(TokenRefused::Expired);
         }
         match self.begins {
