@@ -4,7 +4,7 @@ use crate::objects;
 use crate::pod_resources::quantity;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
-use polyplane_plane::{Claim, Key};
+use polyplane_plane::Claim;
 use polyplane_registry::Admission;
 use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
@@ -52,20 +52,15 @@ impl Admission for NodeDeclaredFeatureValidator {
         else {
             return Ok(Vec::new());
         };
-        let generation = |pod: &Value| pod.int_at(&["metadata", "generation"]);
-        let node = pod.str_at(&["spec", "nodeName"]);
-        if node.is_empty() || generation(pod) == generation(old) {
+        let Some(node) = objects::node_of_changed_pod(pod, old) else {
             return Ok(Vec::new());
-        }
+        };
         let needed = FEATURES.iter().filter(|(_, needs)| needs(old, pod));
         let needed: Vec<&str> = needed.map(|(name, _)| *name).collect();
         if needed.is_empty() {
             return Ok(Vec::new());
         }
-        let Some(present) = objects::get(what, &Key::new("", "nodes", None, node))? else {
-            let why = format!("node {} not found", quote(node));
-            return Err(what.forbidden(Some(pod), why).into());
-        };
+        let present = objects::node_of(what, pod, node)?;
         let declared = present.items_at(&["status", "declaredFeatures"]);
         let is_declared = |name: &str| declared.iter().any(|one| one.as_str() == Some(name));
         let missing: Vec<&str> = needed

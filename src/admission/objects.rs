@@ -1,6 +1,7 @@
 //! Other objects that a plug-in reads, in the state that the write is prepared against.
 
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Claim, Key, Prefix, Snapshot, Start};
 use polyplane_registry::plan::{Attributes, Mutated, Operation};
@@ -15,6 +16,23 @@ pub(crate) fn get(what: &Attributes<'_>, key: &Key) -> Result<Option<Value>, Api
     object
         .map(|found| what.call.stored_tree(&found))
         .transpose()
+}
+
+/// Returns the name of the node of a pod whose spec an update changes; `None` if it changes none, or the pod
+/// is on no node.
+pub(crate) fn node_of_changed_pod<'a>(pod: &'a Value, old: &Value) -> Option<&'a str> {
+    let generation = |pod: &Value| pod.int_at(&["metadata", "generation"]);
+    let node = pod.str_at(&["spec", "nodeName"]);
+    (!node.is_empty() && generation(pod) != generation(old)).then_some(node)
+}
+
+/// Returns the node of a pod.
+///
+/// # Errors
+/// Returns 403 if there is no node of that name, 500 if it cannot be read.
+pub(crate) fn node_of(what: &Attributes<'_>, pod: &Value, node: &str) -> Result<Value, ApiError> {
+    let found = get(what, &Key::new("", "nodes", None, node))?;
+    found.ok_or_else(|| what.forbidden(Some(pod), format!("node {} not found", quote(node))))
 }
 
 /// Returns all objects under a prefix, in the order of their keys.

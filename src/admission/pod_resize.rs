@@ -5,7 +5,7 @@ use crate::pod_resources::{Amount, add, of_pod, quantity, resources};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::{ApiError, Cause};
-use polyplane_plane::{Claim, Key};
+use polyplane_plane::Claim;
 use polyplane_registry::Admission;
 use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
 
@@ -37,15 +37,10 @@ impl Admission for PodResizeValidator {
         else {
             return Ok(Vec::new());
         };
-        let generation = |pod: &Value| pod.int_at(&["metadata", "generation"]);
-        let node = pod.str_at(&["spec", "nodeName"]);
-        if node.is_empty() || generation(pod) == generation(old) {
+        let Some(node) = objects::node_of_changed_pod(pod, old) else {
             return Ok(Vec::new());
-        }
-        let Some(present) = objects::get(what, &Key::new("", "nodes", None, node))? else {
-            let why = format!("node {} not found", quote(node));
-            return Err(what.forbidden(Some(pod), why).into());
         };
+        let present = objects::node_of(what, pod, node)?;
         check(what, pod, &present)?;
         Ok(Vec::new())
     }

@@ -14,8 +14,6 @@ use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Muta
 use std::collections::{BTreeMap, BTreeSet};
 
 const GROUP: &str = "resource.k8s.io";
-/// The extra value by which a service account's token names the node that its pod runs on.
-const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 
 /// See the module.
 #[derive(Debug)]
@@ -157,11 +155,9 @@ fn node_of(allocation: &Value) -> Option<&str> {
 
 /// Returns whether a user is a service account whose token names the node.
 fn runs_on(user: &UserInfo, node: &str) -> bool {
-    let values = user.extra.iter().find(|(key, _)| key == NODE_NAME);
-    let is_account = user.name.starts_with("system:serviceaccount:");
-    let names_node =
-        values.is_some_and(|(_, values)| matches!(values.as_slice(), [own] if own == node));
-    is_account && names_node && names::dns1123_subdomain(node).is_empty()
+    user.service_account().is_some()
+        && user.node_of_pod() == Some(node)
+        && names::dns1123_subdomain(node).is_empty()
 }
 
 /// Returns the drivers of the devices that were added, changed or removed.

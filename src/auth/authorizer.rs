@@ -261,7 +261,7 @@ pub struct AlwaysDeny;
 
 impl Authorizer for AlwaysDeny {
     fn authorize<'a>(&'a self, _attributes: &'a Attributes<'a>) -> Verdict<'a, Decision> {
-        let reason = "alwaysdeny: Everything is forbidden.";
+        let reason = "Everything is forbidden.";
         Verdict::now(Decision::NoOpinion(reason.to_owned()))
     }
 }

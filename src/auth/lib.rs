@@ -51,7 +51,7 @@ pub use renewal::{RENEWAL_EXTENSION, Renewal};
 pub use token::{MetricsToken, StaticToken, StaticTokens};
 pub use user::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, ANONYMOUS, CREDENTIAL_ID, METRICS_READERS, NODE_PREFIX,
-    NODES, SYSTEM_MASTERS, UserInfo,
+    NODES, SYSTEM_MASTERS, UserInfo, service_account_of,
 };
 pub use verdict::Verdict;
 pub use x509::{

@@ -1,6 +1,6 @@
 //! The user that a request acts as, and the reserved users and groups.
 
-use polyplane_apimachinery::Str;
+use polyplane_apimachinery::{Str, names};
 
 /// The user of a request without credentials, where such requests are admitted at all.
 pub const ANONYMOUS: &str = "system:anonymous";
@@ -38,6 +38,20 @@ pub struct UserInfo {
     pub is_foreign: bool,
 }
 
+/// The extra value by which a service account's token names the node that its pod runs on.
+const NODE_OF_POD: &str = "authentication.kubernetes.io/node-name";
+
+/// Returns the namespace and the name of the service account that a user's name means, if an account can
+/// have them.
+pub fn service_account_of(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user
+        .strip_prefix("system:serviceaccount:")?
+        .split_once(':')?;
+    let is_valid =
+        names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty();
+    is_valid.then_some((namespace, name))
+}
+
 impl UserInfo {
     /// Creates a user with a name and groups.
     pub fn new(name: impl Into<Str>, groups: &[&str]) -> Self {
@@ -58,6 +72,21 @@ impl UserInfo {
     pub fn node(&self) -> Option<&str> {
         let name = self.name.strip_prefix(NODE_PREFIX)?;
         (!self.is_foreign && self.in_group(NODES)).then_some(name)
+    }
+
+    /// Returns the namespace and the name of the service account that the user's name means, if an account
+    /// can have them.
+    pub fn service_account(&self) -> Option<(&str, &str)> {
+        service_account_of(&self.name)
+    }
+
+    /// Returns the node of the pod that the user's token is bound to, which one extra value names.
+    pub fn node_of_pod(&self) -> Option<&str> {
+        let (_, values) = self.extra.iter().find(|(key, _)| key == NODE_OF_POD)?;
+        match values.as_slice() {
+            [node] => Some(node),
+            _ => None,
+        }
     }
 
     /// Returns true if the user is in `group`.

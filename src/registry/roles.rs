@@ -23,13 +23,7 @@ pub fn index_of(cut: &Snapshot) -> Option<&Index> {
 impl PlaneAuthorizer for Roles {
     fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision {
         match index_of(cut) {
-            Some(index) if !attributes.user.is_foreign => match index.decide(attributes) {
-                // The chain names the authorizer that gives a reason.
-                Decision::NoOpinion(why) if !why.is_empty() => {
-                    Decision::NoOpinion(format!("rbac: {why}"))
-                }
-                other => other,
-            },
+            Some(index) if !attributes.user.is_foreign => index.decide(attributes),
             _ => Decision::NoOpinion(String::new()),
         }
     }

@@ -86,9 +86,7 @@ impl PlaneAuthorizer for NodeAuthorizer {
         };
         match judged {
             Ok(()) => Decision::Allow,
-            Err(why) if why.is_empty() => Decision::NoOpinion(why),
-            // The chain names the authorizer that gives a reason.
-            Err(why) => Decision::NoOpinion(format!("node: {why}")),
+            Err(why) => Decision::NoOpinion(why),
         }
     }
 

@@ -178,7 +178,7 @@ async fn an_access_webhook_decides_and_an_absent_one_has_no_opinion() -> Result<
     };
     for (verb, decision) in [
         ("get", Decision::Allow),
-        ("list", Decision::NoOpinion("default: not yours".to_owned())),
+        ("list", Decision::NoOpinion("not yours".to_owned())),
         ("delete", Decision::Deny("never".to_owned())),
         ("patch", Decision::Deny(String::new())),
     ] {

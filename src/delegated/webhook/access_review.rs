@@ -18,13 +18,8 @@ use super::review::{ReviewVersion, Reviewer};
 /// client to fill the cache.
 const CACHED_BYTES_MAX: usize = 10_000;
 
-/// The name of a webhook that no configuration names, as upstream's.
-const DEFAULT_NAME: &str = "default";
-
 /// Decides by a webhook. It serves one plane: a question does not name the plane.
 pub struct AccessWebhook {
-    /// The name that stands before the webhook's reasons.
-    name: String,
     reviewer: Reviewer,
     version: ReviewVersion,
     /// How long answers that allow and that do not are cached.
@@ -70,7 +65,6 @@ impl AccessWebhook {
         lifetimes: (Duration, Duration),
     ) -> Result<Self, TargetError> {
         Ok(Self {
-            name: DEFAULT_NAME.to_owned(),
             reviewer: Reviewer::new(server, caller)?,
             version,
             lifetimes,
@@ -80,18 +74,16 @@ impl AccessWebhook {
         })
     }
 
-    /// Returns the authorizer with its own name, time for one call and decision on failures, and as one that
+    /// Returns the authorizer with its own time for one call, its own decision on failures, and as one that
     /// is asked only about what `conditions` hold for.
     #[must_use]
     pub fn configured(
         self,
-        name: String,
         timeout: Duration,
         on_failure: OnFailure,
         conditions: MatchConditions,
     ) -> Self {
         Self {
-            name,
             reviewer: self.reviewer.with_timeout(timeout),
             on_failure,
             conditions,
@@ -101,7 +93,7 @@ impl AccessWebhook {
 
     async fn ask(&self, review: Value, asked: Option<Digest>) -> Decision {
         let decision = match self.reviewer.review(&review).await {
-            Ok(status) => self.decision(&status),
+            Ok(status) => decision(&status),
             // Not cached: the next request may find the webhook again.
             Err(why) => {
                 tracing::warn!("the webhook for access cannot be asked: {why}");
@@ -117,18 +109,6 @@ impl AccessWebhook {
                 .insert(asked, decision.clone(), lifetime, Instant::now());
         }
         decision
-    }
-
-    fn decision(&self, status: &Value) -> Decision {
-        let reason = status.str_at(&["reason"]);
-        match (status.bool_at(&["denied"]), status.bool_at(&["allowed"])) {
-            // Both at once is a contradiction, which is no permission.
-            (true, _) => Decision::Deny(reason.to_owned()),
-            (false, true) => Decision::Allow,
-            (false, false) if reason.is_empty() => Decision::NoOpinion(String::new()),
-            // As upstream, which names the authorizer where it lists the reasons of several.
-            (false, false) => Decision::NoOpinion(format!("{}: {reason}", self.name)),
-        }
     }
 }
 
@@ -150,6 +130,16 @@ impl Authorizer for AccessWebhook {
             Some(decision) => Verdict::now(decision),
             None => Verdict::later(self.ask(review, asked)),
         }
+    }
+}
+
+fn decision(status: &Value) -> Decision {
+    let reason = || status.str_at(&["reason"]).to_owned();
+    match (status.bool_at(&["denied"]), status.bool_at(&["allowed"])) {
+        // Both at once is a contradiction, which is no permission.
+        (true, _) => Decision::Deny(reason()),
+        (false, true) => Decision::Allow,
+        (false, false) => Decision::NoOpinion(reason()),
     }
 }
 

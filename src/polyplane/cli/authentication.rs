@@ -2,7 +2,9 @@
 //! how tokens are judged.
 
 use crate::cli::limited_file;
-use crate::replica::access::{Delegated, always_allow, always_deny, node, own_authorizers, rbac};
+use crate::replica::access::{
+    Delegated, always_allow, always_deny, node, own_authorizers, rbac, webhook_of_flags,
+};
 use anyhow::{Context, bail};
 use clap::Args;
 use polyplane_auth::{AnonymousAccess, Authenticator};
@@ -179,8 +181,7 @@ impl AuthenticationOptions {
             lifetimes,
         );
         let mut chain = own_authorizers();
-        let webhook = ChainedAuthorizer::fixed(Arc::new(webhook.context(flag)?));
-        chain.push(webhook.counted_as("Webhook", "webhook"));
+        chain.push(webhook_of_flags(Arc::new(webhook.context(flag)?)));
         Ok(Some(chain))
     }
 }
@@ -218,12 +219,7 @@ fn access_webhook(
 ) -> anyhow::Result<AccessWebhook> {
     let server = webhook_server(&webhook.kubeconfig)?;
     let made = AccessWebhook::new(server, caller, webhook.version, webhook.lifetimes)?;
-    Ok(made.configured(
-        webhook.name,
-        webhook.timeout,
-        webhook.on_failure,
-        webhook.conditions,
-    ))
+    Ok(made.configured(webhook.timeout, webhook.on_failure, webhook.conditions))
 }
 
 /// Returns the authenticators of the issuers of a configuration, and asks whether the issuers are there.

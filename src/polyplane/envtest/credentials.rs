@@ -24,7 +24,7 @@ const FILE_BYTES_MAX: u64 = 16 << 20;
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Reads a file as a whole, if it is not too long for what flags name.
-fn read(path: &Path) -> Result<Vec<u8>, String> {
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     let shown = path.display();
     let opened = std::fs::File::open(path).map_err(|error| format!("open {shown}: {error}"))?;
     let mut bytes = Vec::new();
@@ -38,7 +38,7 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 fn certificates(path: &Path) -> Result<(Vec<CertificateDer<'static>>, String), String> {
-    let bytes = read(path)?;
+    let bytes = read_file(path)?;
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
     match parsed {
         Ok(found) if !found.is_empty() => Ok((found, String::from_utf8_lossy(&bytes).into_owned())),
@@ -101,7 +101,7 @@ pub(super) fn tokens(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Auth
     let Some(file) = path(flags, "token-auth-file") else {
         return Vec::new();
     };
-    let parsed = read(&file).and_then(|bytes| {
+    let parsed = read_file(&file).and_then(|bytes| {
         let text = String::from_utf8_lossy(&bytes);
         let parsed = token_file::parse(&text);
         parsed.map_err(|error| format!("token file '{}' {error}", file.display()))
@@ -151,7 +151,7 @@ fn issuers(flags: &Flags, own: &[String], problems: &mut Problems) -> Option<Aut
         problems.add("authentication-config file and oidc-* flags are mutually exclusive");
         return None;
     }
-    let parsed = read(&file).and_then(|text| {
+    let parsed = read_file(&file).and_then(|text| {
         let config = AuthenticationConfig::parse(&text, &own);
         config.map_err(|error| format!("{}: {error}", file.display()))
     });
@@ -175,14 +175,14 @@ pub(super) fn issuer(
         );
         return None;
     };
-    let key = read(&signing).and_then(|pem| {
+    let key = read_file(&signing).and_then(|pem| {
         let key = key_files::signing_key(&pem);
         key.map_err(|error| format!("{}: {error}", signing.display()))
     });
     let key = problems.value("service-account-signing-key-file", key)?;
     let mut former = Vec::new();
     for file in flags.all("service-account-key-file") {
-        let keys = read(Path::new(file)).and_then(|pem| {
+        let keys = read_file(Path::new(file)).and_then(|pem| {
             let keys = key_files::verifying_keys(&pem);
             keys.map_err(|error| format!("{file}: {error}"))
         });

@@ -1,5 +1,6 @@
 //! The flags `--oidc-*`: one issuer, in the words of before `--authentication-config`.
 
+use crate::envtest::credentials::read_file;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
 use polyplane_apimachinery::{Value, json};
@@ -39,8 +40,9 @@ pub(super) fn read(
     };
     let mut jwt = json!({"issuer": {"url": url, "audiences": [client]}});
     if let Some(file) = path(flags, "oidc-ca-file") {
-        let text = std::fs::read_to_string(&file);
-        let text = text.map_err(|error| format!("open {}: {error}", file.display()));
+        let text = read_file(&file).and_then(|bytes| {
+            String::from_utf8(bytes).map_err(|error| format!("{}: {error}", file.display()))
+        });
         jwt.set(
             &["issuer", "certificateAuthority"],
             problems.value("oidc-ca-file", text)?,

@@ -7,7 +7,7 @@ use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, ser
 use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
 use crate::envtest::{feature_gates, oidc_flags, runtime_config};
-use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac};
+use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac, webhook_of_flags};
 use polyplane_admission::built_in;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, FrontProxy};
@@ -344,9 +344,7 @@ impl Mode {
             (Self::AlwaysAllow, _) => always_allow(),
             (Self::Rbac, _) => rbac(),
             (Self::Node, _) => node(),
-            (Self::Webhook, Some(webhook)) => {
-                ChainedAuthorizer::fixed(Arc::clone(webhook)).counted_as("Webhook", "webhook")
-            }
+            (Self::Webhook, Some(webhook)) => webhook_of_flags(Arc::clone(webhook)),
             (Self::AlwaysDeny | Self::Webhook, _) => always_deny(),
         }
     }

@@ -8,7 +8,7 @@ use crate::replica::root_secret::SharedSecret;
 use anyhow::{Context, bail};
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{
-    AllowAll, AlwaysDeny, Anchor, Authenticator, ClientCa, ForForeigners, HealthRules,
+    AllowAll, AlwaysDeny, Anchor, Authenticator, Authorizer, ClientCa, ForForeigners, HealthRules,
     KeyGeneration, Masters, MetricsRules, MetricsToken, NamedClients, OwnAuthenticators,
     PlaneAccess, PublicRules, Purpose, RootAuthenticators, RootSecret, StaticToken, StaticTokens,
     UnionAuthenticator, UserInfo,
@@ -81,6 +81,11 @@ pub fn always_allow() -> ChainedAuthorizer {
 /// Returns the authorizer that allows nothing.
 pub fn always_deny() -> ChainedAuthorizer {
     ChainedAuthorizer::fixed(Arc::new(AlwaysDeny)).counted_as("AlwaysDeny", "alwaysdeny")
+}
+
+/// Returns the authorizer that flags name, and not a configuration. As upstream it is called `default`.
+pub fn webhook_of_flags(webhook: Arc<dyn Authorizer>) -> ChainedAuthorizer {
+    ChainedAuthorizer::fixed(webhook).counted_as("Webhook", "default")
 }
 
 /// What servers of others decide about the root's users.

@@ -39,7 +39,8 @@ impl ChainedAuthorizer {
     }
 
     /// Counts the decisions in the metrics, under the type that a configuration of authorization names
-    /// and the name that the operator gives. As upstream, those that nobody configures are not counted.
+    /// and the name that the operator gives, which also stands before the reasons that it gives. As upstream,
+    /// those that nobody configures are not counted.
     #[must_use]
     pub fn counted_as(self, kind: &'static str, name: &str) -> Self {
         Self {
@@ -146,18 +147,23 @@ impl<'a> AuthorizerRun<'a> {
 
     /// Records the decision of the authorizer that was called last. Returns it if it ends the run.
     pub(crate) fn note(&mut self, decision: Decision) -> Option<Decision> {
+        let last = self.next.checked_sub(1);
+        let authorizer = last.and_then(|last| self.authorizers.get(last));
+        let last_count = authorizer.and_then(|one| one.count.as_ref());
         match decision {
             Decision::NoOpinion(reason) => {
                 if !reason.is_empty() {
-                    self.reasons.push(reason);
+                    // As upstream, which lists the reasons of all authorizers.
+                    self.reasons.push(match last_count {
+                        Some(count) => format!("{}: {reason}", count.name()),
+                        None => reason,
+                    });
                 }
                 None
             }
             settled @ (Decision::Allow | Decision::Deny(_)) => {
-                let last = self.next.checked_sub(1);
-                let authorizer = last.and_then(|last| self.authorizers.get(last));
                 if self.asked == Asked::First
-                    && let Some(count) = authorizer.and_then(|one| one.count.as_ref())
+                    && let Some(count) = last_count
                 {
                     count.count(&settled);
                 }

@@ -31,6 +31,11 @@ impl DecisionCount {
         }
     }
 
+    /// Returns the name that the operator gives the authorizer.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Counts a decision, unless it is none.
     pub(super) fn count(&self, decision: &Decision) {
         let counts = self.counts.own();

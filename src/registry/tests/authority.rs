@@ -374,3 +374,22 @@ async fn a_decision_is_counted_once_under_the_authorizer_that_made_it() {
         ]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn reasons_stand_behind_the_names_of_configured_authorizers() {
+    let reasons = async |second: ChainedAuthorizer| {
+        let authorizers = vec![ChainedAuthorizer::fixed(Arc::new(Masters)), second];
+        let site = open(authorizers, Vec::new()).await;
+        let create = Ask::create("configmaps", r#"{"metadata":{"name":"new"}}"#);
+        let refused = site.enter(&create, "jane").await;
+        refused.expect_err("nobody allows it").message
+    };
+    let unnamed = reasons(ChainedAuthorizer::of_cut(Arc::new(Changes))).await;
+    assert!(
+        unnamed.ends_with("in the namespace \"ns\": no creator"),
+        "{unnamed}"
+    );
+    let named = ChainedAuthorizer::of_cut(Arc::new(Changes)).counted_as("Webhook", "outside");
+    let named = reasons(named).await;
+    assert!(named.ends_with(": outside: no creator"), "{named}");
+}

@@ -18,13 +18,11 @@ use polyplane_auth::{
 use polyplane_registry::AccessCheck;
 use polyplane_registry::authority::forbidden;
 
-use super::wanted::{WantedUser, service_account_of};
+use super::wanted::WantedUser;
 
 const AUTHENTICATION: &str = "authentication.k8s.io";
 /// Number of groups, or of extra values, from which on one check for all of them comes first.
 const MANY: usize = 4;
-/// The extra value by which a service account's token names the node that its pod runs on.
-const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
 /// The only extra value of a caller in the checks of [`Mode::AssociatedNode`]: the keys of all.
 const ASSOCIATED_NODE_KEYS: &str = "authentication.kubernetes.io/associated-node-keys";
 /// The characters besides letters and digits that a path may have.
@@ -98,24 +96,15 @@ impl Mode {
         let by_name_alone = wanted.only_name_is_set();
         match self {
             Self::AssociatedNode => {
-                let is_account = service_account_of(&caller.name).is_some();
+                let is_account = caller.service_account().is_some();
                 let node = wanted.node();
-                by_name_alone && is_account && node.is_some() && associated_node(caller) == node
+                by_name_alone && is_account && node.is_some() && caller.node_of_pod() == node
             }
             Self::ArbitraryNode => by_name_alone && wanted.node().is_some(),
             Self::ServiceAccount => by_name_alone && wanted.service_account().is_some(),
             Self::UserInfo => wanted.node().is_none() && wanted.service_account().is_none(),
             Self::Legacy => true,
         }
-    }
-}
-
-/// Returns the node that a caller's token names.
-fn associated_node(caller: &UserInfo) -> Option<&str> {
-    let (_, values) = caller.extra.iter().find(|(key, _)| key == NODE_NAME)?;
-    match values.as_slice() {
-        [node] => Some(node),
-        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use http::HeaderMap;
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::NODE_PREFIX;
+use polyplane_auth::{NODE_PREFIX, service_account_of};
 
 use crate::request::route::decode;
 
@@ -120,16 +120,6 @@ impl WantedUser {
 fn node_of(user: &str) -> Option<&str> {
     let name = user.strip_prefix(NODE_PREFIX)?;
     names::dns1123_subdomain(name).is_empty().then_some(name)
-}
-
-/// Returns namespace and name from a service account's user name.
-pub(super) fn service_account_of(user: &str) -> Option<(&str, &str)> {
-    let (namespace, name) = user
-        .strip_prefix("system:serviceaccount:")?
-        .split_once(':')?;
-    let is_valid =
-        names::dns1123_label(namespace).is_empty() && names::dns1123_subdomain(name).is_empty();
-    is_valid.then_some((namespace, name))
 }
 
 fn unescape(key: &str) -> String {
