@@ -502,6 +502,12 @@ fn mark_rows_of_bookmark(event: &mut Value) {
     }
 }
 
+/// Returns whether a cell of a table shows how long ago something was. That depends on the day of the
+/// run, also where the time itself is fixed.
+pub fn is_age(cell: &str) -> bool {
+    AGE.is_match(cell)
+}
+
 /// Drops the descriptions of a table's columns and the values of its age cells.
 fn rewrite_table(table: &mut Map<String, Value>) {
     let mut ages = Vec::new();
@@ -526,7 +532,7 @@ fn rewrite_table(table: &mut Map<String, Value>) {
             // Later events of a watch have no columns, so any cell that looks like an age counts as
             // one.
             let may_be_age = ages.is_empty() || ages.contains(&index);
-            if may_be_age && cell.as_str().is_some_and(|text| AGE.is_match(text)) {
+            if may_be_age && cell.as_str().is_some_and(is_age) {
                 *cell = Value::String("<age>".to_owned());
             }
         }

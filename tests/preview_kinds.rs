@@ -10,6 +10,7 @@ use polyplane_tests::connection::{Answer, Ask};
 use polyplane_tests::drop_in::DropIn;
 use polyplane_tests::golden::folder;
 use polyplane_tests::kubeconfig::Endpoint;
+use polyplane_tests::normalize::is_age;
 use polyplane_tests::programs::Server;
 use polyplane_tests::recorded::{compare, records, without_identity};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, KeyPair};
@@ -423,9 +424,7 @@ fn blank(body: &mut Value) {
     for row in items_mut(body, "rows") {
         without_identity(&mut row["object"]);
         for cell in items_mut(row, "cells") {
-            let is_age = cell.as_str().is_some_and(|text| {
-                text.ends_with('s') && text[..text.len() - 1].parse::<u32>().is_ok()
-            });
+            let is_age = cell.as_str().is_some_and(is_age);
             if is_age {
                 *cell = "<age>".into();
             }
