@@ -1,8 +1,8 @@
 //! `PodSecurity`: labels of a namespace say how much its pods may see of their node.
 //!
 //! A level that is enforced refuses pods; one that is for warnings adds warnings, also to objects
-//! with a template of pods. Violations of the level for audit are only counted in the metrics: the
-//! events of audit have no annotations of plug-ins yet.
+//! with a template of pods. Violations of the level for audit are counted in the metrics and told in
+//! the audit of the request.
 
 mod checks;
 mod count;
@@ -13,7 +13,7 @@ mod tests;
 
 use crate::objects;
 use count::{Counts, Mode, Target};
-use evaluate::{Pod, details, reasons, violations};
+use evaluate::{Pod, Violation, details, reasons, violations};
 use policy::{Level, LevelVersion, Policy};
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::quote::quote;
@@ -29,6 +29,13 @@ use std::collections::{BTreeMap, HashSet};
 /// Pods that are checked when the enforced level of their namespace changes. More would keep a
 /// thread busy for too long.
 const PODS_CHECKED_MAX: usize = 3000;
+
+/// The annotation in the audit with the level that a pod was held to.
+const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
+/// The annotation with what violates the level for audit.
+const VIOLATIONS: &str = "pod-security.kubernetes.io/audit-violations";
+/// The annotation with what is wrong with the labels of the namespace.
+const ERROR: &str = "pod-security.kubernetes.io/error";
 
 /// The subresources of a pod that change nothing about its containers.
 const HARMLESS: [&str; 8] = [
@@ -110,20 +117,21 @@ impl PodSecurity {
         if errors.is_empty() && policy.is_privileged() {
             self.counts
                 .evaluated(target, Mode::Enforce, policy.enforce, false);
+            what.call
+                .annotate(ENFORCED, || "privileged:latest".to_owned());
             return Ok(vec![claim]);
         }
         if what.old.is_some_and(|old| !changes_containers(pod, old)) {
             return Ok(vec![claim]);
         }
-        if !errors.is_empty() {
-            self.counts.failed(target, false);
-        }
+        self.complain((what, target), &errors);
+        what.call.annotate(ENFORCED, || policy.enforce.to_string());
         let seen = Pod::of(pod);
         let found = violations(policy.enforce, &seen);
         let is_denied = !found.is_empty();
         self.counts
             .evaluated(target, Mode::Enforce, policy.enforce, is_denied);
-        self.audit(target, policy, &seen);
+        self.audit((what, target), policy.audit, &seen);
         if is_denied {
             let level = quote(&policy.enforce.to_string());
             let why = format!("violates PodSecurity {level}: {}", details(&found));
@@ -150,11 +158,9 @@ impl PodSecurity {
         if errors.is_empty() && policy.asks_for_nothing_else() {
             return Ok(());
         }
-        if !errors.is_empty() {
-            self.counts.failed(target, false);
-        }
+        self.complain((what, target), &errors);
         let seen = Pod::of(template);
-        self.audit(target, policy, &seen);
+        self.audit((what, target), policy.audit, &seen);
         self.warn((what, target), policy.warn, &seen);
         Ok(())
     }
@@ -181,11 +187,28 @@ impl PodSecurity {
         Ok((policy, errors, Claim::At(key, namespace.stamp())))
     }
 
-    /// Counts a pod that violates the level for audit.
-    fn audit(&self, target: Target, policy: Policy, pod: &Pod<'_>) {
-        if !violations(policy.audit, pod).is_empty() {
-            self.counts
-                .evaluated(target, Mode::Audit, policy.audit, true);
+    /// Counts that labels of a namespace are wrong, and tells it in the audit.
+    fn complain(&self, (what, target): (&Attributes<'_>, Target), errors: &[FieldError]) {
+        if errors.is_empty() {
+            return;
+        }
+        self.counts.failed(target, false);
+        what.call.annotate(ERROR, || {
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            match texts.as_slice() {
+                [only] => format!("Failed to parse policy: {only}"),
+                all => format!("Failed to parse policy: [{}]", all.join(", ")),
+            }
+        });
+    }
+
+    /// Counts a pod that violates the level for audit, and tells it there.
+    fn audit(&self, (what, target): (&Attributes<'_>, Target), level: LevelVersion, pod: &Pod<'_>) {
+        let found = violations(level, pod);
+        if !found.is_empty() {
+            self.counts.evaluated(target, Mode::Audit, level, true);
+            what.call
+                .annotate(VIOLATIONS, || would_violate(level, &found));
         }
     }
 
@@ -193,11 +216,15 @@ impl PodSecurity {
         let found = violations(level, pod);
         if !found.is_empty() {
             self.counts.evaluated(target, Mode::Warn, level, true);
-            let level = quote(&level.to_string());
-            let text = format!("would violate PodSecurity {level}: {}", details(&found));
-            what.call.warn(text);
+            what.call.warn(would_violate(level, &found));
         }
     }
+}
+
+/// Returns what clients and the audit are told of a pod that violates a level.
+fn would_violate(level: LevelVersion, found: &[Violation]) -> String {
+    let level = quote(&level.to_string());
+    format!("would violate PodSecurity {level}: {}", details(found))
 }
 
 /// Returns whether an update of a pod brings containers or images that nobody has checked.

@@ -23,6 +23,8 @@ const BEGIN: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 const HEAD_BYTES: usize = 640;
 /// Bytes that a stage adds to the pieces of the head, without bodies and Status.
 const STAGE_BYTES: usize = 192;
+/// Bytes that an annotation adds to its key and value: quotes, with escapes of some more.
+const ANNOTATION_BYTES: usize = 16;
 
 /// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +135,8 @@ pub struct Event {
     pub impersonation_constraint: &'static str,
     /// The name in the body of a request that creates an object; empty for none.
     pub created: Str,
-    /// Whether the user may make the request; `None` if nobody has asked.
-    pub allowed: Option<bool>,
+    /// What stages of the request say about it, each once.
+    annotations: Vec<(&'static str, Str)>,
     /// The body of the request, as JSON; empty for none.
     pub request: Bytes,
     /// True if the request has a body that cannot be shown.
@@ -216,7 +218,7 @@ impl Event {
             impersonated: None,
             impersonation_constraint: "",
             created: Str::default(),
-            allowed: None,
+            annotations: Vec::new(),
             request: Bytes::new(),
             request_left_out: false,
             response: Bytes::new(),
@@ -249,6 +251,22 @@ impl Event {
         self.plan.level >= Level::RequestResponse
     }
 
+    /// Notes whether the user may make the request, and why, as authorizers say.
+    pub fn decided(&mut self, allowed: bool, reason: &str) {
+        let decision = if allowed { "allow" } else { "forbid" };
+        self.annotate("authorization.k8s.io/decision", decision);
+        self.annotate("authorization.k8s.io/reason", reason);
+    }
+
+    /// Notes what a stage of the request says about it, in the place of what it has said before under the
+    /// same key.
+    pub fn annotate(&mut self, key: &'static str, value: &str) {
+        match self.annotations.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, known)) => *known = value.into(),
+            None => self.annotations.push((key, value.into())),
+        }
+    }
+
     /// Returns the plane.
     pub(crate) fn plane(&self) -> PlaneName<'_> {
         let text = |range: Range<usize>| std::str::from_utf8(&self.text[range]).unwrap_or_default();
@@ -264,6 +282,8 @@ impl Event {
         let is_first = stage == Stage::RequestReceived;
         let has_bodies = !is_first && bodies == Bodies::Whole;
         let mut length = self.text.len() + STAGE_BYTES + self.created.len();
+        let noted = |(key, value): &(&str, Str)| key.len() + value.len() + ANNOTATION_BYTES;
+        length += self.annotations.iter().map(noted).sum::<usize>();
         if has_bodies {
             length += self.request.len() + self.response.len();
         }
@@ -468,10 +488,11 @@ impl Line {
             line.push(b',');
         };
         if !is_first {
-            match event.allowed {
-                Some(true) => add(&mut self.0, r#""authorization.k8s.io/decision":"allow""#),
-                Some(false) => add(&mut self.0, r#""authorization.k8s.io/decision":"forbid""#),
-                None => {}
+            for (key, value) in &event.annotations {
+                write_string(key, &mut self.0);
+                self.0.push(b':');
+                write_string(value, &mut self.0);
+                self.0.push(b',');
             }
             if event.request_left_out {
                 add(&mut self.0, r#""polyplane.dev/request-left-out":"true""#);

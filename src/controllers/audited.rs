@@ -12,7 +12,9 @@ use polyplane_audit::{
 };
 use polyplane_auth::{Attributes, UserInfo};
 use polyplane_registry::environment::random_uuid;
-use polyplane_registry::{Answer, AnswerBody, Outcome as Ended, Resource, Scope, Tenant, Verb};
+use polyplane_registry::{
+    Annotations, Answer, AnswerBody, CheckedAccess, Outcome as Ended, Resource, Scope, Tenant, Verb,
+};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -21,6 +23,8 @@ pub(crate) struct Audited {
     auditor: Arc<Auditor>,
     event: Event,
     has_arrived: bool,
+    /// What the registry says about the request.
+    annotations: Arc<Annotations>,
 }
 
 impl Audited {
@@ -83,6 +87,7 @@ impl Audited {
             auditor: Arc::clone(auditor),
             event,
             has_arrived: false,
+            annotations: Arc::default(),
         })
     }
 
@@ -102,14 +107,26 @@ impl Audited {
         arrived.map_err(|error| ApiError::internal(error.to_string()))
     }
 
+    /// Notes whether the user may make the request, and why.
+    pub(crate) fn decided(&mut self, access: CheckedAccess, reason: &str) {
+        match access {
+            CheckedAccess::Allowed => self.event.decided(true, reason),
+            CheckedAccess::Denied | CheckedAccess::NoOpinion => self.event.decided(false, reason),
+            CheckedAccess::Failed => {}
+        }
+    }
+
+    /// Returns where the registry says what it knows about the request.
+    pub(crate) fn annotations(&self) -> Arc<Annotations> {
+        Arc::clone(&self.annotations)
+    }
+
     /// Records the end. A request whose plane has another owner now was not carried out, and is not
     /// recorded.
-    pub(crate) fn end(
-        mut self,
-        allowed: Option<bool>,
-        answer: &Result<Answer, ApiError>,
-    ) -> Recorded {
-        self.event.allowed = allowed;
+    pub(crate) fn end(mut self, answer: &Result<Answer, ApiError>) -> Recorded {
+        for (key, value) in self.annotations.take() {
+            self.event.annotate(key, &value);
+        }
         match answer {
             Err(error) if error.is_moved() => return Recorded::default(),
             Err(error) => self.event.refuse(error),

@@ -13,7 +13,7 @@ use polyplane_plane::ObjectRef;
 use polyplane_registry::kinds::conversion;
 use polyplane_registry::request::call::tree_of;
 use polyplane_registry::{
-    Answer, GrantedAccess, Kinds, Registry, Resource, ResourceRequest, Tenant, Verb,
+    Answer, CheckedAccess, GrantedAccess, Kinds, Registry, Resource, ResourceRequest, Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,12 +134,23 @@ impl<'a> OwnRequest<'a> {
         tenant: &Tenant,
         user: &Arc<UserInfo>,
         deadline: Instant,
+        audited: Option<&mut Audited>,
     ) -> Result<GrantedAccess, ApiError> {
         if self.actor.is_none() {
+            if let Some(audited) = audited {
+                audited.decided(CheckedAccess::Allowed, "");
+            }
             return Ok(GrantedAccess::of_every_cut());
         }
         let mut check = registry.access_check(tenant, deadline);
-        check.pass(user, self.verb.name(), self.subject()).await?;
+        if audited.is_some() {
+            check.explain();
+        }
+        let passed = check.pass(user, self.verb.name(), self.subject()).await;
+        if let Some(audited) = audited {
+            audited.decided(check.last(), check.reason());
+        }
+        passed?;
         Ok(check.granted())
     }
 
@@ -168,26 +179,23 @@ impl<'a> OwnRequest<'a> {
         let audited = client.auditor.as_ref();
         let audited = audited.and_then(|auditor| Audited::begin(auditor, tenant, &self, &user));
         let Some(mut audited) = audited else {
-            return self
-                .carry_out(&client.registry, tenant, user, &mut None)
-                .await;
+            return self.carry_out(&client.registry, tenant, user, None).await;
         };
         audited.arrive().await?;
-        let mut allowed = None;
-        let answer = self.carry_out(&client.registry, tenant, user, &mut allowed);
+        let answer = self.carry_out(&client.registry, tenant, user, Some(&mut audited));
         let answer = answer.await;
         // What was done is done.
-        drop(audited.end(allowed, &answer).wait().await);
+        drop(audited.end(&answer).wait().await);
         answer
     }
 
-    /// Carries the request out. `allowed` says afterwards whether the user may make it.
+    /// Carries the request out.
     async fn carry_out(
         &self,
         registry: &Registry,
         tenant: &Tenant,
         user: Arc<UserInfo>,
-        allowed: &mut Option<bool>,
+        mut audited: Option<&mut Audited>,
     ) -> Result<Answer, ApiError> {
         let some = |text: &str| (!text.is_empty()).then(|| Str::from(text));
         let body = if self.body.is_null() {
@@ -196,12 +204,8 @@ impl<'a> OwnRequest<'a> {
             Bytes::from(json::to_vec(self.body))
         };
         let deadline = Instant::now() + PATIENCE;
-        let granted = self.authorize(registry, tenant, &user, deadline).await;
-        *allowed = match &granted {
-            Ok(_) => Some(true),
-            Err(error) if error.code == 403 => Some(false),
-            Err(_) => None,
-        };
+        let granted = self.authorize(registry, tenant, &user, deadline, audited.as_deref_mut());
+        let granted = granted.await?;
         let request = ResourceRequest {
             verb: self.verb,
             group: self.row.group.clone(),
@@ -216,9 +220,10 @@ impl<'a> OwnRequest<'a> {
             user_agent: USER_AGENT.to_owned(),
             body,
             user,
-            granted: granted?,
+            granted,
             deadline,
             seats: None,
+            annotations: audited.map(|audited| audited.annotations()),
         };
         registry.handle(tenant, &request).await
     }

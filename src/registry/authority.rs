@@ -44,11 +44,10 @@ pub trait PlaneAuthorizer: Send + Sync {
     /// the plane (see [`polyplane_plane::Summary`]), which the cut carries.
     fn authorize_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Decision;
 
-    /// Returns why `attributes` are allowed as of `cut`; `None` if they are not, or for no reason
-    /// that can be told.
-    fn reason_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Option<String> {
-        let _ = (cut, attributes);
-        None
+    /// Decides as [`Self::authorize_at`], and returns why it allows; empty if it does not, or for no
+    /// reason that can be told.
+    fn explain_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> (Decision, String) {
+        (self.authorize_at(cut, attributes), String::new())
     }
 
     /// Adds the rules that apply to a user in a namespace, as of `cut`.
@@ -206,6 +205,8 @@ pub struct AccessCheck<'a> {
     /// The token by which the caller was proven, if what it rests on has to be looked up.
     token: Option<ProvenBy>,
     last: CheckedAccess,
+    /// The reason of the last decision; `None` if nobody wants to know.
+    reason: Option<String>,
 }
 
 impl<'a> AccessCheck<'a> {
@@ -217,7 +218,14 @@ impl<'a> AccessCheck<'a> {
             passed: Vec::new(),
             token: None,
             last: CheckedAccess::Failed,
+            reason: None,
         }
+    }
+
+    /// Keeps the reason of each further decision, for [`Self::reason`]. To tell why an access is allowed
+    /// takes memory, so it is not told to nobody.
+    pub fn explain(&mut self) {
+        self.reason = Some(String::new());
     }
 
     /// Checks that what the caller's token rests on exists, and requires it of each state that the
@@ -259,6 +267,11 @@ impl<'a> AccessCheck<'a> {
             Decision::Deny(_) => CheckedAccess::Denied,
             Decision::NoOpinion(_) => CheckedAccess::NoOpinion,
         };
+        if let (Decision::Deny(why) | Decision::NoOpinion(why), Some(reason)) =
+            (&decision, &mut self.reason)
+        {
+            reason.clone_from(why);
+        }
         allow(&attributes, decision)?;
         if has_read {
             self.passed.push(Access::new(Arc::clone(user), &attributes));
@@ -269,6 +282,11 @@ impl<'a> AccessCheck<'a> {
     /// Returns the outcome of the last access that was checked.
     pub fn last(&self) -> CheckedAccess {
         self.last
+    }
+
+    /// Returns why the last access is allowed or refused; empty if that is not known.
+    pub fn reason(&self) -> &str {
+        self.reason.as_deref().unwrap_or_default()
     }
 
     /// Returns the number of accesses that passed so far and rest on objects of the plane.
@@ -284,16 +302,22 @@ impl<'a> AccessCheck<'a> {
     /// Returns the decision, and whether it rests on objects of the plane.
     async fn decide(&mut self, attributes: &Attributes<'_>) -> Result<(Decision, bool), ApiError> {
         let (fixed, of_cut) = self.authority.split();
-        let first = AuthorizerRun::of(fixed, None, attributes, Asked::First);
+        let mut first = AuthorizerRun::of(fixed, None, attributes, Asked::First);
         let decision = first.settle().await;
-        let mut run = match decision {
-            Decision::NoOpinion(_) if !of_cut.is_empty() => {
-                AuthorizerRun::of(of_cut, Some(self.cut().await?), attributes, Asked::First)
-            }
-            decided => return Ok((decided, false)),
-        };
+        if of_cut.is_empty() || !matches!(decision, Decision::NoOpinion(_)) {
+            self.reason.iter_mut().for_each(String::clear);
+            return Ok((decision, false));
+        }
+        let explains = self.reason.is_some();
+        let cut = Some(self.cut().await?);
+        let mut run = AuthorizerRun::of(of_cut, cut, attributes, Asked::First);
+        if explains {
+            run.explain();
+        }
         run.note(decision);
-        Ok((run.settle().await, true))
+        let decision = run.settle().await;
+        self.reason = run.into_reason();
+        Ok((decision, true))
     }
 
     /// Returns the state of the plane in which the request is checked.

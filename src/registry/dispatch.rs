@@ -180,6 +180,12 @@ impl Registry {
         check_writer(&call)?;
         if let Some(text) = &row.deprecation {
             call.warn(text.as_str());
+            if row.custom.is_none() {
+                call.annotate("k8s.io/deprecated", || "true".to_owned());
+                if let Some(release) = removed_in(text) {
+                    call.annotate("k8s.io/removed-release", || release.to_owned());
+                }
+            }
         }
         let answer = match request.subresource.as_deref() {
             None => self.object(&call).await,
@@ -387,6 +393,12 @@ impl Registry {
 /// Returns upstream's answer for a resource that it does not know.
 pub fn unknown() -> ApiError {
     ApiError::generic(404, "", Qualified::default(), "", "")
+}
+
+/// Returns the release in which a kind ends, from the warning about it.
+fn removed_in(deprecation: &str) -> Option<&str> {
+    let (_, rest) = deprecation.split_once("unavailable in v")?;
+    Some(rest.split_once('+')?.0)
 }
 
 fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError> {

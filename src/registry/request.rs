@@ -9,6 +9,7 @@ pub mod wait;
 
 use crate::authority::GrantedAccess;
 use bytes::Bytes;
+use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::UserInfo;
@@ -92,6 +93,8 @@ pub struct ResourceRequest {
     pub deadline: Instant,
     /// The seats of which the request holds one; `None` if it needs none.
     pub seats: Option<Arc<dyn Seats>>,
+    /// Where stages say what its audit should tell; `None` if it is not recorded.
+    pub annotations: Option<Arc<Annotations>>,
 }
 
 impl ResourceRequest {
@@ -105,8 +108,25 @@ impl ResourceRequest {
             deadline: ends,
             // The seat covered only the request until its answer began.
             seats: None,
+            annotations: None,
             ..self.clone()
         }
+    }
+}
+
+/// What stages of a request say about it in its audit, by keys with a domain.
+#[derive(Debug, Default)]
+pub struct Annotations(Mutex<Vec<(&'static str, String)>>);
+
+impl Annotations {
+    /// Adds one. Of several with the same key the last one counts, because stages may run again.
+    pub fn add(&self, key: &'static str, value: String) {
+        self.0.lock().push((key, value));
+    }
+
+    /// Removes and returns all, in the order in which they were added.
+    pub fn take(&self) -> Vec<(&'static str, String)> {
+        std::mem::take(&mut self.0.lock())
     }
 }
 

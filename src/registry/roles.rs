@@ -28,9 +28,12 @@ impl PlaneAuthorizer for Roles {
         }
     }
 
-    fn reason_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> Option<String> {
-        let index = index_of(cut).filter(|_| !attributes.user.is_foreign)?;
-        Some(index.authorize(attributes)?.reason(attributes.user))
+    fn explain_at(&self, cut: &Snapshot, attributes: &Attributes<'_>) -> (Decision, String) {
+        let index = index_of(cut).filter(|_| !attributes.user.is_foreign);
+        match index.and_then(|index| index.authorize(attributes)) {
+            Some(grant) => (Decision::Allow, grant.reason(attributes.user)),
+            None => (self.authorize_at(cut, attributes), String::new()),
+        }
     }
 
     fn list_rules_at(

@@ -58,7 +58,7 @@ use crate::peer::forward::{Destination, OwnerSearch, moved_reply};
 use crate::peer::headers::{MovedTo, strip};
 use crate::request::audit_id;
 use crate::request::audited::Audited;
-use crate::request::authorize::{Authorized, Requested, authorize};
+use crate::request::authorize::{Authorized, Notes, Requested, authorize};
 use crate::request::body::{RequestBody, discard_unread};
 use crate::request::charge::Charge;
 use crate::request::deadline::within;
@@ -448,12 +448,11 @@ impl Pipeline<'_> {
         }
         self.take_flow_seat(&*awake, record.meter(), &acting.user, deadline)
             .await?;
-        let outcome = &mut self.access;
-        let authorized =
-            authorize(access_check, acting.user, self.info, &requested, outcome).await?;
-        if let Some(audited) = &mut self.audited {
-            audited.decided(true);
-        }
+        let notes = Notes {
+            outcome: &mut self.access,
+            audited: self.audited.as_mut(),
+        };
+        let authorized = authorize(access_check, acting.user, self.info, &requested, notes).await?;
         match self.info {
             RequestInfo::Path(path) if plane == PlaneReference::Root && *path == DRAIN_PATH => {
                 self.drain(&authorized.into_user()).await

@@ -233,6 +233,7 @@ impl Site {
             granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + Duration::from_secs(3600),
             seats: None,
+            annotations: None,
         }
     }
 }

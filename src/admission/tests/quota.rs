@@ -98,6 +98,7 @@ impl Site {
             granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + Duration::from_secs(60),
             seats: None,
+            annotations: None,
         };
         let answer = self.registry.handle(&self.tenant, &request).await?;
         let AnswerBody::Slices(slices) = answer.body else {

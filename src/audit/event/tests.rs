@@ -51,7 +51,8 @@ fn full(level: &str) -> Event {
     let mut event = Event::new(plan(level, &user), &head, legacy);
     event.impersonated = Some(Arc::new(UserInfo::new("root", &[])));
     event.created = "p".into();
-    event.allowed = Some(false);
+    event.decided(true, "");
+    event.decided(false, "RBAC: role \"r\" not found");
     event.show_request(Some(Value::object()), 2, Some(("Pod", "v1")));
     event.show_response(None, 2);
     event.outcome = Some(Outcome {
@@ -80,7 +81,7 @@ fn a_line_has_what_is_known_at_its_stage() {
     let at = r#","requestReceivedTimestamp":"2027-01-15T08:00:00.001234Z","stageTimestamp":"2027-01-15T08:00:01.000000Z","annotations":{"#;
     let plane =
         r#""polyplane.dev/control-plane":"team-a","polyplane.dev/control-plane-id":"0b1c"}}"#;
-    let decision = r#""authorization.k8s.io/decision":"forbid","#;
+    let decision = r#""authorization.k8s.io/decision":"forbid","authorization.k8s.io/reason":"RBAC: role \"r\" not found","#;
     let left_out = r#""polyplane.dev/response-left-out":"true","#;
     let truncated = r#""audit.k8s.io/truncated":"true","#;
     assert_eq!(

@@ -115,7 +115,10 @@ fn record(auditor: &Auditor, user: &UserInfo, remote: IpAddr, verb: &str, name: 
             received: SystemTime::now(),
         },
     );
-    event.allowed = Some(true);
+    event.decided(
+        true,
+        "RBAC: allowed by ClusterRoleBinding \"edit\" of ClusterRole \"edit\" to User \"jane\"",
+    );
     if name.is_empty() {
         event.created = "object-000123".into();
     }

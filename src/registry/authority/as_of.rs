@@ -28,24 +28,13 @@ impl AsOf<'_> {
         rules
     }
 
-    /// Returns why an access is allowed; empty if the authorizer that allows it gives no reason.
-    pub fn reason(&self, attributes: &Attributes<'_>) -> String {
-        for authorizer in &self.authority.authorizers {
-            match &authorizer.decides {
-                Decides::Fixed(authorizer) => {
-                    let verdict = authorizer.authorize(attributes);
-                    if matches!(verdict, Verdict::Now(Some(Decision::Allow))) {
-                        break;
-                    }
-                }
-                Decides::OfCut(authorizer) => {
-                    if let Some(reason) = authorizer.reason_at(&self.cut, attributes) {
-                        return reason;
-                    }
-                }
-            }
-        }
-        String::new()
+    /// Judges an access, and returns why it is allowed; empty if it is not, or if the authorizer that allows
+    /// it gives no reason.
+    pub async fn explain(&self, attributes: &Attributes<'_>) -> (Decision, String) {
+        let mut run = AuthorizerRun::new(self.authority, &self.cut, attributes, Asked::First);
+        run.explain();
+        let decision = run.settle().await;
+        (decision, run.into_reason().unwrap_or_default())
     }
 }
 

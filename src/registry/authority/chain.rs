@@ -67,6 +67,8 @@ pub(crate) struct AuthorizerRun<'a> {
     attributes: &'a Attributes<'a>,
     next: usize,
     reasons: Vec<String>,
+    /// Why the authorizer that was called last allows the access; `None` if nobody wants to know.
+    reason: Option<String>,
     asked: Asked,
 }
 
@@ -102,8 +104,20 @@ impl<'a> AuthorizerRun<'a> {
             attributes,
             next: 0,
             reasons: Vec::new(),
+            reason: None,
             asked,
         }
+    }
+
+    /// Asks for the reason why the access is allowed, for [`Self::into_reason`].
+    pub(super) fn explain(&mut self) {
+        self.reason = Some(String::new());
+    }
+
+    /// Returns why the access is allowed, if that was asked for; empty if it is not, or for no reason that
+    /// can be told.
+    pub(super) fn into_reason(self) -> Option<String> {
+        self.reason
     }
 
     /// Runs the authorizers until one decides or has to wait.
@@ -121,7 +135,14 @@ impl<'a> AuthorizerRun<'a> {
                     let cut = self
                         .cut
                         .expect("there is a cut unless all authorizers are fixed");
-                    authorizer.authorize_at(cut, self.attributes)
+                    match &mut self.reason {
+                        None => authorizer.authorize_at(cut, self.attributes),
+                        Some(reason) => {
+                            let (decision, why) = authorizer.explain_at(cut, self.attributes);
+                            *reason = why;
+                            decision
+                        }
+                    }
                 }
             };
             if let Some(settled) = self.note(decision) {
@@ -132,7 +153,7 @@ impl<'a> AuthorizerRun<'a> {
     }
 
     /// Runs the authorizers to the end, waiting for those that call a webhook.
-    pub(super) async fn settle(mut self) -> Decision {
+    pub(super) async fn settle(&mut self) -> Decision {
         loop {
             match self.resume() {
                 AuthorizerOutcome::Decided(decision) => return decision,

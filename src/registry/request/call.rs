@@ -229,6 +229,14 @@ impl<'a> Call<'a> {
         self.warnings.add(text.into());
     }
 
+    /// Says something about the request in its audit, if it is recorded. Of several values under one key the
+    /// last one counts.
+    pub fn annotate(&self, key: &'static str, value: impl FnOnce() -> String) {
+        if let Some(annotations) = &self.request.annotations {
+            annotations.add(key, value());
+        }
+    }
+
     /// Returns where warnings for the client are added.
     pub fn warnings(&self) -> &Warnings {
         &self.warnings

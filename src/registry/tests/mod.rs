@@ -294,6 +294,7 @@ impl Ask {
             granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + self.patience,
             seats: self.seats.clone(),
+            annotations: None,
         }
     }
 }

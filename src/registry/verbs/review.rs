@@ -16,7 +16,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
 use polyplane_auth::service_account::TokenFault;
-use polyplane_auth::{Attributes, Authorizer, Decision, Subject, UserInfo};
+use polyplane_auth::{Attributes, Decision, Subject, UserInfo};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -281,10 +281,10 @@ async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
         verb,
         subject,
     };
-    let decision = as_of.authorize(&attributes).await;
+    let (decision, why) = as_of.explain(&attributes).await;
     let mut status = Value::object();
     let (allowed, reason) = match decision {
-        Decision::Allow => (true, as_of.reason(&attributes)),
+        Decision::Allow => (true, why),
         Decision::Deny(reason) => {
             status.set(&["denied"], true);
             (false, reason)

@@ -20,8 +20,9 @@ use polyplane_apimachinery::{Str, Value, yaml};
 use polyplane_audit::{
     Auditor, BODY_BYTES_MAX, Event, Head, Object, Outcome, PlaneName, Recorded, Stage, shown_status,
 };
+use polyplane_auth::service_account::claims::Claims;
 use polyplane_auth::{Attributes, UserInfo};
-use polyplane_registry::{Answer, AnswerBody, ResourceRequest, Verb};
+use polyplane_registry::{Annotations, Answer, AnswerBody, CheckedAccess, ResourceRequest, Verb};
 
 use crate::answer::respond::{Refusal, Reply};
 use crate::pipeline::Pipeline;
@@ -48,6 +49,8 @@ pub(crate) struct Audited {
     has_started: bool,
     /// The Status with which the request is answered; empty for none.
     status: Bytes,
+    /// What the registry says about the request.
+    annotations: Arc<Annotations>,
     /// True once nothing more is recorded.
     over: bool,
 }
@@ -61,7 +64,11 @@ impl Pipeline<'_> {
             name: record.name(),
             id: record.id(),
         };
-        self.audit_of(auditor, proven.user(), plane)
+        let mut audited = self.audit_of(auditor, proven.user(), plane)?;
+        if let Some(token) = proven.token() {
+            audited.came_by(&token.claims);
+        }
+        Some(audited)
     }
 
     /// Records the arrival of the request, if requests wait for that.
@@ -155,6 +162,7 @@ impl Pipeline<'_> {
             has_arrived: self.is_resumed() || self.arrival_recorded,
             has_started: self.is_resumed(),
             status: Bytes::new(),
+            annotations: Arc::default(),
             over: false,
         })
     }
@@ -208,6 +216,23 @@ impl Audited {
         })
     }
 
+    /// Notes what the token of the caller, a service account, tells beside the user.
+    fn came_by(&mut self, claims: &Claims) {
+        if claims.audiences.is_empty() {
+            let subject = &claims.user_name();
+            self.event
+                .annotate("authentication.k8s.io/legacy-token", subject);
+        }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = i64::try_from(now.unwrap_or_default().as_secs()).unwrap_or(i64::MAX);
+        if let Some(threshold) = claims.warn_after.filter(|threshold| *threshold < now) {
+            let (subject, seconds) = (claims.user_name(), now - threshold);
+            let text = format!("subject: {subject}, seconds after warning threshold: {seconds}");
+            self.event
+                .annotate("authentication.k8s.io/stale-token", &text);
+        }
+    }
+
     /// Notes the user as whom the request is made.
     pub(crate) fn made_as(&mut self, acting: &ActingUser) {
         if !Arc::ptr_eq(&acting.user, &self.user) {
@@ -216,9 +241,18 @@ impl Audited {
         }
     }
 
-    /// Notes whether the user may make the request.
-    pub(crate) fn decided(&mut self, allowed: bool) {
-        self.event.allowed = Some(allowed);
+    /// Notes whether the user may make the request, and why.
+    pub(crate) fn decided(&mut self, access: CheckedAccess, reason: &str) {
+        match access {
+            CheckedAccess::Allowed => self.event.decided(true, reason),
+            CheckedAccess::Denied | CheckedAccess::NoOpinion => self.event.decided(false, reason),
+            CheckedAccess::Failed => {}
+        }
+    }
+
+    /// Returns where the registry says what it knows about the request.
+    pub(crate) fn annotations(&self) -> Arc<Annotations> {
+        Arc::clone(&self.annotations)
     }
 
     /// Notes the request that the registry gets, which means an object of this kind.
@@ -306,9 +340,6 @@ impl Audited {
             // Its arrival could not be recorded, so it has not begun.
             return Recorded::default();
         }
-        if matches!(refusal, Refusal::Access(_)) {
-            self.decided(false);
-        }
         if let Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) =
             refusal
         {
@@ -331,6 +362,9 @@ impl Audited {
     fn end(&mut self, outcome: Outcome) -> Recorded {
         self.over = true;
         self.event.outcome = Some(outcome);
+        for (key, value) in self.annotations.take() {
+            self.event.annotate(key, &value);
+        }
         let mut recorded = self.arrived();
         recorded.and(self.record(Stage::ResponseComplete, SystemTime::now()));
         recorded

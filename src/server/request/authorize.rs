@@ -10,6 +10,7 @@ use polyplane_registry::{AccessCheck, GrantedAccess};
 
 use crate::answer::respond::Refusal;
 use crate::operations::access_metrics::AccessOutcome;
+use crate::request::audited::Audited;
 use crate::request::request_info::RequestInfo;
 
 /// The verb that a stream to a pod needs. The handshake of a WebSocket is a GET, but who may only read
@@ -97,18 +98,32 @@ impl<'a> Requested<'a> {
     }
 }
 
+/// Where it is noted whether a request is allowed.
+pub(crate) struct Notes<'a> {
+    /// The metrics.
+    pub outcome: &'a mut AccessOutcome,
+    /// The audit, if the request is recorded.
+    pub audited: Option<&'a mut Audited>,
+}
+
 /// Checks with the plane's `access_check` whether `user` may make the request, and notes the outcome.
 pub(crate) async fn authorize(
     mut access_check: AccessCheck<'_>,
     user: Arc<UserInfo>,
     info: &RequestInfo<'_>,
     requested: &Requested<'_>,
-    outcome: &mut AccessOutcome,
+    notes: Notes<'_>,
 ) -> Result<Authorized, Refusal> {
     let began = Instant::now();
+    if notes.audited.is_some() {
+        access_check.explain();
+    }
     let passed = access_check.pass(&user, &requested.verb, requested.subject());
     let passed = passed.await;
-    outcome.checked(access_check.last(), began.elapsed());
+    notes.outcome.checked(access_check.last(), began.elapsed());
+    if let Some(audited) = notes.audited {
+        audited.decided(access_check.last(), access_check.reason());
+    }
     passed.map_err(Refusal::of_access)?;
     if let RequestInfo::Resource(info) = info
         && info.opens_a_stream()

@@ -9,6 +9,7 @@ use polyplane_registry::request::parameters::FIELD_SELECTOR;
 use polyplane_registry::{ResourceRequest, Seats, Verb};
 
 use crate::pipeline::Pipeline;
+use crate::request::audited::Audited;
 use crate::request::authorize::Authorized;
 use crate::request::flow::BothSeats;
 use crate::request::request_info::ResourceInfo;
@@ -55,6 +56,7 @@ impl Pipeline<'_> {
             granted,
             deadline,
             seats: self.registry_seats(),
+            annotations: self.audited.as_ref().map(Audited::annotations),
         }
     }
 }
