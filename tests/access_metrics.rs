@@ -320,6 +320,46 @@ async fn what_admission_does_is_counted() -> Result<()> {
     bounded(&site.series().await?)
 }
 
+/// The names by which dashboards and alerts look for slow requests and for kinds that end.
+#[tokio::test]
+async fn service_levels_and_kinds_that_end_are_shown() -> Result<()> {
+    let site = Site::start().await?;
+    let labels = |resource: &str| {
+        format!(
+            "component=\"apiserver\",group=\"\",resource=\"{resource}\",scope=\"namespace\",subresource=\"\",verb=\"LIST\",version=\"v1\""
+        )
+    };
+    let family = "apiserver_request_sli_duration_seconds";
+    let counted = |resource: &str| format!("{family}_count{{{}}}", labels(resource));
+    let within_a_minute =
+        |resource: &str| format!("{family}_bucket{{{},le=\"60\"}}", labels(resource));
+    let ends = "apiserver_requested_deprecated_apis{group=\"\",removed_release=\"\",resource=\"endpoints\",subresource=\"\",version=\"v1\"}";
+    let endpoints = MAPS.replace("configmaps", "endpoints");
+    let asked = async {
+        for path in [MAPS, &endpoints, &endpoints] {
+            site.admin.get(path).await?.expect(200)?;
+        }
+        Ok(())
+    };
+    let growth = [
+        (&*counted("configmaps"), 1.0),
+        (&*within_a_minute("configmaps"), 1.0),
+        (&*counted("endpoints"), 2.0),
+    ];
+    site.adds(asked, &growth).await?;
+    let series = site.series().await?;
+    ensure!(series.get(ends) == Some(&1.0));
+    let named: Vec<&String> = series
+        .keys()
+        .filter(|name| name.starts_with("apiserver_requested_deprecated_apis"))
+        .collect();
+    ensure!(
+        named.iter().all(|name| !name.contains("configmaps")),
+        "{named:?}"
+    );
+    Ok(())
+}
+
 /// Nothing names a tenant, and plug-ins that upstream does not have are not there.
 fn bounded(series: &BTreeMap<String, f64>) -> Result<()> {
     let ours: Vec<&String> = series

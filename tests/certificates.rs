@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::Method;
 use polyplane_tests::client::Client;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{ask, create_plane};
 use serde_json::{Value, json};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
@@ -108,6 +108,14 @@ async fn a_signed_request_proves_its_holder_in_its_plane_alone() -> Result<()> {
         plane.post(BINDINGS, &binding).await?.expect(201)?;
     }
     in_a.get(NAMESPACES).await?.expect(200)?;
+    let metrics = masters.raw(ask(Method::GET, "/metrics", &Value::Null));
+    let metrics = String::from_utf8(metrics.await?.body.to_vec())?;
+    // Hers has proven two requests and is valid for about an hour; the administrator's is for years.
+    for bucket in ["0\"} 0", "1800\"} 0", "7200\"} 2", "31104000\"} 2"] {
+        let line =
+            format!("apiserver_client_certificate_expiration_seconds_bucket{{le=\"{bucket}\n");
+        ensure!(metrics.contains(&line), "{line}{metrics}");
+    }
     for elsewhere in [of_jane.at_base_path("/clusters/b"), of_jane.clone()] {
         let elsewhere = Client::open(&elsewhere).await?;
         elsewhere

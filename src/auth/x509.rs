@@ -66,6 +66,12 @@ impl ClientChain {
         &self.certificates
     }
 
+    /// Returns the first second in which the leaf is not valid any more; `None` if its dates cannot be read.
+    pub fn leaf_ends(&self) -> Option<SystemTime> {
+        let [_, ends] = dates_of(self.certificates.first()?)?;
+        Some(ends)
+    }
+
     /// Returns the next date at which one of the certificates becomes valid or expires. Until then
     /// the same CA judges the chain in the same way.
     pub(crate) fn next_date(&self, now: SystemTime) -> Option<SystemTime> {

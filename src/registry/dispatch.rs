@@ -6,6 +6,7 @@ use crate::answer::representation;
 use crate::answer::representation::Shown;
 use crate::answer::{Answer, AnswerBody, Outcome};
 use crate::authority::{AccessCheck, Authority};
+use crate::deprecated::{DeprecatedRequests, removed_in};
 use crate::environment::Environment;
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
@@ -41,6 +42,7 @@ use tokio::time::Instant;
 /// The registry: answers requests for resources of any plane.
 pub struct Registry {
     services: Arc<Services>,
+    deprecated: DeprecatedRequests,
 }
 
 impl Registry {
@@ -62,6 +64,7 @@ impl Registry {
                 credentials: None,
                 field_sets: Default::default(),
             }),
+            deprecated: DeprecatedRequests::default(),
         }
     }
 
@@ -74,6 +77,7 @@ impl Registry {
         };
         Self {
             services: Arc::new(services),
+            ..self
         }
     }
 
@@ -86,6 +90,7 @@ impl Registry {
         };
         Self {
             services: Arc::new(services),
+            ..self
         }
     }
 
@@ -101,6 +106,7 @@ impl Registry {
         services.external.push(objects);
         Self {
             services: Arc::new(services),
+            ..self
         }
     }
 
@@ -113,6 +119,7 @@ impl Registry {
         };
         Self {
             services: Arc::new(services),
+            ..self
         }
     }
 
@@ -136,6 +143,7 @@ impl Registry {
     pub fn metrics(&self) -> Vec<Family> {
         let mut families = vec![self.services.authority.decisions()];
         families.extend(self.services.admission.families());
+        families.push(self.deprecated.family());
         families
     }
 
@@ -181,6 +189,7 @@ impl Registry {
         if let Some(text) = &row.deprecation {
             call.warn(text.as_str());
             if row.custom.is_none() {
+                self.deprecated.note(row, call.subresource(), text);
                 call.annotate("k8s.io/deprecated", || "true".to_owned());
                 if let Some(release) = removed_in(text) {
                     call.annotate("k8s.io/removed-release", || release.to_owned());
@@ -393,12 +402,6 @@ impl Registry {
 /// Returns upstream's answer for a resource that it does not know.
 pub fn unknown() -> ApiError {
     ApiError::generic(404, "", Qualified::default(), "", "")
-}
-
-/// Returns the release in which a kind ends, from the warning about it.
-fn removed_in(deprecation: &str) -> Option<&str> {
-    let (_, rest) = deprecation.split_once("unavailable in v")?;
-    Some(rest.split_once('+')?.0)
 }
 
 fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError> {

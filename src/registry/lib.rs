@@ -14,6 +14,7 @@
 
 pub mod answer;
 pub mod authority;
+mod deprecated;
 pub mod dispatch;
 pub mod environment;
 pub mod flows;

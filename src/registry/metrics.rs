@@ -36,6 +36,8 @@ pub struct Family {
 pub enum Samples {
     /// Numbers that only grow.
     Counters(Vec<(Labels, u64)>),
+    /// Numbers that may also fall.
+    Gauges(Vec<(Labels, u64)>),
     /// Distributions of durations.
     Histograms {
         /// Upper bounds of all buckets but the last, which has none.

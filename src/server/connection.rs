@@ -99,6 +99,12 @@ impl Connection {
         self.interned.as_deref().map(InternedChain::chain)
     }
 
+    /// Returns for how much longer the client's own certificate is valid; `None` if it has shown none that
+    /// says so.
+    pub(crate) fn certificate_time_left(&self, now: SystemTime) -> Option<Duration> {
+        self.interned.as_ref()?.leaf_time_left(now)
+    }
+
     /// Returns the address and port of the client.
     pub(crate) fn remote(&self) -> Option<&str> {
         self.remote.as_ref()?.to_str().ok()

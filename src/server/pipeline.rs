@@ -228,7 +228,7 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
         add_flow_headers(&mut reply, uids);
     }
     let counted = (pipeline.counted_labels(), &pipeline.access);
-    count(state, counted, started, &reply);
+    count(state, counted, (started, pipeline.flow.queued), &reply);
     reply
 }
 

@@ -1,7 +1,7 @@
 //! Finishes a reply after the stage that made it: counts it and adds the headers that all replies
 //! have.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use http::header::CONTENT_LENGTH;
 use http::{HeaderValue, Method, StatusCode};
@@ -18,7 +18,7 @@ use crate::server_state::ServerState;
 pub(crate) fn count(
     state: &ServerState,
     (labels, access): (Labels<'_>, &AccessOutcome),
-    started: Instant,
+    (started, queued): (Instant, Duration),
     reply: &Reply,
 ) {
     let extensions = reply.extensions();
@@ -35,7 +35,7 @@ pub(crate) fn count(
     let status = reply.status().as_u16();
     state
         .metrics
-        .request(labels, status, started.elapsed(), bytes);
+        .request(labels, status, (started.elapsed(), queued), bytes);
 }
 
 /// Adds the headers that every reply of this replica has. A reply that another replica made has

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use aws_lc_rs::digest::{Context, SHA256};
 use http::HeaderValue;
@@ -30,6 +30,8 @@ pub(crate) struct InternedChain {
     chain: ClientChain,
     /// The chain's header value for peers; made for the first request that is forwarded.
     value: OnceLock<HeaderValue>,
+    /// When the leaf expires; read for the first request that it proves.
+    leaf_ends: OnceLock<Option<SystemTime>>,
     verdicts: Verdicts,
 }
 
@@ -38,6 +40,7 @@ impl InternedChain {
         Self {
             chain,
             value: OnceLock::new(),
+            leaf_ends: OnceLock::new(),
             verdicts: Verdicts::default(),
         }
     }
@@ -50,6 +53,12 @@ impl InternedChain {
     /// Returns the chain's header value for peers, always at the same address.
     pub(crate) fn value(&self) -> HeaderValue {
         self.value.get_or_init(|| encode_chain(&self.chain)).clone()
+    }
+
+    /// Returns for how much longer the leaf is valid; nothing if it has expired.
+    pub(crate) fn leaf_time_left(&self, now: SystemTime) -> Option<Duration> {
+        let ends = (*self.leaf_ends.get_or_init(|| self.chain.leaf_ends()))?;
+        Some(ends.duration_since(now).unwrap_or_default())
     }
 
     /// Returns the user that the chain proves to a plane. Verdicts are cached for as long as they

@@ -22,6 +22,35 @@ const BOUNDS: [Duration; 15] = {
     }
     bounds
 };
+/// Upper bounds of the buckets of times that certificates are still valid: upstream's, from half an hour to
+/// a year.
+const LEFT_BOUNDS: [Duration; 14] = {
+    const HOUR: u64 = 3600;
+    const DAY: u64 = 24 * HOUR;
+    const SECONDS: [u64; 14] = [
+        0,
+        1800,
+        HOUR,
+        2 * HOUR,
+        6 * HOUR,
+        12 * HOUR,
+        DAY,
+        2 * DAY,
+        4 * DAY,
+        7 * DAY,
+        30 * DAY,
+        90 * DAY,
+        180 * DAY,
+        360 * DAY,
+    ];
+    let mut bounds = [Duration::ZERO; 14];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = Duration::from_secs(SECONDS[at]);
+        at += 1;
+    }
+    bounds
+};
 const AUTHENTICATIONS: [&str; 3] = ["error", "failure", "success"];
 const AUTHORIZATIONS: [&str; 4] = ["allowed", "denied", "error", "no-opinion"];
 /// The names that upstream shows, the class of those that look like an address, and of all others.
@@ -52,6 +81,8 @@ enum Proof {
 #[derive(Debug, Default)]
 pub(crate) struct AccessOutcome {
     proof: Option<(Proof, Duration)>,
+    /// For how much longer the certificate is valid that proves the caller.
+    certificate_left: Option<Duration>,
     access: Option<(CheckedAccess, Duration)>,
 }
 
@@ -64,6 +95,11 @@ impl AccessOutcome {
     /// Notes that the caller is proven.
     pub(crate) fn proven(&mut self, user: &UserInfo, took: Duration) {
         self.proof = Some((Proof::Success(class(&user.name)), took));
+    }
+
+    /// Notes for how much longer the certificate is valid that proves the caller, if its dates can be read.
+    pub(crate) fn came_by_certificate(&mut self, left: Option<Duration>) {
+        self.certificate_left = left;
     }
 
     /// Notes that the request has no credentials where it needs some.
@@ -103,6 +139,22 @@ struct Numbers {
     users: [AtomicU64; USERS.len()],
     authentications: [Took; AUTHENTICATIONS.len()],
     authorizations: [Took; AUTHORIZATIONS.len()],
+    certificates: TimesLeft,
+}
+
+/// How long certificates are still valid, in seconds, by bucket.
+#[derive(Debug, Default)]
+struct TimesLeft {
+    buckets: [AtomicU64; LEFT_BOUNDS.len() + 1],
+    seconds: AtomicU64,
+}
+
+impl TimesLeft {
+    fn observe(&self, left: Duration) {
+        let bucket = LEFT_BOUNDS.partition_point(|bound| *bound < left);
+        self.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        self.seconds.fetch_add(left.as_secs(), Ordering::Relaxed);
+    }
 }
 
 /// The counters.
@@ -123,6 +175,9 @@ impl AccessMetrics {
                 }
             };
             numbers.authentications[result].observe(&BOUNDS, took);
+        }
+        if let Some(left) = outcome.certificate_left {
+            numbers.certificates.observe(left);
         }
         if let Some((access, took)) = outcome.access {
             let result = match access {
@@ -173,7 +228,27 @@ impl AccessMetrics {
                 "Time that authorizers have taken to decide on a request, by the result.",
                 (&AUTHORIZATIONS, authorizations),
             ),
+            self.certificates(),
         ]
+    }
+
+    fn certificates(&self) -> Family {
+        let buckets = (0..=LEFT_BOUNDS.len())
+            .map(|at| self.0.sum(|numbers| &numbers.certificates.buckets[at]))
+            .collect();
+        let seconds = self.0.sum(|numbers| &numbers.certificates.seconds);
+        let observed = Observed {
+            buckets,
+            seconds: seconds as f64,
+        };
+        Family {
+            name: "apiserver_client_certificate_expiration_seconds",
+            help: "For how much longer the certificates were valid that proved the callers of requests.",
+            samples: Samples::Histograms {
+                bounds: &LEFT_BOUNDS,
+                samples: vec![(Labels::new(), observed)],
+            },
+        }
     }
 }
 

@@ -48,10 +48,14 @@ impl Exposition {
         } in families
         {
             match samples {
-                Samples::Counters(samples) => {
-                    self.family(name, Kind::Counter, help);
-                    for (labels, count) in samples {
-                        self.sample(name, &borrowed(labels), count);
+                Samples::Counters(numbers) | Samples::Gauges(numbers) => {
+                    let kind = match samples {
+                        Samples::Gauges(_) => Kind::Gauge,
+                        _ => Kind::Counter,
+                    };
+                    self.family(name, kind, help);
+                    for (labels, number) in numbers {
+                        self.sample(name, &borrowed(labels), number);
                     }
                 }
                 Samples::Histograms { bounds, samples } => {

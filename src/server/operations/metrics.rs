@@ -41,6 +41,17 @@ const DURATION_BOUNDS: [f64; 23] = [
     0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
     10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
+/// Upper bounds of the buckets of durations without the time in queues: those of upstream, which are the
+/// greater ones of [`DURATION_BOUNDS`].
+const UNQUEUED_BOUNDS: [f64; 21] = {
+    let mut bounds = [0.0; 21];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = DURATION_BOUNDS[at + 2];
+        at += 1;
+    }
+    bounds
+};
 /// Upper bounds of the size buckets in bytes.
 const SIZE_BOUNDS: [u64; 7] = [
     1_000,
@@ -119,6 +130,9 @@ struct Series {
     duration_buckets: [u64; DURATION_BOUNDS.len()],
     duration_count: u64,
     duration_seconds: f64,
+    /// What the buckets of durations gain or lose if requests are counted without their time in a queue.
+    queued_shift: [i64; DURATION_BOUNDS.len()],
+    queued_seconds: f64,
     size_buckets: [u64; SIZE_BOUNDS.len()],
     size_count: u64,
     size_bytes: u64,
@@ -133,9 +147,13 @@ impl Series {
         for (own, more) in self.duration_buckets.iter_mut().zip(other.duration_buckets) {
             *own += more;
         }
+        for (own, more) in self.queued_shift.iter_mut().zip(other.queued_shift) {
+            *own += more;
+        }
         for (own, more) in self.size_buckets.iter_mut().zip(other.size_buckets) {
             *own += more;
         }
+        self.queued_seconds += other.queued_seconds;
         self.duration_count += other.duration_count;
         self.duration_seconds += other.duration_seconds;
         self.size_count += other.size_count;
@@ -150,14 +168,41 @@ impl Series {
         }
     }
 
-    fn observe_duration(&mut self, duration: Duration) {
+    /// Counts a request that has taken `duration`, of which `queued` in a queue.
+    fn observe_duration(&mut self, duration: Duration, queued: Duration) {
         let seconds = duration.as_secs_f64();
-        let bucket = DURATION_BOUNDS.partition_point(|bound| *bound < seconds);
-        if let Some(count) = self.duration_buckets.get_mut(bucket) {
+        let bucket = |seconds: f64| DURATION_BOUNDS.partition_point(|bound| *bound < seconds);
+        let whole = bucket(seconds);
+        if let Some(count) = self.duration_buckets.get_mut(whole) {
             *count += 1;
         }
         self.duration_count += 1;
         self.duration_seconds += seconds;
+        if queued.is_zero() {
+            return;
+        }
+        if let Some(shift) = self.queued_shift.get_mut(whole) {
+            *shift -= 1;
+        }
+        if let Some(shift) = self
+            .queued_shift
+            .get_mut(bucket(duration.saturating_sub(queued).as_secs_f64()))
+        {
+            *shift += 1;
+        }
+        self.queued_seconds += queued.min(duration).as_secs_f64();
+    }
+
+    /// Returns the buckets of durations without the time in queues: the first for all up to the first of
+    /// [`UNQUEUED_BOUNDS`].
+    fn unqueued_buckets(&self) -> [u64; UNQUEUED_BOUNDS.len()] {
+        let mut buckets = [0; UNQUEUED_BOUNDS.len()];
+        let all = self.duration_buckets.iter().zip(self.queued_shift);
+        for (at, (whole, shift)) in all.enumerate() {
+            let at = at.saturating_sub(DURATION_BOUNDS.len() - UNQUEUED_BOUNDS.len());
+            buckets[at] += whole.saturating_add_signed(shift);
+        }
+        buckets
     }
 
     fn observe_size(&mut self, bytes: u64) {
@@ -270,17 +315,17 @@ impl Metrics {
         }
     }
 
-    /// Counts an answered request.
+    /// Counts an answered request, which has taken so long, and of that so long in a queue of its plane.
     pub(crate) fn request(
         &self,
         labels: Labels<'_>,
         code: u16,
-        duration: Duration,
+        (duration, queued): (Duration, Duration),
         bytes: Option<u64>,
     ) {
         self.with(labels, |series| {
             series.count_code(code, 1);
-            series.observe_duration(duration);
+            series.observe_duration(duration, queued);
             if let Some(bytes) = bytes {
                 series.observe_size(bytes);
             }
@@ -434,6 +479,7 @@ fn expose_requests(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition)
         let totals = (series.duration_seconds, series.duration_count);
         out.histogram(name, &all, bounds.zip(series.duration_buckets), totals);
     }
+    expose_unqueued(merged, out);
     let name = "apiserver_response_sizes";
     out.family(name, Kind::Histogram, "Length of answers in bytes.");
     for (labels, series) in merged.iter().filter(|(_, series)| series.size_count > 0) {
@@ -445,6 +491,31 @@ fn expose_requests(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition)
         let bounds = SIZE_BOUNDS.iter().map(u64::to_string);
         let totals = (series.size_bytes, series.size_count);
         out.histogram(name, &all, bounds.zip(series.size_buckets), totals);
+    }
+}
+
+/// Shows the durations by which service levels are judged: without the time that a request has waited for
+/// a seat of its priority level. As upstream, dry runs are left out.
+fn expose_unqueued(merged: &BTreeMap<OwnedLabels, Series>, out: &mut Exposition) {
+    let name = "apiserver_request_sli_duration_seconds";
+    out.family(
+        name,
+        Kind::Histogram,
+        "Time from a request's head to its answer's head without that in the queues of priority levels.",
+    );
+    let is_shown = |labels: &OwnedLabels, series: &Series| {
+        labels.dry_run.is_empty() && series.duration_count > 0
+    };
+    for (labels, series) in merged
+        .iter()
+        .filter(|(labels, series)| is_shown(labels, series))
+    {
+        let mut all = vec![("component", "apiserver")];
+        all.extend(labels.without_dry_run());
+        let bounds = UNQUEUED_BOUNDS.iter().map(f64::to_string);
+        let seconds = (series.duration_seconds - series.queued_seconds).max(0.0);
+        let totals = (seconds, series.duration_count);
+        out.histogram(name, &all, bounds.zip(series.unqueued_buckets()), totals);
     }
 }
 
@@ -498,7 +569,8 @@ mod tests {
             for millis in [1, 30, 90_000] {
                 let metrics = &metrics;
                 scope.spawn(move || {
-                    metrics.request(pods("GET"), 200, Duration::from_millis(millis), Some(2000));
+                    let took = (Duration::from_millis(millis), Duration::from_millis(25));
+                    metrics.request(pods("GET"), 200, took, Some(2000));
                 });
             }
         });
@@ -506,12 +578,18 @@ mod tests {
         metrics.expose(&mut out);
         let text = out.into_text();
         let labels = r#"component="apiserver",dry_run="",group="",resource="pods",scope="namespace",subresource="",verb="GET",version="v1""#;
+        let unqueued = labels.replace("dry_run=\"\",", "");
         for line in [
             format!("apiserver_request_total{{code=\"200\",{labels}}} 3\n"),
             format!("apiserver_request_duration_seconds_bucket{{{labels},le=\"0.005\"}} 1\n"),
             format!("apiserver_request_duration_seconds_bucket{{{labels},le=\"60\"}} 2\n"),
             format!("apiserver_request_duration_seconds_bucket{{{labels},le=\"+Inf\"}} 3\n"),
             format!("apiserver_request_duration_seconds_count{{{labels}}} 3\n"),
+            format!("apiserver_request_sli_duration_seconds_bucket{{{unqueued},le=\"0.05\"}} 2\n"),
+            format!("apiserver_request_sli_duration_seconds_bucket{{{unqueued},le=\"60\"}} 2\n"),
+            format!("apiserver_request_sli_duration_seconds_count{{{unqueued}}} 3\n"),
+            // The first has waited for no longer than it took.
+            format!("apiserver_request_sli_duration_seconds_sum{{{unqueued}}} 89.9"),
         ] {
             assert!(text.contains(&line), "{line}\n{text}");
         }
@@ -530,7 +608,7 @@ mod tests {
                 resource: &resource,
                 ..pods("GET")
             };
-            metrics.request(labels, 200, Duration::ZERO, None);
+            metrics.request(labels, 200, Default::default(), None);
         }
         assert!(metrics.merged().len() <= SERIES_MAX + 1);
         let other = metrics

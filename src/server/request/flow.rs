@@ -107,6 +107,8 @@ pub(crate) struct FlowRequest {
 pub(crate) struct FlowPlace {
     pub(crate) uids: Option<FlowUids>,
     pub(crate) seat: Option<Arc<FlowSeat>>,
+    /// How long the request has waited for its seats.
+    pub(crate) queued: Duration,
 }
 
 /// The seats of a request at its priority level. Dropping it ends the request there.
@@ -281,6 +283,7 @@ impl Pipeline<'_> {
             let began = Instant::now();
             let received = Self::until(self.wait_end(deadline), receiver).await;
             waited = began.elapsed();
+            self.flow.queued = waited;
             if !received && let Some(seconds) = seat.give_up() {
                 metrics.waited(series, false, waited);
                 return Err(Refusal::Busy(seconds));

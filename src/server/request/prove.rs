@@ -31,6 +31,8 @@ use crate::server_state::ServerState;
 pub(crate) struct Proven {
     user: Arc<UserInfo>,
     token: Option<Arc<VerifiedToken>>,
+    /// True if the caller's certificate proves the user.
+    by_certificate: bool,
 }
 
 impl Proven {
@@ -44,7 +46,11 @@ impl Proven {
     }
 
     fn by(user: Arc<UserInfo>) -> Self {
-        Self { user, token: None }
+        Self {
+            user,
+            token: None,
+            by_certificate: false,
+        }
     }
 }
 
@@ -102,7 +108,16 @@ impl Pipeline<'_> {
         };
         let located = self.locate_in_turn(plane).await;
         match &located {
-            Ok((_, proven)) => self.access.proven(&proven.user, began.elapsed()),
+            Ok((_, proven)) => {
+                self.access.proven(&proven.user, began.elapsed());
+                if proven.by_certificate {
+                    let left = self
+                        .caller
+                        .connection
+                        .certificate_time_left(SystemTime::now());
+                    self.access.came_by_certificate(left);
+                }
+            }
             Err(refusal) if !refusal.is_unproven() => {}
             Err(_) if self.has_no_credential() => self.access.has_no_credentials(),
             Err(_) => self.access.is_refuted(began.elapsed()),
@@ -354,7 +369,12 @@ pub(crate) async fn prove(
     let mut denied = None;
     if connection.chain().is_some() {
         match connection.user_of_chain(record.clients(), credentials.now) {
-            Ok(user) => return Ok(Proven::by(user)),
+            Ok(user) => {
+                return Ok(Proven {
+                    by_certificate: true,
+                    ..Proven::by(user)
+                });
+            }
             Err(why) => denied = Some(why),
         }
     }
@@ -363,6 +383,7 @@ pub(crate) async fn prove(
         Authentication::Token(token) => Ok(Proven {
             user: Arc::clone(&token.user),
             token: Some(token),
+            by_certificate: false,
         }),
         Authentication::Denied(why) => Err(denied.unwrap_or(why)),
         Authentication::NoOpinion => Err(denied.unwrap_or(Denied::Nothing)),
