@@ -22,7 +22,8 @@ use crate::cli::kubelets::KubeletOptions;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
 use crate::cli::usage::{SpecLimitOptions, TopOptions};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 /// Serves the Kubernetes API for a very large number of control planes.
@@ -32,6 +33,36 @@ pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// Returns the values of all flags of the command that runs, by name: those of the command line and of the
+/// environment, and defaults. Several values are separated by commas. No value of a flag is a secret, but an
+/// URL may have a login, which is left out.
+pub fn flag_values() -> BTreeMap<String, String> {
+    let command = Cli::command();
+    // It was parsed before.
+    let matches = command.clone().get_matches();
+    let Some((name, given)) = matches.subcommand() else {
+        return BTreeMap::new();
+    };
+    let arguments = command.find_subcommand(name).into_iter();
+    let arguments = arguments.flat_map(clap::Command::get_arguments);
+    let flags = arguments.filter_map(|flag| Some((flag.get_long()?, flag.get_id().as_str())));
+    flags
+        .map(|(flag, id)| {
+            let values = given.get_raw(id).into_iter().flatten();
+            let values = values.map(|value| without_login(&value.to_string_lossy()));
+            (flag.to_owned(), values.collect::<Vec<_>>().join(","))
+        })
+        .collect()
+}
+
+fn without_login(value: &str) -> String {
+    let login = value.split_once("://").and_then(|(scheme, rest)| {
+        let (login, place) = rest.split_once('@')?;
+        (!login.contains('/')).then(|| format!("{scheme}://{place}"))
+    });
+    login.unwrap_or_else(|| value.to_owned())
 }
 
 /// The commands of the binary.

@@ -15,7 +15,7 @@ pub mod waiting_server;
 use crate::audit;
 use crate::cli::limits;
 use crate::cli::memory;
-use crate::cli::{CertsOptions, ServeOptions};
+use crate::cli::{CertsOptions, ServeOptions, flag_values};
 use crate::process::{self, Signals};
 use crate::replica::access::{Access, Delegated, MetricsFile, authority};
 use crate::replica::root_secret::SharedSecret;
@@ -161,6 +161,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     config.audit = options.audit.settings().open(&delegated.outbound)?;
     let encryption = options.encryption.open()?;
     config.nodes = options.kubelets.open()?;
+    config.flags = flag_values().into();
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;

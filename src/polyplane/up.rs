@@ -6,7 +6,7 @@ pub mod plugin_link;
 use crate::audit;
 use crate::cli::limits;
 use crate::cli::memory;
-use crate::cli::{StoreKind, UpOptions};
+use crate::cli::{StoreKind, UpOptions, flag_values};
 use crate::process::{self, Signals};
 use crate::replica::access::authority;
 use crate::replica::{Replica, ReplicaParts};
@@ -72,6 +72,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         let mut config = completed.configure()?;
         config.audit.clone_from(&auditor);
         config.nodes = options.kubelets.open()?;
+        config.flags = flag_values().into();
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
         let name = format!("polyplane-{number}");
         let setup = ReplicaParts {

@@ -49,6 +49,7 @@ pub use backend::{
 pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NodeAccess};
 pub use operations::exposition::{Exposition, Kind};
 pub use operations::local::DrainRequested;
+pub use operations::status_pages::FlagValues;
 pub use options::{CompletedOptions, Config, Options, StopPolicy};
 pub use peer::transport::PeerTransport;
 pub use peer::{PeerLimits, Peering};

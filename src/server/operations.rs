@@ -9,3 +9,4 @@ pub(crate) mod health;
 pub(crate) mod local;
 pub(crate) mod metrics;
 pub(crate) mod observe;
+pub(crate) mod status_pages;

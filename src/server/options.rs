@@ -20,6 +20,7 @@ use crate::backend::Backend;
 use crate::connection::tls::server_config;
 use crate::nodes::{NodeAccess, Nodes};
 use crate::operations::local::{DrainOnce, DrainRequested};
+use crate::operations::status_pages::FlagValues;
 use crate::option_problems::{OptionProblem, OptionProblems};
 use crate::peer::Peering;
 use crate::peer::listener::PeerSide;
@@ -242,6 +243,7 @@ impl CompletedOptions {
             audit: None,
             single: None,
             nodes: None,
+            flags: FlagValues::default(),
         })
     }
 }
@@ -268,6 +270,8 @@ pub struct Config {
     pub single: Option<SinglePlane>,
     /// The way to nodes and pods; `None` if the server connects to none.
     pub nodes: Option<NodeAccess>,
+    /// The flags of the process, which `/flagz` shows.
+    pub flags: FlagValues,
 }
 
 impl Config {
@@ -298,6 +302,7 @@ impl Config {
                 audit: self.audit,
                 single: self.single,
                 nodes: self.nodes.map(Nodes::new),
+                flags: self.flags,
             },
         );
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_audit::{Auditor, LEVELS};
@@ -21,6 +21,7 @@ use crate::operations::exposition::{Exposition, Kind};
 use crate::operations::health::Checks;
 use crate::operations::local::DrainOnce;
 use crate::operations::metrics::Metrics;
+use crate::operations::status_pages::{FlagValues, ProcessStatus};
 use crate::peer::listener::PeerSide;
 use crate::request::charge::LongPolls;
 use crate::request::doorway::Doorway;
@@ -74,6 +75,8 @@ pub(crate) struct ServerState {
     pub audit: Option<Arc<Auditor>>,
     /// The connections to nodes and pods; `None` if there are none.
     pub nodes: Option<Arc<Nodes>>,
+    /// When the process started, and with which flags.
+    pub process: ProcessStatus,
 }
 
 /// What a server may have, and need not.
@@ -81,6 +84,7 @@ pub(crate) struct Extras {
     pub audit: Option<Arc<Auditor>>,
     pub single: Option<SinglePlane>,
     pub nodes: Option<Arc<Nodes>>,
+    pub flags: FlagValues,
 }
 
 impl ServerState {
@@ -97,6 +101,7 @@ impl ServerState {
             audit,
             single,
             nodes,
+            flags,
         } = extras;
         let drain = Drain::new();
         let forwards_max = peers
@@ -135,6 +140,10 @@ impl ServerState {
             drain_once,
             audit,
             nodes,
+            process: ProcessStatus {
+                started: SystemTime::now(),
+                flags,
+            },
         })
     }
 

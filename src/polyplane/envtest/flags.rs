@@ -169,6 +169,14 @@ impl Flags {
         self.values.keys().copied()
     }
 
+    /// Returns the values of all flags that were given, those of one flag separated by commas.
+    pub fn given(&self) -> BTreeMap<String, String> {
+        let values = self.values.iter();
+        values
+            .map(|(name, values)| ((*name).to_owned(), values.join(",")))
+            .collect()
+    }
+
     /// Returns the last value of a flag; `None` if it was not given.
     pub fn last(&self, name: &str) -> Option<&str> {
         self.values.get(name)?.last().map(String::as_str)

@@ -20,7 +20,7 @@ use polyplane_pki::{Pki, write_private};
 use polyplane_plane::{Key, Memory};
 use polyplane_registry::strategy::ServiceRange;
 use polyplane_registry::{Authority, ChainedAuthorizer};
-use polyplane_server::{Limits, Options, SinglePlane, StopPolicy};
+use polyplane_server::{FlagValues, Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
 use rustls::DistinguishedName;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -78,11 +78,11 @@ pub fn run(arguments: impl Iterator<Item = String>) -> anyhow::Result<()> {
         for name in flags.names().filter(|name| !has_meaning(name)) {
             tracing::info!("--{name} has no effect here");
         }
-        serve(settings).await
+        serve(settings, flags.given().into()).await
     })
 }
 
-async fn serve(mut settings: Settings) -> anyhow::Result<()> {
+async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> {
     let signals = Signals::new()?;
     let auditor = settings.audit.open(&settings.delegated.outbound)?;
     let endpoint = SocketAddr::new(settings.advertise, settings.listen.port()).to_string();
@@ -93,6 +93,7 @@ async fn serve(mut settings: Settings) -> anyhow::Result<()> {
     let store = EtcdStore::connect(etcd_options(&settings)).await?;
     let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
     config.audit.clone_from(&auditor);
+    config.flags = given;
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
     config.single = Some(SinglePlane {
         anonymous: std::mem::take(&mut settings.anonymous),

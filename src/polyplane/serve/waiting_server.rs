@@ -76,6 +76,7 @@ impl WaitingServer {
             audit: None,
             single: None,
             nodes: None,
+            flags: Arc::clone(&config.flags),
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             meter: Arc::default(),

@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, TokenIssuer};
-use polyplane_auth::{Attributes, Subject, UserInfo};
+use polyplane_auth::{Attributes, METRICS_PATH, Subject, UserInfo};
 use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
 use polyplane_registry::authority::forbidden;
 use polyplane_registry::{Kinds, ServedGroups};
@@ -25,7 +25,10 @@ use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Dis
 use crate::documents::openapi;
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::version;
+use crate::operations::exposition::Exposition;
 use crate::operations::health::{Endpoint, Health};
+use crate::operations::local::SLIS_PATH;
+use crate::operations::status_pages::Page;
 use crate::pipeline::Pipeline;
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
@@ -107,8 +110,14 @@ pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply,
     }
     match request.path {
         "/version" | "/version/" => Some(version(request)),
-        "/metrics" if request.plane == PlaneReference::Root => Some(Ok(metrics(request))),
-        _ => None,
+        _ if request.plane != PlaneReference::Root => None,
+        METRICS_PATH => Some(Ok(metrics(request.state.expose()))),
+        SLIS_PATH => {
+            let mut out = Exposition::default();
+            request.state.checks.expose(&mut out);
+            Some(Ok(metrics(out.into_text())))
+        }
+        path => Some(Page::of(path)?.serve(request.client, &request.state.process)),
     }
 }
 
@@ -142,8 +151,8 @@ fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
     Ok(raw_json(StatusCode::OK, &to_json(&shown)))
 }
 
-fn metrics(request: &PathRequest<'_>) -> Reply {
-    let mut reply = text(StatusCode::OK, request.state.expose());
+fn metrics(exposed: String) -> Reply {
+    let mut reply = text(StatusCode::OK, exposed);
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);
@@ -168,7 +177,8 @@ fn index(request: &PathRequest<'_>, kinds: &ServedGroups, issuer: Option<&TokenI
     ];
     paths.extend(fixed.map(str::to_owned));
     if request.plane == PlaneReference::Root {
-        paths.push("/metrics".to_owned());
+        let own = [METRICS_PATH, SLIS_PATH, "/flagz", "/statusz"];
+        paths.extend(own.map(str::to_owned));
     }
     if issuer.is_some() {
         paths.extend([CONFIGURATION_PATH, JWKS_PATH].map(str::to_owned));

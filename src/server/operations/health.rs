@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::backend::{CheckScope, HealthCheck};
 use crate::operations::drain::Drain;
+use crate::operations::exposition::{Exposition, Kind};
 
 /// One of the three health paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,9 +17,11 @@ pub(crate) enum Endpoint {
 }
 
 impl Endpoint {
+    const ALL: [Self; 3] = [Self::Livez, Self::Readyz, Self::Healthz];
+
     /// Returns the endpoint of a path, and the name of the check if the path names one.
     pub(crate) fn of(path: &str) -> Option<(Self, Option<&str>)> {
-        for endpoint in [Self::Livez, Self::Readyz, Self::Healthz] {
+        for endpoint in Self::ALL {
             let Some(rest) = path
                 .strip_prefix('/')
                 .and_then(|path| path.strip_prefix(endpoint.name()))
@@ -57,9 +61,38 @@ pub(crate) enum Health {
     Unknown,
 }
 
+/// A check, and how it went.
+struct CountedCheck {
+    check: HealthCheck,
+    /// For each endpoint.
+    results: [Results; Endpoint::ALL.len()],
+}
+
+/// How a check of one endpoint went.
+#[derive(Debug, Default)]
+struct Results {
+    passed: AtomicU64,
+    failed: AtomicU64,
+    passes: AtomicBool,
+}
+
+impl CountedCheck {
+    fn run(&self, endpoint: Endpoint) -> Result<(), String> {
+        let result = (self.check.check)();
+        let results = &self.results[endpoint as usize];
+        let counter = match result {
+            Ok(()) => &results.passed,
+            Err(_) => &results.failed,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        results.passes.store(result.is_ok(), Ordering::Relaxed);
+        result
+    }
+}
+
 /// The checks of a server: its own and those of the layers behind it.
 pub(crate) struct Checks {
-    checks: Vec<HealthCheck>,
+    checks: Vec<CountedCheck>,
 }
 
 impl Checks {
@@ -81,7 +114,41 @@ impl Checks {
                 }
             }),
         });
-        Self { checks }
+        let counted = |check| CountedCheck {
+            check,
+            results: Default::default(),
+        };
+        Self {
+            checks: checks.into_iter().map(counted).collect(),
+        }
+    }
+
+    /// Writes how the checks went that were asked for.
+    pub(crate) fn expose(&self, out: &mut Exposition) {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let all = self.checks.iter().flat_map(|counted| {
+            let results = Endpoint::ALL.into_iter().zip(&counted.results);
+            results.map(|(endpoint, results)| (counted.check.name, endpoint.name(), results))
+        });
+        let run: Vec<_> = all
+            .filter(|(_, _, results)| load(&results.passed) + load(&results.failed) > 0)
+            .collect();
+        let name = "kubernetes_healthcheck";
+        out.family(name, Kind::Gauge, "Whether a check passed the last time.");
+        for (check, endpoint, results) in &run {
+            let passes = u8::from(results.passes.load(Ordering::Relaxed));
+            out.sample(name, &[("name", check), ("type", endpoint)], passes);
+        }
+        let name = "kubernetes_healthchecks_total";
+        out.family(name, Kind::Counter, "How often a check passed and failed.");
+        for (check, endpoint, results) in &run {
+            for (status, counter) in [("error", &results.failed), ("success", &results.passed)] {
+                let labels = [("name", *check), ("status", status), ("type", *endpoint)];
+                if load(counter) > 0 {
+                    out.sample(name, &labels, load(counter));
+                }
+            }
+        }
     }
 
     /// Returns the paths of all checks, for the list of paths.
@@ -89,10 +156,8 @@ impl Checks {
         let mut paths = Vec::new();
         for endpoint in [Endpoint::Healthz, Endpoint::Livez, Endpoint::Readyz] {
             paths.push(format!("/{}", endpoint.name()));
-            let shown = self
-                .checks
-                .iter()
-                .filter(|check| endpoint.shows(check.scope));
+            let checks = self.checks.iter().map(|counted| &counted.check);
+            let shown = checks.filter(|check| endpoint.shows(check.scope));
             paths.extend(shown.map(|check| format!("/{}/{}", endpoint.name(), check.name)));
         }
         paths
@@ -100,11 +165,11 @@ impl Checks {
 
     /// Runs one check.
     pub(crate) fn one(&self, endpoint: Endpoint, name: &str) -> Health {
-        let check = self
-            .checks
-            .iter()
-            .find(|check| check.name == name && endpoint.shows(check.scope));
-        match check.map(|check| (check.check)()) {
+        let found = self.checks.iter().find(|counted| {
+            let check = &counted.check;
+            check.name == name && endpoint.shows(check.scope)
+        });
+        match found.map(|counted| counted.run(endpoint)) {
             None => Health::Unknown,
             Some(Ok(())) => Health::Well("ok".to_owned()),
             Some(Err(why)) => Health::Unwell(format!("internal server error: {why}\n")),
@@ -122,17 +187,17 @@ impl Checks {
         unmatched.dedup();
         let excluded = unmatched.clone();
         let (mut listing, mut failed) = (String::new(), false);
-        for check in self
+        for counted in self
             .checks
             .iter()
-            .filter(|check| endpoint.shows(check.scope))
+            .filter(|counted| endpoint.shows(counted.check.scope))
         {
-            let name = check.name;
+            let name = counted.check.name;
             let line = if excluded.contains(&name) {
                 unmatched.retain(|other| *other != name);
                 writeln!(listing, "[+]{name} excluded: ok")
             } else {
-                match (check.check)() {
+                match counted.run(endpoint) {
                     Ok(()) => writeln!(listing, "[+]{name} ok"),
                     Err(why) => {
                         tracing::warn!(check = name, %why, "a health check failed");
@@ -221,6 +286,28 @@ mod tests {
             Health::Well("ok".to_owned())
         );
         assert_eq!(checks.one(Endpoint::Livez, "store"), Health::Unknown);
+    }
+
+    #[test]
+    fn results_are_counted_for_each_endpoint() {
+        let (checks, _) = checks(Err("disk full".to_owned()));
+        for _ in 0..2 {
+            drop(checks.all(Endpoint::Readyz, &[]));
+        }
+        drop(checks.one(Endpoint::Livez, "ping"));
+        let mut out = Exposition::default();
+        checks.expose(&mut out);
+        let text = out.into_text();
+        for line in [
+            r#"kubernetes_healthcheck{name="ping",type="readyz"} 1"#,
+            r#"kubernetes_healthcheck{name="store",type="readyz"} 0"#,
+            r#"kubernetes_healthchecks_total{name="store",status="error",type="readyz"} 2"#,
+            r#"kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} 2"#,
+            r#"kubernetes_healthchecks_total{name="ping",status="success",type="livez"} 1"#,
+        ] {
+            assert!(text.contains(&format!("{line}\n")), "{line}\n{text}");
+        }
+        assert!(!text.contains("healthz\""), "{text}");
     }
 
     #[test]

@@ -16,12 +16,16 @@ use crate::answer::respond::{Refusal, Reply, raw_json, text};
 use crate::backend::{BoxFuture, Location, PlaneRecord};
 use crate::documents::paths;
 use crate::operations::health::Endpoint;
+use crate::operations::status_pages::Page;
 use crate::pipeline::Pipeline;
 use crate::request::prove::Proven;
 use crate::request::route::PlaneReference;
 
 /// The path on which an operator makes a replica hand over its planes.
 pub(crate) const DRAIN_PATH: &str = "/drain";
+
+/// The path of the metrics by which the health of a component is judged, as upstream names it.
+pub(crate) const SLIS_PATH: &str = "/metrics/slis";
 
 /// The prefix of reports about the ring.
 pub(crate) const REPORTS: &str = "/polyplane/";
@@ -66,8 +70,9 @@ impl Pipeline<'_> {
     pub(crate) fn is_local_path(&self) -> bool {
         matches!(
             self.path,
-            METRICS_PATH | "/version" | "/version/" | DRAIN_PATH
-        ) || Endpoint::of(self.path).is_some()
+            METRICS_PATH | SLIS_PATH | "/version" | "/version/" | DRAIN_PATH
+        ) || Page::of(self.path).is_some()
+            || Endpoint::of(self.path).is_some()
             || self.path.starts_with(REPORTS)
     }
 
@@ -86,7 +91,11 @@ impl Pipeline<'_> {
         if self.path.starts_with(REPORTS) {
             return self.report(user).await;
         }
-        if self.path == METRICS_PATH && !self.may_read_metrics(user) {
+        let is_refused = match self.path {
+            METRICS_PATH | SLIS_PATH => !self.may_read_metrics(user),
+            path => Page::of(path).is_some() && !user.in_group(SYSTEM_MASTERS),
+        };
+        if is_refused {
             return Err(self.for_masters_only(user));
         }
         paths::of_this_replica(&request).unwrap_or_else(|| Err(Refusal::no_such_path()))
