@@ -25,6 +25,8 @@ const HEAD_BYTES: usize = 640;
 const STAGE_BYTES: usize = 192;
 /// Bytes that an annotation adds to its key and value: quotes, with escapes of some more.
 const ANNOTATION_BYTES: usize = 16;
+/// Longest value of an annotation.
+const ANNOTATION_BYTES_MAX: usize = 32 << 10;
 
 /// A stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -260,7 +262,11 @@ impl Event {
 
     /// Notes what a stage of the request says about it, in the place of what it has said before under the
     /// same key.
+    ///
+    /// A value is cut after 32 KiB, so that a pod with thousands of containers, each of which violates a
+    /// level of pod security, does not make a line of megabytes.
     pub fn annotate(&mut self, key: &'static str, value: &str) {
+        let value = &value[..value.floor_char_boundary(ANNOTATION_BYTES_MAX)];
         match self.annotations.iter_mut().find(|(known, _)| *known == key) {
             Some((_, known)) => *known = value.into(),
             None => self.annotations.push((key, value.into())),

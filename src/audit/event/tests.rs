@@ -166,3 +166,17 @@ fn the_legacy_text_quotes_as_go_does() {
         format!("{head}\"ResponseComplete\"{who} as=\"root\" asgroups=\"<lookup>\"{rest}\"403\"\n")
     );
 }
+
+#[test]
+fn long_annotations_are_cut_between_characters() {
+    let mut event = full("Metadata");
+    event.annotate("example.com/long", &"ä".repeat(20_000));
+    event.annotate("example.com/even", &format!("x{}", "ä".repeat(20_000)));
+    let line = line(&event, Stage::ResponseComplete, Bodies::Whole);
+    assert!(line.contains(&format!(
+        r#""example.com/long":"{}","#,
+        "ä".repeat(16 << 10)
+    )));
+    let odd = (16 << 10) - 1;
+    assert!(line.contains(&format!(r#""example.com/even":"x{}","#, "ä".repeat(odd))));
+}
