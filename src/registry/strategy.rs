@@ -493,6 +493,12 @@ pub trait Strategy: Debug + Send + Sync {
         false
     }
 
+    /// Returns true if the first deletion of an object leaves its finalizers as they are, whatever a client wants
+    /// to become of the dependents.
+    fn is_deleted_without_propagation(&self) -> bool {
+        false
+    }
+
     /// Changes an object that is marked as being deleted and stays for a while.
     fn prepare_deletion(&self, object: &mut Value) {
         let _ = object;

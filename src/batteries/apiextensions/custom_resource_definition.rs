@@ -83,6 +83,10 @@ impl Strategy for CustomResourceDefinition {
         object.str_at(&["metadata", "deletionTimestamp"]).is_empty()
     }
 
+    fn is_deleted_without_propagation(&self) -> bool {
+        true
+    }
+
     fn prepare_deletion(&self, object: &mut Value) {
         status::terminate(object);
     }

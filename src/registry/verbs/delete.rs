@@ -230,9 +230,13 @@ impl Marking<'_> {
             }
         }
         let mut tree = old.clone();
-        let finalizers = self.finalizers(old);
-        let pending = !finalizers.is_empty() || self.row.strategy.awaits(old);
-        set_finalizers(&mut tree, finalizers);
+        let strategy = &self.row.strategy;
+        let mut pending = strategy.awaits(old);
+        if marked || !strategy.is_deleted_without_propagation() {
+            let finalizers = self.finalizers(old);
+            pending |= !finalizers.is_empty();
+            set_finalizers(&mut tree, finalizers);
+        }
         if graceful && !marked {
             set_deletion(&mut tree, after(now, span(grace)), grace, Count::Generation);
             return self.kept(tree);

@@ -280,11 +280,12 @@ pub fn terminate(object: &mut Value) {
         object.set(&["metadata", "generation"], (generation - 1).max(1));
     }
     let now = object.str_at(&["metadata", "deletionTimestamp"]).to_owned();
+    drop(object.remove(&["metadata", "deletionGracePeriodSeconds"]));
     let condition = [
         "Terminating",
         "True",
-        "InstanceDeletionInProgress",
-        "CustomResource deletion is in progress",
+        "InstanceDeletionPending",
+        "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
     ];
     set_condition(object, condition, &now);
 }
