@@ -24,6 +24,7 @@ use crate::serve::waiting_server::WaitingServer;
 use crate::store;
 use crate::store::wait::StoreWait;
 use anyhow::{Context, anyhow};
+use polyplane_admission::AdmissionConfig;
 use polyplane_audit::Auditor;
 use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::Release;
@@ -110,6 +111,7 @@ struct Prepared {
     root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
     delegated: Delegated,
+    admission: AdmissionConfig,
     encryption: Option<EncryptionConfig>,
 }
 
@@ -158,6 +160,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let config = completed.configure();
     let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     let delegated = options.authentication.open()?;
+    let admission = options.admission.open()?;
     config.audit = options.audit.settings().open(&delegated.outbound)?;
     let encryption = options.encryption.open()?;
     config.nodes = options.kubelets.open()?;
@@ -191,6 +194,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         root_secret,
         memory,
         delegated,
+        admission,
         encryption,
     })
 }
@@ -257,6 +261,7 @@ async fn start(
         wait: Some(wait),
         plain: None,
         delegated: prepared.delegated,
+        admission: polyplane_admission::configured(&prepared.admission),
         encryption: prepared.encryption,
         memory: prepared.memory,
     };

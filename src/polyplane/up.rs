@@ -52,6 +52,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         tracing::debug!("{error}");
     }
     let delegated = options.authentication.open()?;
+    let admission = options.admission.open()?;
     let auditor = options.audit.settings().open(&delegated.outbound)?;
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
@@ -89,6 +90,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             wait: None,
             plain: None,
             delegated: delegated.clone(),
+            admission: polyplane_admission::configured(&admission),
             encryption: options.encryption.open()?,
             memory: memory::shares(&options.memory, &options.limits, options.replicas),
         };
