@@ -167,12 +167,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;
-    let local = listeners.first().and_then(|l| l.local_addr().ok());
-    let endpoint = match (&options.endpoint, local) {
-        (Some(endpoint), _) => endpoint.clone(),
-        (None, Some(address)) => address.to_string(),
-        (None, None) => options.listen.clone(),
-    };
+    let endpoint = endpoint(options, &listeners);
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
     let unmarked = match options.accept_unmarked_peers {
         true => Unmarked::Accepted,
@@ -197,6 +192,16 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         admission,
         encryption,
     })
+}
+
+/// Returns the host and port under which clients reach the ring.
+fn endpoint(options: &ServeOptions, listeners: &[TcpListener]) -> String {
+    let local = listeners.first().and_then(|one| one.local_addr().ok());
+    match (&options.endpoint, local) {
+        (Some(endpoint), _) => endpoint.clone(),
+        (None, Some(address)) => address.to_string(),
+        (None, None) => options.listen.clone(),
+    }
 }
 
 /// Starts the replica. If that takes longer than [`QUIET`], because the store does not answer, a
