@@ -2,7 +2,8 @@
 //!
 //! A plug-in sees one write and the state that the write is prepared against, and changes the
 //! object, refuses it, or names the facts that the write rests on. It does no I/O and keeps
-//! nothing between two writes. Webhooks and policies are not here; they join the same chain.
+//! nothing between two writes. Webhooks and policies are not here; they join the same chain. What a file
+//! says about plug-ins is an [`AdmissionConfig`].
 //!
 //! Invariant: what a plug-in adds to an object is complete, so the chain needs no second round of
 //! defaults ([`Mutated::Completed`](polyplane_registry::plan::Mutated)).
