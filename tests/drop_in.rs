@@ -87,6 +87,11 @@ impl DropIn {
         Ok(drop_in)
     }
 
+    /// Returns the URL of the etcd.
+    pub fn etcd_url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.etcd_port)
+    }
+
     /// Starts the drop-in's etcd again, after whoever held the port has ended.
     ///
     /// # Errors

@@ -2,12 +2,14 @@
 //!
 //! A plug-in sees one write and the state that the write is prepared against, and changes the
 //! object, refuses it, or names the facts that the write rests on. It does no I/O and keeps
-//! nothing between two writes. Webhooks and policies are not here; they join the same chain.
+//! nothing between two writes. Webhooks and policies are not here; they join the same chain. What a file
+//! says about plug-ins is an [`AdmissionConfig`].
 //!
 //! Invariant: what a plug-in adds to an object is complete, so the chain needs no second round of
 //! defaults ([`Mutated::Completed`](polyplane_registry::plan::Mutated)).
 
 mod certificates;
+mod config;
 mod ingress_class;
 mod limit_ranger;
 mod node_declared_features;
@@ -30,6 +32,8 @@ mod service_account;
 mod storage_class;
 mod storage_in_use;
 mod volume_claim_resize;
+
+pub use config::{AdmissionConfig, AdmissionConfigError, IneffectiveEntry};
 
 use polyplane_apimachinery::Value;
 use polyplane_plane::{Index, IndexId, Snapshot};
@@ -56,15 +60,25 @@ pub fn quota_status(cut: &Snapshot, quota: &Value, now: i64) -> Value {
     resource_quota::status(cut, usage(), quota, now)
 }
 
+/// Returns the plug-ins of a server without a configuration of theirs. See [`configured`].
+pub fn built_in() -> Vec<Arc<dyn Admission>> {
+    configured(&AdmissionConfig::default())
+}
+
 /// Returns the plug-ins, in the order in which they act. `NamespaceLifecycle`, the first of
 /// upstream's, is part of every plan of a write.
-pub fn built_in() -> Vec<Arc<dyn Admission>> {
+pub fn configured(config: &AdmissionConfig) -> Vec<Arc<dyn Admission>> {
+    let pod_security = pod_security::PodSecurity::new(config.pod_security.clone());
+    let resource_quota = resource_quota::ResourceQuota {
+        limited: config.limited.clone(),
+        index: usage(),
+    };
     vec![
         Arc::new(limit_ranger::LimitRanger),
         Arc::new(service_account::ServiceAccount),
         Arc::new(node_restriction::NodeRestriction),
         Arc::new(node_taint::TaintNodesByCondition),
-        Arc::new(pod_security::PodSecurity::default()),
+        Arc::new(pod_security),
         Arc::new(priority::Priority),
         Arc::new(pod_tolerations::DefaultTolerationSeconds),
         Arc::new(storage_class::DefaultStorageClass),
@@ -85,7 +99,7 @@ pub fn built_in() -> Vec<Arc<dyn Admission>> {
         // Part of upstream's storage of roles and of claims, which admission has changed by then.
         Arc::new(role_escalation::RoleEscalation),
         Arc::new(resource_claim_status::ResourceClaimStatus),
-        Arc::new(resource_quota::ResourceQuota { index: usage() }),
+        Arc::new(resource_quota),
     ]
 }
 

@@ -5,21 +5,25 @@
 //! the audit of the request.
 
 mod checks;
+mod config;
 mod count;
 mod evaluate;
 mod policy;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use config::PodSecurityConfig;
+
 use crate::objects;
 use count::{Counts, Mode, Target};
 use evaluate::{Pod, Violation, details, reasons, violations};
 use policy::{Level, LevelVersion, Policy};
 use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::json::scan::find;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
-use polyplane_plane::{Claim, Key, Prefix, Start};
+use polyplane_plane::{Claim, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::Admission;
 use polyplane_registry::metrics::Family;
 use polyplane_registry::plan::{Attributes, CallOuts, Interest, Interrupted, Measured, Operation};
@@ -34,6 +38,8 @@ const PODS_CHECKED_MAX: usize = 3000;
 const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
 /// The annotation with what violates the level for audit.
 const VIOLATIONS: &str = "pod-security.kubernetes.io/audit-violations";
+/// The annotation with the reason why nothing was checked.
+const EXEMPT: &str = "pod-security.kubernetes.io/exempt";
 /// The annotation with what is wrong with the labels of the namespace.
 const ERROR: &str = "pod-security.kubernetes.io/error";
 
@@ -50,8 +56,9 @@ const HARMLESS: [&str; 8] = [
 ];
 
 /// See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct PodSecurity {
+    config: PodSecurityConfig,
     counts: Counts,
 }
 
@@ -95,7 +102,7 @@ impl Admission for PodSecurity {
         let subresource = what.call.subresource();
         match what.call.row.name.as_str() {
             "namespaces" if subresource.is_empty() => {
-                check_namespace(what, object)?;
+                self.check_namespace(what, object)?;
                 Ok(Vec::new())
             }
             "pods" if !HARMLESS.contains(&subresource) => Ok(self.check_pod(what, object)?),
@@ -110,9 +117,52 @@ impl Admission for PodSecurity {
 }
 
 impl PodSecurity {
+    pub(crate) fn new(config: PodSecurityConfig) -> Self {
+        Self {
+            config,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Returns whether the namespace or the user of a write is exempt, which is counted and told in the audit.
+    fn exempts_request(&self, what: &Attributes<'_>, target: Target) -> bool {
+        let reason = if self.config.exempts_namespace(what.call.namespace()) {
+            "namespace"
+        } else if self.config.exempts_user(&what.call.request.user.name) {
+            "user"
+        } else {
+            return false;
+        };
+        self.exempted((what, target), reason);
+        true
+    }
+
+    /// Returns whether the runtime class of a pod or of a template is exempt, which is counted and told in the
+    /// audit.
+    fn exempts_runtime_class(
+        &self,
+        (what, target): (&Attributes<'_>, Target),
+        pod: &Value,
+    ) -> bool {
+        let class = pod.str_at(&["spec", "runtimeClassName"]);
+        let is_exempt = self.config.exempts_runtime_class(class);
+        if is_exempt {
+            self.exempted((what, target), "runtimeClass");
+        }
+        is_exempt
+    }
+
+    fn exempted(&self, (what, target): (&Attributes<'_>, Target), reason: &str) {
+        self.counts.exempted(target);
+        what.call.annotate(EXEMPT, || reason.to_owned());
+    }
+
     /// Refuses a pod that violates the enforced level, and warns of one that violates the other.
     fn check_pod(&self, what: &Attributes<'_>, pod: &Value) -> Result<Vec<Claim>, ApiError> {
         let target = Target::of(what);
+        if self.exempts_request(what, target) {
+            return Ok(Vec::new());
+        }
         let (policy, errors, claim) = self.policy_here(what, target)?;
         if errors.is_empty() && policy.is_privileged() {
             self.counts
@@ -122,6 +172,9 @@ impl PodSecurity {
             return Ok(vec![claim]);
         }
         if what.old.is_some_and(|old| !changes_containers(pod, old)) {
+            return Ok(vec![claim]);
+        }
+        if self.exempts_runtime_class((what, target), pod) {
             return Ok(vec![claim]);
         }
         self.complain((what, target), &errors);
@@ -150,12 +203,18 @@ impl PodSecurity {
             "cronjobs" => &["spec", "jobTemplate", "spec", "template"],
             _ => &["spec", "template"],
         };
+        let target = Target::of(what);
+        if self.exempts_request(what, target) {
+            return Ok(());
+        }
+        let (policy, errors, _) = self.policy_here(what, target)?;
+        if errors.is_empty() && policy.asks_for_nothing_else() {
+            return Ok(());
+        }
         let Some(template) = object.at(path) else {
             return Ok(());
         };
-        let target = Target::of(what);
-        let (policy, errors, _) = self.policy_here(what, target)?;
-        if errors.is_empty() && policy.asks_for_nothing_else() {
+        if self.exempts_runtime_class((what, target), template) {
             return Ok(());
         }
         self.complain((what, target), &errors);
@@ -183,7 +242,7 @@ impl PodSecurity {
             b"" => Value::Null,
             labels => tree_of(labels)?,
         };
-        let (policy, errors) = policy::of_labels(&labels);
+        let (policy, errors) = policy::of_labels(&labels, &self.config.defaults);
         Ok((policy, errors, Claim::At(key, namespace.stamp())))
     }
 
@@ -219,6 +278,140 @@ impl PodSecurity {
             what.call.warn(would_violate(level, &found));
         }
     }
+
+    /// Refuses a namespace with wrong labels. Warns of pods that violate a level which is enforced from
+    /// now on, or of labels without effect.
+    fn check_namespace(&self, what: &Attributes<'_>, namespace: &Value) -> Result<(), ApiError> {
+        let name = namespace.str_at(&["metadata", "name"]);
+        let labels = &namespace["metadata"]["labels"];
+        let defaults = &self.config.defaults;
+        let (policy, errors) = policy::of_labels(labels, defaults);
+        let invalid = || {
+            Err(ApiError::invalid(
+                Qualified::new("", "Namespace"),
+                name,
+                &errors,
+            ))
+        };
+        let Some(old) = what.old else {
+            if !errors.is_empty() {
+                return invalid();
+            }
+            if self.config.exempts_namespace(name) {
+                self.warn_of_exemption(what, name, (labels, &policy));
+            }
+            return Ok(());
+        };
+        let (old_policy, old_errors) = policy::of_labels(&old["metadata"]["labels"], defaults);
+        if !errors.is_empty() && errors != old_errors {
+            return invalid();
+        }
+        let (new, old) = (policy.enforce, old_policy.enforce);
+        let is_relaxed = new.version == old.version && new.level <= old.level;
+        if new == old || new.level == Level::Privileged || is_relaxed {
+            return Ok(());
+        }
+        if self.config.exempts_namespace(name) {
+            self.warn_of_exemption(what, name, (labels, &policy));
+            return Ok(());
+        }
+        for text in self.warnings_of_present(what, name, new)? {
+            what.call.warn(text);
+        }
+        Ok(())
+    }
+
+    /// Warns of labels of an exempt namespace, unless its pods would be treated like this anyway.
+    fn warn_of_exemption(
+        &self,
+        what: &Attributes<'_>,
+        namespace: &str,
+        (labels, policy): (&Value, &Policy),
+    ) {
+        if policy.is_privileged() || policy.is_equivalent(&self.config.defaults) {
+            return;
+        }
+        let (namespace, levels) = (quote(namespace), policy::named(labels, policy));
+        what.call.warn(format!(
+            "namespace {namespace} is exempt from Pod Security, and the policy ({levels}) will be ignored"
+        ));
+    }
+
+    /// Returns warnings of the pods of a namespace that violate a level.
+    fn warnings_of_present(
+        &self,
+        what: &Attributes<'_>,
+        namespace: &str,
+        level: LevelVersion,
+    ) -> Result<Vec<String>, ApiError> {
+        let prefix = Prefix::namespaced("", "pods", namespace);
+        // The reason, with the first pod that has it and the number of all.
+        let mut by_reason: BTreeMap<String, (String, usize)> = BTreeMap::new();
+        let mut controllers = HashSet::new();
+        let (mut first, mut further) = (Vec::new(), Vec::new());
+        // One pod of each controller is checked before the others, in case that not all can be.
+        let is_evaluated = |pod: &ObjectRef| !self.exempts_stored(pod);
+        let mut pods = what.cut.range(&prefix, Start::First).filter(is_evaluated);
+        for object in pods.by_ref().take(PODS_CHECKED_MAX) {
+            let pod = what.call.stored_tree(&object)?;
+            match controller(&pod) {
+                Some(uid) if !controllers.insert(uid.clone()) => further.push(pod),
+                _ => first.push(pod),
+            }
+        }
+        let total = match self.config.has_runtime_classes() {
+            true => first.len() + further.len() + pods.count(),
+            false => what.cut.count(&prefix),
+        };
+        for pod in first.into_iter().chain(further) {
+            let found = violations(level, &Pod::of(&pod));
+            if found.is_empty() {
+                continue;
+            }
+            let name = pod.str_at(&["metadata", "name"]).to_owned();
+            let (named, count) = by_reason
+                .entry(reasons(&found))
+                .or_insert_with(|| (name.clone(), 0));
+            *named = std::mem::take(named).min(name);
+            *count += 1;
+        }
+        let mut warnings = Vec::new();
+        if total > PODS_CHECKED_MAX {
+            warnings.push(format!(
+                "new PodSecurity enforce level only checked against the first {PODS_CHECKED_MAX} of {total} existing pods"
+            ));
+        }
+        if !by_reason.is_empty() {
+            warnings.push(format!(
+                "existing pods in namespace {} violate the new PodSecurity enforce level {}",
+                quote(namespace),
+                quote(&level.to_string())
+            ));
+        }
+        let mut of_pods: Vec<String> = by_reason
+            .into_iter()
+            .map(|(reason, (name, count))| match count {
+                1 => format!("{name}: {reason}"),
+                2 => format!("{name} (and 1 other pod): {reason}"),
+                _ => format!("{name} (and {} other pods): {reason}", count - 1),
+            })
+            .collect();
+        of_pods.sort();
+        warnings.extend(of_pods);
+        Ok(warnings)
+    }
+
+    /// Returns whether the runtime class of a stored pod is exempt.
+    fn exempts_stored(&self, pod: &ObjectRef) -> bool {
+        if !self.config.has_runtime_classes() {
+            return false;
+        }
+        let body = pod.body();
+        let class = find(&body, &["spec", "runtimeClassName"]).map(|range| &body[range]);
+        let class = class.and_then(|class| std::str::from_utf8(class).ok());
+        // Names of classes have no characters that JSON escapes.
+        class.is_some_and(|class| self.config.exempts_runtime_class(class.trim_matches('"')))
+    }
 }
 
 /// Returns what clients and the audit are told of a pod that violates a level.
@@ -251,94 +444,6 @@ fn changes_containers(pod: &Value, old: &Value) -> bool {
             })
     };
     fixed || ephemeral()
-}
-
-/// Refuses a namespace with wrong labels. Warns of pods that violate a level which is enforced from
-/// now on.
-fn check_namespace(what: &Attributes<'_>, namespace: &Value) -> Result<(), ApiError> {
-    let name = namespace.str_at(&["metadata", "name"]);
-    let (policy, errors) = policy::of_labels(&namespace["metadata"]["labels"]);
-    let invalid = || {
-        Err(ApiError::invalid(
-            Qualified::new("", "Namespace"),
-            name,
-            &errors,
-        ))
-    };
-    let Some(old) = what.old else {
-        return if errors.is_empty() { Ok(()) } else { invalid() };
-    };
-    let (old_policy, old_errors) = policy::of_labels(&old["metadata"]["labels"]);
-    if !errors.is_empty() && errors != old_errors {
-        return invalid();
-    }
-    let (new, old) = (policy.enforce, old_policy.enforce);
-    let is_relaxed = new.version == old.version && new.level <= old.level;
-    if new == old || new.level == Level::Privileged || is_relaxed {
-        return Ok(());
-    }
-    for text in warnings_of_present(what, name, new)? {
-        what.call.warn(text);
-    }
-    Ok(())
-}
-
-/// Returns warnings of the pods of a namespace that violate a level.
-fn warnings_of_present(
-    what: &Attributes<'_>,
-    namespace: &str,
-    level: LevelVersion,
-) -> Result<Vec<String>, ApiError> {
-    let prefix = Prefix::namespaced("", "pods", namespace);
-    let total = what.cut.count(&prefix);
-    // The reason, with the first pod that has it and the number of all.
-    let mut by_reason: BTreeMap<String, (String, usize)> = BTreeMap::new();
-    let mut controllers = HashSet::new();
-    let (mut first, mut further) = (Vec::new(), Vec::new());
-    // One pod of each controller is checked before the others, in case that not all can be.
-    for object in what.cut.range(&prefix, Start::First).take(PODS_CHECKED_MAX) {
-        let pod = what.call.stored_tree(&object)?;
-        match controller(&pod) {
-            Some(uid) if !controllers.insert(uid.clone()) => further.push(pod),
-            _ => first.push(pod),
-        }
-    }
-    for pod in first.into_iter().chain(further) {
-        let found = violations(level, &Pod::of(&pod));
-        if found.is_empty() {
-            continue;
-        }
-        let name = pod.str_at(&["metadata", "name"]).to_owned();
-        let (named, count) = by_reason
-            .entry(reasons(&found))
-            .or_insert_with(|| (name.clone(), 0));
-        *named = std::mem::take(named).min(name);
-        *count += 1;
-    }
-    let mut warnings = Vec::new();
-    if total > PODS_CHECKED_MAX {
-        warnings.push(format!(
-            "new PodSecurity enforce level only checked against the first {PODS_CHECKED_MAX} of {total} existing pods"
-        ));
-    }
-    if !by_reason.is_empty() {
-        warnings.push(format!(
-            "existing pods in namespace {} violate the new PodSecurity enforce level {}",
-            quote(namespace),
-            quote(&level.to_string())
-        ));
-    }
-    let mut of_pods: Vec<String> = by_reason
-        .into_iter()
-        .map(|(reason, (name, count))| match count {
-            1 => format!("{name}: {reason}"),
-            2 => format!("{name} (and 1 other pod): {reason}"),
-            _ => format!("{name} (and {} other pods): {reason}", count - 1),
-        })
-        .collect();
-    of_pods.sort();
-    warnings.extend(of_pods);
-    Ok(warnings)
 }
 
 /// Returns the uid of the object that controls a pod.

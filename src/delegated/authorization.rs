@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
+use polyplane_apimachinery::config::{ConfigError, Section, document};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::{duration_text, parse_duration};
 use polyplane_apimachinery::{Value, names};
 
 use crate::oidc::expressions::Expression;
-use crate::read::{ConfigError, Section, document};
 use crate::webhook::{MatchConditions, OnFailure, ReviewVersion};
 
 /// Versions of the kind, which have the same fields.

@@ -13,6 +13,5 @@ pub mod oidc;
 pub mod webhook;
 
 mod halves;
-mod read;
 
-pub use read::ConfigError;
+pub use polyplane_apimachinery::config::ConfigError;

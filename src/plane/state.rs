@@ -331,6 +331,7 @@ impl Root {
                 add,
                 max,
             } => self.indexes[index.0].amount(values).saturating_add(*add) <= *max,
+            Claim::Taken { index, values } => self.indexes[index.0].amount(values) > 0,
             Claim::Within { growth, room } => self.has_room(*growth, *room).is_ok(),
             Claim::Below { prefix, count } => self.resources.weight_of(prefix).count < *count,
             Claim::View { resource, view } => self.view(resource) == *view,

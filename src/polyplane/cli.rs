@@ -2,6 +2,7 @@
 //! This module does not know what a command does.
 
 pub mod access;
+pub mod admission;
 pub mod audit;
 pub mod authentication;
 pub mod encryption;
@@ -14,6 +15,7 @@ pub mod store_command;
 pub mod usage;
 
 use crate::cli::access::{CredentialsOptions, KubeconfigOptions, RevokeOptions, RotateOptions};
+use crate::cli::admission::AdmissionOptions;
 use crate::cli::audit::AuditOptions;
 use crate::cli::authentication::AuthenticationOptions;
 use crate::cli::encryption::EncryptionOptions;
@@ -132,6 +134,9 @@ pub struct UpOptions {
     /// Authentication by others.
     #[command(flatten)]
     pub authentication: AuthenticationOptions,
+    /// The admission plug-ins.
+    #[command(flatten)]
+    pub admission: AdmissionOptions,
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
@@ -268,6 +273,9 @@ pub struct ServeOptions {
     /// Authentication by others.
     #[command(flatten)]
     pub authentication: AuthenticationOptions,
+    /// The admission plug-ins.
+    #[command(flatten)]
+    pub admission: AdmissionOptions,
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,

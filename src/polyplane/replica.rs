@@ -47,7 +47,7 @@ use polyplane_ownership::{
 };
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
-use polyplane_registry::{Authority, PlaneSummaries, Registry};
+use polyplane_registry::{Admission, Authority, PlaneSummaries, Registry};
 use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
@@ -104,6 +104,8 @@ pub struct ReplicaParts {
     pub plain: Option<Arc<PlainRoot>>,
     /// What servers of others decide about the root's users.
     pub delegated: Delegated,
+    /// The admission plug-ins of all planes, in their order.
+    pub admission: Vec<Arc<dyn Admission>>,
     /// The keys of encryption at rest; `None` without a configuration.
     pub encryption: Option<EncryptionConfig>,
 }
@@ -145,10 +147,7 @@ impl Replica {
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
         let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
-        let registry = registry.admitting(match &setup.plain {
-            Some(plain) => plain.admission.clone(),
-            None => polyplane_admission::built_in(),
-        });
+        let registry = registry.admitting(std::mem::take(&mut setup.admission));
         let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
         let issuer = CredentialIssuer::new(Arc::clone(&secret));
         let registry = registry.with_credentials(Arc::new(issuer));

@@ -24,6 +24,7 @@ use crate::serve::waiting_server::WaitingServer;
 use crate::store;
 use crate::store::wait::StoreWait;
 use anyhow::{Context, anyhow};
+use polyplane_admission::AdmissionConfig;
 use polyplane_audit::Auditor;
 use polyplane_auth::RootSecret;
 use polyplane_batteries::bootstrap::Release;
@@ -110,6 +111,7 @@ struct Prepared {
     root_secret: Option<Arc<RootSecret>>,
     memory: Arc<Memory>,
     delegated: Delegated,
+    admission: AdmissionConfig,
     encryption: Option<EncryptionConfig>,
 }
 
@@ -158,6 +160,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let config = completed.configure();
     let mut config = config.with_context(|| format!("--certs {}", options.certs.display()))?;
     let delegated = options.authentication.open()?;
+    let admission = options.admission.open()?;
     config.audit = options.audit.settings().open(&delegated.outbound)?;
     let encryption = options.encryption.open()?;
     config.nodes = options.kubelets.open()?;
@@ -165,12 +168,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
     let metrics = options.metrics_token_file.as_deref();
     let metrics = metrics.map(|file| MetricsFile::read(file, config.pki.admin_token()));
     let root_secret = root_secret(options, &config.pki)?;
-    let local = listeners.first().and_then(|l| l.local_addr().ok());
-    let endpoint = match (&options.endpoint, local) {
-        (Some(endpoint), _) => endpoint.clone(),
-        (None, Some(address)) => address.to_string(),
-        (None, None) => options.listen.clone(),
-    };
+    let endpoint = endpoint(options, &listeners);
     write_kubeconfig(&options.certs, &endpoint, &config.pki);
     let unmarked = match options.accept_unmarked_peers {
         true => Unmarked::Accepted,
@@ -192,8 +190,19 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
         root_secret,
         memory,
         delegated,
+        admission,
         encryption,
     })
+}
+
+/// Returns the host and port under which clients reach the ring.
+fn endpoint(options: &ServeOptions, listeners: &[TcpListener]) -> String {
+    let local = listeners.first().and_then(|one| one.local_addr().ok());
+    match (&options.endpoint, local) {
+        (Some(endpoint), _) => endpoint.clone(),
+        (None, Some(address)) => address.to_string(),
+        (None, None) => options.listen.clone(),
+    }
 }
 
 /// Starts the replica. If that takes longer than [`QUIET`], because the store does not answer, a
@@ -258,6 +267,7 @@ async fn start(
         wait: Some(wait),
         plain: None,
         delegated: prepared.delegated,
+        admission: polyplane_admission::configured(&prepared.admission),
         encryption: prepared.encryption,
         memory: prepared.memory,
     };

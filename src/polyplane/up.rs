@@ -52,13 +52,13 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
         tracing::debug!("{error}");
     }
     let delegated = options.authentication.open()?;
+    let admission = options.admission.open()?;
     let auditor = options.audit.settings().open(&delegated.outbound)?;
     make_folder(&options.dir)?;
     let folder = std::path::absolute(&options.dir)?;
     let store = store::embedded(options.store, &folder).await?;
     let listeners = listen(&completed).await?;
-    let addresses = listeners.iter().flat_map(TcpListener::local_addr);
-    let addresses: Vec<SocketAddr> = addresses.collect();
+    let addresses = addresses_of(&listeners);
     let endpoint = endpoint(&completed, &addresses)?;
     let mut replicas = Vec::new();
     let mut spread = vec![(completed.clone(), listeners)];
@@ -90,6 +90,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             wait: None,
             plain: None,
             delegated: delegated.clone(),
+            admission: polyplane_admission::configured(&admission),
             encryption: options.encryption.open()?,
             memory: memory::shares(&options.memory, &options.limits, options.replicas),
         };
@@ -115,6 +116,11 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     stop.cancel();
     let _ = std::fs::remove_file(folder.join("pid"));
     Ok(())
+}
+
+fn addresses_of(listeners: &[TcpListener]) -> Vec<SocketAddr> {
+    let addresses = listeners.iter().flat_map(TcpListener::local_addr);
+    addresses.collect()
 }
 
 /// Writes the process id, for scripts.

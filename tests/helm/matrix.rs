@@ -251,6 +251,16 @@ fn pods(add: Add<'_>) {
                 }]},
                 "outboundAllow": ["10.0.0.0/8", "issuer.corp.example"],
             },
+            "admission": {"config": {"plugins": [
+                {"name": "PodSecurity", "configuration": {
+                    "apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+                    "defaults": {"enforce": "baseline"},
+                }},
+                {"name": "ResourceQuota", "configuration": {
+                    "apiVersion": "apiserver.config.k8s.io/v1", "kind": "ResourceQuotaConfiguration",
+                    "limitedResources": [{"resource": "pods", "matchContains": ["pods"]}],
+                }},
+            ]}},
             "server": {
                 "extraArgs": ["--host-name=more.example.org"],
                 "planeLimits": {"requestsPerSecond": 50, "watches": 0, "bytes": "256Mi"}, "log": "info,polyplane_ownership=debug",

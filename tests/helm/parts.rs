@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use polyplane_tests::chart::{NAMESPACE, RELEASE};
 use polyplane_tests::deployment::{Amount, Check, Deployment, Hook, Source, Volume};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{Rendered, each, list, text};
 
@@ -94,57 +94,92 @@ fn a_replica_has_time_to_drain_before_it_is_killed() -> Result<()> {
     })
 }
 
-/// The file of `--authentication-config` is the chart's ConfigMap, and a change of it replaces the pods.
+/// Returns what the program is given for a flag.
+fn of_flag(rendered: &Rendered, flag: &str) -> Option<String> {
+    let flag = format!("{flag}=");
+    let mut found = rendered.deployment.container.args.iter();
+    found.find_map(|one| one.strip_prefix(&flag).map(str::to_owned))
+}
+
+/// The files of these flags are ConfigMaps of the chart, and a change of one replaces the pods.
 #[test]
-fn the_configuration_of_authentication_is_where_its_flag_says() -> Result<()> {
-    let with_one = std::cell::Cell::new(0);
-    each(|rendered| {
-        let values = &rendered.values["authentication"];
-        let arguments = &rendered.deployment.container.args;
-        let of_flag = |flag: &str| {
-            let flag = format!("{flag}=");
-            let mut found = arguments.iter();
-            found.find_map(|one| one.strip_prefix(&flag).map(str::to_owned))
-        };
-        let allowed: Vec<String> = list(&values["outboundAllow"]).iter().map(text).collect();
-        let allowed = (!allowed.is_empty()).then(|| allowed.join(","));
-        ensure!(of_flag("--outbound-allow") == allowed, "{arguments:?}");
-        let pod = rendered.pod()?;
-        let is_named = |one: &&Value| one["name"] == "authentication";
-        let volume = list(&pod["volumes"]).iter().find(is_named);
-        let map = rendered.one("ConfigMap", "-authentication");
-        let Some(config) = values["config"].as_object().filter(|one| !one.is_empty()) else {
-            ensure!(of_flag("--authentication-config").is_none() && volume.is_none());
-            ensure!(map.is_err(), "a ConfigMap without a use");
-            return Ok(());
-        };
-        with_one.set(with_one.get() + 1);
-        let map = map?;
-        let volume = volume.context("no volume")?;
-        ensure!(
-            volume["configMap"]["name"] == map["metadata"]["name"],
-            "{volume}"
-        );
-        let mounts = list(&pod["containers"][0]["volumeMounts"]);
-        let mount = mounts.iter().find(is_named).context("no mount")?;
-        ensure!(mount["readOnly"] == true, "{mount}");
-        let file = format!("{}/config.yaml", text(&mount["mountPath"]));
-        ensure!(of_flag("--authentication-config") == Some(file));
-        let written: Value = serde_saphyr::from_str(&text(&map["data"]["config.yaml"]))?;
-        let mut expected = json!({"apiVersion": "apiserver.config.k8s.io/v1",
-            "kind": "AuthenticationConfiguration"});
-        expected
-            .as_object_mut()
-            .context("an object")?
-            .extend(config.clone());
-        ensure!(written == expected, "{written}");
-        let deployment = rendered.of_kind("Deployment").next().context("none")?;
-        let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
-        ensure!(annotations["polyplane.dev/authentication-config"].is_string());
-        Ok(())
-    })?;
-    ensure!(with_one.get() > 0, "no combination has one");
+fn configurations_are_where_their_flags_say() -> Result<()> {
+    for (part, flag, kind) in [
+        (
+            "authentication",
+            "--authentication-config",
+            "AuthenticationConfiguration",
+        ),
+        (
+            "admission",
+            "--admission-control-config-file",
+            "AdmissionConfiguration",
+        ),
+    ] {
+        let with_one = std::cell::Cell::new(0);
+        each(|rendered| {
+            let config = rendered.values[part]["config"].as_object();
+            let config = config.filter(|one| !one.is_empty());
+            with_one.set(with_one.get() + usize::from(config.is_some()));
+            check_configuration(rendered, part, flag, (kind, config))
+        })?;
+        ensure!(with_one.get() > 0, "no combination has one of {part}");
+    }
     Ok(())
+}
+
+fn check_configuration(
+    rendered: &Rendered,
+    part: &str,
+    flag: &str,
+    (kind, config): (&str, Option<&Map<String, Value>>),
+) -> Result<()> {
+    let pod = rendered.pod()?;
+    let is_named = |one: &&Value| one["name"] == part;
+    let volume = list(&pod["volumes"]).iter().find(is_named);
+    let map = rendered.one("ConfigMap", &format!("-{part}"));
+    let given = of_flag(rendered, flag);
+    let Some(config) = config else {
+        ensure!(given.is_none() && volume.is_none());
+        ensure!(map.is_err(), "a ConfigMap without a use");
+        return Ok(());
+    };
+    let map = map?;
+    let volume = volume.context("no volume")?;
+    ensure!(
+        volume["configMap"]["name"] == map["metadata"]["name"],
+        "{volume}"
+    );
+    let mounts = list(&pod["containers"][0]["volumeMounts"]);
+    let mount = mounts.iter().find(is_named).context("no mount")?;
+    ensure!(mount["readOnly"] == true, "{mount}");
+    let file = format!("{}/config.yaml", text(&mount["mountPath"]));
+    ensure!(given == Some(file));
+    let written: Value = serde_saphyr::from_str(&text(&map["data"]["config.yaml"]))?;
+    let mut expected = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": kind});
+    expected
+        .as_object_mut()
+        .context("an object")?
+        .extend(config.clone());
+    ensure!(written == expected, "{written}");
+    let deployment = rendered.of_kind("Deployment").next().context("none")?;
+    let annotations = &deployment["spec"]["template"]["metadata"]["annotations"];
+    let hash = format!("polyplane.dev/{part}-config");
+    ensure!(annotations[hash].is_string());
+    Ok(())
+}
+
+/// What control planes may name is what the values allow.
+#[test]
+fn hosts_beside_the_internet_are_those_of_the_values() -> Result<()> {
+    each(|rendered| {
+        let allowed = list(&rendered.values["authentication"]["outboundAllow"]);
+        let allowed: Vec<String> = allowed.iter().map(text).collect();
+        let allowed = (!allowed.is_empty()).then(|| allowed.join(","));
+        let given = of_flag(rendered, "--outbound-allow");
+        ensure!(given == allowed, "{given:?}");
+        Ok(())
+    })
 }
 
 /// The events go where the values say: lines of the pods, and a webhook whose kubeconfig is in a Secret.

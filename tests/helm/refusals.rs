@@ -33,6 +33,10 @@ fn unknown_and_out_of_range() -> Vec<(Value, &'static [&'static str])> {
         ),
         (json!({"server": {"weight": 70000}}), &["/server/weight"]),
         (
+            json!({"admission": {"config": {"plugins": [{"name": "Priority"}]}}}),
+            &["/admission/config/plugins/0", "PodSecurity"],
+        ),
+        (
             json!({"server": {"ipFamily": "ipv4"}}),
             &["/server/ipFamily", "IPv4"],
         ),

@@ -51,6 +51,9 @@
 {{- with $values.authentication.outboundAllow }}
 - --outbound-allow={{ join "," . }}
 {{- end }}
+{{- if $values.admission.config }}
+- --admission-control-config-file=/admission/config.yaml
+{{- end }}
 {{- if $values.audit.policy }}
 - --audit-policy-file=/audit/policy.yaml
 {{- if $values.audit.log.enabled }}

@@ -85,6 +85,7 @@ const fn evaluation(
 pub(super) struct Counts {
     evaluations: Box<[AtomicU64]>,
     errors: [[AtomicU64; Target::COUNT]; FATAL.len()],
+    exemptions: [AtomicU64; Target::COUNT],
 }
 
 impl Default for Counts {
@@ -100,6 +101,7 @@ impl Default for Counts {
         Self {
             evaluations: (0..=last).map(|_| AtomicU64::new(0)).collect(),
             errors: Default::default(),
+            exemptions: Default::default(),
         }
     }
 }
@@ -125,6 +127,11 @@ impl Counts {
         self.errors[usize::from(is_fatal)][at.0].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Counts a request that was not evaluated because a configuration exempts it.
+    pub(super) fn exempted(&self, at: Target) {
+        self.exemptions[at.0].fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Returns the metrics.
     pub(super) fn families(&self) -> Vec<Family> {
         let family = |name, help, samples| Family {
@@ -145,8 +152,8 @@ impl Counts {
             ),
             family(
                 "pod_security_exemptions_total",
-                "Requests that were not evaluated because a configuration exempts them: none can here.",
-                exemptions(),
+                "Requests that were not evaluated because the configuration exempts them.",
+                self.shown_exemptions(),
             ),
         ]
     }
@@ -192,15 +199,22 @@ impl Counts {
         }
         shown
     }
-}
 
-/// Returns the series that upstream shows before any request was exempt.
-fn exemptions() -> Vec<(Labels, u64)> {
-    let all = (0..Target::COUNT).map(|at| Target(at).labels());
-    let whole = all.filter(|[_, _, (_, subresource)]| subresource.is_empty());
-    whole
-        .map(|labels| (labels.map(|(name, value)| (name, value.into())).into(), 0))
-        .collect()
+    /// Returns the exemptions; the series of whole objects before anything was counted too, like upstream's.
+    fn shown_exemptions(&self) -> Vec<(Labels, u64)> {
+        let counts = self.exemptions.iter().enumerate();
+        let counts = counts.map(|(at, count)| (Target(at).labels(), count.load(Ordering::Relaxed)));
+        let shown =
+            counts.filter(|([_, _, (_, subresource)], count)| *count > 0 || subresource.is_empty());
+        shown
+            .map(|(labels, count)| {
+                (
+                    labels.map(|(name, value)| (name, value.into())).into(),
+                    count,
+                )
+            })
+            .collect()
+    }
 }
 
 #[cfg(test)]
@@ -284,5 +298,31 @@ mod tests {
         assert_eq!(shown.len(), 2);
         assert_eq!(first(0), ("false", "controller", 1));
         assert_eq!(first(1), ("true", "pod", 1));
+    }
+
+    #[test]
+    fn exemptions_are_counted_by_what_was_not_evaluated() {
+        let counts = Counts::default();
+        counts.exempted(Target(0));
+        counts.exempted(Target(0));
+        counts.exempted(Target(1));
+        let shown = counts.shown_exemptions().into_iter();
+        let shown: Vec<(String, u64)> = shown
+            .map(|(labels, count)| {
+                let values: Vec<&str> = labels.iter().map(|(_, value)| value.as_ref()).collect();
+                (values.join(" "), count)
+            })
+            .collect();
+        let expected = [
+            ("create pod ", 2),
+            ("create pod ephemeralcontainers", 1),
+            ("create controller ", 0),
+            ("update pod ", 0),
+            ("update controller ", 0),
+        ];
+        assert_eq!(
+            shown,
+            expected.map(|(text, count)| (text.to_owned(), count))
+        );
     }
 }

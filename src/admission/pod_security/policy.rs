@@ -28,6 +28,13 @@ pub(super) struct LevelVersion {
     pub(super) version: Version,
 }
 
+impl LevelVersion {
+    const PRIVILEGED: Self = Self {
+        level: Level::Privileged,
+        version: Version::Latest,
+    };
+}
+
 impl fmt::Display for LevelVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let level = match self.level {
@@ -43,7 +50,7 @@ impl fmt::Display for LevelVersion {
 }
 
 /// The levels of a namespace.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Policy {
     /// The level that pods may not violate.
     pub(super) enforce: LevelVersion,
@@ -54,6 +61,26 @@ pub(super) struct Policy {
 }
 
 impl Policy {
+    /// The policy of a namespace without labels, unless a configuration has another one.
+    pub(super) const PRIVILEGED: Self = Self {
+        enforce: LevelVersion::PRIVILEGED,
+        audit: LevelVersion::PRIVILEGED,
+        warn: LevelVersion::PRIVILEGED,
+    };
+
+    /// Returns whether the same pods violate both policies.
+    pub(super) fn is_equivalent(&self, other: &Self) -> bool {
+        let pairs = [
+            (self.enforce, other.enforce),
+            (self.audit, other.audit),
+            (self.warn, other.warn),
+        ];
+        let is_privileged = |one: LevelVersion| one.level == Level::Privileged;
+        pairs
+            .into_iter()
+            .all(|(own, other)| own == other || (is_privileged(own) && is_privileged(other)))
+    }
+
     /// Returns whether nothing violates the policy.
     pub(super) fn is_privileged(&self) -> bool {
         self.enforce.level == Level::Privileged && self.asks_for_nothing_else()
@@ -66,23 +93,22 @@ impl Policy {
 }
 
 const PREFIX: &str = "pod-security.kubernetes.io";
-/// The level of a mode without a label.
-const DEFAULT: LevelVersion = LevelVersion {
-    level: Level::Privileged,
-    version: Version::Latest,
-};
+/// What a level has to be.
+pub(super) const LEVELS_WANTED: &str = "must be one of privileged, baseline, restricted";
+/// What a version has to be.
+pub(super) const VERSION_WANTED: &str = r#"must be "latest" or "v1.x""#;
 
-/// Returns the policy that labels name, and what is wrong with them. An enforced level that cannot
-/// be read is `restricted`.
-pub(super) fn of_labels(labels: &Value) -> (Policy, Vec<FieldError>) {
+/// Returns the policy that labels name, and what is wrong with them. A mode that they do not name is that of
+/// `defaults`. An enforced level that cannot be read is `restricted`.
+pub(super) fn of_labels(labels: &Value, defaults: &Policy) -> (Policy, Vec<FieldError>) {
     let mut errors = Vec::new();
     let enforce = mode(labels, "enforce", Level::Restricted, &mut errors);
     let audit = mode(labels, "audit", Level::Privileged, &mut errors);
     let warn = mode(labels, "warn", Level::Privileged, &mut errors);
     let mut policy = Policy {
-        enforce: enforce.resolve(),
-        audit: audit.resolve(),
-        warn: warn.resolve(),
+        enforce: enforce.or(defaults.enforce),
+        audit: audit.or(defaults.audit),
+        warn: warn.or(defaults.warn),
     };
     let is_enforced = matches!(enforce.level, Given::Valid(_));
     if is_enforced && warn.level == Given::Nothing && policy.enforce.level > policy.warn.level {
@@ -92,6 +118,28 @@ pub(super) fn of_labels(labels: &Value) -> (Policy, Vec<FieldError>) {
         }
     }
     (policy, errors)
+}
+
+/// Returns the levels of a policy that labels name, for a message: those that something can violate.
+pub(super) fn named(labels: &Value, policy: &Policy) -> String {
+    let is_named = |mode: &str| {
+        let names = [
+            format!("{PREFIX}/{mode}"),
+            format!("{PREFIX}/{mode}-version"),
+        ];
+        names.iter().any(|name| labels.get(name).is_some())
+    };
+    let modes = [
+        ("enforce", policy.enforce),
+        ("audit", policy.audit),
+        ("warn", policy.warn),
+    ];
+    let shown: Vec<String> = modes
+        .into_iter()
+        .filter(|(mode, one)| one.level != Level::Privileged && is_named(mode))
+        .map(|(mode, one)| format!("{mode}={one}"))
+        .collect();
+    shown.join(", ")
 }
 
 /// What a label says about a level.
@@ -109,13 +157,13 @@ struct Mode {
 }
 
 impl Mode {
-    fn resolve(&self) -> LevelVersion {
+    fn or(&self, default: LevelVersion) -> LevelVersion {
         LevelVersion {
             level: match self.level {
-                Given::Nothing => DEFAULT.level,
+                Given::Nothing => default.level,
                 Given::Valid(level) | Given::Invalid(level) => level,
             },
-            version: self.version.unwrap_or(DEFAULT.version),
+            version: self.version.unwrap_or(default.version),
         }
     }
 }
@@ -130,26 +178,36 @@ fn mode(labels: &Value, name: &str, if_invalid: Level, errors: &mut Vec<FieldErr
     let label = format!("{PREFIX}/{name}");
     let level = match labels.get(&label).and_then(Value::as_str) {
         None => Given::Nothing,
-        Some("privileged") => Given::Valid(Level::Privileged),
-        Some("baseline") => Given::Valid(Level::Baseline),
-        Some("restricted") => Given::Valid(Level::Restricted),
-        Some(other) => {
-            let detail = "must be one of privileged, baseline, restricted";
-            refuse(&label, other, detail);
-            Given::Invalid(if_invalid)
-        }
+        Some(text) => match parse_level(text) {
+            Some(level) => Given::Valid(level),
+            None => {
+                refuse(&label, text, LEVELS_WANTED);
+                Given::Invalid(if_invalid)
+            }
+        },
     };
     let label = format!("{PREFIX}/{name}-version");
     let version = labels.get(&label).and_then(Value::as_str).map(|text| {
         parse_version(text).unwrap_or_else(|| {
-            refuse(&label, text, r#"must be "latest" or "v1.x""#);
+            refuse(&label, text, VERSION_WANTED);
             Version::Latest
         })
     });
     Mode { level, version }
 }
 
-fn parse_version(text: &str) -> Option<Version> {
+/// Returns the level of this name, if there is one.
+pub(super) fn parse_level(text: &str) -> Option<Level> {
+    match text {
+        "privileged" => Some(Level::Privileged),
+        "baseline" => Some(Level::Baseline),
+        "restricted" => Some(Level::Restricted),
+        _ => None,
+    }
+}
+
+/// Returns the version of this name, if it is one.
+pub(super) fn parse_version(text: &str) -> Option<Version> {
     if text == "latest" {
         return Some(Version::Latest);
     }

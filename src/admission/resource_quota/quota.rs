@@ -41,7 +41,7 @@ pub(super) enum Source {
 
 /// A condition on the objects that a quota counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Scope {
+pub(super) enum Scope {
     Terminating,
     NotTerminating,
     BestEffort,
@@ -53,8 +53,9 @@ enum Scope {
     Unknown,
 }
 
+/// A condition on the classes of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum ClassRule {
+pub(super) enum ClassRule {
     In(Vec<Str>),
     NotIn(Vec<Str>),
     Exists,
@@ -62,7 +63,8 @@ enum ClassRule {
 }
 
 impl ClassRule {
-    fn of(expression: &Value) -> Option<Self> {
+    /// Returns the condition of an expression, unless its operator is unknown.
+    pub(super) fn of(expression: &Value) -> Option<Self> {
         let values = expression.items_at(&["values"]).iter();
         let values = values.filter_map(|value| Some(value.as_str()?.into()));
         Some(match expression.str_at(&["operator"]) {
@@ -85,7 +87,8 @@ impl ClassRule {
 }
 
 impl Scope {
-    fn of(name: &str, rule: Option<ClassRule>) -> Self {
+    /// Returns the scope of this name; `rule` is that of a class.
+    pub(super) fn of(name: &str, rule: Option<ClassRule>) -> Self {
         let class = |kind| rule.map_or(Self::Unknown, |rule| Self::Class(kind, rule));
         match name {
             "Terminating" => Self::Terminating,
@@ -99,7 +102,22 @@ impl Scope {
         }
     }
 
-    fn selects(&self, kind: Kind, signature: &Signature) -> bool {
+    /// Returns the name; of an unknown scope it is empty.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Terminating => "Terminating",
+            Self::NotTerminating => "NotTerminating",
+            Self::BestEffort => "BestEffort",
+            Self::NotBestEffort => "NotBestEffort",
+            Self::CrossNamespacePodAffinity => "CrossNamespacePodAffinity",
+            Self::Class(Kind::Claims, _) => "VolumeAttributesClass",
+            Self::Class(..) => "PriorityClass",
+            Self::Unknown => "",
+        }
+    }
+
+    /// Returns whether an object meets the condition.
+    pub(super) fn selects(&self, kind: Kind, signature: &Signature) -> bool {
         let is_pod = kind == Kind::Pods;
         match self {
             Self::Terminating => is_pod && signature.is_terminating,
@@ -214,6 +232,22 @@ impl Quota {
             add: 0,
             max: 0,
         }
+    }
+
+    /// Claims that the namespace still has a quota with this spec.
+    pub(super) fn stays(&self, index: IndexId, namespace: &str) -> Claim {
+        let wanted = self.spec.clone();
+        Claim::Taken {
+            index,
+            values: IndexValues::selected(beginning_of_specs(namespace), move |spec: &[u8]| {
+                spec == wanted
+            }),
+        }
+    }
+
+    /// Returns the conditions on the objects that the quota counts.
+    pub(super) fn scopes(&self) -> &[Scope] {
+        &self.scopes
     }
 
     pub(super) fn has_no_scopes(&self) -> bool {

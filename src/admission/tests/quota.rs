@@ -1,7 +1,7 @@
 //! Quotas in a plane in memory: writers at once, and histories against a model.
 
 use bytes::Bytes;
-use polyplane_admission::{built_in, indexes, quota_status};
+use polyplane_admission::{AdmissionConfig, configured, indexes, quota_status};
 use polyplane_apimachinery::json::{Limits, parse, to_vec};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value, json};
@@ -28,6 +28,10 @@ struct Site {
 
 impl Site {
     async fn open() -> Self {
+        Self::with(&AdmissionConfig::default()).await
+    }
+
+    async fn with(config: &AdmissionConfig) -> Self {
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
         let guard = guard.expect("memory takes the fence");
@@ -53,7 +57,7 @@ impl Site {
         };
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
         let site = Self {
-            registry: Arc::new(registry.admitting(built_in())),
+            registry: Arc::new(registry.admitting(configured(config))),
             tenant: Tenant {
                 name: "test".into(),
                 plane: plane.await.expect("an empty plane opens"),
@@ -186,10 +190,6 @@ async fn a_quota_that_comes_in_between_counts() {
         let made = made.expect("it is new");
         if let Ok(written) = written {
             // It was sequenced before the quota.
-            let version = |object: &Value| -> u64 {
-                let text = object.str_at(&["metadata", "resourceVersion"]);
-                text.parse().expect("a version")
-            };
             assert!(version(&written) < version(&made));
             let name = format!("s{round}");
             let gone = site.send(Verb::Delete, "secrets", (&name, ""), &Value::Null);
@@ -198,6 +198,179 @@ async fn a_quota_that_comes_in_between_counts() {
         let gone = site.send(Verb::Delete, "resourcequotas", ("q", ""), &Value::Null);
         gone.await.expect("it is there");
     }
+}
+
+/// Returns a configuration in which nobody takes what `limited` says without a quota.
+fn limiting(limited: &Value) -> AdmissionConfig {
+    let file = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1",
+        "kind": "AdmissionConfiguration",
+        "plugins": [{
+            "name": "ResourceQuota",
+            "configuration": {
+                "apiVersion": "apiserver.config.k8s.io/v1",
+                "kind": "ResourceQuotaConfiguration",
+                "limitedResources": (limited.clone())
+            }
+        }]
+    });
+    let config = AdmissionConfig::parse(&to_vec(&file), &|_| Err("no file".to_owned()));
+    config.expect("it is a configuration")
+}
+
+#[tokio::test]
+async fn what_is_limited_needs_a_quota_that_covers_it() {
+    let secrets = json!({"resource": "secrets", "matchContains": ["secrets"]});
+    let cpu = json!({"resource": "pods", "matchContains": ["requests.cpu"]});
+    let site = Site::with(&limiting(&json!([secrets, cpu]))).await;
+    let secret = |name: &str| json!({"metadata": {"name": name}});
+    let refused = site.create("secrets", &secret("a")).await;
+    let refused = refused.expect_err("nothing covers it");
+    let said = r#"secrets "a" is forbidden: insufficient quota to consume: count/secrets,secrets"#;
+    assert_eq!((refused.code, refused.message.as_str()), (403, said));
+    // Only some of it, and others than the limited.
+    let one = json!({"metadata": {"name": "one"}, "spec": {"hard": {"secrets": "9", "pods": "9"}}});
+    site.create("resourcequotas", &one)
+        .await
+        .expect("it is new");
+    let refused = site.create("secrets", &secret("a")).await;
+    let refused = refused.expect_err("half of it is not covered");
+    assert!(
+        refused.message.ends_with(": count/secrets"),
+        "{}",
+        refused.message
+    );
+    let refused = site
+        .create("pods", &pod("p", 100))
+        .await
+        .expect_err("its processor");
+    assert!(
+        refused.message.ends_with(": requests.cpu"),
+        "{}",
+        refused.message
+    );
+    let free = json!({"metadata": {"name": "free"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    site.create("pods", &free)
+        .await
+        .expect("it takes no processor");
+    let map = json!({"metadata": {"name": "m"}});
+    site.create("configmaps", &map).await.expect("not limited");
+    // The rest from a second quota.
+    let two = json!({"metadata": {"name": "two"}, "spec": {"hard": {"count/secrets": "1", "requests.cpu": "1"}}});
+    site.create("resourcequotas", &two)
+        .await
+        .expect("it is new");
+    site.create("secrets", &secret("a")).await.expect("covered");
+    site.create("pods", &pod("p", 100)).await.expect("covered");
+    let refused = site
+        .create("secrets", &secret("b"))
+        .await
+        .expect_err("there is one");
+    assert!(
+        refused.message.contains("exceeded quota: two"),
+        "{}",
+        refused.message
+    );
+}
+
+#[tokio::test]
+async fn a_limited_scope_needs_a_quota_with_it() {
+    let scopes = json!([
+        {"scopeName": "VolumeAttributesClass", "operator": "In", "values": ["fast", "x"]},
+        {"scopeName": "Terminating", "operator": "Exists"}
+    ]);
+    let limited = json!([{"resource": "pods", "matchScopes": scopes}]);
+    let site = Site::with(&limiting(&limited)).await;
+    let mut ending = pod("p", 100);
+    ending.set(&["spec", "activeDeadlineSeconds"], 60);
+    let resources = json!({"requests": {"storage": "1Gi"}});
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "volumeAttributesClassName": "fast", "resources": resources});
+    let claim = json!({"metadata": {"name": "c"}, "spec": spec});
+    for (resource, object, scope) in [
+        ("pods", &ending, "Terminating Exists []"),
+        // Upstream's scopes are not only those of the resource that they are written at.
+        (
+            "persistentvolumeclaims",
+            &claim,
+            "VolumeAttributesClass In [fast x]",
+        ),
+    ] {
+        let refused = site.create(resource, object).await;
+        let refused = refused.expect_err("nothing covers it");
+        let said = format!("insufficient quota to match these scopes: [{{{scope}}}]");
+        assert_eq!((refused.code, refused.message), (500, said));
+    }
+    let lasting = pod("q", 100);
+    site.create("pods", &lasting).await.expect("not limited");
+    let scopes = json!(["Terminating"]);
+    let pods =
+        json!({"metadata": {"name": "p"}, "spec": {"hard": {"pods": "1"}, "scopes": scopes}});
+    let scopes =
+        json!({"matchExpressions": [{"scopeName": "VolumeAttributesClass", "operator": "Exists"}]});
+    let hard = json!({"persistentvolumeclaims": "1"});
+    let claims =
+        json!({"metadata": {"name": "c"}, "spec": {"hard": hard, "scopeSelector": scopes}});
+    for quota in [pods, claims] {
+        let made = site.create("resourcequotas", &quota).await;
+        made.expect("it is new");
+    }
+    site.create("pods", &ending).await.expect("covered");
+    let made = site.create("persistentvolumeclaims", &claim).await;
+    made.expect("covered");
+}
+
+/// A write that only a quota allows is sequenced before the deletion of the quota, or refused.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_quota_that_covers_a_write_stays_until_the_write() {
+    let limited = json!([{"resource": "secrets", "matchContains": ["count/secrets"]}]);
+    let site = Site::with(&limiting(&limited)).await;
+    // A second quota with the same limits elsewhere in its spec does not cover the write.
+    let other =
+        json!({"metadata": {"name": "other"}, "spec": {"hard": {"count/configmaps": "999"}}});
+    site.create("resourcequotas", &other)
+        .await
+        .expect("it is new");
+    let mut outcomes = [0, 0];
+    for round in 0..200 {
+        let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/secrets": "999"}}});
+        site.create("resourcequotas", &quota)
+            .await
+            .expect("it is new");
+        let deletion = {
+            let site = site.clone();
+            tokio::spawn(async move {
+                let gone = site.send(Verb::Delete, "resourcequotas", ("q", ""), &Value::Null);
+                gone.await.expect("it is there");
+                let marker = json!({"metadata": {"name": (format!("m{round}"))}});
+                site.create("configmaps", &marker).await.expect("it is new")
+            })
+        };
+        let mut versions = Vec::new();
+        for at in 0.. {
+            let secret = json!({"metadata": {"name": (format!("s{round}-{at}"))}});
+            match site.create("secrets", &secret).await {
+                Ok(written) => versions.push(version(&written)),
+                Err(refused) => {
+                    assert_eq!(refused.code, 403, "{}", refused.message);
+                    break;
+                }
+            }
+            outcomes[0] += 1;
+        }
+        let marked = version(&deletion.await.expect("no panic"));
+        // The mark is younger than the deletion.
+        assert!(
+            versions.iter().all(|one| *one < marked),
+            "{versions:?} {marked}"
+        );
+        outcomes[1] += 1;
+    }
+    println!("{} writes before {} deletions", outcomes[0], outcomes[1]);
+}
+
+fn version(object: &Value) -> u64 {
+    let text = object.str_at(&["metadata", "resourceVersion"]);
+    text.parse().expect("a version")
 }
 
 /// A small generator with a printed seed.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use polyplane_apimachinery::config::{ConfigError, Section, document};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::AnonymousAccess;
 
 use super::expressions::{Expression, ExpressionOf};
 use super::validation;
-use crate::read::{ConfigError, Section, document};
 
 /// Versions of the kind, which have the same fields.
 const VERSIONS: [&str; 3] = [

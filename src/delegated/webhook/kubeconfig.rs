@@ -5,10 +5,9 @@ use base64::prelude::BASE64_STANDARD;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::config::{ConfigError, document};
 use polyplane_outbound::{ClientIdentity, PlaneCaller, Target, TargetError, Trust, TrustError};
 use std::sync::Arc;
-
-use crate::read::{ConfigError, document};
 
 /// A webhook: where it is, whom to trust, and as whom to come.
 pub struct WebhookServer {

@@ -49,6 +49,13 @@ pub enum Claim {
         /// The amount that all objects together may take.
         max: i128,
     },
+    /// An object takes one of these values.
+    Taken {
+        /// The index that is tested.
+        index: IndexId,
+        /// The values of which one is taken.
+        values: IndexValues,
+    },
     /// What the plane has of its own, and what the write adds, fit into its room.
     Within {
         /// What the write adds.

@@ -324,6 +324,32 @@ async fn values_are_free_once_and_room_runs_out() {
 }
 
 #[tokio::test]
+async fn a_write_can_rest_on_a_value_that_an_object_takes() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let taken = |name: &str| {
+        let claim = Claim::Taken {
+            index: LABELS,
+            values: IndexValues::beginning_with("quota"),
+        };
+        claimed(put_labelled(name, "rest", "1"), claim)
+    };
+    plane.submit(taken("a")).await.expect_err("there is none");
+    for name in ["qa", "qb"] {
+        let put = write(vec![put_labelled(name, "quota", "5")]);
+        plane.submit(put).await.expect("it is new");
+    }
+    plane.submit(taken("a")).await.expect("two are there");
+    plane.submit(write(vec![delete("qa")])).await.expect("fine");
+    plane.submit(taken("b")).await.expect("one is there");
+    let (gone, refused) = tokio::join!(
+        plane.submit(write(vec![delete("qb")])),
+        plane.submit(taken("c"))
+    );
+    assert!(gone.is_ok() && refused.is_err());
+}
+
+#[tokio::test]
 async fn many_writes_share_transactions_and_one_key_never_stands_twice_in_one() {
     let site = Site::new();
     let plane = site.open("a").await;

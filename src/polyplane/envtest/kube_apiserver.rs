@@ -109,6 +109,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     let release = release(settings.service_range)?;
     let name = format!("kube-apiserver-{}", settings.listen.port());
     let delegated = std::mem::take(&mut settings.delegated);
+    let admission = std::mem::take(&mut settings.admission);
     let plain = plain_root(settings, &pki, front_proxy_ca_pem)?;
     let parts = ReplicaParts {
         encryption: None,
@@ -127,6 +128,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
         memory: Memory::with_limits(|share| share.part_of(MEMORY_BUDGET)),
         plain: Some(Arc::new(plain)),
         delegated,
+        admission,
     };
     let replica = Replica::start(parts).await?;
     replica.wake_root().await?;
@@ -269,7 +271,6 @@ fn plain_root(
         front_proxy_ca_pem: front_proxy_ca_pem.unwrap_or_default(),
         bearer: settings.tokens,
         issuer: settings.issuer,
-        admission: settings.admission,
         kinds: settings.kinds,
         service_range: settings.service_range,
         node_ports: settings.node_ports,

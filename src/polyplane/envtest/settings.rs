@@ -1,6 +1,7 @@
 //! What the flags of kube-apiserver mean here, checked. All problems are reported together.
 
 use crate::audit::AuditSettings;
+use crate::cli::admission as admission_file;
 use crate::cli::authentication;
 use crate::envtest::audit;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
@@ -8,7 +9,7 @@ use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
 use crate::envtest::{feature_gates, oidc_flags, runtime_config};
 use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac, webhook_of_flags};
-use polyplane_admission::built_in;
+use polyplane_admission::configured;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, FrontProxy};
 use polyplane_outbound::PlaneCaller;
@@ -95,11 +96,7 @@ pub struct Settings {
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 7] = [
-    (
-        "admission-control-config-file",
-        "admission plug-ins have no configuration here",
-    ),
+const REFUSED: [(&str, &str); 6] = [
     ("authorization-policy-file", "there is no ABAC here"),
     (
         "egress-selector-config-file",
@@ -118,7 +115,8 @@ const REFUSED: [(&str, &str); 7] = [
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 48] = [
+const MEANINGFUL: [&str; 49] = [
+    "admission-control-config-file",
     "advertise-address",
     "anonymous-auth",
     "api-audiences",
@@ -382,7 +380,11 @@ fn modes(flags: &Flags, problems: &mut Problems) -> Vec<Mode> {
 /// it was asked for.
 fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> {
     let all: Vec<&str> = PLUGINS.lines().collect();
-    let own = built_in();
+    let config = path(flags, admission_file::FLAG).and_then(|file| {
+        let read = admission_file::read(&file).map_err(|error| format!("{error:#}"));
+        problems.value(admission_file::FLAG, read)
+    });
+    let own = configured(&config.unwrap_or_default());
     let lists = ["enable-admission-plugins", "disable-admission-plugins"];
     let [enabled, disabled] = lists.map(|flag| {
         let names = flags.list(flag);

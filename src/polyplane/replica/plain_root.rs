@@ -10,7 +10,7 @@ use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthentic
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Admission, KindTable, Registry, TokenIssuers};
+use polyplane_registry::{KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 
 /// The settings of a plain root plane.
@@ -25,8 +25,6 @@ pub struct PlainRoot {
     pub bearer: Vec<Arc<dyn Authenticator>>,
     /// The issuer of service account tokens; `None` if there is no key.
     pub issuer: Option<Arc<TokenIssuer>>,
-    /// The admission plug-ins, in their order.
-    pub admission: Vec<Arc<dyn Admission>>,
     /// The kinds.
     pub kinds: Arc<KindTable>,
     /// The range of service addresses.

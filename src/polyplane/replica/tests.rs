@@ -65,6 +65,7 @@ async fn started(
         wait: None,
         plain: None,
         delegated: Default::default(),
+        admission: polyplane_admission::built_in(),
         memory: Arc::default(),
     };
     Ok(Started {

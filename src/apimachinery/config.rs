@@ -1,8 +1,9 @@
 //! Reads configuration files strictly: an unknown field is an error, because somebody relies on it.
+//! This module opens no file and does not know what a configuration means.
 
-use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_apimachinery::json::Limits;
-use polyplane_apimachinery::{Value, yaml};
+use crate::field_error::{FieldError, Path};
+use crate::json::Limits;
+use crate::{Value, yaml};
 
 /// Longest configuration file, in bytes, as upstream.
 const BYTES_MAX: usize = 10 << 20;
@@ -36,7 +37,10 @@ fn shown(errors: &[FieldError]) -> String {
 }
 
 /// Parses a document in which no key is repeated.
-pub(crate) fn document(text: &[u8]) -> Result<Value, ConfigError> {
+///
+/// # Errors
+/// Returns [`ConfigError::Text`] if it is neither YAML nor JSON, or repeats a key.
+pub fn document(text: &[u8]) -> Result<Value, ConfigError> {
     let limits = Limits {
         depth_max: DEPTH_MAX,
         bytes_max: BYTES_MAX,
@@ -52,8 +56,10 @@ pub(crate) fn document(text: &[u8]) -> Result<Value, ConfigError> {
 
 /// An object of a configuration, at its path.
 #[derive(Clone, Copy)]
-pub(crate) struct Section<'a> {
+pub struct Section<'a> {
+    /// The object; `null` counts as one without fields.
     pub value: &'a Value,
+    /// The path of the object, for messages.
     pub path: &'a Path<'a>,
 }
 
@@ -104,5 +110,22 @@ impl Section<'_> {
                 &[]
             }
         }
+    }
+
+    /// Returns the texts of a list; none if it is missing.
+    pub fn texts(&self, name: &str, errors: &mut Vec<FieldError>) -> Vec<String> {
+        let path = self.path.child(name);
+        let mut texts = Vec::new();
+        for (at, item) in self.items(name, errors).iter().enumerate() {
+            match item {
+                Value::String(text) => texts.push(text.to_string()),
+                other => errors.push(FieldError::invalid(
+                    &path.index(at),
+                    other.clone(),
+                    "must be a string",
+                )),
+            }
+        }
+        texts
     }
 }
