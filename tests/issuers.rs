@@ -1,6 +1,7 @@
 //! Users whom servers of others prove: issuers of tokens, and webhooks.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use base64::Engine as _;
@@ -12,11 +13,12 @@ use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, Outside, TokenIssuer};
 use polyplane_tests::process::{Up, refused};
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{ask, create_plane};
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
 
 /// Writes the file for an issuer, and returns its path.
@@ -58,6 +60,27 @@ async fn an_issuers_token_proves_a_user_of_the_root_and_nobody_elsewhere() -> Re
         user["username"] == "oidc:jane" && user["groups"] == groups,
         "{who}"
     );
+    let review = |audiences: Value| json!({"spec": {"token": token, "audiences": audiences}});
+    let reviewed = masters
+        .post(REVIEWS, &review(json!([])))
+        .await?
+        .expect(201)?;
+    let status = &reviewed["status"];
+    ensure!(
+        status["authenticated"] == true && status["user"]["username"] == "oidc:jane",
+        "{status}"
+    );
+    ensure!(
+        status["audiences"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty()),
+        "{status}"
+    );
+    let elsewhere = masters
+        .post(REVIEWS, &review(json!(["vault"])))
+        .await?
+        .expect(201)?;
+    ensure!(elsewhere["status"]["authenticated"] != true, "{elsewhere}");
     in_root.get(CONFIG_MAPS).await?.refuses(403, "oidc:jane")?;
     in_a.get(CONFIG_MAPS).await?.refuses(401, "Unauthorized")?;
     let binding = json!({"metadata": {"name": "dev"},
@@ -141,6 +164,74 @@ fn kubectl(server: &Up, folder: &Path, token: &str) -> Result<()> {
             .fails(&["create", "namespace", "x"])?
             .contains("oidc:jane")
     );
+    Ok(())
+}
+
+/// Waits until a caller gets this status.
+async fn until(caller: &Client, status: StatusCode) -> Result<()> {
+    for _ in 0..300 {
+        if caller.post(WHO, &json!({})).await?.status == status {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    anyhow::bail!("no {status} within half a minute")
+}
+
+/// A changed file is read again, at each replica, without a restart. A wrong one changes nothing and is
+/// named in the log; whom the server admits without credentials is decided at the start alone.
+#[tokio::test]
+async fn a_changed_configuration_is_read_again() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let issuer = TokenIssuer::start(vec![("one", IssuerKey::curve()?)]).await?;
+    let file = configuration(folder.path(), &issuer)?;
+    let good = std::fs::read_to_string(&file)?;
+    let options = ["--authentication-config", &file, "--replicas", "2"];
+    let server = Up::start(&folder.path().join("data"), &options).await?;
+    let token = issuer.token("one", &json!({}))?;
+    let jane = server.root()?.with_token(Some(&token));
+    let jane = Client::open(&jane).await?;
+    until(&jane, StatusCode::CREATED).await?;
+
+    for (wrong, words) in [
+        (good.replace("claims.?roles", "claimz.?roles"), "claimz"),
+        ("{".to_owned(), "it is not YAML"),
+        (
+            good.replace("\"jwt\"", "\"anonymous\": {\"enabled\": false}, \"jwt\""),
+            "anonymous: Forbidden: changed from initial configuration file",
+        ),
+    ] {
+        std::fs::write(&file, wrong)?;
+        let mut log = String::new();
+        for _ in 0..300 {
+            log = server.log()?;
+            if log.contains("has changed without effect") && log.contains(words) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        ensure!(log.contains(words), "{words}: {log}");
+        ensure!(jane.post(WHO, &json!({})).await?.status == StatusCode::CREATED);
+    }
+    let none =
+        json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration"});
+    std::fs::write(&file, none.to_string())?;
+    until(&jane, StatusCode::UNAUTHORIZED).await?;
+    std::fs::write(&file, good)?;
+    until(&jane, StatusCode::CREATED).await?;
+
+    let metrics = Client::open(&server.root()?).await?;
+    let metrics = metrics
+        .raw(ask(Method::GET, "/metrics", &Value::Null))
+        .await?;
+    let metrics = String::from_utf8(metrics.body.to_vec())?;
+    let reloads = "apiserver_authentication_config_controller_automatic_reloads_total";
+    for line in ["status=\"failure\"} 3\n", "status=\"success\"} 2\n"] {
+        let found = metrics
+            .lines()
+            .any(|one| one.starts_with(reloads) && format!("{one}\n").ends_with(line));
+        ensure!(found, "{line}{metrics}");
+    }
     Ok(())
 }
 

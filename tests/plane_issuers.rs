@@ -15,6 +15,7 @@ const PLANES: &str = "/apis/polyplane.dev/v1alpha1/controlplanes";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WHO: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ALLOWED: &str = "--outbound-allow=127.0.0.0/8";
 
 fn issuer_of(issuer: &TokenIssuer, audience: &str) -> Value {
@@ -56,6 +57,21 @@ async fn reads(caller: &Endpoint) -> Result<()> {
     get(caller, CONFIG_MAPS).await?.expect(200).map(drop)
 }
 
+/// Checks whom a token proves to the administrator of a plane who asks for a review.
+async fn reviews(plane: &Endpoint, token: &str, user: Option<&str>) -> Result<()> {
+    let review = json!({"spec": {"token": token}});
+    let review = Client::open(plane).await?.post(REVIEWS, &review).await?;
+    let status = &review.expect(201)?["status"];
+    let is_proven = status["authenticated"] == true;
+    ensure!(is_proven == user.is_some(), "{status}");
+    ensure!(status["user"]["username"].as_str() == user, "{status}");
+    ensure!(
+        is_proven || status["error"] == "invalid bearer token",
+        "{status}"
+    );
+    Ok(())
+}
+
 /// Two planes with one issuer and different audiences, at the owner and through another replica: each token
 /// proves its user in its own plane, and nobody in the other, in the root, or in a plane without issuers.
 /// An issuer that is taken out proves nobody from the next request on; nor does a namesake of the plane.
@@ -79,7 +95,9 @@ async fn an_issuer_proves_users_of_the_plane_that_names_it_alone() -> Result<()>
     let (mut attempts, mut twins) = (0, 0);
     for of in ["a", "b"] {
         let token = token_for(&issuer, of, "jane")?;
+        reviews(&site.root, &token, None).await?;
         for (name, endpoint) in &planes {
+            reviews(endpoint, &token, (of == *name).then_some("jane")).await?;
             let caller = endpoint.with_token(Some(&token));
             if of == *name {
                 reads(&caller).await?;

@@ -11,3 +11,9 @@ pub fn digest_of(text: impl AsRef<[u8]>) -> Digest {
     let digest = digest(&SHA256, text.as_ref());
     digest.as_ref().try_into().expect("SHA-256 has 32 bytes")
 }
+
+/// Returns bytes as hexadecimal digits.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -37,7 +37,7 @@ pub use authorizer::{
     AllowAll, AlwaysDeny, Attributes, Authorizer, Decision, DenyAll, ForForeigners, Forbidden,
     HealthRules, METRICS_PATH, Masters, MetricsRules, PublicRules, Subject,
 };
-pub use digest::{Digest, digest_of};
+pub use digest::{Digest, digest_of, hex};
 pub use front_proxy::{FrontProxy, FrontProxyHeaders};
 pub use keys::{
     CheckValue, DerivedKey, KeyGeneration, P256Key, Purpose, RootSecret, SECRET_BYTES, SecretEpoch,

@@ -175,6 +175,11 @@ impl PlaneAccess {
         }
     }
 
+    /// Returns what judges the tokens of the issuers that the plane names, if it names any.
+    pub fn issuers(&self) -> Option<&Arc<dyn Authenticator>> {
+        self.own.issuers.as_ref()
+    }
+
     /// Returns what the plane's record says.
     pub fn record(&self) -> &AccessRecord {
         &self.record

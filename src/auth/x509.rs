@@ -18,7 +18,7 @@ use x509_parser::oid_registry::{Oid, asn1_rs::oid};
 use x509_parser::prelude::FromDer;
 
 use crate::authenticator::{Authentication, Authenticator, CertificateFault, Credentials, Denied};
-use crate::digest::digest_of;
+use crate::digest::{digest_of, hex};
 use crate::renewal::Renewal;
 use crate::user::{CREDENTIAL_ID, UserInfo};
 use crate::verdict::Verdict;
@@ -308,9 +308,7 @@ impl fmt::Debug for ClientCa {
 
 /// Returns the name of a certificate as a credential, as upstream writes it.
 fn credential_id(leaf: &CertificateDer<'_>) -> String {
-    let digest = digest_of(leaf);
-    let hex = digest.iter().map(|byte| format!("{byte:02x}"));
-    format!("X509SHA256={}", hex.collect::<String>())
+    format!("X509SHA256={}", hex(&digest_of(leaf)))
 }
 
 /// Returns the user whom a leaf names: common name, organisations as groups, uid. The second value

@@ -224,6 +224,7 @@ impl<'a> OwnRequest<'a> {
             deadline,
             seats: None,
             annotations: audited.map(|audited| audited.annotations()),
+            token_reviewer: None,
         };
         registry.handle(tenant, &request).await
     }

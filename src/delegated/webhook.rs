@@ -14,4 +14,4 @@ pub use access_review::{AccessWebhook, OnFailure};
 pub use conditions::MatchConditions;
 pub use kubeconfig::{KubeconfigError, WebhookServer};
 pub use review::ReviewVersion;
-pub use token_review::TokenWebhook;
+pub use token_review::{OwnIssuers, TokenWebhook};

@@ -9,6 +9,7 @@ pub mod credentials;
 pub mod encryption;
 pub mod fences;
 pub mod follow_access;
+pub mod issuers_file;
 pub mod metrics;
 pub mod plain_root;
 pub mod plane_directory;

@@ -13,10 +13,11 @@ use crate::replica::{Replica, ReplicaParts};
 use crate::store;
 use crate::up::contexts::Contexts;
 use anyhow::{Context, anyhow, bail};
+use polyplane_audit::Auditor;
 use polyplane_batteries::bootstrap::Release;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{PeerTls, Pki, make_root_secret};
-use polyplane_server::{CompletedOptions, Options, PeerLimits, PeerTransport, StopPolicy};
+use polyplane_server::{CompletedOptions, Config, Options, PeerLimits, PeerTransport, StopPolicy};
 use polyplane_storage::Store;
 use std::io::Write;
 use std::net::SocketAddr;
@@ -69,10 +70,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     for (number, (completed, listeners)) in spread.into_iter().enumerate() {
         let folder = completed.certs_folder.clone();
         make_root_secret(&folder)?;
-        let mut config = completed.configure()?;
-        config.audit.clone_from(&auditor);
-        config.nodes = options.kubelets.open()?;
-        config.flags = flag_values().into();
+        let config = configure(completed, &options, auditor.as_ref())?;
         pki.get_or_insert_with(|| Arc::clone(&config.pki));
         let name = format!("polyplane-{number}");
         let setup = ReplicaParts {
@@ -116,6 +114,20 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     stop.cancel();
     let _ = std::fs::remove_file(folder.join("pid"));
     Ok(())
+}
+
+/// Returns the configuration of the server of one replica.
+fn configure(
+    completed: CompletedOptions,
+    options: &UpOptions,
+    auditor: Option<&Arc<Auditor>>,
+) -> anyhow::Result<Config> {
+    Ok(Config {
+        audit: auditor.cloned(),
+        nodes: options.kubelets.open()?,
+        flags: flag_values().into(),
+        ..completed.configure()?
+    })
 }
 
 fn addresses_of(listeners: &[TcpListener]) -> Vec<SocketAddr> {

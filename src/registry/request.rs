@@ -12,8 +12,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_auth::UserInfo;
-use std::fmt::Debug;
+use polyplane_auth::{Authenticator, UserInfo};
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -95,6 +95,8 @@ pub struct ResourceRequest {
     pub seats: Option<Arc<dyn Seats>>,
     /// Where stages say what its audit should tell; `None` if it is not recorded.
     pub annotations: Option<Arc<Annotations>>,
+    /// Judges the tokens in reviews that the plane has not issued; `None` if nobody does.
+    pub token_reviewer: Option<TokenReviewer>,
 }
 
 impl ResourceRequest {
@@ -109,8 +111,19 @@ impl ResourceRequest {
             // The seat covered only the request until its answer began.
             seats: None,
             annotations: None,
+            token_reviewer: None,
             ..self.clone()
         }
+    }
+}
+
+/// Judges tokens of others than the plane, which prove users of the plane.
+#[derive(Clone)]
+pub struct TokenReviewer(pub Arc<dyn Authenticator>);
+
+impl Debug for TokenReviewer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("TokenReviewer")
     }
 }
 

@@ -177,6 +177,11 @@ pub trait PlaneRecord: Send + Sync {
     /// token rests on still exists is decided in the state that the request reads.
     fn bearer(&self) -> &dyn Authenticator;
 
+    /// Returns what judges tokens of others whom the plane believes, for reviews; `None` if it believes nobody.
+    fn token_reviewer(&self) -> Option<Arc<dyn Authenticator>> {
+        None
+    }
+
     /// Returns the issuer of the plane's tokens; `None` if it issues none. Reads memory only.
     fn token_issuer(&self) -> Option<Arc<TokenIssuer>> {
         None

@@ -41,7 +41,7 @@ use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_audit::Recorded;
 use polyplane_fairness::CountedWatch;
-use polyplane_registry::{AnswerBody, Verb};
+use polyplane_registry::{AnswerBody, TokenReviewer, Verb};
 
 use crate::answer::body::WatchGauge;
 use crate::answer::finish::{count, finish};
@@ -523,7 +523,11 @@ impl Pipeline<'_> {
             Verb::Get | Verb::List | Verb::Watch | Verb::Connect => Bytes::new(),
             _ => self.body(located).await?,
         };
-        let request = self.resource_request(info, verb, authorized, body, deadline);
+        let mut request = self.resource_request(info, verb, authorized, body, deadline);
+        if info.resource == "tokenreviews" {
+            let reviewer = located.record().token_reviewer();
+            request.token_reviewer = reviewer.map(TokenReviewer);
+        }
         if let Some(audited) = &mut self.audited {
             let kinds = plane.kinds();
             let row = kinds.resolve(info.group, info.version, info.resource);

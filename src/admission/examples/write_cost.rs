@@ -234,6 +234,7 @@ impl Site {
             deadline: Instant::now() + Duration::from_secs(3600),
             seats: None,
             annotations: None,
+            token_reviewer: None,
         }
     }
 }

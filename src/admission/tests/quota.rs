@@ -103,6 +103,7 @@ impl Site {
             deadline: Instant::now() + Duration::from_secs(60),
             seats: None,
             annotations: None,
+            token_reviewer: None,
         };
         let answer = self.registry.handle(&self.tenant, &request).await?;
         let AnswerBody::Slices(slices) = answer.body else {

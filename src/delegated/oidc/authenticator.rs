@@ -77,9 +77,12 @@ impl JwtAuthenticator {
         })
     }
 
-    /// Asks whether the issuer is there, so that the log says early if it is not.
-    pub async fn visit(&self) {
-        self.inner.provider.visit().await;
+    /// Asks whether the issuer is there.
+    ///
+    /// # Errors
+    /// Returns why it cannot be reached, or that it names another issuer or no keys.
+    pub async fn reach(&self) -> Result<(), String> {
+        self.inner.provider.reach().await
     }
 
     /// Returns the issuer.

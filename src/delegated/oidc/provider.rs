@@ -130,14 +130,11 @@ impl Provider {
         }
     }
 
-    /// Asks whether the issuer is there, and says so in the log if it is not. It asks for no keys: as
-    /// upstream, those are fetched for the first token.
-    pub(super) async fn visit(&self) {
+    /// Asks whether the issuer is there. It asks for no keys: as upstream, those are fetched for the
+    /// first token.
+    pub(super) async fn reach(&self) -> Result<(), String> {
         let mut look = self.turn.lock().await;
-        if let Err(why) = self.keys_at(&mut look).await {
-            let issuer = &self.issuer;
-            tracing::warn!(issuer, "an issuer cannot be reached: {why}");
-        }
+        self.keys_at(&mut look).await.map(drop)
     }
 
     async fn keys(&self, look: &mut Look) -> Result<(KeySet, Digest), String> {

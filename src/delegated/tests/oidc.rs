@@ -6,8 +6,10 @@ use std::time::SystemTime;
 use anyhow::{Context as _, Result, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use polyplane_auth::{Authentication, Authenticator as _, Credentials, UserInfo};
-use polyplane_delegated::oidc::{AuthenticationConfig, JwtAuthenticator};
+use polyplane_auth::{Authentication, Authenticator, Credentials, UserInfo};
+use polyplane_delegated::oidc::{
+    AuthenticationConfig, JwtAuthenticator, NotReplaced, OperatorIssuers,
+};
 use polyplane_outbound::Caller;
 use polyplane_tests::outside::{DISCOVERY, IssuerKey, KEYS, TokenIssuer};
 use serde_json::{Value, json};
@@ -35,7 +37,7 @@ fn authenticator(issuer: &TokenIssuer, audience: &str, more: &Value) -> Result<J
     )?)
 }
 
-async fn judge(authenticator: &JwtAuthenticator, token: &str) -> Authentication {
+async fn judge(authenticator: &dyn Authenticator, token: &str) -> Authentication {
     let credentials = Credentials {
         bearer: Some(token),
         chain: None,
@@ -45,7 +47,7 @@ async fn judge(authenticator: &JwtAuthenticator, token: &str) -> Authentication 
     authenticator.authenticate(&credentials).await
 }
 
-async fn user(authenticator: &JwtAuthenticator, token: &str) -> Option<Arc<UserInfo>> {
+async fn user(authenticator: &dyn Authenticator, token: &str) -> Option<Arc<UserInfo>> {
     match judge(authenticator, token).await {
         Authentication::User(user) => Some(user),
         _ => None,
@@ -466,5 +468,47 @@ async fn files_with_mistakes_are_refused_by_field() -> Result<()> {
     let unknown = AuthenticationConfig::parse(b"apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt: []\njwks: []\n", &[]);
     ensure!(unknown.is_err());
     ensure!(AuthenticationConfig::parse(b"\tx", &[]).is_err());
+    Ok(())
+}
+
+/// Newer issuers replace the present ones as a whole, and only if each of them answers. What was known of
+/// tokens goes with the issuer.
+#[tokio::test]
+async fn issuers_are_replaced_once_all_newer_ones_answer() -> Result<()> {
+    let (first, second) = (issuer().await?, issuer().await?);
+    let configs = |issuers: &[&TokenIssuer]| -> Result<Vec<_>> {
+        let mut configs = Vec::new();
+        for issuer in issuers {
+            let text = file(issuer, "planes", &json!({})).to_string();
+            configs.extend(AuthenticationConfig::parse(text.as_bytes(), &[])?.jwt);
+        }
+        Ok(configs)
+    };
+    let caller = Caller::new(Vec::new()).of_operator();
+    let issuers = OperatorIssuers::new(configs(&[&first])?, &caller)?;
+    let [of_first, of_second] = [
+        first.token("curve", &json!({}))?,
+        second.token("curve", &json!({}))?,
+    ];
+    let proves = async |token: &str| user(&issuers, token).await.is_some();
+    ensure!(proves(&of_first).await && !proves(&of_second).await);
+    ensure!(issuers.has(&first.server.url) && !issuers.has(&second.server.url));
+
+    // Nobody answers there.
+    let mut gone = configs(&[&second])?;
+    gone[0].issuer.url = "https://127.0.0.1:1".to_owned();
+    let both = [configs(&[&second])?, gone].concat();
+    let refused = issuers.replace(both).await;
+    ensure!(
+        matches!(refused, Err(NotReplaced::Unreachable { .. })),
+        "{refused:?}"
+    );
+    ensure!(proves(&of_first).await && !proves(&of_second).await);
+
+    issuers.replace(configs(&[&second])?).await?;
+    ensure!(!proves(&of_first).await && proves(&of_second).await);
+    ensure!(!issuers.has(&first.server.url) && issuers.has(&second.server.url));
+    issuers.replace(Vec::new()).await?;
+    ensure!(!proves(&of_first).await && !proves(&of_second).await);
     Ok(())
 }

@@ -11,7 +11,9 @@ use polyplane_auth::{
     Attributes, Authentication, Authenticator as _, Authorizer as _, Credentials, Decision,
     Subject, UserInfo,
 };
-use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook, WebhookServer};
+use polyplane_delegated::webhook::{
+    AccessWebhook, OwnIssuers, ReviewVersion, TokenWebhook, WebhookServer,
+};
 use polyplane_outbound::Caller;
 use polyplane_tests::outside::Outside;
 use serde_json::{Value, json};
@@ -76,7 +78,10 @@ async fn a_token_webhook_proves_users_and_never_sees_own_tokens() -> Result<()> 
     })
     .await?;
     let caller = Caller::new(Vec::new()).of_operator();
-    let own = vec!["https://issuer.example.com".to_owned()];
+    let own = OwnIssuers {
+        fixed: vec!["https://issuer.example.com".to_owned()],
+        named: None,
+    };
     let minute = Duration::from_secs(60);
     let config = webhook(&kubeconfig(&server))?;
     let version = ReviewVersion::V1;

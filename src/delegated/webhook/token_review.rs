@@ -16,6 +16,7 @@ use polyplane_outbound::{PlaneCaller, TargetError};
 use super::cache::Answers;
 use super::kubeconfig::WebhookServer;
 use super::review::{ReviewVersion, Reviewer};
+use crate::oidc::OperatorIssuers;
 
 /// The issuer of legacy tokens of service accounts, in every plane.
 const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
@@ -32,7 +33,23 @@ pub struct TokenWebhook {
     audiences: Vec<Str>,
     lifetime: Duration,
     answers: Answers<Said>,
-    own_issuers: Vec<String>,
+    own_issuers: OwnIssuers,
+}
+
+/// The issuers whose tokens are judged here, and must not leave the server.
+#[derive(Clone, Default)]
+pub struct OwnIssuers {
+    /// Those that do not change.
+    pub fixed: Vec<String>,
+    /// Those that the operator names.
+    pub named: Option<Arc<OperatorIssuers>>,
+}
+
+impl OwnIssuers {
+    fn has(&self, issuer: &str) -> bool {
+        let is_named = |named: &Arc<OperatorIssuers>| named.has(issuer);
+        self.fixed.iter().any(|own| own == issuer) || self.named.as_ref().is_some_and(is_named)
+    }
 }
 
 impl TokenWebhook {
@@ -47,7 +64,7 @@ impl TokenWebhook {
         version: ReviewVersion,
         audiences: Vec<Str>,
         lifetime: Duration,
-        own_issuers: Vec<String>,
+        own_issuers: OwnIssuers,
     ) -> Result<Self, TargetError> {
         Ok(Self {
             reviewer: Reviewer::new(server, caller)?,
@@ -63,7 +80,7 @@ impl TokenWebhook {
     fn is_own(&self, token: &str) -> bool {
         issuer_of(token).is_some_and(|issuer| {
             let is_plane = issuer.contains("/clusters/") && issuer.ends_with("/control-plane");
-            is_plane || issuer == LEGACY_ISSUER || self.own_issuers.contains(&issuer)
+            is_plane || issuer == LEGACY_ISSUER || self.own_issuers.has(&issuer)
         })
     }
 

@@ -5,12 +5,14 @@ use crate::cli::limited_file;
 use crate::replica::access::{
     Delegated, always_allow, always_deny, node, own_authorizers, rbac, webhook_of_flags,
 };
+use crate::replica::issuers_file::IssuersFile;
 use anyhow::{Context, bail};
 use clap::Args;
 use polyplane_auth::{AnonymousAccess, Authenticator};
 use polyplane_delegated::authorization::{AuthorizationConfig, AuthorizerConfig, WebhookConfig};
-use polyplane_delegated::oidc::{AuthenticationConfig, JwtAuthenticator};
-use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook, WebhookServer};
+use polyplane_delegated::webhook::{
+    AccessWebhook, OwnIssuers, ReviewVersion, TokenWebhook, WebhookServer,
+};
 use polyplane_outbound::{Allowed, Caller, PlaneCaller};
 use polyplane_registry::ChainedAuthorizer;
 use std::path::{Path, PathBuf};
@@ -25,7 +27,7 @@ const FILE_BYTES_MAX: u64 = 10 << 20;
 pub struct AuthenticationOptions {
     /// File with an AuthenticationConfiguration of apiserver.config.k8s.io/v1: the issuers of OpenID
     /// Connect whose tokens prove users of the root. In another control plane they are who its
-    /// spec.access says.
+    /// spec.access says. The file is read again when it changes.
     #[arg(long, value_name = "FILE", env = "POLYPLANE_AUTHENTICATION_CONFIG")]
     pub authentication_config: Option<PathBuf>,
     /// Kubeconfig of a webhook that says by a TokenReview whom a token of the root's users proves. It
@@ -123,21 +125,10 @@ impl AuthenticationOptions {
     /// Returns an error that names the flag whose file cannot be used.
     pub fn open(&self) -> anyhow::Result<Delegated> {
         let caller = Caller::new(self.outbound_allow.clone());
-        let (mut bearer, mut issuers) = (Vec::new(), Vec::new());
-        if let Some(file) = &self.authentication_config {
-            let (config, shown) = (read(file), file.display());
-            let config = config.and_then(|text| Ok(AuthenticationConfig::parse(&text, &[])?));
-            let config = config.with_context(|| format!("--authentication-config: {shown}"))?;
-            if !matches!(config.anonymous, None | Some(AnonymousAccess::Nowhere)) {
-                bail!(
-                    "--authentication-config: {shown}: anonymous.enabled: strangers may see health and \
-                     version here, and nothing else"
-                );
-            }
-            issuers.extend(config.jwt.iter().map(|jwt| jwt.issuer.url.clone()));
-            bearer = jwt_authenticators(config, &caller)
-                .with_context(|| format!("--authentication-config: {shown}"))?;
-        }
+        let mut bearer: Vec<Arc<dyn Authenticator>> = Vec::new();
+        let issuers_file = self.issuers_file(&caller)?;
+        let named = issuers_file.as_ref().map(|file| Arc::clone(file.issuers()));
+        bearer.extend(named.clone().map(|named| named as _));
         if let Some(file) = &self.authentication_token_webhook_config_file {
             let flag = "--authentication-token-webhook-config-file";
             let version = ReviewVersion::named(&self.authentication_token_webhook_version);
@@ -147,15 +138,34 @@ impl AuthenticationOptions {
                 version.unwrap_or(ReviewVersion::V1Beta1),
                 Vec::new(),
                 self.authentication_token_webhook_cache_ttl,
-                issuers,
+                OwnIssuers {
+                    fixed: Vec::new(),
+                    named,
+                },
             );
             bearer.push(Arc::new(webhook.context(flag)?));
         }
         Ok(Delegated {
             bearer,
+            issuers_file,
             access: self.access(&caller)?,
             outbound: caller,
         })
+    }
+
+    fn issuers_file(&self, caller: &Arc<Caller>) -> anyhow::Result<Option<Arc<IssuersFile>>> {
+        let Some(file) = &self.authentication_config else {
+            return Ok(None);
+        };
+        let flag = "--authentication-config";
+        let opened = IssuersFile::open(file, &[], caller).context(flag)?;
+        if !matches!(opened.anonymous(), None | Some(AnonymousAccess::Nowhere)) {
+            bail!(
+                "{flag}: {}: anonymous.enabled: strangers may see health and version here, and nothing else",
+                file.display()
+            );
+        }
+        Ok(Some(opened))
     }
 
     /// Returns what decides in the root plane in the place of nodes and roles alone.
@@ -220,28 +230,6 @@ fn access_webhook(
     let server = webhook_server(&webhook.kubeconfig)?;
     let made = AccessWebhook::new(server, caller, webhook.version, webhook.lifetimes)?;
     Ok(made.configured(webhook.timeout, webhook.on_failure, webhook.conditions))
-}
-
-/// Returns the authenticators of the issuers of a configuration, and asks whether the issuers are there.
-///
-/// # Errors
-/// Returns an error if a CA bundle cannot be used.
-pub fn jwt_authenticators(
-    config: AuthenticationConfig,
-    caller: &Arc<Caller>,
-) -> anyhow::Result<Vec<Arc<dyn Authenticator>>> {
-    let operator = caller.of_operator();
-    let mut made: Vec<Arc<dyn Authenticator>> = Vec::new();
-    for jwt in config.jwt {
-        let one = Arc::new(JwtAuthenticator::new(jwt, &operator)?);
-        // It ends by the deadlines of its calls.
-        tokio::spawn({
-            let one = Arc::clone(&one);
-            async move { one.visit().await }
-        });
-        made.push(one);
-    }
-    Ok(made)
 }
 
 /// Reads the kubeconfig of a webhook. Files that it names are relative to its folder.

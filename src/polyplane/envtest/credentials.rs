@@ -1,16 +1,18 @@
 //! The files with which flags say who may use the plane: certificates, keys and tokens. This module
 //! reads them, and opens nothing else.
 
-use crate::cli::authentication::jwt_authenticators;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
 use crate::envtest::{oidc_flags, webhooks};
 use crate::replica::access::Delegated;
+use crate::replica::issuers_file::IssuersFile;
 use polyplane_auth::service_account::issuer::{FormerKey, IssuerNames, TokenIssuer};
 use polyplane_auth::{
     AnonymousAccess, Authenticator, ClientCa, FrontProxy, FrontProxyHeaders, key_files, token_file,
 };
-use polyplane_delegated::oidc::AuthenticationConfig;
+use polyplane_delegated::oidc::OperatorIssuers;
+use polyplane_delegated::webhook::OwnIssuers;
+use polyplane_outbound::Caller;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use std::net::{IpAddr, SocketAddr};
@@ -119,43 +121,61 @@ pub(super) fn delegated(
     problems: &mut Problems,
 ) -> (Delegated, Option<AnonymousAccess>) {
     let mut made = Delegated::default();
-    let mut own = flags.all("service-account-issuer").to_vec();
-    let mut anonymous = None;
-    if let Some(config) = issuers(flags, &own, problems) {
-        if config.anonymous.is_some() && flags.text("anonymous-auth").is_some() {
-            problems.add(
-                "--anonymous-auth flag cannot be set when anonymous field is configured in \
-                 authentication configuration file",
-            );
-        }
-        anonymous.clone_from(&config.anonymous);
-        own.extend(config.jwt.iter().map(|jwt| jwt.issuer.url.clone()));
-        let bearer = jwt_authenticators(config, &made.outbound);
-        let bearer = bearer.map_err(|error| format!("{error:#}"));
-        made.bearer = problems
-            .value("authentication-config", bearer)
-            .unwrap_or_default();
+    let own = flags.all("service-account-issuer").to_vec();
+    let file = issuers_file(flags, &own, &made.outbound, problems);
+    let anonymous = file.as_ref().and_then(|file| file.anonymous().cloned());
+    if anonymous.is_some() && flags.text("anonymous-auth").is_some() {
+        problems.add(
+            "--anonymous-auth flag cannot be set when anonymous field is configured in \
+             authentication configuration file",
+        );
     }
-    let webhook = webhooks::tokens(flags, &own, &made.outbound.of_operator(), problems);
+    let named = match &file {
+        Some(file) => Some(Arc::clone(file.issuers())),
+        None => issuers_of_flags(flags, &own, &made.outbound, problems),
+    };
+    made.bearer.extend(named.clone().map(|named| named as _));
+    made.issuers_file = file;
+    let own = OwnIssuers { fixed: own, named };
+    let webhook = webhooks::tokens(flags, own, &made.outbound.of_operator(), problems);
     made.bearer.extend(webhook);
     (made, anonymous)
 }
 
-fn issuers(flags: &Flags, own: &[String], problems: &mut Problems) -> Option<AuthenticationConfig> {
-    let own: Vec<&str> = own.iter().map(String::as_str).collect();
-    let Some(file) = path(flags, "authentication-config") else {
-        let are_given = oidc_flags::are_given(flags);
-        return are_given.then(|| oidc_flags::read(flags, &own, problems))?;
-    };
+fn issuers_file(
+    flags: &Flags,
+    own: &[String],
+    caller: &Arc<Caller>,
+    problems: &mut Problems,
+) -> Option<Arc<IssuersFile>> {
+    let file = path(flags, "authentication-config")?;
     if oidc_flags::are_given(flags) {
         problems.add("authentication-config file and oidc-* flags are mutually exclusive");
         return None;
     }
-    let parsed = read_file(&file).and_then(|text| {
-        let config = AuthenticationConfig::parse(&text, &own);
-        config.map_err(|error| format!("{}: {error}", file.display()))
+    let opened = IssuersFile::open(&file, own, caller).map_err(|error| format!("{error:#}"));
+    problems.value("authentication-config", opened)
+}
+
+fn issuers_of_flags(
+    flags: &Flags,
+    own: &[String],
+    caller: &Arc<Caller>,
+    problems: &mut Problems,
+) -> Option<Arc<OperatorIssuers>> {
+    if path(flags, "authentication-config").is_some() || !oidc_flags::are_given(flags) {
+        return None;
+    }
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    let config = oidc_flags::read(flags, &own, problems)?;
+    let made = OperatorIssuers::new(config.jwt, &caller.of_operator());
+    let made = problems.value("oidc-ca-file", made).map(Arc::new)?;
+    // It ends by the deadlines of its calls.
+    tokio::spawn({
+        let made = Arc::clone(&made);
+        async move { made.visit().await }
     });
-    problems.value("authentication-config", parsed)
+    Some(made)
 }
 
 /// Reads the keys of service account tokens. Both flags are required, as upstream.

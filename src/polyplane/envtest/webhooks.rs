@@ -5,7 +5,7 @@ use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
 use polyplane_apimachinery::time::parse_duration;
 use polyplane_auth::{Authenticator, Authorizer};
-use polyplane_delegated::webhook::{AccessWebhook, ReviewVersion, TokenWebhook};
+use polyplane_delegated::webhook::{AccessWebhook, OwnIssuers, ReviewVersion, TokenWebhook};
 use polyplane_outbound::PlaneCaller;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const REFUSED: Duration = Duration::from_secs(30);
 /// Returns the authenticator by a webhook, if a flag names one.
 pub(super) fn tokens(
     flags: &Flags,
-    own_issuers: &[String],
+    own_issuers: OwnIssuers,
     caller: &Arc<PlaneCaller>,
     problems: &mut Problems,
 ) -> Option<Arc<dyn Authenticator>> {
@@ -38,8 +38,7 @@ pub(super) fn tokens(
     let audiences = named.into_iter().map(Into::into).collect();
     let server = webhook_server(&file).map_err(|error| format!("{error:#}"));
     let made = server.and_then(|server| {
-        let own = own_issuers.to_vec();
-        TokenWebhook::new(server, caller, version, audiences, lifetime, own)
+        TokenWebhook::new(server, caller, version, audiences, lifetime, own_issuers)
             .map_err(|error| error.to_string())
     });
     problems.value(flag, made).map(|made| Arc::new(made) as _)

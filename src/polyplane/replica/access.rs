@@ -1,6 +1,7 @@
 //! Authentication and authorization of callers: which credentials the server accepts at which plane.
 //! This module does not know requests.
 
+use crate::replica::issuers_file::IssuersFile;
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_issuers::AllPlaneIssuers;
 use crate::replica::plane_tokens::PlaneTokens;
@@ -93,6 +94,8 @@ pub fn webhook_of_flags(webhook: Arc<dyn Authorizer>) -> ChainedAuthorizer {
 pub struct Delegated {
     /// The authenticators of bearer tokens, after the server's own.
     pub bearer: Vec<Arc<dyn Authenticator>>,
+    /// The file with the issuers among these, if there is one.
+    pub issuers_file: Option<Arc<IssuersFile>>,
     /// What decides in the root plane in the place of nodes and roles alone.
     pub access: Option<Vec<ChainedAuthorizer>>,
     /// The caller of these servers.
@@ -103,6 +106,7 @@ impl Default for Delegated {
     fn default() -> Self {
         Self {
             bearer: Vec::new(),
+            issuers_file: None,
             access: None,
             outbound: Caller::new(Vec::new()),
         }
@@ -125,6 +129,10 @@ pub struct Access {
     outbound: Arc<Caller>,
     /// The issuers that planes name.
     issuers: AllPlaneIssuers,
+    /// The file with the issuers of the root's users.
+    issuers_file: Option<Arc<IssuersFile>>,
+    /// Those among the authenticators of the root's users that are not the server's own.
+    others: Vec<Arc<dyn Authenticator>>,
 }
 
 impl Access {
@@ -159,6 +167,8 @@ impl Access {
             plain_issuer: None,
             issuers: AllPlaneIssuers::new(Arc::clone(&outbound)),
             outbound,
+            issuers_file: None,
+            others: Vec::new(),
         })
     }
 
@@ -204,8 +214,23 @@ impl Access {
             root_bearer: after(&self.root_bearer),
             outbound,
             issuers,
+            issuers_file: delegated.issuers_file.clone(),
+            others: [self.others, delegated.bearer.clone()].concat(),
             ..self
         }
+    }
+
+    /// Returns what judges the tokens of the root's users that the server has not made, for reviews.
+    pub fn root_reviewer(&self) -> Option<Arc<dyn Authenticator>> {
+        match self.others.as_slice() {
+            [] => None,
+            others => Some(Arc::new(UnionAuthenticator::new(others.to_vec()))),
+        }
+    }
+
+    /// Returns the file with the issuers of the root's users, if there is one.
+    pub fn issuers_file(&self) -> Option<&IssuersFile> {
+        self.issuers_file.as_deref()
     }
 
     /// Returns the caller of servers of others.
@@ -221,6 +246,7 @@ impl Access {
             root,
             root_bearer,
             plain_issuer: plain.issuer.clone(),
+            others: plain.bearer.clone(),
             ..self
         }
     }

@@ -188,6 +188,10 @@ impl Backend for ReplicaBackend {
     fn expose_metrics(&self, out: &mut Exposition) {
         metrics::expose(&self.shared.directory, out);
         metrics::outbound(self.shared.access.outbound().metrics(), out);
+        if let Some(file) = self.shared.access.issuers_file() {
+            let ring = self.shared.directory.planes.ring();
+            file.expose(ring.options().id.as_str(), out);
+        }
         out.families(&self.shared.registry.metrics());
     }
 }
@@ -247,6 +251,13 @@ impl PlaneRecord for BackendRecord {
         match self.id() {
             ownership::ROOT => self.shared.access.root_bearer(),
             _ => self.located.access(&self.shared.access),
+        }
+    }
+
+    fn token_reviewer(&self) -> Option<Arc<dyn Authenticator>> {
+        match self.id() {
+            ownership::ROOT => self.shared.access.root_reviewer(),
+            _ => self.located.access(&self.shared.access).issuers().cloned(),
         }
     }
 

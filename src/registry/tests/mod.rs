@@ -295,6 +295,7 @@ impl Ask {
             deadline: Instant::now() + self.patience,
             seats: self.seats.clone(),
             annotations: None,
+            token_reviewer: None,
         }
     }
 }

@@ -16,7 +16,7 @@ use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_auth::rbac::policy_rule::PolicyRule;
 use polyplane_auth::service_account::TokenFault;
-use polyplane_auth::{Attributes, Decision, Subject, UserInfo};
+use polyplane_auth::{Attributes, Authentication, Credentials, Decision, Subject, UserInfo};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -47,7 +47,7 @@ pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiErr
             tree.set(&["metadata", "creationTimestamp"], now(call));
             tree.set(&["status", "userInfo"], user_tree(&call.request.user));
         }
-        "TokenReview" => review_token(call, as_of, &mut tree)?,
+        "TokenReview" => review_token(call, as_of, &mut tree).await?,
         "SelfSubjectAccessReview" => {
             check_spec(call, &tree, Subjects::Own)?;
             let user = UserInfo::clone(&call.request.user);
@@ -102,9 +102,9 @@ fn user_tree(user: &UserInfo) -> Value {
     tree
 }
 
-/// Says whom a token proves. Only tokens of the plane itself are looked at: a review must not be a
-/// way to guess the root's.
-fn review_token(call: &Call<'_>, as_of: &AsOf<'_>, tree: &mut Value) -> Result<(), ApiError> {
+/// Says whom a token proves: one that the plane has issued, or else one of those whom it believes. The
+/// server's own tokens are not looked at: a review must not be a way to guess them.
+async fn review_token(call: &Call<'_>, as_of: &AsOf<'_>, tree: &mut Value) -> Result<(), ApiError> {
     let token = Str::from(tree.str_at(&["spec", "token"]));
     if token.is_empty() {
         let message = "token is required for TokenReview in authentication";
@@ -113,7 +113,14 @@ fn review_token(call: &Call<'_>, as_of: &AsOf<'_>, tree: &mut Value) -> Result<(
     let wanted = tree.items_at(&["spec", "audiences"]).iter();
     let wanted: Vec<Str> = wanted.filter_map(Value::as_str).map(Str::from).collect();
     let mut status = Value::object();
-    match reviewed(call, as_of, &token, &wanted) {
+    let reviewed = match reviewed(call, as_of, &token, &wanted) {
+        Err(fault) => {
+            let others = reviewed_by_others(call, &token, &wanted).await;
+            others.ok_or(fault)
+        }
+        own => own,
+    };
+    match reviewed {
         Ok((user, audiences)) => {
             status.set(&["authenticated"], true);
             status.set(&["user"], user_tree(&user));
@@ -147,6 +154,41 @@ fn reviewed(
     issuer.check_revoked(&verified)?;
     tokens::check_live(as_of.cut(), &verified, now)?;
     Ok((Arc::clone(&verified.user), audiences))
+}
+
+/// Returns the user whom a token of others proves, and for which of the wanted audiences. As upstream, such
+/// a token is for all audiences of the plane, because who judges it has looked at its own.
+async fn reviewed_by_others(
+    call: &Call<'_>,
+    token: &str,
+    wanted: &[Str],
+) -> Option<(Arc<UserInfo>, Vec<Str>)> {
+    let reviewer = call.request.token_reviewer.as_ref()?;
+    let tokens = call.services.tokens.as_ref();
+    let issuer = tokens.and_then(|tokens| tokens.issuer(call.tenant.plane.id()));
+    let own = issuer.map_or_else(Vec::new, |issuer| issuer.audiences().to_vec());
+    let audiences: Vec<Str> = match wanted {
+        [] => own,
+        wanted => {
+            let is_own = |one: &&Str| own.contains(one);
+            let common: Vec<Str> = wanted.iter().filter(is_own).cloned().collect();
+            if common.is_empty() {
+                return None;
+            }
+            common
+        }
+    };
+    let seconds = u64::try_from(call.environment.now()).unwrap_or(0);
+    let credentials = Credentials {
+        bearer: Some(token),
+        chain: None,
+        path: "",
+        now: UNIX_EPOCH + Duration::from_secs(seconds),
+    };
+    match reviewer.0.authenticate(&credentials).await {
+        Authentication::User(user) => Some((user, audiences)),
+        _ => None,
+    }
 }
 
 /// Returns upstream's text: it names what is wrong only with tokens that the plane has issued.

@@ -57,6 +57,7 @@ impl Pipeline<'_> {
             deadline,
             seats: self.registry_seats(),
             annotations: self.audited.as_ref().map(Audited::annotations),
+            token_reviewer: None,
         }
     }
 }

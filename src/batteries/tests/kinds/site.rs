@@ -113,6 +113,7 @@ pub fn request(verb: Verb, resource: &str) -> ResourceRequest {
         deadline: Instant::now() + Duration::from_secs(30),
         seats: None,
         annotations: None,
+        token_reviewer: None,
     }
 }
 
