@@ -15,12 +15,22 @@ static PRINTABLE: LazyLock<Regex> = LazyLock::new(|| {
 /// Quotes `text` as Go does.
 pub fn quote(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
+    push_quote(text, &mut out);
+    out
+}
+
+/// Appends `text`, quoted as Go does.
+pub fn push_quote(text: &str, out: &mut String) {
+    let is_plain = |byte: u8| (b' '..=b'~').contains(&byte) && !matches!(byte, b'"' | b'\\');
     out.push('"');
-    for character in text.chars() {
-        push_quoted(character, &mut out);
+    if text.bytes().all(is_plain) {
+        out.push_str(text);
+    } else {
+        for character in text.chars() {
+            push_quoted(character, out);
+        }
     }
     out.push('"');
-    out
 }
 
 /// Returns true if Go's `unicode.IsPrint` does: for graphic characters and the ASCII space.

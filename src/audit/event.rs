@@ -25,6 +25,8 @@ const HEAD_BYTES: usize = 640;
 const STAGE_BYTES: usize = 192;
 /// Bytes that an annotation adds to its key and value: quotes, with escapes of some more.
 const ANNOTATION_BYTES: usize = 16;
+/// Bytes that a decision adds beside its reason, whose quotes need escapes.
+const DECISION_BYTES: usize = 96;
 /// Longest value of an annotation.
 const ANNOTATION_BYTES_MAX: usize = 32 << 10;
 
@@ -137,7 +139,9 @@ pub struct Event {
     pub impersonation_constraint: &'static str,
     /// The name in the body of a request that creates an object; empty for none.
     pub created: Str,
-    /// What stages of the request say about it, each once.
+    /// Whether the user may make the request, and why; `None` if nobody has asked.
+    decision: Option<(bool, String)>,
+    /// What stages of the request say about it beside that, each once.
     annotations: Vec<(&'static str, Str)>,
     /// The body of the request, as JSON; empty for none.
     pub request: Bytes,
@@ -220,6 +224,7 @@ impl Event {
             impersonated: None,
             impersonation_constraint: "",
             created: Str::default(),
+            decision: None,
             annotations: Vec::new(),
             request: Bytes::new(),
             request_left_out: false,
@@ -254,10 +259,9 @@ impl Event {
     }
 
     /// Notes whether the user may make the request, and why, as authorizers say.
-    pub fn decided(&mut self, allowed: bool, reason: &str) {
-        let decision = if allowed { "allow" } else { "forbid" };
-        self.annotate("authorization.k8s.io/decision", decision);
-        self.annotate("authorization.k8s.io/reason", reason);
+    pub fn decided(&mut self, allowed: bool, mut reason: String) {
+        reason.truncate(reason.floor_char_boundary(ANNOTATION_BYTES_MAX));
+        self.decision = Some((allowed, reason));
     }
 
     /// Notes what a stage of the request says about it, in the place of what it has said before under the
@@ -290,6 +294,9 @@ impl Event {
         let mut length = self.text.len() + STAGE_BYTES + self.created.len();
         let noted = |(key, value): &(&str, Str)| key.len() + value.len() + ANNOTATION_BYTES;
         length += self.annotations.iter().map(noted).sum::<usize>();
+        if let Some((_, reason)) = &self.decision {
+            length += DECISION_BYTES + reason.len();
+        }
         if has_bodies {
             length += self.request.len() + self.response.len();
         }
@@ -494,6 +501,15 @@ impl Line {
             line.push(b',');
         };
         if !is_first {
+            if let Some((allowed, reason)) = &event.decision {
+                let decision: &[u8] = match allowed {
+                    true => br#""authorization.k8s.io/decision":"allow","authorization.k8s.io/reason":"#,
+                    false => br#""authorization.k8s.io/decision":"forbid","authorization.k8s.io/reason":"#,
+                };
+                self.0.extend_from_slice(decision);
+                write_string(reason, &mut self.0);
+                self.0.push(b',');
+            }
             for (key, value) in &event.annotations {
                 write_string(key, &mut self.0);
                 self.0.push(b':');

@@ -138,7 +138,7 @@ impl<'a> OwnRequest<'a> {
     ) -> Result<GrantedAccess, ApiError> {
         if self.actor.is_none() {
             if let Some(audited) = audited {
-                audited.decided(CheckedAccess::Allowed, "");
+                audited.decided(CheckedAccess::Allowed, String::new());
             }
             return Ok(GrantedAccess::of_every_cut());
         }
@@ -148,7 +148,7 @@ impl<'a> OwnRequest<'a> {
         }
         let passed = check.pass(user, self.verb.name(), self.subject()).await;
         if let Some(audited) = audited {
-            audited.decided(check.last(), check.reason());
+            audited.decided(check.last(), check.take_reason());
         }
         passed?;
         Ok(check.granted())

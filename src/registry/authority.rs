@@ -222,7 +222,7 @@ impl<'a> AccessCheck<'a> {
         }
     }
 
-    /// Keeps the reason of each further decision, for [`Self::reason`]. To tell why an access is allowed
+    /// Keeps the reason of each further decision, for [`Self::take_reason`]. To tell why an access is allowed
     /// takes memory, so it is not told to nobody.
     pub fn explain(&mut self) {
         self.reason = Some(String::new());
@@ -284,9 +284,9 @@ impl<'a> AccessCheck<'a> {
         self.last
     }
 
-    /// Returns why the last access is allowed or refused; empty if that is not known.
-    pub fn reason(&self) -> &str {
-        self.reason.as_deref().unwrap_or_default()
+    /// Removes and returns why the last access is allowed or refused; empty if that is not known.
+    pub fn take_reason(&mut self) -> String {
+        self.reason.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Returns the number of accesses that passed so far and rest on objects of the plane.

@@ -51,8 +51,8 @@ fn full(level: &str) -> Event {
     let mut event = Event::new(plan(level, &user), &head, legacy);
     event.impersonated = Some(Arc::new(UserInfo::new("root", &[])));
     event.created = "p".into();
-    event.decided(true, "");
-    event.decided(false, "RBAC: role \"r\" not found");
+    event.decided(true, String::new());
+    event.decided(false, "RBAC: role \"r\" not found".to_owned());
     event.show_request(Some(Value::object()), 2, Some(("Pod", "v1")));
     event.show_response(None, 2);
     event.outcome = Some(Outcome {

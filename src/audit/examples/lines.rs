@@ -115,10 +115,9 @@ fn record(auditor: &Auditor, user: &UserInfo, remote: IpAddr, verb: &str, name: 
             received: SystemTime::now(),
         },
     );
-    event.decided(
-        true,
-        "RBAC: allowed by ClusterRoleBinding \"edit\" of ClusterRole \"edit\" to User \"jane\"",
-    );
+    let reason =
+        "RBAC: allowed by ClusterRoleBinding \"edit\" of ClusterRole \"edit\" to User \"jane\"";
+    event.decided(true, reason.to_owned());
     if name.is_empty() {
         event.created = "object-000123".into();
     }

@@ -1,6 +1,6 @@
 //! RoleBindings and ClusterRoleBindings.
 
-use polyplane_apimachinery::quote::quote;
+use polyplane_apimachinery::quote::push_quote;
 use polyplane_apimachinery::{Str, Value};
 
 use crate::user::UserInfo;
@@ -121,26 +121,38 @@ impl Binding {
         })
     }
 
-    /// Returns how `user` comes to the role, as upstream writes it into the reason of a decision.
-    pub(crate) fn describe(&self, user: &UserInfo) -> String {
-        let role = (self.role.kind.name(), quote(&self.role.name));
-        let binding = if self.namespace.is_empty() {
-            format!("ClusterRoleBinding {}", quote(&self.name))
+    /// Appends how `user` comes to the role, as upstream writes it into the reason of a decision. Each
+    /// recorded request has one, so it is written in one piece.
+    pub(crate) fn describe(&self, user: &UserInfo, out: &mut String) {
+        if self.namespace.is_empty() {
+            out.push_str("ClusterRoleBinding ");
+            push_quote(&self.name, out);
         } else {
-            let full = format!("{}/{}", self.name, self.namespace);
-            format!("RoleBinding {}", quote(&full))
-        };
-        let subject = match self.subject_of(user) {
-            Some(BindingSubject::User(name)) => format!("User {}", quote(name)),
-            Some(BindingSubject::Group(name)) => format!("Group {}", quote(name)),
+            out.push_str("RoleBinding ");
+            push_quote(&format!("{}/{}", self.name, self.namespace), out);
+        }
+        out.push_str(" of ");
+        out.push_str(self.role.kind.name());
+        out.push(' ');
+        push_quote(&self.role.name, out);
+        out.push_str(" to ");
+        match self.subject_of(user) {
+            Some(BindingSubject::User(name)) => {
+                out.push_str("User ");
+                push_quote(name, out);
+            }
+            Some(BindingSubject::Group(name)) => {
+                out.push_str("Group ");
+                push_quote(name, out);
+            }
             Some(BindingSubject::ServiceAccount { namespace, name }) => {
                 let namespace = Some(namespace).filter(|own| !own.is_empty());
-                let full = format!("{name}/{}", namespace.unwrap_or(&self.namespace));
-                format!("ServiceAccount {}", quote(&full))
+                let namespace = namespace.unwrap_or(&self.namespace);
+                out.push_str("ServiceAccount ");
+                push_quote(&format!("{name}/{namespace}"), out);
             }
-            Some(BindingSubject::Unsupported) | None => "nobody".to_owned(),
-        };
-        format!("{binding} of {} {} to {subject}", role.0, role.1)
+            Some(BindingSubject::Unsupported) | None => out.push_str("nobody"),
+        }
     }
 }
 

@@ -15,6 +15,9 @@ use crate::user::UserInfo;
 /// to everybody, and each refusal would carry all their names.
 const MISSING_MAX: usize = 100;
 
+/// Bytes that most reasons fit in.
+const REASON_BYTES: usize = 192;
+
 /// The binding and the rule that allow a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant<'a> {
@@ -29,7 +32,10 @@ impl Grant<'_> {
     /// writes it into the audit log.
     #[must_use]
     pub fn reason(&self, user: &UserInfo) -> String {
-        format!("RBAC: allowed by {}", self.binding.describe(user))
+        let mut reason = String::with_capacity(REASON_BYTES);
+        reason.push_str("RBAC: allowed by ");
+        self.binding.describe(user, &mut reason);
+        reason
     }
 }
 

@@ -122,7 +122,7 @@ pub(crate) async fn authorize(
     let passed = passed.await;
     notes.outcome.checked(access_check.last(), began.elapsed());
     if let Some(audited) = notes.audited {
-        audited.decided(access_check.last(), access_check.reason());
+        audited.decided(access_check.last(), access_check.take_reason());
     }
     passed.map_err(Refusal::of_access)?;
     if let RequestInfo::Resource(info) = info
