@@ -14,12 +14,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use http::Method;
-use polyplane_tests::client::Client;
 use polyplane_tests::connection::Ask;
-use polyplane_tests::drop_in::DropIn;
-use polyplane_tests::kubeconfig::Endpoint;
-use polyplane_tests::programs::{Server, ask};
-use polyplane_tests::recorded::records;
+use polyplane_tests::programs::ask;
+use polyplane_tests::recorded::{PlainServer, records};
 use serde_json::{Map, Value, json};
 use tempfile::TempDir;
 
@@ -31,10 +28,8 @@ const SEEN: Duration = Duration::from_secs(1);
 
 /// A server with a configuration: the drop-in, or the reference while a recording is made.
 struct Site {
-    client: Client,
+    server: PlainServer,
     steps: Map<String, Value>,
-    _drop_in: Option<DropIn>,
-    _reference: Option<Server>,
     _files: TempDir,
 }
 
@@ -45,25 +40,14 @@ impl Site {
         let file = files.path().join("admission.yaml");
         std::fs::write(&file, format!("{HEAD}{plugins}"))?;
         std::fs::write(files.path().join(beside), text)?;
-        let mut flags = vec![
+        let flags = vec![
             format!("--admission-control-config-file={}", file.display()),
             // Nobody makes accounts for the pods of the drop-in.
             "--disable-admission-plugins=ServiceAccount".to_owned(),
         ];
-        let (endpoint, drop_in, reference) = if records() {
-            let server = Server::start_reference_flagged(&flags).await?;
-            let endpoint = Endpoint::from_kubeconfig(&server.kubeconfig, Some("reference"))?;
-            (endpoint, None, Some(server))
-        } else {
-            let drop_in = start_drop_in(&mut flags).await?;
-            let endpoint = drop_in.endpoint(&json!({"token": "the-token"}))?;
-            (endpoint, Some(drop_in), None)
-        };
         Ok(Self {
-            client: Client::open(&endpoint).await?,
+            server: PlainServer::start(flags).await?,
             steps: Map::new(),
-            _drop_in: drop_in,
-            _reference: reference,
             _files: files,
         })
     }
@@ -76,7 +60,7 @@ impl Site {
         request
             .headers
             .push(header("impersonate-group", "system:masters"));
-        let answer = self.client.raw(request).await?;
+        let answer = self.server.client.raw(request).await?;
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let warnings = answer.headers.get_all("warning").iter();
         let warnings: Vec<&str> = warnings.filter_map(|text| text.to_str().ok()).collect();
@@ -127,7 +111,7 @@ impl Site {
     /// Notes the metrics of pod security.
     async fn note_metrics(&mut self) -> Result<()> {
         let request = ask(Method::GET, "/metrics", &Value::Null);
-        let text = String::from_utf8(self.client.raw(request).await?.body.to_vec())?;
+        let text = String::from_utf8(self.server.client.raw(request).await?.body.to_vec())?;
         let mut series = Map::new();
         for line in text.lines() {
             let Some((name, value)) = line.rsplit_once(' ') else {
@@ -146,16 +130,6 @@ impl Site {
         self.steps.insert("metrics".to_owned(), series.into());
         Ok(())
     }
-}
-
-/// Starts the drop-in with these flags and a user who may do everything.
-async fn start_drop_in(flags: &mut Vec<String>) -> Result<DropIn> {
-    let folder = tempfile::tempdir()?;
-    let tokens = folder.path().join("tokens.csv");
-    std::fs::write(&tokens, "the-token,admin,admin,system:masters\n")?;
-    flags.push(format!("--token-auth-file={}", tokens.display()));
-    flags.push("--authorization-mode=RBAC".to_owned());
-    DropIn::start(folder, std::mem::take(flags), None).await
 }
 
 const NAMESPACES: &str = "/api/v1/namespaces";

@@ -55,6 +55,21 @@ pub fn assets(folder: &Path) -> Result<PathBuf> {
 }
 
 impl DropIn {
+    /// Starts both, with roles and the token of a user who may do everything. Returns where he reaches it.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_for_admin(mut flags: Vec<String>) -> Result<(Self, Endpoint)> {
+        let folder = tempfile::tempdir()?;
+        let tokens = folder.path().join("tokens.csv");
+        std::fs::write(&tokens, "the-token,admin,admin,system:masters\n")?;
+        flags.push(format!("--token-auth-file={}", tokens.display()));
+        flags.push("--authorization-mode=RBAC".to_owned());
+        let drop_in = Self::start(folder, flags, None).await?;
+        let endpoint = drop_in.endpoint(&json!({"token": "the-token"}))?;
+        Ok((drop_in, endpoint))
+    }
+
     /// Starts both. `flags` are the API server's beside those that every one needs, and `etcd` is the etcd to
     /// use instead of the drop-in's.
     ///

@@ -5,14 +5,10 @@ use anyhow::{Context, Result};
 use base64::Engine as _;
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use polyplane_tests::client::Client;
 use polyplane_tests::connection::{Answer, Ask};
-use polyplane_tests::drop_in::DropIn;
 use polyplane_tests::golden::folder;
-use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::normalize::is_age;
-use polyplane_tests::programs::Server;
-use polyplane_tests::recorded::{compare, records, without_identity};
+use polyplane_tests::recorded::{PlainServer, compare, records, without_identity};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, KeyPair};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -37,36 +33,12 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// A server: the drop-in, or the reference while a recording is made.
-struct Site {
-    client: Client,
-    _drop_in: Option<DropIn>,
-    _reference: Option<Server>,
-}
+struct Site(PlainServer);
 
 impl Site {
     async fn start(flags: &[&str]) -> Result<Self> {
-        let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        if records() {
-            let server = Server::start_reference_flagged(&flags).await?;
-            let endpoint = Endpoint::from_kubeconfig(&server.kubeconfig, Some("reference"))?;
-            return Ok(Self {
-                client: Client::open(&endpoint).await?,
-                _drop_in: None,
-                _reference: Some(server),
-            });
-        }
-        let folder = tempfile::tempdir()?;
-        let tokens = folder.path().join("tokens.csv");
-        std::fs::write(&tokens, "the-token,admin,admin,system:masters\n")?;
-        flags.push(format!("--token-auth-file={}", tokens.display()));
-        flags.push("--authorization-mode=RBAC".to_owned());
-        let drop_in = DropIn::start(folder, flags, None).await?;
-        let endpoint = drop_in.endpoint(&json!({"token": "the-token"}))?;
-        Ok(Self {
-            client: Client::open(&endpoint).await?,
-            _drop_in: Some(drop_in),
-            _reference: None,
-        })
+        let flags = flags.iter().map(|flag| (*flag).to_owned());
+        Ok(Self(PlainServer::start(flags.collect()).await?))
     }
 
     async fn ask(
@@ -87,7 +59,7 @@ impl Site {
             ],
             body: body.into(),
         };
-        self.client.raw(ask).await
+        self.0.client.raw(ask).await
     }
 
     /// Returns discovery of the groups, by path.
@@ -100,12 +72,12 @@ impl Site {
             "aggregated".to_owned(),
             serde_json::from_slice(&aggregated.body)?,
         );
-        let groups = self.client.get("/apis").await?.expect(200)?;
+        let groups = self.0.client.get("/apis").await?.expect(200)?;
         for group in groups["groups"].as_array().into_iter().flatten() {
             for version in group["versions"].as_array().into_iter().flatten() {
                 let version = version["groupVersion"].as_str().context("a version")?;
                 let path = format!("/apis/{version}");
-                let list = self.client.get(&path).await?.expect(200)?;
+                let list = self.0.client.get(&path).await?.expect(200)?;
                 found.insert(path, list);
             }
         }
@@ -125,6 +97,7 @@ async fn discovery_of_everything_is_that_of_the_reference() -> Result<()> {
         .collect();
     for path in previews {
         let document = site
+            .0
             .client
             .get(&format!("/openapi/v3{path}"))
             .await?
@@ -295,6 +268,7 @@ async fn live(site: &Site, seed: &Value) -> Result<Map<String, Value>> {
     let (version, name) = (text(seed, "apiVersion"), text(&seed["metadata"], "name"));
     let group = version.split('/').next().unwrap_or_default();
     let served = site
+        .0
         .client
         .get(&format!("/apis/{version}"))
         .await?
@@ -328,6 +302,7 @@ async fn live(site: &Site, seed: &Value) -> Result<Map<String, Value>> {
         &site.ask(Method::GET, &one, (TABLE, JSON), "").await?,
     );
     let groups = site
+        .0
         .client
         .get(&format!("/apis/{group}"))
         .await?
@@ -388,7 +363,7 @@ async fn live(site: &Site, seed: &Value) -> Result<Map<String, Value>> {
     }
     let all = format!("{list}?fieldSelector=metadata.name%3D{name}");
     note("list", &site.ask(Method::GET, &all, json, "").await?);
-    let mut events = site.client.watch(&format!("{all}&watch=1")).await?;
+    let mut events = site.0.client.watch(&format!("{all}&watch=1")).await?;
     let (event, object) = events.change().await?;
     note("delete", &site.ask(Method::DELETE, &one, json, "").await?);
     let (last, _) = events.change().await?;

@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Map, Value};
 
+use crate::client::Client;
 use crate::compare::places;
+use crate::drop_in::DropIn;
 use crate::golden::folder;
 use crate::kubeconfig::Endpoint;
 use crate::programs::{Server, create_plane};
@@ -70,6 +72,36 @@ impl Recorded {
     /// Returns an error that lists all differing places.
     pub fn compare(&self, name: &str, steps: &Map<String, Value>) -> Result<()> {
         compare(self.records, name, steps)
+    }
+}
+
+/// The drop-in with some flags, or the reference with the same while a recording is made.
+pub struct PlainServer {
+    /// A user who may do everything.
+    pub client: Client,
+    _drop_in: Option<DropIn>,
+    _reference: Option<Server>,
+}
+
+impl PlainServer {
+    /// Starts the server.
+    ///
+    /// # Errors
+    /// Returns an error if the server does not start.
+    pub async fn start(flags: Vec<String>) -> Result<Self> {
+        let (endpoint, drop_in, reference) = if records() {
+            let server = Server::start_reference_flagged(&flags).await?;
+            let endpoint = Endpoint::from_kubeconfig(&server.kubeconfig, Some("reference"))?;
+            (endpoint, None, Some(server))
+        } else {
+            let (drop_in, endpoint) = DropIn::start_for_admin(flags).await?;
+            (endpoint, Some(drop_in), None)
+        };
+        Ok(Self {
+            client: Client::open(&endpoint).await?,
+            _drop_in: drop_in,
+            _reference: reference,
+        })
     }
 }
 

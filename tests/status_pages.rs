@@ -5,47 +5,13 @@ use anyhow::{Result, ensure};
 use http::Method;
 use polyplane_tests::client::Client;
 use polyplane_tests::connection::{Answer, Ask};
-use polyplane_tests::drop_in::DropIn;
-use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::{Server, create_plane};
-use polyplane_tests::recorded::{compare, records};
+use polyplane_tests::programs::create_plane;
+use polyplane_tests::recorded::{PlainServer, compare, records};
 use serde_json::{Map, Value, json};
 
 /// The flag whose value is compared; the others differ between any two servers.
 const FLAG: &str = "v";
-
-/// A server: the drop-in, or the reference while a recording is made.
-struct Site {
-    client: Client,
-    _drop_in: Option<DropIn>,
-    _reference: Option<Server>,
-}
-
-async fn start() -> Result<Site> {
-    let mut flags = vec![format!("--{FLAG}=2")];
-    if records() {
-        let server = Server::start_reference_flagged(&flags).await?;
-        let endpoint = Endpoint::from_kubeconfig(&server.kubeconfig, Some("reference"))?;
-        return Ok(Site {
-            client: Client::open(&endpoint).await?,
-            _drop_in: None,
-            _reference: Some(server),
-        });
-    }
-    let folder = tempfile::tempdir()?;
-    let tokens = folder.path().join("tokens.csv");
-    std::fs::write(&tokens, "the-token,admin,admin,system:masters\n")?;
-    flags.push(format!("--token-auth-file={}", tokens.display()));
-    flags.push("--authorization-mode=RBAC".to_owned());
-    let drop_in = DropIn::start(folder, flags, None).await?;
-    let endpoint = drop_in.endpoint(&json!({"token": "the-token"}))?;
-    Ok(Site {
-        client: Client::open(&endpoint).await?,
-        _drop_in: Some(drop_in),
-        _reference: None,
-    })
-}
 
 async fn ask(client: &Client, path: &str, accept: &str) -> Result<Answer> {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
@@ -119,7 +85,7 @@ fn lines(body: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pages_are_those_of_the_reference() -> Result<()> {
-    let site = start().await?;
+    let site = PlainServer::start(vec![format!("--{FLAG}=2")]).await?;
     let mut steps = Map::new();
     for (path, kind) in [("/statusz", "Statusz"), ("/flagz", "Flagz")] {
         let object = |form: &str, version: &str| {

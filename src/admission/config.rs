@@ -5,7 +5,7 @@
 
 use crate::pod_security::PodSecurityConfig;
 use crate::resource_quota::LimitedResources;
-use polyplane_apimachinery::config::{ConfigError, Section, document};
+use polyplane_apimachinery::config::{ConfigError, Section, document, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value};
 
@@ -148,11 +148,7 @@ impl Entry {
 }
 
 fn entries(document: &Value) -> Result<Vec<Entry>, ConfigError> {
-    expect_kind(document, &KINDS, WANTED)?;
-    let root = Section {
-        value: document,
-        path: &Path::NIL,
-    };
+    let root = Section::of_kind(document, &KINDS, WANTED)?;
     let mut errors = Vec::new();
     root.only(&["apiVersion", "kind", "plugins"], &mut errors);
     let list = Path::new("plugins");
@@ -173,32 +169,7 @@ fn entries(document: &Value) -> Result<Vec<Entry>, ConfigError> {
             embedded: embedded.filter(|embedded| !embedded.is_null()).cloned(),
         });
     }
-    done(entries, errors)
-}
-
-/// Complains unless a document has one of these kinds, each with its group-version.
-pub(crate) fn expect_kind(
-    document: &Value,
-    kinds: &[(&str, &str)],
-    wanted: &'static str,
-) -> Result<(), ConfigError> {
-    let (kind, version) = (document.str_at(&["kind"]), document.str_at(&["apiVersion"]));
-    if kinds.contains(&(kind, version)) {
-        return Ok(());
-    }
-    Err(ConfigError::Kind {
-        kind: kind.to_owned(),
-        version: version.to_owned(),
-        wanted,
-    })
-}
-
-/// Returns what was read, unless there are errors.
-pub(crate) fn done<T>(read: T, errors: Vec<FieldError>) -> Result<T, ConfigError> {
-    match errors.is_empty() {
-        true => Ok(read),
-        false => Err(ConfigError::Fields(errors)),
-    }
+    finished(entries, errors)
 }
 
 #[cfg(test)]

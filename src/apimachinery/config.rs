@@ -54,6 +54,17 @@ pub fn document(text: &[u8]) -> Result<Value, ConfigError> {
     }
 }
 
+/// Returns what was read of a document.
+///
+/// # Errors
+/// Returns [`ConfigError::Fields`] if there are errors.
+pub fn finished<T>(read: T, errors: Vec<FieldError>) -> Result<T, ConfigError> {
+    match errors.is_empty() {
+        true => Ok(read),
+        false => Err(ConfigError::Fields(errors)),
+    }
+}
+
 /// An object of a configuration, at its path.
 #[derive(Clone, Copy)]
 pub struct Section<'a> {
@@ -61,6 +72,31 @@ pub struct Section<'a> {
     pub value: &'a Value,
     /// The path of the object, for messages.
     pub path: &'a Path<'a>,
+}
+
+impl<'a> Section<'a> {
+    /// Returns a whole document, if it has one of these kinds, each with its group-version.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Kind`] if it has another, with `wanted` as what was expected.
+    pub fn of_kind(
+        document: &'a Value,
+        kinds: &[(&str, &str)],
+        wanted: &'static str,
+    ) -> Result<Self, ConfigError> {
+        let (kind, version) = (document.str_at(&["kind"]), document.str_at(&["apiVersion"]));
+        match kinds.contains(&(kind, version)) {
+            true => Ok(Self {
+                value: document,
+                path: &Path::NIL,
+            }),
+            false => Err(ConfigError::Kind {
+                kind: kind.to_owned(),
+                version: version.to_owned(),
+                wanted,
+            }),
+        }
+    }
 }
 
 impl Section<'_> {

@@ -246,8 +246,7 @@ fn subject_attributes_become_name_groups_and_uid() {
         .identify(&chain, SystemTime::now())
         .user
         .expect("valid");
-    let digest = digest_of(&chain.certificates()[0]);
-    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&digest_of(&chain.certificates()[0]));
     let id = format!("X509SHA256={digest}");
     assert_eq!(
         *user,

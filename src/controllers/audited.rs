@@ -109,10 +109,8 @@ impl Audited {
 
     /// Notes whether the user may make the request, and why.
     pub(crate) fn decided(&mut self, access: CheckedAccess, reason: String) {
-        match access {
-            CheckedAccess::Allowed => self.event.decided(true, reason),
-            CheckedAccess::Denied | CheckedAccess::NoOpinion => self.event.decided(false, reason),
-            CheckedAccess::Failed => {}
+        if let Some(allowed) = access.is_allowed() {
+            self.event.decided(allowed, reason);
         }
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
-use polyplane_apimachinery::config::{ConfigError, Section, document};
+use polyplane_apimachinery::config::{ConfigError, Section, document, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::time::{duration_text, parse_duration};
 use polyplane_apimachinery::{Value, names};
@@ -14,11 +14,18 @@ use crate::oidc::expressions::Expression;
 use crate::webhook::{MatchConditions, OnFailure, ReviewVersion};
 
 /// Versions of the kind, which have the same fields.
-const VERSIONS: [&str; 3] = [
-    "apiserver.config.k8s.io/v1",
-    "apiserver.config.k8s.io/v1beta1",
-    "apiserver.config.k8s.io/v1alpha1",
+const KINDS: [(&str, &str); 3] = [
+    ("AuthorizationConfiguration", "apiserver.config.k8s.io/v1"),
+    (
+        "AuthorizationConfiguration",
+        "apiserver.config.k8s.io/v1beta1",
+    ),
+    (
+        "AuthorizationConfiguration",
+        "apiserver.config.k8s.io/v1alpha1",
+    ),
 ];
+const WANTED: &str = "AuthorizationConfiguration of apiserver.config.k8s.io/v1";
 /// Types of authorizers, in upstream's order of names.
 const TYPES: [&str; 6] = [
     "ABAC",
@@ -88,18 +95,7 @@ impl AuthorizationConfig {
     }
 
     fn of(document: &Value) -> Result<Self, ConfigError> {
-        let (kind, version) = (document.str_at(&["kind"]), document.str_at(&["apiVersion"]));
-        if kind != "AuthorizationConfiguration" || !VERSIONS.contains(&version) {
-            return Err(ConfigError::Kind {
-                kind: kind.to_owned(),
-                version: version.to_owned(),
-                wanted: "AuthorizationConfiguration of apiserver.config.k8s.io/v1",
-            });
-        }
-        let root = Section {
-            value: document,
-            path: &Path::NIL,
-        };
+        let root = Section::of_kind(document, &KINDS, WANTED)?;
         let mut errors = Vec::new();
         root.only(&["apiVersion", "kind", "authorizers"], &mut errors);
         let list = Path::new("authorizers");
@@ -118,10 +114,7 @@ impl AuthorizationConfig {
             let section = Section { value, path: &path };
             authorizers.extend(read_authorizer(&section, &mut seen, &mut errors));
         }
-        match errors.is_empty() {
-            true => Ok(Self { authorizers }),
-            false => Err(ConfigError::Fields(errors)),
-        }
+        finished(Self { authorizers }, errors)
     }
 }
 

@@ -192,6 +192,17 @@ pub enum CheckedAccess {
     Failed,
 }
 
+impl CheckedAccess {
+    /// Returns whether the access is allowed; `None` if the authorizers could not be asked.
+    pub fn is_allowed(self) -> Option<bool> {
+        match self {
+            Self::Allowed => Some(true),
+            Self::Denied | Self::NoOpinion => Some(false),
+            Self::Failed => None,
+        }
+    }
+}
+
 /// Checks the accesses of one request before its body is read. Each access that is granted here by
 /// the objects of the plane must be allowed again in each state that the request reads or writes
 /// against, see [`GrantedAccess`].

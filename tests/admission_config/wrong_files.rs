@@ -11,7 +11,7 @@ use polyplane_tests::recorded::{compare, records};
 use serde_json::{Map, json};
 use tokio::process::Command;
 
-use super::{HEAD, start_drop_in};
+use super::HEAD;
 
 const POD_SECURITY: &str =
     "apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration";
@@ -117,7 +117,7 @@ async fn said_of(program: &Path, beside: &DropIn, file: &Path) -> Result<String>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_files_end_the_start_as_that_of_the_reference() -> Result<()> {
-    let drop_in = start_drop_in(&mut Vec::new()).await?;
+    let (drop_in, _) = DropIn::start_for_admin(Vec::new()).await?;
     let program = match records() {
         true => found("kube-apiserver")?.context("no reference")?.into(),
         false => assets(drop_in.folder.path())?.join("kube-apiserver"),

@@ -2,8 +2,7 @@
 
 use super::policy::{LEVELS_WANTED, VERSION_WANTED};
 use super::policy::{Level, LevelVersion, Policy, Version, parse_level, parse_version};
-use crate::config::{done, expect_kind};
-use polyplane_apimachinery::config::{ConfigError, Section};
+use polyplane_apimachinery::config::{ConfigError, Section, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Str, Value, names};
 use std::collections::BTreeSet;
@@ -52,11 +51,7 @@ impl PodSecurityConfig {
     /// # Errors
     /// Returns everything that is wrong with it.
     pub(crate) fn of(document: &Value) -> Result<Self, ConfigError> {
-        expect_kind(document, &KINDS, WANTED)?;
-        let root = Section {
-            value: document,
-            path: &Path::NIL,
-        };
+        let root = Section::of_kind(document, &KINDS, WANTED)?;
         let mut errors = Vec::new();
         let known = ["apiVersion", "kind", "defaults", "exemptions"];
         root.only(&known, &mut errors);
@@ -86,7 +81,7 @@ impl PodSecurityConfig {
             namespaces,
             runtime_classes,
         };
-        done(config, errors)
+        finished(config, errors)
     }
 
     /// Returns whether no pod of a namespace is evaluated.

@@ -2,9 +2,8 @@
 
 use super::quota::{ClassRule, Quota, Scope};
 use super::usage::{Kind, Signature};
-use crate::config::{done, expect_kind};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::config::{ConfigError, Section};
+use polyplane_apimachinery::config::{ConfigError, Section, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use std::collections::BTreeSet;
@@ -60,11 +59,7 @@ impl LimitedResources {
     /// # Errors
     /// Returns everything that is wrong with it.
     pub(crate) fn of(document: &Value) -> Result<Self, ConfigError> {
-        expect_kind(document, &KINDS, WANTED)?;
-        let root = Section {
-            value: document,
-            path: &Path::NIL,
-        };
+        let root = Section::of_kind(document, &KINDS, WANTED)?;
         let mut errors = Vec::new();
         root.only(&["apiVersion", "kind", "limitedResources"], &mut errors);
         let list = Path::new("limitedResources");
@@ -74,7 +69,7 @@ impl LimitedResources {
             read_resource(&Section { value, path: &path }, &mut errors)
         });
         let limited = Self(limited.collect());
-        done(limited, errors)
+        finished(limited, errors)
     }
 
     /// Returns whether nothing is limited.

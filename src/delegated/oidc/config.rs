@@ -11,11 +11,18 @@ use super::expressions::{Expression, ExpressionOf};
 use super::validation;
 
 /// Versions of the kind, which have the same fields.
-const VERSIONS: [&str; 3] = [
-    "apiserver.config.k8s.io/v1",
-    "apiserver.config.k8s.io/v1beta1",
-    "apiserver.config.k8s.io/v1alpha1",
+const KINDS: [(&str, &str); 3] = [
+    ("AuthenticationConfiguration", "apiserver.config.k8s.io/v1"),
+    (
+        "AuthenticationConfiguration",
+        "apiserver.config.k8s.io/v1beta1",
+    ),
+    (
+        "AuthenticationConfiguration",
+        "apiserver.config.k8s.io/v1alpha1",
+    ),
 ];
+const WANTED: &str = "AuthenticationConfiguration of apiserver.config.k8s.io/v1";
 /// Issuers of one file, as upstream.
 const ISSUERS_MAX: usize = 64;
 
@@ -89,18 +96,7 @@ impl AuthenticationConfig {
     /// # Errors
     /// Returns everything that is wrong with it.
     pub fn of(document: &Value, disallowed: &[&str]) -> Result<Self, ConfigError> {
-        let (kind, version) = (document.str_at(&["kind"]), document.str_at(&["apiVersion"]));
-        if kind != "AuthenticationConfiguration" || !VERSIONS.contains(&version) {
-            return Err(ConfigError::Kind {
-                kind: kind.to_owned(),
-                version: version.to_owned(),
-                wanted: "AuthenticationConfiguration of apiserver.config.k8s.io/v1",
-            });
-        }
-        let root = Section {
-            value: document,
-            path: &Path::NIL,
-        };
+        let root = Section::of_kind(document, &KINDS, WANTED)?;
         let fields = ["apiVersion", "kind", "jwt", "anonymous"];
         Self::read(&root, &fields, disallowed).map_err(ConfigError::Fields)
     }

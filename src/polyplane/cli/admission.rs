@@ -7,8 +7,6 @@ use clap::Args;
 use polyplane_admission::AdmissionConfig;
 use std::path::{Path, PathBuf};
 
-/// Longest configuration file, in bytes.
-const FILE_BYTES_MAX: u64 = 10 << 20;
 /// The flag, without its dashes.
 pub const FLAG: &str = "admission-control-config-file";
 
@@ -48,10 +46,10 @@ pub fn read(file: &Path) -> anyhow::Result<AdmissionConfig> {
     let shown = || file.display().to_string();
     let folder = file.parent().unwrap_or(Path::new(""));
     let read_named = |name: &str| {
-        let read = limited_file::read(&folder.join(name), FILE_BYTES_MAX);
+        let read = limited_file::read_config(&folder.join(name));
         read.map_err(|error| format!("{error:#}"))
     };
-    let text = limited_file::read(file, FILE_BYTES_MAX).with_context(shown)?;
+    let text = limited_file::read_config(file).with_context(shown)?;
     let config = AdmissionConfig::parse(&text, &read_named).with_context(shown)?;
     for entry in &config.without_effect {
         tracing::warn!("--{FLAG}: {}: {entry}", file.display());

@@ -19,9 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest configuration file, in bytes.
-const FILE_BYTES_MAX: u64 = 10 << 20;
-
 /// Options of authentication by others, of the root's users.
 #[derive(Clone, Debug, Args)]
 pub struct AuthenticationOptions {
@@ -246,5 +243,5 @@ pub fn webhook_server(file: &Path) -> anyhow::Result<WebhookServer> {
 }
 
 fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
-    limited_file::read(file, FILE_BYTES_MAX)
+    limited_file::read_config(file)
 }

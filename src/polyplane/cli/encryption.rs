@@ -8,9 +8,6 @@ use polyplane_sealing::EncryptionConfig;
 use std::path::PathBuf;
 use zeroize::Zeroizing;
 
-/// Longest configuration file, in bytes, as upstream.
-const FILE_BYTES_MAX: u64 = 10 << 20;
-
 /// Options of encryption at rest.
 #[derive(Clone, Debug, Args)]
 pub struct EncryptionOptions {
@@ -37,7 +34,7 @@ impl EncryptionOptions {
             return Ok(None);
         };
         let read = || {
-            let text = Zeroizing::new(limited_file::read(file, FILE_BYTES_MAX)?);
+            let text = Zeroizing::new(limited_file::read_config(file)?);
             Ok::<_, anyhow::Error>(EncryptionConfig::parse(&text)?)
         };
         let config = read();

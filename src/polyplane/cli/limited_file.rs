@@ -4,6 +4,17 @@ use anyhow::bail;
 use std::io::Read as _;
 use std::path::Path;
 
+/// Longest configuration file, in bytes, as upstream.
+const CONFIG_BYTES_MAX: u64 = 10 << 20;
+
+/// Reads a configuration file as a whole.
+///
+/// # Errors
+/// Returns an error if the file cannot be read or is longer than 10 MiB.
+pub fn read_config(file: &Path) -> anyhow::Result<Vec<u8>> {
+    read(file, CONFIG_BYTES_MAX)
+}
+
 /// Reads a file as a whole. The limit keeps a wrong path, such as that of a device, from filling the
 /// memory.
 ///

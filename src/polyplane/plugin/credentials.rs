@@ -17,7 +17,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
-use polyplane_auth::digest_of;
+use polyplane_auth::{digest_of, hex};
 use polyplane_pki::{ClientKey, write_private};
 use rustix::fs::{FlockOperation, flock};
 use std::fs::File;
@@ -210,7 +210,7 @@ struct StateFile {
 impl StateFile {
     fn new(folder: &Path, server: &str, first: &HeldCredential) -> Self {
         let digest = digest_of(format!("{server}\n{}", first.certificate));
-        let name: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let name = hex(&digest);
         Self {
             folder: folder.to_owned(),
             path: folder.join(format!("{name}.json")),

@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-/// Longest file, in bytes.
-const FILE_BYTES_MAX: u64 = 10 << 20;
 /// Pause between two looks at the file, which read it as a whole.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 const ANONYMOUS: &str = "anonymous: Forbidden: changed from initial configuration file";
@@ -75,7 +73,7 @@ impl IssuersFile {
     /// Returns what is wrong with the file.
     pub fn open(path: &Path, own: &[String], caller: &Arc<Caller>) -> anyhow::Result<Arc<Self>> {
         let shown = || path.display().to_string();
-        let text = limited_file::read(path, FILE_BYTES_MAX).with_context(shown)?;
+        let text = limited_file::read_config(path).with_context(shown)?;
         let config = parse(&text, own).map_err(anyhow::Error::msg);
         let config = config.with_context(shown)?;
         let issuers = OperatorIssuers::new(config.jwt, &caller.of_operator());
@@ -122,7 +120,7 @@ impl IssuersFile {
 
     async fn look(&self) {
         let path = self.path.clone();
-        let read = move || limited_file::read(&path, FILE_BYTES_MAX);
+        let read = move || limited_file::read_config(&path);
         let Ok(read) = tokio::task::spawn_blocking(read).await else {
             return;
         };
