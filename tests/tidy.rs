@@ -177,6 +177,7 @@ fn crates_know_only_what_lies_below_them() {
                 "apiextensions",
                 "apimachinery",
                 "auth",
+                "cel",
                 "delegated",
                 "fairness",
                 "managedfields",

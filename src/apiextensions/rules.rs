@@ -20,7 +20,7 @@ pub use evaluation::{Findings, Limits, Write};
 use crate::validation::Schema;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_cel::{Checked, Environment, Expr, Literal, Program, Type, check, estimate, parse};
+use polyplane_cel::{Checked, Environment, Program, Type, compile, estimate};
 use std::sync::{Arc, LazyLock};
 
 /// Cost beyond which one evaluation stops. Upstream's limits are constants, so that a rule that one
@@ -204,17 +204,15 @@ impl Compiler {
     /// # Errors
     /// Returns upstream's text.
     fn expression(&self, text: &str, wanted: &Type) -> Result<Compiled, String> {
-        let environment = &self.environment;
-        let checked = parse(text, &environment.syntax).and_then(|ast| check(ast, environment));
-        let checked = checked.map_err(|issues| format!("compilation failed: {issues}"))?;
+        let checked = compile(text, &self.environment)?;
         if checked.result() != wanted {
             return Err(match wanted {
                 Type::Bool => "cel expression must evaluate to a bool".to_owned(),
                 _ => "must evaluate to a string".to_owned(),
             });
         }
-        if let Some(why) = bad_pattern(&checked) {
-            return Err(format!("program instantiation failed: {why}"));
+        if let Some(why) = checked.bad_pattern() {
+            return Err(why);
         }
         let program = Program::checked(&checked, &RUNTIME);
         Ok(Compiled { checked, program })
@@ -344,25 +342,6 @@ impl Compiler {
             field,
         }
     }
-}
-
-/// Returns why a constant pattern that is searched for cannot be read. Constants of `matches` are
-/// checked with the types.
-fn bad_pattern(checked: &Checked) -> Option<String> {
-    let ast = checked.ast();
-    let mut open = vec![ast.root()];
-    while let Some(id) = open.pop() {
-        if let Expr::Call { function, args, .. } = ast.expr(id)
-            && matches!(&**function, "find" | "findAll")
-            && let Some(pattern) = args.first()
-            && let Expr::Literal(Literal::String(pattern)) = ast.expr(*pattern)
-            && let Err(why) = compile_pattern(pattern)
-        {
-            return Some(format!("error parsing regexp: {why}"));
-        }
-        open.extend(ast.children(id));
-    }
-    None
 }
 
 /// Returns whether an expression uses the old value.

@@ -2,6 +2,7 @@
 
 pub mod admission_policy;
 pub mod admission_policy_binding;
+mod expressions;
 pub mod match_rules;
 pub mod webhook_configuration;
 

@@ -6,6 +6,7 @@ pub mod admin_access;
 pub mod device;
 pub mod device_class;
 pub mod device_taint_rule;
+mod expressions;
 mod flat;
 pub mod resource_claim;
 pub mod resource_claim_template;

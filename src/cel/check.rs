@@ -197,8 +197,8 @@ impl<'a> Checker<'a> {
             if let Some(at) = self.environment.by_name.get(name.as_str()) {
                 return self.environment.variables.get(*at).map(|row| row.1.clone());
             }
-            let found = self.environment.types.get(name.as_str())?;
-            Some(Type::Type(Some(Arc::new(found.clone()))))
+            let found = self.environment.named_type(name)?;
+            Some(Type::Type(Some(Arc::new(found))))
         })
     }
 
@@ -248,21 +248,18 @@ impl<'a> Checker<'a> {
         };
         let found = match &target {
             Type::Map(pair) => pair.1.clone(),
-            Type::Struct(name) => {
-                let fields = self.environment.structs.get(name);
-                match fields.and_then(|fields| fields.get(field)) {
-                    Some(found) => found.clone(),
-                    None => {
-                        self.complain(id, format!("undefined field '{field}'"));
-                        Type::Error
-                    }
+            Type::Struct(name) => match self.environment.field_type(name, field) {
+                Some(found) => found,
+                None => {
+                    self.complain(id, format!("undefined field '{field}'"));
+                    Type::Error
                 }
-            }
+            },
             Type::Param(_) => {
                 self.substitutions.assign(&Type::Dyn, &target);
                 Type::Dyn
             }
-            Type::Dyn | Type::Error => Type::Dyn,
+            Type::Dyn | Type::Any | Type::Error => Type::Dyn,
             other => {
                 let text = format!("type '{other}' does not support field selection");
                 self.complain(id, text);
@@ -478,10 +475,10 @@ impl<'a> Checker<'a> {
         let candidates = self.environment.candidates(name);
         let known = candidates
             .iter()
-            .find_map(|name| self.environment.types.get(name.as_str()));
+            .find_map(|name| self.environment.named_type(name));
         let result = match known {
             None => return self.undeclared(id, name),
-            Some(found @ Type::Struct(_)) => found.clone(),
+            Some(found @ Type::Struct(_)) => found,
             Some(other) => {
                 self.complain(id, format!("'{other}' is not a message type"));
                 Type::Error
@@ -495,12 +492,11 @@ impl<'a> Checker<'a> {
             let Type::Struct(name) = &result else {
                 continue;
             };
-            let declared = self.environment.structs.get(name);
-            let Some(declared) = declared.and_then(|fields| fields.get(&field.name)) else {
+            let Some(declared) = self.environment.field_type(name, &field.name) else {
                 self.complain(field.id, format!("undefined field '{}'", field.name));
                 continue;
             };
-            if !self.substitutions.assign(declared, &found) {
+            if !self.substitutions.assign(&declared, &found) {
                 let text = format!(
                     "expected type of field '{}' is '{declared}' but provided type is '{found}'",
                     field.name

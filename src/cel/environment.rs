@@ -42,9 +42,11 @@ pub struct Environment {
     pub(crate) by_name: BTreeMap<Arc<str>, usize>,
     pub(crate) functions: BTreeMap<Arc<str>, Function>,
     /// The names of types that an expression may use as values.
-    pub(crate) types: BTreeMap<Arc<str>, Type>,
+    types: BTreeMap<Arc<str>, Type>,
     /// The fields of types with fields.
-    pub(crate) structs: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Type>>,
+    structs: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Type>>,
+    /// The types that have every field, and below which every path is such a type.
+    open_structs: Vec<Arc<str>>,
     pub(crate) zones: Zones,
     /// Whether constants of an expression are validated too: texts of times and patterns, formats,
     /// and that the elements of a list have one type.
@@ -63,6 +65,7 @@ impl Environment {
             functions: BTreeMap::new(),
             types: BTreeMap::new(),
             structs: BTreeMap::new(),
+            open_structs: Vec::new(),
             zones: |_, _| None,
             validated: false,
         };
@@ -85,6 +88,15 @@ impl Environment {
     pub fn kubernetes() -> Self {
         let mut made = Self::new(Syntax::kubernetes(), crate::library::KUBERNETES);
         made.validated = true;
+        made
+    }
+
+    /// Returns the environment of Kubernetes 1.37 for expressions that are new: without the functions that
+    /// servers of 1.36 do not know, so that these can go on with what is stored.
+    #[must_use]
+    pub fn for_new_expressions() -> Self {
+        let mut made = Self::kubernetes();
+        made.functions.remove("includes");
         made
     }
 
@@ -152,6 +164,39 @@ impl Environment {
     pub fn declare_struct(&mut self, name: &str, fields: BTreeMap<Arc<str>, Type>) {
         self.structs.insert(name.into(), fields);
         self.types.insert(name.into(), Type::Struct(name.into()));
+    }
+
+    /// Declares a field of a type with fields.
+    pub fn declare_field(&mut self, of: &str, name: &str, field: Type) {
+        if let Some(fields) = self.structs.get_mut(of) {
+            fields.insert(name.into(), field);
+        }
+    }
+
+    /// Declares a type that has every field, and such a type for every path below: `name.a.b`. Of the fields
+    /// no type is known.
+    pub fn declare_open_struct(&mut self, name: &str) {
+        self.open_structs.push(name.into());
+    }
+
+    fn is_open(&self, name: &str) -> bool {
+        self.open_structs.iter().any(|open| {
+            let below = name.strip_prefix(&**open);
+            below.is_some_and(|below| below.is_empty() || below.starts_with('.'))
+        })
+    }
+
+    /// Returns the type of this name.
+    pub(crate) fn named_type(&self, name: &str) -> Option<Type> {
+        let open = || self.is_open(name).then(|| Type::Struct(name.into()));
+        self.types.get(name).cloned().or_else(open)
+    }
+
+    /// Returns the type of a field of the type of this name; `None` if it has no such field.
+    pub(crate) fn field_type(&self, of: &str, field: &str) -> Option<Type> {
+        let declared = self.structs.get(of).and_then(|fields| fields.get(field));
+        let open = || self.is_open(of).then_some(Type::Dyn);
+        declared.cloned().or_else(open)
     }
 
     /// Returns the names that `name` may stand for, the most specific first.

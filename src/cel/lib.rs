@@ -1,7 +1,7 @@
 //! The Common Expression Language as Kubernetes 1.37 uses it.
 //!
 //! [`parse`](fn@parse) makes an [`Ast`] of a text, [`check`](fn@check) finds its types in an
-//! [`Environment`], [`Program`] evaluates it on [`Value`]s that borrow the caller's trees, counts
+//! [`Environment`], [`compile`](fn@compile) does both, [`Program`] evaluates it on [`Value`]s that borrow the caller's trees, counts
 //! the cost as upstream does and stops beyond a budget; [`estimate`](fn@estimate) bounds that cost
 //! before. An evaluation that lacks an answer of the authorizer stops with [`Fault::Need`]; the caller
 //! asks and evaluates again. [`print`](fn@print) writes a tree back. The texts of
@@ -13,6 +13,7 @@
 
 mod ast;
 mod check;
+mod compile;
 mod cost;
 mod environment;
 mod estimate;
@@ -31,6 +32,7 @@ mod value;
 
 pub use ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal};
 pub use check::{Checked, check};
+pub use compile::compile;
 pub use environment::{Environment, Overload, Zones};
 pub use estimate::{Range, Sizes, estimate};
 pub use eval::Evaluated;

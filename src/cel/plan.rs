@@ -295,7 +295,7 @@ impl Planner<'_> {
                 if let Some(at) = self.environment.by_name.get(candidate.as_str()) {
                     return Some(Step::Variable(*at));
                 }
-                let found = self.environment.types.get(candidate.as_str())?;
+                let found = self.environment.named_type(candidate)?;
                 Some(Step::Constant(Constant::Type(found.name().into())))
             })
     }

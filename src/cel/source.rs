@@ -79,6 +79,10 @@ impl Issue {
         let Some(at) = self.at else {
             return format!("ERROR: <input>:-1:0: {}", self.text);
         };
+        if source.letters.is_empty() {
+            // Upstream finds no line in it, and so no place.
+            return format!("ERROR: <input>:1:0: {}", self.text);
+        }
         let (line, column) = source.location(at);
         let head = format!("ERROR: <input>:{line}:{}: {}", column + 1, self.text);
         let Some(snippet) = source
@@ -87,9 +91,6 @@ impl Issue {
         else {
             return head;
         };
-        if source.letters.is_empty() {
-            return head;
-        }
         let wide = |letter: char| letter.len_utf8() > 1;
         let dots: String = snippet
             .chars()

@@ -8,6 +8,8 @@ use std::sync::Arc;
 pub enum Type {
     /// Known only when the value is.
     Dyn,
+    /// The same, declared as protobuf's message for it. Loops do not go over it.
+    Any,
     /// The type of what has been complained about.
     Error,
     /// `null`
@@ -78,6 +80,7 @@ impl Type {
     pub fn name(&self) -> &str {
         match self {
             Self::Dyn => "dyn",
+            Self::Any => "google.protobuf.Any",
             Self::Error => "!error!",
             Self::Null => "null_type",
             Self::Bool => "bool",
@@ -108,6 +111,24 @@ impl Type {
         }
     }
 
+    /// Returns the name with the names of the parameters: what upstream calls the type outside of complaints
+    /// about an expression.
+    #[must_use]
+    pub fn declared_name(&self) -> String {
+        let name = match self {
+            Self::Wrapper(inner) => format!("wrapper({})", inner.name()),
+            other => other.name().to_owned(),
+        };
+        let parameters = self.parameters();
+        match parameters.is_empty() {
+            true => name,
+            false => {
+                let names: Vec<String> = parameters.into_iter().map(Self::declared_name).collect();
+                format!("{name}({})", names.join(", "))
+            }
+        }
+    }
+
     /// Returns what an optional holds.
     #[must_use]
     pub fn unwrapped(&self) -> Option<&Type> {
@@ -120,13 +141,14 @@ impl Type {
     /// Returns true for the type of a value that can be anything.
     #[must_use]
     pub fn is_dynamic(&self) -> bool {
-        matches!(self, Self::Dyn | Self::Error)
+        matches!(self, Self::Dyn | Self::Any | Self::Error)
     }
 }
 
 impl fmt::Display for Type {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Any => out.write_str("any"),
             Self::Null => out.write_str("null"),
             Self::Duration => out.write_str("duration"),
             Self::Timestamp => out.write_str("timestamp"),

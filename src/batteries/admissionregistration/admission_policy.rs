@@ -1,7 +1,6 @@
 //! Admission policies: expressions that check or change written objects.
-//!
-//! Required expressions must be present; they are not compiled.
 
+use super::expressions::{Compiler, Makes, Uses};
 use super::match_rules;
 use super::match_rules::{
     FAILURE_POLICIES, REINVOCATION_POLICIES, param_kind_cell, validate_match_conditions,
@@ -105,7 +104,8 @@ impl AdmissionPolicy {
             errors.push(FieldError::required(&place, ""));
         }
         one_of_if_set(errors, &place, &spec["failurePolicy"], &FAILURE_POLICIES);
-        if present(&spec["paramKind"]) {
+        let params = present(&spec["paramKind"]);
+        if params {
             validate_param_kind(errors, &spec["paramKind"], &path.child("paramKind"));
         }
         let (constraints, place) = (&spec["matchConstraints"], path.child("matchConstraints"));
@@ -128,37 +128,73 @@ impl AdmissionPolicy {
         };
         if !old.is_some_and(unchanged) {
             let place = path.child("matchConditions");
-            validate_match_conditions(errors, spec.items_at(&["matchConditions"]), &place);
+            let conditions = spec.items_at(&["matchConditions"]);
+            validate_match_conditions(errors, conditions, &place, params);
         }
-        validate_variables(errors, spec, &path.child("variables"));
+        let variables = spec.items_at(&["variables"]);
+        let mut expressions = Expressions {
+            compiler: match self == Self::Mutating || !variables.is_empty() {
+                true => Compiler::with_variables(),
+                false => Compiler::default(),
+            },
+            uses: Uses::with_params(params),
+        };
+        expressions.define(errors, variables, &path.child("variables"));
         match self {
-            Self::Validating => validate_validations(errors, object, &path),
-            Self::Mutating => validate_mutations(errors, spec, &path),
+            Self::Validating => validate_validations(errors, object, &path, &mut expressions),
+            Self::Mutating => validate_mutations(errors, spec, &path, &mut expressions),
         }
     }
 }
 
-fn validate_variables(errors: &mut Errors, spec: &Value, list: &Path<'_>) {
-    for (at, variable) in spec.items_at(&["variables"]).iter().enumerate() {
-        let path = list.index(at);
-        let name = variable.str_at(&["name"]);
-        if name.trim().is_empty() {
-            errors.push(FieldError::required(
-                &path.child("name"),
-                "name is not specified",
-            ));
-        } else if !is_identifier(name) {
-            errors.push(FieldError::invalid(
-                &path.child("name"),
-                name,
-                "must be a valid CEL identifier",
-            ));
+/// The expressions of one policy.
+struct Expressions {
+    compiler: Compiler,
+    uses: Uses,
+}
+
+impl Expressions {
+    /// Checks the variables, and lets the other expressions use them.
+    fn define(&mut self, errors: &mut Errors, variables: &[Value], list: &Path<'_>) {
+        for (at, variable) in variables.iter().enumerate() {
+            let path = list.index(at);
+            let (name, place) = (variable.str_at(&["name"]), path.child("name"));
+            if name.trim().is_empty() {
+                errors.push(FieldError::required(&place, "name is not specified"));
+            } else if !is_identifier(name) {
+                let detail = "must be a valid CEL identifier";
+                errors.push(FieldError::invalid(&place, name, detail));
+            }
+            let (text, place) = (variable.str_at(&["expression"]), path.child("expression"));
+            if text.trim().is_empty() {
+                errors.push(FieldError::required(&place, "expression is not specified"));
+            } else if let Err(why) = self.compiler.define(name, text, self.uses) {
+                errors.push(FieldError::invalid(&place, text, why));
+            }
         }
-        if variable.str_at(&["expression"]).trim().is_empty() {
-            errors.push(FieldError::required(
-                &path.child("expression"),
-                "expression is not specified",
-            ));
+    }
+
+    /// Checks one expression. `shown` is what the complaint shows of it.
+    fn check(
+        &mut self,
+        errors: &mut Errors,
+        place: &Path<'_>,
+        (text, shown): (&str, &str),
+        makes: Makes,
+    ) {
+        let uses = match makes {
+            Makes::Text => Uses {
+                authorizer: false,
+                ..self.uses
+            },
+            Makes::Object | Makes::Patch => Uses {
+                patches: true,
+                ..self.uses
+            },
+            Makes::Bool | Makes::TextOrNull | Makes::Anything => self.uses,
+        };
+        if let Err(why) = self.compiler.compile(text, uses, makes) {
+            errors.push(FieldError::invalid(place, shown, why));
         }
     }
 }
@@ -169,7 +205,12 @@ fn is_identifier(name: &str) -> bool {
     name.bytes().all(letter) && !digit_first && !is_reserved(name)
 }
 
-fn validate_validations(errors: &mut Errors, object: &Value, path: &Path<'_>) {
+fn validate_validations(
+    errors: &mut Errors,
+    object: &Value,
+    path: &Path<'_>,
+    expressions: &mut Expressions,
+) {
     let spec = &object["spec"];
     let (validations, annotations) = (
         spec.items_at(&["validations"]),
@@ -183,7 +224,8 @@ fn validate_validations(errors: &mut Errors, object: &Value, path: &Path<'_>) {
         return;
     }
     for (at, validation) in validations.iter().enumerate() {
-        validate_validation(errors, validation, &path.child("validations").index(at));
+        let place = path.child("validations");
+        validate_validation(errors, validation, &place.index(at), expressions);
     }
     let list = path.child("auditAnnotations");
     if annotations.len() > ANNOTATIONS_MAX {
@@ -197,12 +239,8 @@ fn validate_validations(errors: &mut Errors, object: &Value, path: &Path<'_>) {
     let mut seen = BTreeSet::new();
     for (at, annotation) in annotations.iter().enumerate() {
         let place = list.index(at);
-        validate_annotation(
-            errors,
-            object.str_at(&["metadata", "name"]),
-            annotation,
-            &place,
-        );
+        let name = object.str_at(&["metadata", "name"]);
+        validate_annotation(errors, name, annotation, &place, expressions);
         let key = annotation.str_at(&["key"]);
         if !seen.insert(key) {
             errors.push(FieldError::duplicate(&place.child("key"), key));
@@ -225,12 +263,17 @@ fn shown_annotations(annotations: &[Value]) -> Bad {
     Bad::Shown(format!("[{}]", shown.join(",")).into())
 }
 
-fn validate_validation(errors: &mut Errors, validation: &Value, path: &Path<'_>) {
-    if validation.str_at(&["expression"]).trim().is_empty() {
-        errors.push(FieldError::required(
-            &path.child("expression"),
-            "expression is not specified",
-        ));
+fn validate_validation(
+    errors: &mut Errors,
+    validation: &Value,
+    path: &Path<'_>,
+    expressions: &mut Expressions,
+) {
+    let (text, place) = (validation.str_at(&["expression"]), path.child("expression"));
+    if text.trim().is_empty() {
+        errors.push(FieldError::required(&place, "expression is not specified"));
+    } else {
+        expressions.check(errors, &place, (text, text), Makes::Bool);
     }
     for field in ["messageExpression", "message"] {
         let text = validation.str_at(&[field]);
@@ -240,6 +283,8 @@ fn validate_validation(errors: &mut Errors, validation: &Value, path: &Path<'_>)
                 text,
                 "must be non-empty if specified",
             ));
+        } else if field == "messageExpression" && !text.is_empty() {
+            expressions.check(errors, &path.child(field), (text, text), Makes::Text);
         } else if field == "message" && text.trim().contains(['\n', '\r']) {
             errors.push(FieldError::invalid(
                 &path.child(field),
@@ -256,7 +301,13 @@ fn validate_validation(errors: &mut Errors, validation: &Value, path: &Path<'_>)
     );
 }
 
-fn validate_annotation(errors: &mut Errors, name: &str, annotation: &Value, path: &Path<'_>) {
+fn validate_annotation(
+    errors: &mut Errors,
+    name: &str,
+    annotation: &Value,
+    path: &Path<'_>,
+    expressions: &mut Expressions,
+) {
     let (key, place) = (annotation.str_at(&["key"]), path.child("key"));
     if name.is_empty() {
         errors.push(FieldError::invalid(
@@ -268,10 +319,11 @@ fn validate_annotation(errors: &mut Errors, name: &str, annotation: &Value, path
         let full = format!("{name}/{key}");
         complain(errors, &place, full.as_str(), names::qualified_name(&full));
     }
-    let (expression, place) = (
-        annotation.str_at(&["valueExpression"]).trim(),
+    let (shown, place) = (
+        annotation.str_at(&["valueExpression"]),
         path.child("valueExpression"),
     );
+    let expression = shown.trim();
     if expression.is_empty() {
         errors.push(FieldError::required(
             &place,
@@ -280,10 +332,17 @@ fn validate_annotation(errors: &mut Errors, name: &str, annotation: &Value, path
     } else if expression.len() > ANNOTATION_BYTES_MAX {
         let detail = format!("must not exceed {ANNOTATION_BYTES_MAX} bytes in length");
         errors.push(FieldError::required(&place, detail));
+    } else {
+        expressions.check(errors, &place, (expression, shown), Makes::TextOrNull);
     }
 }
 
-fn validate_mutations(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
+fn validate_mutations(
+    errors: &mut Errors,
+    spec: &Value,
+    path: &Path<'_>,
+    expressions: &mut Expressions,
+) {
     let (list, mutations) = (path.child("mutations"), spec.items_at(&["mutations"]));
     if mutations.is_empty() {
         errors.push(FieldError::required(
@@ -292,7 +351,7 @@ fn validate_mutations(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
         ));
     }
     for (at, mutation) in mutations.iter().enumerate() {
-        validate_mutation(errors, mutation, &list.index(at));
+        validate_mutation(errors, mutation, &list.index(at), expressions);
     }
     let (policy, place) = (
         spec.str_at(&["reinvocationPolicy"]),
@@ -305,11 +364,16 @@ fn validate_mutations(errors: &mut Errors, spec: &Value, path: &Path<'_>) {
     }
 }
 
-fn validate_mutation(errors: &mut Errors, mutation: &Value, path: &Path<'_>) {
+fn validate_mutation(
+    errors: &mut Errors,
+    mutation: &Value,
+    path: &Path<'_>,
+    expressions: &mut Expressions,
+) {
     let kind = mutation.str_at(&["patchType"]);
-    let (own, other) = match kind {
-        "JSONPatch" => ("jsonPatch", "applyConfiguration"),
-        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+    let (own, other, makes) = match kind {
+        "JSONPatch" => ("jsonPatch", "applyConfiguration", Makes::Patch),
+        "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Makes::Object),
         "" => {
             errors.push(FieldError::required(&path.child("patchType"), ""));
             return;
@@ -324,12 +388,17 @@ fn validate_mutation(errors: &mut Errors, mutation: &Value, path: &Path<'_>) {
             return;
         }
     };
+    let (text, place) = (
+        mutation.str_at(&[own, "expression"]).trim(),
+        path.child(own),
+    );
     if mutation[own].is_null() {
         let detail = format!("must be specified when patchType is {kind}");
-        errors.push(FieldError::required(&path.child(own), detail));
-    } else if mutation.str_at(&[own, "expression"]).trim().is_empty() {
-        let place = path.child(own);
+        errors.push(FieldError::required(&place, detail));
+    } else if text.is_empty() {
         errors.push(FieldError::required(&place.child("expression"), ""));
+    } else {
+        expressions.check(errors, &place.child("expression"), (text, text), makes);
     }
     if present(&mutation[other]) {
         let detail = format!("must not be specified when patchType is {kind}");

@@ -1,5 +1,6 @@
 //! Fields that the kinds of admission share: the requests they match, and the source of parameters.
 
+use super::expressions::{Compiler, Makes, Uses};
 use crate::shared::validation::complaints::{Errors, complain, named, one_of_if_set};
 use crate::shared::validation::members::{present, texts};
 use crate::shared::validation::selectors::{SelectorValues, selector};
@@ -189,16 +190,27 @@ pub fn validate_mutating_operations(errors: &mut Errors, resources: &Value, path
     }
 }
 
-/// Checks the conditions of a match. Expressions must be present; they are not compiled.
-pub fn validate_match_conditions(errors: &mut Errors, conditions: &[Value], list: &Path<'_>) {
+/// Checks the conditions of a match, which may use the parameters of a policy that has some.
+pub fn validate_match_conditions(
+    errors: &mut Errors,
+    conditions: &[Value],
+    list: &Path<'_>,
+    params: bool,
+) {
     if conditions.len() > CONDITIONS_MAX {
         errors.push(FieldError::too_many(list, conditions.len(), CONDITIONS_MAX));
     }
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut compiler) = (BTreeSet::new(), Compiler::default());
     for (at, condition) in conditions.iter().enumerate() {
         let path = list.index(at);
-        if condition.str_at(&["expression"]).trim().is_empty() {
-            errors.push(FieldError::required(&path.child("expression"), ""));
+        let (text, place) = (
+            condition.str_at(&["expression"]).trim(),
+            path.child("expression"),
+        );
+        if text.is_empty() {
+            errors.push(FieldError::required(&place, ""));
+        } else if let Err(why) = compiler.compile(text, Uses::with_params(params), Makes::Bool) {
+            errors.push(FieldError::invalid(&place, text, why));
         }
         let (name, place) = (condition.str_at(&["name"]), path.child("name"));
         if name.is_empty() {

@@ -176,7 +176,7 @@ fn validate_hook(errors: &mut Errors, hook: &Value, path: &Path<'_>, demands: De
     validate_client(errors, &hook["clientConfig"], &path.child("clientConfig"));
     if demands.match_conditions {
         let place = path.child("matchConditions");
-        validate_match_conditions(errors, hook.items_at(&["matchConditions"]), &place);
+        validate_match_conditions(errors, hook.items_at(&["matchConditions"]), &place, false);
     }
 }
 

@@ -4,7 +4,7 @@
 //! Errors that the schema declares too are marked as covered: the declaration's words are used
 //! then.
 
-use crate::shared::cel_syntax::{self, Scope};
+use crate::resource::expressions::{COST_MAX, Purpose, cost_of};
 use crate::shared::validation::complaints::{Errors, complain, named};
 use crate::shared::validation::domain_names::csi_driver_name;
 use crate::shared::validation::members::texts;
@@ -18,7 +18,7 @@ const POOL_NAME_BYTES_MAX: usize = 253;
 const IDENTIFIER_BYTES_MAX: usize = 32;
 /// Most bytes of a domain, a slash and an identifier.
 const QUALIFIED_BYTES_MAX: usize = 63 + 1 + IDENTIFIER_BYTES_MAX;
-/// Most bytes of a selector's expression, as upstream limits it.
+/// Most bytes of an expression, as upstream limits it.
 const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
 /// Most bytes of a driver's parameters as JSON, as upstream limits it.
 const PARAMETER_BYTES_MAX: usize = 10 * 1024;
@@ -163,47 +163,29 @@ pub fn selectors(errors: &mut Errors, path: &Path<'_>, list: &[Value], origin: O
         if selector["cel"].is_null() {
             errors.push(FieldError::required(&place, ""));
         } else if origin == Origin::Given {
-            expression(
-                errors,
-                &place.child("expression"),
-                selector.str_at(&["cel", "expression"]),
-            );
+            let text = selector.str_at(&["cel", "expression"]);
+            expression(errors, &place.child("expression"), text, Purpose::Selector);
         }
     }
 }
 
-/// The names that a selector can use about a device.
-const DEVICE: Scope<'_> = Scope {
-    variables: &[(
-        "device",
-        Some(&[
-            "allowMultipleAllocations",
-            "attributes",
-            "capacity",
-            "driver",
-        ]),
-    )],
-};
-
-/// Validates an expression about a device: its grammar and names, and that it is not a literal
-/// other than a boolean.
-fn expression(errors: &mut Errors, path: &Path<'_>, text: &str) {
+/// Validates an expression about a device. Returns what it can cost at most; 0 for one that does not compile.
+pub fn expression(errors: &mut Errors, path: &Path<'_>, text: &str, purpose: Purpose) -> u64 {
     if text.len() > EXPRESSION_BYTES_MAX {
         errors.push(FieldError::too_long(path, EXPRESSION_BYTES_MAX));
-        return;
+        return 0;
     }
-    match cel_syntax::check(text, &DEVICE) {
-        Ok(None | Some("bool")) => {}
-        Ok(Some(kind)) => {
-            let detail = format!("must evaluate to bool or the unknown type, not {kind}");
-            errors.push(FieldError::invalid(path, text, detail));
+    match cost_of(text, purpose) {
+        Ok(cost) => {
+            if cost > COST_MAX {
+                let detail = "too complex, exceeds cost limit";
+                errors.push(FieldError::forbidden(path, detail));
+            }
+            cost
         }
-        Err(detail) => {
-            errors.push(FieldError::invalid(
-                path,
-                text,
-                format!("compilation failed: {detail}"),
-            ));
+        Err(why) => {
+            errors.push(FieldError::invalid(path, text, why));
+            0
         }
     }
 }

@@ -164,10 +164,10 @@ pub(super) fn most_general(one: Type, two: Type) -> Type {
 }
 
 fn is_less_specific(one: &Type, two: &Type) -> bool {
-    if matches!(one, Type::Dyn | Type::Param(_)) {
+    if matches!(one, Type::Dyn | Type::Any | Type::Param(_)) {
         return true;
     }
-    if matches!(two, Type::Dyn | Type::Param(_)) {
+    if matches!(two, Type::Dyn | Type::Any | Type::Param(_)) {
         return false;
     }
     match (one, two) {

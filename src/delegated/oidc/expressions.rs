@@ -8,7 +8,7 @@ use polyplane_apimachinery::{Map, Value};
 use polyplane_auth::UserInfo;
 use polyplane_cel::{
     Ast, Elements, Environment, Expr, ExprId, Fields, Literal, Node, Program, Type,
-    Value as CelValue, check, parse,
+    Value as CelValue,
 };
 
 /// Cost of one expression. Upstream has no limit for these expressions; this one is its limit for
@@ -146,7 +146,10 @@ impl Expression {
         let (compiled, result) = compile(text, &REQUEST)?;
         match result {
             Type::Bool => Ok(compiled),
-            other => Err(format!("must evaluate to bool but got {other}")),
+            other => Err(format!(
+                "must evaluate to bool but got {}",
+                other.declared_name()
+            )),
         }
     }
 
@@ -221,12 +224,10 @@ impl Expression {
 }
 
 fn compile(text: &str, environment: &Arc<Environment>) -> Result<(Expression, Type), String> {
-    let failed = |issues: &dyn fmt::Display| format!("compilation failed: {issues}");
-    let ast = parse(text, &environment.syntax).map_err(|issues| failed(&issues))?;
-    let checked = check(ast.clone(), environment).map_err(|issues| failed(&issues))?;
+    let checked = polyplane_cel::compile(text, environment)?;
     let compiled = Compiled {
         text: text.to_owned(),
-        ast,
+        ast: checked.ast().clone(),
         program: Program::checked(&checked, environment),
     };
     Ok((Expression(Arc::new(compiled)), checked.result().clone()))

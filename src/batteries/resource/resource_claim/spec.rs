@@ -1,6 +1,7 @@
 //! The specs of claims, which claim templates have too: requests for devices, constraints between
 //! them and configuration for their drivers.
 
+use crate::resource::expressions::{COST_MAX, Purpose};
 use crate::resource::flat::default_count;
 use crate::resource::validation;
 use crate::resource::validation::{Declared, Origin, declared};
@@ -9,6 +10,7 @@ use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::names;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of requests in a claim at most, and of requests that one of its parts names.
@@ -131,6 +133,10 @@ pub fn validate(errors: &mut Errors, path: &Path<'_>, spec: &Value) {
             validation::configuration(errors, &path, config, Origin::Given);
         }
     }
+    if targets.derived_cost.get() > COST_MAX {
+        let detail = "too complex, total cost of derived attribute CEL expressions in the claim exceeds cost limit";
+        errors.push(FieldError::forbidden(&path, detail));
+    }
 }
 
 /// Returns whether a list is short enough. If it is not, complains, as the schema does too.
@@ -247,7 +253,7 @@ fn validate_wish(
     );
 }
 
-/// Checks that a constraint uses the computed attributes.
+/// Checks the computed attributes, and that a constraint uses them.
 fn validate_derived(
     errors: &mut Errors,
     path: &Path<'_>,
@@ -257,8 +263,8 @@ fn validate_derived(
 ) {
     let mut seen = BTreeSet::new();
     let list = request.items_at(&["derivedAttributes"]);
-    for (at, attribute) in list.iter().enumerate() {
-        let attribute = attribute.str_at(&["name"]);
+    for (at, derived) in list.iter().enumerate() {
+        let attribute = derived.str_at(&["name"]);
         if !attribute.is_empty() && !targets.has(attribute, name) {
             let detail = "must be referenced by at least one matchAttribute or distinctAttribute constraint targeting this request";
             let bad = Bad::Json(attribute.into());
@@ -267,6 +273,14 @@ fn validate_derived(
                 bad,
                 detail,
             ));
+        }
+        let text = derived.str_at(&["expression"]);
+        if !text.is_empty() {
+            let place = path.index(at);
+            let place = place.child("expression");
+            let cost = validation::expression(errors, &place, text, Purpose::Attribute);
+            let before = targets.derived_cost.get();
+            targets.derived_cost.set(before.saturating_add(cost));
         }
     }
     for (at, attribute) in list.iter().enumerate() {
@@ -277,8 +291,13 @@ fn validate_derived(
     }
 }
 
-/// The attributes that the constraints use, by the request they apply to; `""` means all requests.
-struct Targets<'a>(BTreeMap<&'a str, BTreeSet<&'a str>>);
+/// What the computed attributes of a claim have in common.
+struct Targets<'a> {
+    /// The attributes that the constraints use, by the request they apply to; `""` means all requests.
+    by_request: BTreeMap<&'a str, BTreeSet<&'a str>>,
+    /// The cost of the attributes that were checked.
+    derived_cost: Cell<u64>,
+}
 
 impl<'a> Targets<'a> {
     fn of(claim: &'a Value) -> Self {
@@ -299,14 +318,17 @@ impl<'a> Targets<'a> {
                 targets.entry(name).or_default().insert(attribute);
             }
         }
-        Self(targets)
+        Self {
+            by_request: targets,
+            derived_cost: Cell::new(0),
+        }
     }
 
     fn has(&self, attribute: &str, request: &str) -> bool {
         let parent = request.split_once('/').map(|(parent, _)| parent);
         let mut names = ["", request].into_iter().chain(parent);
         names.any(|name| {
-            self.0
+            self.by_request
                 .get(name)
                 .is_some_and(|attributes| attributes.contains(attribute))
         })
