@@ -291,8 +291,8 @@ fn engines_are_named_in_one_place() {
 fn no_strategy_reaches_the_global_kind_tables() {
     // The tables themselves, and the layer that is made from them before there are planes.
     let allowed = ["src/batteries/kind_tables.rs", "src/batteries/bootstrap.rs"];
-    // Ways to name the tables, to make other ones, and to store one for the process. A compiled
-    // pattern is a constant, so it is allowed.
+    // Ways to name the tables, to make other ones, and to store one for the process. Compiled patterns and what
+    // expressions may use are constants, so they are allowed.
     let banned = [
         "kind_tables",
         "Schemas::parse",
@@ -315,6 +315,7 @@ fn no_strategy_reaches_the_global_kind_tables() {
         for (at, line) in without_tests(&text).lines().enumerate() {
             let code = line.split("//").next().unwrap_or("").trim();
             let code = code.replace("LazyLock<Regex>", "");
+            let code = code.replace("LazyLock<Environment>", "");
             if code != "pub mod kind_tables;" && banned.iter().any(|word| code.contains(word)) {
                 wrong.push(format!("{name}:{}: {code}", at + 1));
             }

@@ -11,6 +11,7 @@ pub mod etcd;
 mod feature_gates;
 pub mod flags;
 pub mod kube_apiserver;
+mod kubelets;
 mod oidc_flags;
 pub mod path;
 mod runtime_config;

@@ -140,7 +140,7 @@ fn read_all(files: &[(&str, &Option<PathBuf>); 3]) -> anyhow::Result<KubeletTls>
         limited_file::read(file, PEM_BYTES_MAX)
             .with_context(|| format!("{flag} {}", file.display()))
     });
-    KubeletTls::from_pem(&chain?, &key?, &roots?).context("--kubelet-access=files")
+    KubeletTls::from_pem(Some((&chain?, &key?)), Some(&roots?)).context("--kubelet-access=files")
 }
 
 #[cfg(test)]

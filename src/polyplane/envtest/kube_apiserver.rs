@@ -94,6 +94,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
     config.audit.clone_from(&auditor);
     config.flags = given;
+    config.nodes = settings.nodes.take();
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
     config.single = Some(SinglePlane {
         anonymous: std::mem::take(&mut settings.anonymous),

@@ -6,6 +6,7 @@ use crate::cli::authentication;
 use crate::envtest::audit;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::flags::Flags;
+use crate::envtest::kubelets;
 use crate::envtest::webhooks;
 use crate::envtest::{feature_gates, oidc_flags, runtime_config};
 use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac, webhook_of_flags};
@@ -15,6 +16,7 @@ use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, Front
 use polyplane_outbound::PlaneCaller;
 use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
 use polyplane_registry::{Admission, ChainedAuthorizer, KindTable};
+use polyplane_server::NodeAccess;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -91,6 +93,8 @@ pub struct Settings {
     pub has_priorities: bool,
     /// The audit.
     pub audit: AuditSettings,
+    /// The way to nodes and pods.
+    pub nodes: Option<NodeAccess>,
     /// The version to show instead of the own one.
     pub version: Option<String>,
 }
@@ -173,6 +177,7 @@ pub fn has_meaning(name: &str) -> bool {
         || name == "tls-private-key-file"
         || audit::FLAGS.contains(&name)
         || oidc_flags::FLAGS.contains(&name)
+        || kubelets::FLAGS.contains(&name)
         || REFUSED.iter().any(|(refused, _)| name == *refused)
 }
 
@@ -273,6 +278,7 @@ impl Settings {
             watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit: audit::settings(flags, &mut problems),
+            nodes: kubelets::node_access(flags, &mut problems),
             version: version(flags, &mut problems),
         };
         match &problems.0[..] {

@@ -22,9 +22,10 @@ pub enum KubeletIdentity {
 
 /// What TLS with kubelets needs.
 pub struct KubeletTls {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    roots: RootCertStore,
+    /// The client certificate with its chain, and its key; `None` if kubelets are shown none.
+    client: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    /// The CAs of kubelets; `None` if each certificate will do.
+    roots: Option<RootCertStore>,
 }
 
 /// The reason why there is no TLS with kubelets.
@@ -36,12 +37,16 @@ pub struct KubeletTlsError(
 );
 
 impl KubeletTls {
-    /// Reads the client certificate with its chain, its key, and the CAs of kubelets, all PEM.
+    /// Reads the client certificate with its chain, its key, and the CAs of kubelets, all PEM. Without CAs each
+    /// certificate of a kubelet will do.
     ///
     /// # Errors
     /// Returns an error if one of the texts does not contain what it should, or the key is of another
     /// certificate.
-    pub fn from_pem(chain: &[u8], key: &[u8], roots: &[u8]) -> Result<Self, KubeletTlsError> {
+    pub fn from_pem(
+        client: Option<(&[u8], &[u8])>,
+        roots: Option<&[u8]>,
+    ) -> Result<Self, KubeletTlsError> {
         let wrong =
             |what: &str| KubeletTlsError(format!("{what} in PEM form is missing or damaged"));
         let certificates = |pem: &[u8], what: &str| {
@@ -50,18 +55,23 @@ impl KubeletTls {
                 .filter(|all| !all.is_empty())
                 .ok_or_else(|| wrong(what))
         };
-        let chain = certificates(chain, "the client certificate")?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong("the client key"))?;
-        let mut store = RootCertStore::empty();
-        for root in certificates(roots, "a certificate of the CA of kubelets")? {
-            store.add(root).map_err(|error| {
-                KubeletTlsError(format!("the CA of kubelets cannot be used: {error}"))
-            })?;
-        }
+        let client = client.map(|(chain, key)| {
+            let chain = certificates(chain, "the client certificate")?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| wrong("the client key"))?;
+            Ok((chain, key))
+        });
+        let roots = roots.map(|roots| {
+            let mut store = RootCertStore::empty();
+            for root in certificates(roots, "a certificate of the CA of kubelets")? {
+                store.add(root).map_err(|error| {
+                    KubeletTlsError(format!("the CA of kubelets cannot be used: {error}"))
+                })?;
+            }
+            Ok(store)
+        });
         let made = Self {
-            chain,
-            key,
-            roots: store,
+            client: client.transpose()?,
+            roots: roots.transpose()?,
         };
         made.config(true)?;
         Ok(made)
@@ -75,11 +85,14 @@ impl KubeletTls {
                 "the client certificate for kubelets cannot be used: {error}"
             ))
         };
-        let builder = match is_verified {
-            true => builder().with_root_certificates(self.roots.clone()),
-            false => builder_for_any(),
+        let builder = match &self.roots {
+            Some(roots) if is_verified => builder().with_root_certificates(roots.clone()),
+            Some(_) | None => builder_for_any(),
         };
-        let config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key());
+        let config = match &self.client {
+            Some((chain, key)) => builder.with_client_auth_cert(chain.clone(), key.clone_key()),
+            None => Ok(builder.with_no_client_auth()),
+        };
         config.map(of_http1).map_err(unusable)
     }
 }

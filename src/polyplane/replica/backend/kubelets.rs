@@ -53,5 +53,6 @@ pub fn kubelet_tls(
     });
     let issued = issued.map_err(|error| KubeletTlsError(error.to_string()))?;
     let roots = accepted_pem(secret, Purpose::KubeletServingCa, id, &spec);
-    KubeletTls::from_pem(issued.as_bytes(), key.private.as_bytes(), roots.as_bytes())
+    let client = (issued.as_bytes(), key.private.as_bytes());
+    KubeletTls::from_pem(Some(client), Some(roots.as_bytes()))
 }
