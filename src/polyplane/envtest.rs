@@ -14,6 +14,7 @@ pub mod kube_apiserver;
 mod oidc_flags;
 pub mod path;
 mod runtime_config;
+mod service_ranges;
 pub mod settings;
 mod webhooks;
 
