@@ -55,7 +55,7 @@ impl Addresses {
     }
 
     /// Returns the addresses, those that are left to clients last.
-    fn from_place(&self, start: u64) -> impl Iterator<Item = IpAddr> {
+    fn candidates(&self, start: u64) -> impl Iterator<Item = IpAddr> {
         let kept = self.reserved.min(self.count);
         places(self.count, kept, start).map(|place| self.at(place))
     }
@@ -111,7 +111,7 @@ impl<'a> Pool<'a> {
         let ranges = self.ranges.iter();
         let mut ranges = ranges.filter(|addresses| addresses.range.family().name() == family);
         let free = ranges.find_map(|addresses| {
-            let mut candidates = addresses.from_place(start);
+            let mut candidates = addresses.candidates(start);
             candidates.find(|address| self.is_free(*address))
         });
         free.ok_or_else(|| {
@@ -345,7 +345,7 @@ mod tests {
         ] {
             let range = addresses(text);
             assert_eq!(range.reserved, reserved, "{text}");
-            let first = range.from_place(u64::MAX >> 1).next().expect("an address");
+            let first = range.candidates(u64::MAX >> 1).next().expect("an address");
             assert!(
                 range.range.offset(first) > Some(u128::from(reserved)),
                 "{first}"

@@ -62,10 +62,13 @@ fn families(object: &Value) -> (&str, String, String) {
     )
 }
 
+/// Ranges, members of a spec, and what [`families`] returns.
+type Case<'a> = (&'a [&'a str], Value, (&'a str, &'a str, &'a str));
+
 #[test]
 fn a_new_service_gets_the_families_that_its_policy_and_the_ranges_allow() {
     let (single, prefer, require) = ("SingleStack", "PreferDualStack", "RequireDualStack");
-    let cases: &[(&[&str], Value, (&str, &str, &str))] = &[
+    let cases: &[Case<'_>] = &[
         (&ONE_FOUR, json!({}), (single, "IPv4", "IPv4")),
         (&ONE_SIX, json!({}), (single, "IPv6", "IPv6")),
         (&FOUR_SIX, json!({}), (single, "IPv4", "IPv4")),
