@@ -120,6 +120,11 @@ impl DropIn {
         until_it_listens(self.etcd_port).await
     }
 
+    /// Adds a flag for the next start of the API server, where the last value of a flag counts.
+    pub fn add_flag(&mut self, flag: &str) {
+        self.flags.push(flag.to_owned());
+    }
+
     /// Starts the API server again, on `port`.
     ///
     /// # Errors

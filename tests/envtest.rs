@@ -481,6 +481,31 @@ fn command_lines_are_answered_as_by_the_real_programs() -> Result<()> {
             "oidc-issuer-url and oidc-client-id must be specified together",
         ),
         (
+            &["--service-cluster-ip-range=nope"],
+            "service-cluster-ip-range[0] is not a valid cidr",
+        ),
+        (
+            &["--service-cluster-ip-range=10.0.0.0/30"],
+            "error determining service IP ranges for primary service cidr: \
+             the service cluster IP range must be at least 8 IP addresses",
+        ),
+        (
+            &["--service-cluster-ip-range=10.0.0.0/16,nope"],
+            "service-cluster-ip-range[1] is not an ip net",
+        ),
+        (
+            &["--service-cluster-ip-range=10.0.0.0/16,10.1.0.0/16"],
+            "--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family",
+        ),
+        (
+            &["--service-cluster-ip-range=10.0.0.0/16,2001:db8::/108,10.1.0.0/16"],
+            "--service-cluster-ip-range must not contain more than two entries",
+        ),
+        (
+            &["--service-cluster-ip-range=2001:db8::/108"],
+            "service IP family \"2001:db8::/108\" must match public address family \"127.0.0.1\"",
+        ),
+        (
             &["--client-ca-file=/nowhere"],
             "--client-ca-file: open /nowhere",
         ),

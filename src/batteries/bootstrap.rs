@@ -5,12 +5,14 @@
 //! server. The range of service addresses is the same in every plane, because no two planes share a
 //! network.
 
+pub mod ranges;
 pub mod upgrade;
 
 use crate::kind_tables::tenant_kinds;
 use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_apimachinery::{Map, Str, Value, json};
 use polyplane_plane::{Flags, Key, Layer, LayerError, LayerObject, NewObject};
+use polyplane_registry::service_ranges::ServiceRanges;
 use polyplane_registry::{KindTable, Scope};
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -104,7 +106,12 @@ pub struct Release {
     level: u32,
     layer: Arc<Layer>,
     restore: HashMap<Key, Restore>,
+    /// Makes the layer for planes that were born with other ranges of service addresses.
+    for_ranges: Option<ForRanges>,
 }
+
+/// Makes the bootstrap objects for ranges of service addresses.
+type ForRanges = Box<dyn Fn(&ServiceRanges) -> Vec<BootstrapObject> + Send + Sync>;
 
 impl Release {
     /// Creates a release with these objects. Other objects need another level.
@@ -116,16 +123,34 @@ impl Release {
     /// Panics if the kind of an object is not one that planes serve, or if an object does not match
     /// its schema.
     pub fn new(level: u32, objects: &[BootstrapObject]) -> Result<Arc<Self>, LayerError> {
-        let kinds = tenant_kinds();
-        let encoded = objects.iter().map(|object| encode(&kinds, object));
+        Self::build(level, objects).map(Arc::new)
+    }
+
+    fn build(level: u32, objects: &[BootstrapObject]) -> Result<Self, LayerError> {
         let restore = objects.iter();
-        Ok(Arc::new(Self {
+        Ok(Self {
             level,
-            layer: Layer::build(encoded.collect())?,
+            layer: build_layer(objects)?,
             restore: restore
                 .map(|object| (object.key.clone(), object.restore))
                 .collect(),
-        }))
+            for_ranges: None,
+        })
+    }
+
+    /// Creates a release with the objects that a function makes for these ranges of service addresses. A
+    /// plane that was born with other ranges keeps the objects that show them.
+    ///
+    /// # Errors
+    /// See [`Self::new`].
+    pub fn with_ranges(
+        level: u32,
+        ranges: &ServiceRanges,
+        objects: impl Fn(&ServiceRanges) -> Vec<BootstrapObject> + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, LayerError> {
+        let mut release = Self::build(level, &objects(ranges))?;
+        release.for_ranges = Some(Box::new(objects));
+        Ok(Arc::new(release))
     }
 
     /// Returns the release of this program.
@@ -145,6 +170,23 @@ impl Release {
         &self.layer
     }
 
+    /// Returns the layer for a plane whose present layer has this ServiceCIDR `kubernetes`.
+    ///
+    /// # Errors
+    /// See [`Self::new`].
+    pub fn layer_after(&self, service_cidr: Option<&Value>) -> Result<Arc<Layer>, LayerError> {
+        let born_with = service_cidr.and_then(ranges::shown);
+        match self.for_ranges.as_ref().zip(born_with) {
+            Some((objects, ranges)) => build_layer(&objects(&ranges)),
+            None => Ok(Arc::clone(&self.layer)),
+        }
+    }
+
+    /// Returns whether planes may have been born with other ranges of service addresses.
+    pub fn has_ranges(&self) -> bool {
+        self.for_ranges.is_some()
+    }
+
     /// Returns when an object of the layer is created again after its deletion; `None` for other
     /// objects.
     pub fn restore(&self, key: &Key) -> Option<Restore> {
@@ -156,6 +198,12 @@ impl Release {
 /// Returns the layer of this program.
 pub fn layer() -> Arc<Layer> {
     Arc::clone(Release::own().layer())
+}
+
+fn build_layer(objects: &[BootstrapObject]) -> Result<Arc<Layer>, LayerError> {
+    let kinds = tenant_kinds();
+    let encoded = objects.iter().map(|object| encode(&kinds, object));
+    Layer::build(encoded.collect())
 }
 
 fn read(item: &Value) -> BootstrapObject {

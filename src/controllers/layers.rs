@@ -12,11 +12,11 @@ use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
-use polyplane_batteries::bootstrap::FOLDS_LEVEL;
-use polyplane_batteries::bootstrap::upgrade;
 use polyplane_batteries::bootstrap::upgrade::Merge;
-use polyplane_plane::{Ahead, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
+use polyplane_batteries::bootstrap::{FOLDS_LEVEL, ranges, upgrade};
+use polyplane_plane::{Ahead, Layer, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
 use polyplane_registry::{Tenant, Verb};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
@@ -29,8 +29,20 @@ const ROUNDS_MAX: u32 = 5;
 
 /// Returns whether a plane may step to this program's layer and has not done so yet.
 pub(crate) fn is_behind(context: &ReconcilerContext, tenant: &Tenant) -> bool {
-    let layer = context.release.layer().hash();
-    context.planes.may_step() && !tenant.plane.stands_on(layer)
+    context.planes.may_step()
+        && target(context, tenant).is_ok_and(|layer| !tenant.plane.stands_on(layer.hash()))
+}
+
+/// Returns the layer of this program for the plane.
+fn target(context: &ReconcilerContext, tenant: &Tenant) -> Result<Arc<Layer>, ApiError> {
+    let release = &context.release;
+    if !release.has_ranges() {
+        return Ok(Arc::clone(release.layer()));
+    }
+    let shown = tenant.plane.layer_object(&ranges::service_cidr());
+    let shown = shown.map(|object| tree(&tenant.kinds(), &object));
+    let layer = release.layer_after(shown.transpose()?.as_ref());
+    layer.map_err(|error| ApiError::internal(error.to_string()))
 }
 
 /// Takes all commits of the step to this program's layer.
@@ -39,7 +51,7 @@ pub(crate) async fn take_steps(
     tenant: &Tenant,
 ) -> Result<Progress, ApiError> {
     let plane = &tenant.plane;
-    let layer = context.release.layer();
+    let layer = &target(context, tenant)?;
     let (mut rounds, mut commits, began) = (0, 0, Instant::now());
     while is_behind(context, tenant) {
         let kinds = tenant.kinds();

@@ -13,7 +13,8 @@
 //! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
 //! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
 //! the plane's clients; `certificates` approves and signs certificate signing requests and deletes old
-//! ones; `layers` steps planes of an older layer to this
+//! ones; `service_ranges` adds a secondary range to the ServiceCIDR that shows the ranges of service
+//! addresses; `layers` steps planes of an older layer to this
 //! program's once the store's floor allows it. `work` queues and runs them, so it names each of
 //! them, and they use its types; `charged` charges planes for their runs.
 //!
@@ -36,6 +37,7 @@ mod protection;
 mod quotas;
 mod restore;
 mod roles;
+mod service_ranges;
 mod sweep;
 mod token_secrets;
 mod work;

@@ -6,6 +6,7 @@ use crate::client::{OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, json};
+use polyplane_batteries::bootstrap::ranges;
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_batteries::root_ca;
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
@@ -175,6 +176,8 @@ pub(crate) async fn recreate(
         return Ok(());
     };
     let mut body = tree(&kinds, object)?;
+    // The layer may show other ranges than the server has now.
+    ranges::show(key, &mut body, &tenant.settings.service_ranges);
     let creator = creator(&body);
     for given in [
         "uid",

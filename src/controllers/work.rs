@@ -6,7 +6,7 @@ use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::{
     authentication_cas, certificates, control_planes, definitions, flow_schemas, layers,
-    namespaces, protection, quotas, restore, roles, token_secrets,
+    namespaces, protection, quotas, restore, roles, service_ranges, token_secrets,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -57,6 +57,8 @@ pub(crate) enum WorkItem {
     Aggregation,
     /// Remove a deleted plane.
     ControlPlane(Str),
+    /// Show the secondary range of service addresses.
+    ServiceRanges,
     /// Step the plane to this program's layer.
     Layer,
     /// Search a plane that woke for pending work of all objects that can have any.
@@ -104,6 +106,7 @@ impl WorkItem {
             | Self::TokenUse(_)
             | Self::Definition(_)
             | Self::ControlPlane(_)
+            | Self::ServiceRanges
             | Self::Layer
             | Self::Survey => None,
         }
@@ -395,6 +398,7 @@ impl Reconcilers {
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
+            WorkItem::ServiceRanges => service_ranges::widen(context, tenant).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::ApproveCertificate(name) => {
                 certificates::approve(context, tenant, name).await
@@ -424,6 +428,9 @@ impl Reconcilers {
         }
         if flow_schemas::are_own(tenant) {
             self.add(tenant, WorkItem::FlowSchemas);
+        }
+        if service_ranges::may_be_narrow(tenant) {
+            self.add(tenant, WorkItem::ServiceRanges);
         }
         for name in definitions::pending(tenant) {
             self.add(tenant, WorkItem::Definition(name));

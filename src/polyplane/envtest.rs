@@ -15,6 +15,7 @@ mod kubelets;
 mod oidc_flags;
 pub mod path;
 mod runtime_config;
+mod service_ranges;
 pub mod settings;
 mod webhooks;
 

@@ -25,6 +25,7 @@ pub mod plan;
 pub mod request;
 pub mod roles;
 pub mod select;
+pub mod service_ranges;
 pub mod services;
 pub mod strategy;
 mod summary;

@@ -16,6 +16,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::{Converter, PreparedIn};
 use crate::kinds::feature_gates::Features;
 use crate::kinds::table::KindTable;
+use crate::service_ranges::ServiceRanges;
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -86,8 +87,8 @@ impl Context<'_> {
 /// The facts about a plane that kinds need.
 #[derive(Debug, Clone)]
 pub struct PlaneSettings {
-    /// The range from which Services get addresses.
-    pub service_range: ServiceRange,
+    /// The ranges from which Services get addresses.
+    pub service_ranges: ServiceRanges,
     /// The first and the last node port.
     pub node_ports: (u16, u16),
     /// The text of `kube-root-ca.crt`: the certificates that sign the serving certificate.
@@ -196,15 +197,6 @@ impl std::fmt::Debug for BirthLayer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("BirthLayer").field(&self.hash()).finish()
     }
-}
-
-/// An IPv4 range in the form of a base address and a prefix length.
-#[derive(Debug, Clone, Copy)]
-pub struct ServiceRange {
-    /// The address of the network.
-    pub base: std::net::Ipv4Addr,
-    /// The number of bits of the network prefix.
-    pub bits: u8,
 }
 
 /// An object that is written in the same commit as the requested one.

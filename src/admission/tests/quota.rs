@@ -9,7 +9,8 @@ use polyplane_auth::{Masters, UserInfo};
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::{Committer, Key, Plane, PlaneParams, SoleHolder};
 use polyplane_registry::environment::System;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
+use polyplane_registry::service_ranges::ServiceRange;
+use polyplane_registry::strategy::{BirthLayer, PlaneSettings};
 use polyplane_registry::{
     AnswerBody, Authority, GrantedAccess, Registry, ResourceRequest, Tenant, Verb,
 };
@@ -40,10 +41,7 @@ impl Site {
             ..guard.empty_plane(Committer::new(store))
         });
         let settings = PlaneSettings {
-            service_range: ServiceRange {
-                base: std::net::Ipv4Addr::new(10, 0, 0, 0),
-                bits: 16,
-            },
+            service_ranges: ServiceRange::new([10, 0, 0, 0], 16).into(),
             node_ports: (30000, 32767),
             serving_ca: "certificates".into(),
             endpoint: Str::default(),

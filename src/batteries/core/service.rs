@@ -1,6 +1,7 @@
 //! Services: an address and ports for a set of endpoints.
 
 pub mod allocation;
+mod cluster_ips;
 pub mod ip_families;
 pub mod update;
 pub mod validation;
@@ -67,8 +68,13 @@ impl Strategy for Service {
         errors
     }
 
-    fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let old = families::filled_in(old);
+    fn validate_update(
+        &self,
+        context: &Context<'_>,
+        object: &Value,
+        old: &Value,
+    ) -> Vec<FieldError> {
+        let old = families::filled_in(old, &context.settings.service_ranges);
         let mut errors = object_metadata::validate_update(object, &old);
         errors.extend(change::validate(object, &old));
         errors.extend(checks::validate(object, &old));

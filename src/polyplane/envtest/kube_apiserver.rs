@@ -7,23 +7,22 @@
 use crate::audit;
 use crate::envtest::etcd::print;
 use crate::envtest::flags::{FlagTable, Wording};
+use crate::envtest::service_ranges;
 use crate::envtest::settings::{Settings, has_meaning};
 use crate::process::{self, Signals};
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::{Replica, ReplicaParts};
 use anyhow::{Context, anyhow};
-use polyplane_apimachinery::Value;
 use polyplane_auth::{ClientCa, Masters};
-use polyplane_batteries::bootstrap::{self, BootstrapObject, KUBERNETES_ADDRESS, LEVEL, Release};
+use polyplane_batteries::bootstrap::ranges;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{Pki, write_private};
-use polyplane_plane::{Key, Memory};
-use polyplane_registry::strategy::ServiceRange;
+use polyplane_plane::Memory;
 use polyplane_registry::{Authority, ChainedAuthorizer};
 use polyplane_server::{FlagValues, Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
 use rustls::DistinguishedName;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -107,7 +106,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
         ),
     });
     let authority = authority(&settings);
-    let release = release(settings.service_range)?;
+    let release = service_ranges::release(&settings.service_ranges, settings.advertise)?;
     let name = format!("kube-apiserver-{}", settings.listen.port());
     let delegated = std::mem::take(&mut settings.delegated);
     let admission = std::mem::take(&mut settings.admission);
@@ -180,16 +179,11 @@ fn client_cas(settings: &Settings) -> Vec<DistinguishedName> {
 
 /// Returns the names of the serving certificate beside the listener's own.
 fn names(settings: &Settings) -> Vec<String> {
-    let first = first_address(settings.service_range);
+    let first = ranges::kubernetes_address(&settings.service_ranges);
     let mut names = vec![settings.advertise.to_string(), first.to_string()];
     let services = ["kubernetes", "kubernetes.default", "kubernetes.default.svc"];
     names.extend(services.map(str::to_owned));
     names
-}
-
-/// Returns the first address of the range, which the service `kubernetes` has.
-fn first_address(range: ServiceRange) -> Ipv4Addr {
-    Ipv4Addr::from_bits(range.base.to_bits() + 1)
 }
 
 fn etcd_options(settings: &Settings) -> EtcdOptions {
@@ -273,63 +267,8 @@ fn plain_root(
         bearer: settings.tokens,
         issuer: settings.issuer,
         kinds: settings.kinds,
-        service_range: settings.service_range,
+        service_ranges: settings.service_ranges,
         node_ports: settings.node_ports,
         watch_seconds_min: settings.watch_seconds_min,
     })
-}
-
-/// Returns the bootstrap objects that a kube-apiserver without a controller manager makes.
-fn release(range: ServiceRange) -> anyhow::Result<Arc<Release>> {
-    let (base, bits) = bootstrap::SERVICE_RANGE;
-    let base = Ipv4Addr::from(base);
-    let texts = [
-        (
-            KUBERNETES_ADDRESS.to_owned(),
-            first_address(range).to_string(),
-        ),
-        (
-            format!("{base}/{bits}"),
-            format!("{}/{}", range.base, range.bits),
-        ),
-    ];
-    let objects = bootstrap::objects().iter();
-    let objects = objects.filter(|object| !is_of_controllers(&object.key));
-    let objects = objects.map(|object| {
-        let mut tree = object.tree.clone();
-        replace(&mut tree, &texts);
-        let key = &object.key;
-        let named = texts.iter().find(|(from, _)| key.name() == from);
-        BootstrapObject {
-            key: match named {
-                Some((_, to)) => Key::new(key.group(), key.resource(), key.namespace(), to),
-                None => key.clone(),
-            },
-            tree,
-            restore: object.restore,
-        }
-    });
-    let objects: Vec<BootstrapObject> = objects.collect();
-    Ok(Release::new(LEVEL, &objects)?)
-}
-
-/// Returns whether upstream's controller manager makes the object, and not its API server.
-fn is_of_controllers(key: &Key) -> bool {
-    let is_root_ca = key.resource() == "configmaps" && key.name() == "kube-root-ca.crt";
-    key.group().is_empty() && (key.resource() == "serviceaccounts" || is_root_ca)
-}
-
-fn replace(tree: &mut Value, texts: &[(String, String)]) {
-    match tree {
-        Value::String(text) => {
-            if let Some((_, to)) = texts.iter().find(|(from, _)| *text == from.as_str()) {
-                *text = to.as_str().into();
-            }
-        }
-        Value::Array(items) => items.iter_mut().for_each(|item| replace(item, texts)),
-        Value::Object(members) => members
-            .iter_mut()
-            .for_each(|(_, value)| replace(value, texts)),
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => {}
-    }
 }

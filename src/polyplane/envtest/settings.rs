@@ -8,13 +8,14 @@ use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, ser
 use crate::envtest::flags::Flags;
 use crate::envtest::kubelets;
 use crate::envtest::webhooks;
-use crate::envtest::{feature_gates, oidc_flags, runtime_config};
+use crate::envtest::{feature_gates, oidc_flags, runtime_config, service_ranges};
 use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac, webhook_of_flags};
 use polyplane_admission::configured;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, FrontProxy};
 use polyplane_outbound::PlaneCaller;
-use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
+use polyplane_registry::service_ranges::ServiceRanges;
+use polyplane_registry::strategy::WATCH_SECONDS_MIN;
 use polyplane_registry::{Admission, ChainedAuthorizer, KindTable};
 use polyplane_server::NodeAccess;
 use std::fmt::Display;
@@ -81,8 +82,8 @@ pub struct Settings {
     pub admission: Vec<Arc<dyn Admission>>,
     /// The kinds that are served.
     pub kinds: Arc<KindTable>,
-    /// The range of service addresses.
-    pub service_range: ServiceRange,
+    /// The ranges of service addresses.
+    pub service_ranges: ServiceRanges,
     /// The first and the last port of services on nodes.
     pub node_ports: (u16, u16),
     /// Requests in flight that may read, and that may write.
@@ -272,7 +273,7 @@ impl Settings {
             authorizers,
             admission: admission(flags, &mut problems),
             kinds: runtime_config::kinds(flags, &gates, &mut problems),
-            service_range: service_range(flags, &mut problems),
+            service_ranges: service_ranges::read(flags, advertise, &mut problems),
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
             watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
@@ -425,37 +426,6 @@ fn in_flight_max(flags: &Flags, problems: &mut Problems) -> (usize, usize) {
         limit("max-requests-inflight", 400, problems),
         limit("max-mutating-requests-inflight", 200, problems),
     )
-}
-
-fn service_range(flags: &Flags, problems: &mut Problems) -> ServiceRange {
-    let default = ServiceRange {
-        base: Ipv4Addr::new(10, 0, 0, 0),
-        bits: 24,
-    };
-    let ranges = flags.list("service-cluster-ip-range");
-    let Some(first) = ranges.first() else {
-        return default;
-    };
-    if ranges.len() > 1 {
-        tracing::info!(
-            "--service-cluster-ip-range: services get addresses of the first range only"
-        );
-    }
-    let parsed = first.split_once('/').and_then(|(base, bits)| {
-        let (base, bits): (Ipv4Addr, u8) = (base.parse().ok()?, bits.parse().ok()?);
-        let mask = u32::MAX
-            .checked_shl(u32::from(32_u8.checked_sub(bits)?))
-            .unwrap_or(0);
-        (8..=30).contains(&bits).then_some(ServiceRange {
-            base: Ipv4Addr::from_bits(base.to_bits() & mask),
-            bits,
-        })
-    });
-    let parsed =
-        parsed.ok_or_else(|| format!("{first:?} is no range of IPv4 addresses with 8 to 30 bits"));
-    problems
-        .value("service-cluster-ip-range", parsed)
-        .unwrap_or(default)
 }
 
 fn node_ports(flags: &Flags, problems: &mut Problems) -> (u16, u16) {

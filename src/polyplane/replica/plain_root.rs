@@ -9,7 +9,7 @@ use polyplane_auth::service_account::{TokenFault, VerifiedToken};
 use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthenticator};
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
-use polyplane_registry::strategy::ServiceRange;
+use polyplane_registry::service_ranges::ServiceRanges;
 use polyplane_registry::{KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 
@@ -27,8 +27,8 @@ pub struct PlainRoot {
     pub issuer: Option<Arc<TokenIssuer>>,
     /// The kinds.
     pub kinds: Arc<KindTable>,
-    /// The range of service addresses.
-    pub service_range: ServiceRange,
+    /// The ranges of service addresses.
+    pub service_ranges: ServiceRanges,
     /// The first and the last port of services on nodes.
     pub node_ports: (u16, u16),
     /// The seconds after which a watch without a time-out of its own ends at the earliest.

@@ -8,7 +8,8 @@ use polyplane_batteries::bootstrap::{
 use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::Planes;
 use polyplane_ownership::directory::Directory;
-use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
+use polyplane_registry::service_ranges::ServiceRange;
+use polyplane_registry::strategy::WATCH_SECONDS_MIN;
 use polyplane_registry::{BirthLayer, PlaneSettings, Shared, SwitchedOff};
 use std::sync::Arc;
 
@@ -22,10 +23,10 @@ pub(super) fn settings(
     rows: &Arc<Directory>,
 ) -> PlaneSettings {
     let (base, bits) = bootstrap::SERVICE_RANGE;
-    let base = base.into();
+    let every = ServiceRange::new(base, bits).into();
     let plain = setup.plain.as_ref();
     PlaneSettings {
-        service_range: plain.map_or(ServiceRange { base, bits }, |plain| plain.service_range),
+        service_ranges: plain.map_or(every, |plain| plain.service_ranges),
         node_ports: plain.map_or(NODE_PORTS, |plain| plain.node_ports),
         serving_ca: setup.config.pki.root_pem().into(),
         endpoint: format!("https://{}", setup.endpoint).into(),

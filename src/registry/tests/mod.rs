@@ -10,7 +10,8 @@ mod watch;
 
 use crate::environment::Environment;
 use crate::plan::Admission;
-use crate::strategy::{BirthLayer, Plain, PlaneSettings, ServiceRange, Strategy};
+use crate::service_ranges::ServiceRange;
+use crate::strategy::{BirthLayer, Plain, PlaneSettings, Strategy};
 use crate::{
     AnswerBody, Authority, Features, GrantedAccess, KindTable, Registry, ResourceRequest, Seats,
     Tenant, Verb,
@@ -184,10 +185,7 @@ fn kinds() -> KindTable {
 
 fn settings() -> PlaneSettings {
     PlaneSettings {
-        service_range: ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits: 28,
-        },
+        service_ranges: ServiceRange::new([10, 0, 0, 0], 28).into(),
         node_ports: (30000, 30003),
         serving_ca: Str::default(),
         endpoint: Str::default(),

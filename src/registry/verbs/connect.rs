@@ -16,6 +16,7 @@ use polyplane_plane::{Key, Prefix, Snapshot, Start};
 
 use crate::request::call::Call;
 use crate::request::parameters::CONTAINER;
+use crate::service_ranges::IpFamily;
 use kubelet_query::LogOptions;
 use target::NodeServer;
 
@@ -247,8 +248,9 @@ fn service_proxy(call: &Call<'_>, cut: &Snapshot, text: &str) -> Result<ConnectT
     }))
 }
 
-/// Returns a ready endpoint of a service's port, chosen at random. Only addresses of pods count, so
-/// that an EndpointSlice does not reach further than the pods of its namespace.
+/// Returns a ready endpoint of a service's port, chosen at random among those of the primary family if
+/// there are any. Only addresses of pods count, so that an EndpointSlice does not reach further than the
+/// pods of its namespace.
 fn endpoint(
     call: &Call<'_>,
     cut: &Snapshot,
@@ -277,6 +279,8 @@ fn endpoint(
             }
         }
     }
+    let primary = call.tenant.settings.service_ranges.primary().family();
+    prefer(&mut found, primary);
     let mut bytes = [0; 8];
     call.services.environment.random(&mut bytes);
     let count = u64::try_from(found.len()).unwrap_or(u64::MAX);
@@ -284,6 +288,14 @@ fn endpoint(
     Ok(usize::try_from(at)
         .ok()
         .and_then(|at| found.get(at).copied()))
+}
+
+/// Drops the endpoints of the other family, unless it is the only one.
+fn prefer(endpoints: &mut Vec<(IpAddr, u16)>, family: IpFamily) {
+    let is_preferred = |(address, _): &(IpAddr, u16)| IpFamily::of(*address) == family;
+    if endpoints.iter().any(is_preferred) {
+        endpoints.retain(is_preferred);
+    }
 }
 
 /// Returns the address of an endpoint, if it is one of the pod that the endpoint names.
@@ -352,4 +364,23 @@ fn is_global_unicast(address: IpAddr) -> bool {
         IpAddr::V6(address) => address.is_unicast_link_local(),
     };
     !is_special && !is_local
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_of_the_primary_family_come_first() {
+        let of = |text: &str| (text.parse().expect("an address"), 80);
+        let (four, six) = (of("192.0.2.1"), of("2001:db8::1"));
+        for (mut given, family, wanted) in [
+            (vec![four, six], IpFamily::V4, four),
+            (vec![four, six], IpFamily::V6, six),
+            (vec![six], IpFamily::V4, six),
+        ] {
+            prefer(&mut given, family);
+            assert_eq!(given, [wanted]);
+        }
+    }
 }

@@ -1,29 +1,24 @@
-//! The allocations of a Service in its plane: an address, recorded by an IPAddress object, and
-//! ports on nodes, which an index of the plane has.
+//! The allocations of a Service in its plane: addresses, recorded by IPAddress objects, and ports on
+//! nodes, which an index of the plane has.
 //!
 //! Both are chosen from the upper part of their range while it has room, so that the lower part
 //! stays free for clients that choose themselves. The search starts at a position that depends on
 //! the Service's uid, which is random; claims keep two writes from allocating the same one.
 
-use super::ip_families as families;
-use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
-use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
+use super::{cluster_ips, ip_families as families};
+use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Value, json};
-use polyplane_plane::{Claim, Flags, Index, IndexId, IndexRow, Key, Prefix, Snapshot, Start};
+use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Prefix, Snapshot};
 use polyplane_registry::PlaneSettings;
-use polyplane_registry::metadata::strings;
-use polyplane_registry::strategy::{Allocation, Companion, CompanionChange, Context, ServiceRange};
+use polyplane_registry::strategy::{Allocation, Context};
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
 
 /// The index of the ports that Services have on nodes.
 pub const NODE_PORTS: IndexId = IndexId(0);
 
 const TAKEN_PORT: &str = "provided port is already allocated";
-const TAKEN_ADDRESS: &str = "provided IP is already allocated";
-const FULL: &str = "range is full";
-const FOREIGN_ADDRESS: &str = "the provided network does not match the current range";
+pub(super) const FULL: &str = "range is full";
 
 /// Computes the rows of the node ports that a Service has.
 #[derive(Debug)]
@@ -71,11 +66,12 @@ pub fn allocate(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<Allocation, ApiError> {
-    let old = old.map(families::filled_in);
+    let ranges = &context.settings.service_ranges;
+    let old = old.map(|old| families::filled_in(old, ranges));
     if object.is_null() {
         let mut gone = Allocation::default();
         if let Some(old) = &old {
-            release_addresses(old, &mut gone);
+            cluster_ips::release(old, &mut gone);
         }
         return Ok(gone);
     }
@@ -83,11 +79,11 @@ pub fn allocate(
         families::keep_choices(object, old);
     }
     families::align_addresses(object, old.as_ref());
-    families::init(object, old.as_ref()).map_err(|errors| invalid(object, errors))?;
+    families::init(object, old.as_ref(), ranges).map_err(|errors| invalid(object, errors))?;
     let mut allocation = Allocation::default();
     match &old {
-        None => allocate_addresses(context, cut, object, &mut allocation)?,
-        Some(old) => change_addresses(context, cut, object, old, &mut allocation)?,
+        None => cluster_ips::allocate(context, cut, object, &mut allocation)?,
+        Some(old) => cluster_ips::change(context, cut, object, old, &mut allocation)?,
     }
     let mut ports = Ports::new(context.settings, cut, object);
     match &old {
@@ -101,13 +97,13 @@ pub fn allocate(
     Ok(allocation)
 }
 
-fn invalid(object: &Value, errors: Vec<FieldError>) -> ApiError {
+pub(super) fn invalid(object: &Value, errors: Vec<FieldError>) -> ApiError {
     let name = object.str_at(&["metadata", "name"]);
     ApiError::invalid(Qualified::new("", "Service"), name, &errors)
 }
 
 /// Returns a number that depends only on the Service and `step`.
-fn draw(object: &Value, step: u64) -> u64 {
+pub(super) fn draw(object: &Value, step: u64) -> u64 {
     let uid = object.str_at(&["metadata", "uid"]);
     let mut state = uid
         .bytes()
@@ -121,7 +117,7 @@ fn draw(object: &Value, step: u64) -> u64 {
 
 /// Returns how many addresses or ports at the beginning of a range are left to clients that choose
 /// themselves.
-fn reserved(size: u64, step: u64, most: u64) -> u64 {
+pub(super) fn reserved(size: u64, step: u64, most: u64) -> u64 {
     const LEAST: u64 = 16;
     if size <= LEAST {
         0
@@ -132,218 +128,11 @@ fn reserved(size: u64, step: u64, most: u64) -> u64 {
 
 /// Returns all positions of a range of `size`, from some position behind the first `reserved` ones
 /// on; the reserved ones are last.
-fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item = u64> {
+pub(super) fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item = u64> {
     let upper = size - reserved;
     let first = (0..upper).map(move |step| reserved + (start + step) % upper.max(1));
     let start = start % reserved.max(1);
     first.chain((0..reserved).map(move |step| (start + step) % reserved.max(1)))
-}
-
-/// The addresses that Services can have: all of a range except the network's own and the broadcast
-/// address.
-struct Addresses {
-    first: u32,
-    count: u64,
-    reserved: u64,
-}
-
-impl Addresses {
-    fn of(range: ServiceRange) -> Self {
-        let size = 1u64 << (32 - u32::from(range.bits.min(32)));
-        let base = u32::from(range.base);
-        Self {
-            first: base.wrapping_add(1),
-            count: size.saturating_sub(2),
-            reserved: reserved(size, 16, 256),
-        }
-    }
-
-    fn contains(&self, address: Ipv4Addr) -> bool {
-        let offset = u32::from(address).wrapping_sub(self.first);
-        u64::from(offset) < self.count
-    }
-
-    fn at(&self, place: u64) -> Ipv4Addr {
-        Ipv4Addr::from(self.first.wrapping_add(u32::try_from(place).unwrap_or(0)))
-    }
-}
-
-fn address_key(name: &str) -> Key {
-    Key::new("networking.k8s.io", "ipaddresses", None, name)
-}
-
-/// Allocates the addresses of a Service that has none.
-fn allocate_addresses(
-    context: &Context<'_>,
-    cut: &Snapshot,
-    object: &mut Value,
-    allocation: &mut Allocation,
-) -> Result<(), ApiError> {
-    let spec = &object["spec"];
-    let mut addresses: Vec<String> = strings(&spec["clusterIPs"])
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
-    let headless = addresses.first().is_some_and(|address| address == "None");
-    if spec.str_at(&["type"]) == "ExternalName" || headless {
-        return Ok(());
-    }
-    let count = spec.items_at(&["ipFamilies"]).len();
-    while addresses.len() < count {
-        addresses.push(String::new());
-    }
-    for wish in &mut addresses {
-        let address = match wish.as_str() {
-            "" => free_address(context, cut, object)?,
-            wish => wished_address(context, cut, object, wish)?,
-        };
-        allocation.companions.push(record(object, &address));
-        if wish.is_empty() {
-            *wish = address.to_string();
-        }
-    }
-    if let Some(first) = addresses.first() {
-        object.set(&["spec", "clusterIP"], first.as_str());
-    }
-    let addresses: Vec<Value> = addresses.into_iter().map(Value::from).collect();
-    object.set(&["spec", "clusterIPs"], addresses);
-    Ok(())
-}
-
-/// Returns the ranges from which addresses are allocated: the plane's own and those of its
-/// ServiceCIDRs.
-///
-/// # Errors
-/// Returns 500 if a ServiceCIDR cannot be read.
-fn ranges(context: &Context<'_>, cut: &Snapshot) -> Result<Vec<Addresses>, ApiError> {
-    let mut ranges = vec![context.settings.service_range];
-    let prefix = Prefix::resource("networking.k8s.io", "servicecidrs");
-    for object in cut.range(&prefix, Start::First) {
-        let cidr = context.stored_tree(&object)?;
-        let mut conditions = cidr.items_at(&["status", "conditions"]).iter();
-        let ready = conditions.find(|condition| condition.str_at(&["type"]) == "Ready");
-        let unready = ready.is_some_and(|ready| ready.str_at(&["status"]) != "True");
-        if unready || object.flags().has(Flags::DELETING) {
-            continue;
-        }
-        for range in strings(&cidr["spec"]["cidrs"]) {
-            if let Some((IpAddr::V4(base), bits)) = cidr_sloppy(range)
-                && !ranges
-                    .iter()
-                    .any(|known| (known.base, known.bits) == (base, bits))
-            {
-                ranges.push(ServiceRange { base, bits });
-            }
-        }
-    }
-    Ok(ranges.into_iter().map(Addresses::of).collect())
-}
-
-fn free_address(
-    context: &Context<'_>,
-    cut: &Snapshot,
-    object: &Value,
-) -> Result<Ipv4Addr, ApiError> {
-    let start = draw(object, 0) >> 1;
-    let is_free = |address: &Ipv4Addr| cut.get(&address_key(&address.to_string())).is_none();
-    let free = ranges(context, cut)?.into_iter().find_map(|range| {
-        let kept = range.reserved.min(range.count);
-        let mut candidates = places(range.count, kept, start).map(|place| range.at(place));
-        candidates.find(is_free)
-    });
-    free.ok_or_else(|| {
-        let name = object.str_at(&["metadata", "name"]);
-        ApiError::internal(format!(
-            "failed to allocate a serviceIP for Service {name:?}: {FULL}"
-        ))
-    })
-}
-
-fn wished_address(
-    context: &Context<'_>,
-    cut: &Snapshot,
-    object: &Value,
-    wish: &str,
-) -> Result<Ipv4Addr, ApiError> {
-    let address = ip_sloppy(wish).map(|address| address.to_canonical());
-    let ranges = ranges(context, cut)?;
-    let within = |address| ranges.iter().any(|range| range.contains(address));
-    let complaint = match address {
-        Some(IpAddr::V4(address)) if within(address) => {
-            if cut.get(&address_key(&address.to_string())).is_none() {
-                return Ok(address);
-            }
-            TAKEN_ADDRESS
-        }
-        _ => FOREIGN_ADDRESS,
-    };
-    let spec = Path::new("spec");
-    let bad = Bad::Json(object["spec"]["clusterIPs"].clone());
-    let detail = format!("failed to allocate IP {wish}: {complaint}");
-    let error = FieldError::invalid(&spec.child("clusterIPs"), bad, detail);
-    Err(invalid(object, vec![error]))
-}
-
-/// Returns the IPAddress that records which Service has an address.
-fn record(object: &Value, address: &Ipv4Addr) -> Companion {
-    let of = |field: &str| object.str_at(&["metadata", field]);
-    let tree = json!({
-        "metadata": {"labels": {
-            "ipaddress.kubernetes.io/ip-family": "IPv4",
-            "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"
-        }},
-        "spec": {"parentRef": {
-            "resource": "services",
-            "namespace": (of("namespace")),
-            "name": (of("name"))
-        }}
-    });
-    companion(&address.to_string(), CompanionChange::Create(tree))
-}
-
-fn companion(address: &str, change: CompanionChange) -> Companion {
-    Companion {
-        group: "networking.k8s.io".into(),
-        resource: "ipaddresses".into(),
-        namespace: None,
-        name: address.into(),
-        manager: "kube-apiserver",
-        change,
-    }
-}
-
-/// Removes the records of a Service's addresses.
-fn release_addresses(old: &Value, allocation: &mut Allocation) {
-    if old.str_at(&["spec", "type"]) == "ExternalName" {
-        return;
-    }
-    let addresses = strings(&old["spec"]["clusterIPs"])
-        .into_iter()
-        .filter_map(ip_sloppy);
-    for address in addresses {
-        let name = address.to_canonical().to_string();
-        allocation
-            .companions
-            .push(companion(&name, CompanionChange::Remove));
-    }
-}
-
-fn change_addresses(
-    context: &Context<'_>,
-    cut: &Snapshot,
-    object: &mut Value,
-    old: &Value,
-    allocation: &mut Allocation,
-) -> Result<(), ApiError> {
-    let named = |object: &Value| object.str_at(&["spec", "type"]) == "ExternalName";
-    match (named(old), named(object)) {
-        (true, false) => allocate_addresses(context, cut, object, allocation),
-        (false, true) => {
-            release_addresses(old, allocation);
-            Ok(())
-        }
-        _ => Ok(()),
-    }
 }
 
 /// The node ports of one write.
@@ -568,13 +357,6 @@ mod tests {
         assert_eq!(reserved(2768, 32, 128), 86);
         assert_eq!(reserved(65_536, 16, 256), 256);
         assert_eq!(reserved(16, 16, 256), 0);
-        let range = Addresses::of(ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits: 24,
-        });
-        assert!(range.contains([10, 0, 0, 1].into()) && range.contains([10, 0, 0, 254].into()));
-        assert!(!range.contains([10, 0, 0, 0].into()) && !range.contains([10, 0, 0, 255].into()));
-        assert_eq!(range.at(range.count - 1), Ipv4Addr::from([10, 0, 0, 254]));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::shared::network::addresses;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_registry::metadata::strings;
+use polyplane_registry::service_ranges::ServiceRanges;
 use std::collections::BTreeSet;
 
 /// Returns true for a Service that has no address of its own.
@@ -49,7 +50,7 @@ pub fn node_ports(spec: &Value) -> Vec<i64> {
 }
 
 /// Returns the Service with all its related fields set, as they are in Services of today.
-pub fn filled_in(object: &Value) -> Value {
+pub fn filled_in(object: &Value, ranges: &ServiceRanges) -> Value {
     let mut object = object.clone();
     align_addresses(&mut object, None);
     let spec = &object["spec"];
@@ -61,9 +62,13 @@ pub fn filled_in(object: &Value) -> Value {
         return object;
     }
     let (families, policy) = if spec.str_at(&["clusterIP"]) == "None" {
+        let primary = ranges.primary().family();
         match spec["selector"].as_object() {
-            Some(selector) if !selector.is_empty() => (vec!["IPv4"], Some("SingleStack")),
-            _ => (vec!["IPv4", "IPv6"], Some("RequireDualStack")),
+            Some(selector) if !selector.is_empty() => (vec![primary.name()], Some("SingleStack")),
+            _ => {
+                let both = vec![primary.name(), primary.other().name()];
+                (both, Some("RequireDualStack"))
+            }
         }
     } else {
         let families: Vec<&str> = strings(&spec["clusterIPs"])
@@ -241,11 +246,15 @@ pub fn stays_dual(object: &Value, old: &Value) -> bool {
         && strings(&spec["ipFamilies"]) == strings(&before["ipFamilies"])
 }
 
-/// Sets families and policy of a Service, in a plane that has only IPv4 addresses.
+/// Sets families and policy of a Service, in a plane that has addresses of these ranges.
 ///
 /// # Errors
-/// Returns the complaints about fields that contradict each other or need the other family.
-pub fn init(object: &mut Value, old: Option<&Value>) -> Result<(), Vec<FieldError>> {
+/// Returns the complaints about fields that contradict each other or need a family without a range.
+pub fn init(
+    object: &mut Value,
+    old: Option<&Value>,
+    ranges: &ServiceRanges,
+) -> Result<(), Vec<FieldError>> {
     if !has_address(&object["spec"]) || old.is_some_and(|old| stays_dual(object, old)) {
         return Ok(());
     }
@@ -274,25 +283,25 @@ pub fn init(object: &mut Value, old: Option<&Value>) -> Result<(), Vec<FieldErro
         release(object, old, &policy, &mut errors);
     }
     complain_about_number(object, &policy, &mut errors);
-    add_families(object, &mut errors);
+    add_families(object, ranges, &mut errors);
     refuse(errors)?;
     let mut families: Vec<String> = strings(&object["spec"]["ipFamilies"])
         .into_iter()
         .map(str::to_owned)
         .collect();
     if !open {
-        refuse(complain_about_range(&object["spec"], &policy))?;
+        refuse(complain_about_ranges(&object["spec"], &policy, ranges))?;
     }
+    let primary = ranges.primary().family();
     if families.is_empty() {
-        families.push("IPv4".to_owned());
+        families.push(primary.name().to_owned());
     }
-    if open && families.len() < 2 && policy != "SingleStack" {
-        let other = if families[0] == "IPv4" {
-            "IPv6"
-        } else {
-            "IPv4"
+    if (open || ranges.are_dual()) && families.len() == 1 && policy != "SingleStack" {
+        let other = match families[0] == primary.name() {
+            true => primary.other(),
+            false => primary,
         };
-        families.push(other.to_owned());
+        families.push(other.name().to_owned());
     }
     let families: Vec<&str> = families.iter().map(String::as_str).collect();
     set_texts(object, "ipFamilies", &families);
@@ -348,7 +357,7 @@ fn complain_about_number(object: &Value, policy: &str, errors: &mut Vec<FieldErr
 }
 
 /// Derives families from addresses that were given without families.
-fn add_families(object: &mut Value, errors: &mut Vec<FieldError>) {
+fn add_families(object: &mut Value, ranges: &ServiceRanges, errors: &mut Vec<FieldError>) {
     let spec = &object["spec"];
     let addresses = strings(&spec["clusterIPs"]);
     let mut families = strings(&spec["ipFamilies"]);
@@ -360,18 +369,18 @@ fn add_families(object: &mut Value, errors: &mut Vec<FieldError>) {
         if at < families.len() {
             continue;
         }
-        match family_of(address) {
-            "IPv6" => {
-                let bad = Bad::Json(spec["clusterIPs"].clone());
-                let detail = "IPv6 is not configured on this cluster";
-                errors.push(FieldError::invalid(
-                    &path.child("clusterIPs").index(at),
-                    bad,
-                    detail,
-                ));
-            }
-            family => families.push(family),
+        let family = family_of(address);
+        if has_range(ranges, family) {
+            families.push(family);
+            continue;
         }
+        let bad = Bad::Json(spec["clusterIPs"].clone());
+        let detail = format!("{family} is not configured on this cluster");
+        errors.push(FieldError::invalid(
+            &path.child("clusterIPs").index(at),
+            bad,
+            detail,
+        ));
     }
     let families: Vec<String> = families.into_iter().map(str::to_owned).collect();
     let families: Vec<&str> = families.iter().map(String::as_str).collect();
@@ -380,10 +389,14 @@ fn add_families(object: &mut Value, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn complain_about_range(spec: &Value, policy: &str) -> Vec<FieldError> {
+fn has_range(ranges: &ServiceRanges, family: &str) -> bool {
+    ranges.iter().any(|range| range.family().name() == family)
+}
+
+fn complain_about_ranges(spec: &Value, policy: &str, ranges: &ServiceRanges) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let path = Path::new("spec");
-    if policy == "RequireDualStack" {
+    if policy == "RequireDualStack" && !ranges.are_dual() {
         let detail = "this cluster is not configured for dual-stack services";
         errors.push(FieldError::invalid(
             &path.child("ipFamilyPolicy"),
@@ -392,7 +405,7 @@ fn complain_about_range(spec: &Value, policy: &str) -> Vec<FieldError> {
         ));
     }
     for (at, family) in strings(&spec["ipFamilies"]).iter().enumerate() {
-        if *family != "IPv4" {
+        if !has_range(ranges, family) {
             let bad = Bad::Json((*family).into());
             let detail = "not configured on this cluster";
             errors.push(FieldError::invalid(

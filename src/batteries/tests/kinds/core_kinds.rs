@@ -11,7 +11,7 @@ use polyplane_batteries::kind_tables::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::plan::prepare;
 use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain, Warnings};
-use polyplane_registry::{KindTable, Resource, Strategy};
+use polyplane_registry::{KindTable, PlaneSettings, Resource, Strategy};
 use std::sync::Arc;
 
 fn with_context<T>(subresource: &str, run: impl FnOnce(&Context<'_>) -> T) -> T {
@@ -23,13 +23,22 @@ fn with_kinds<T>(
     subresource: &str,
     run: impl FnOnce(&Context<'_>) -> T,
 ) -> T {
+    with_settings(&settings(), kinds, subresource, run)
+}
+
+fn with_settings<T>(
+    settings: &PlaneSettings,
+    kinds: &Arc<KindTable>,
+    subresource: &str,
+    run: impl FnOnce(&Context<'_>) -> T,
+) -> T {
     let user = UserInfo::new("admin", &["system:masters"]);
     run(&Context {
         now: 1_715_000_000,
         user: &user,
         subresource,
         plane: "p",
-        settings: &settings(),
+        settings,
         schemas: kinds.schemas(),
         features: &features(),
         kinds,
@@ -47,7 +56,7 @@ fn on<T>(group: &str, resource: &str, run: impl FnOnce(&Resource) -> T) -> T {
     run(row.unwrap_or_else(|| panic!("{resource} is served")))
 }
 
-fn put(
+pub fn put(
     group: &str,
     resource: &str,
     namespace: Option<&str>,
@@ -63,7 +72,7 @@ fn put(
     site::put(row, tree)
 }
 
-fn service(name: &str, spec: Value) -> Value {
+pub fn service(name: &str, spec: Value) -> Value {
     let mut object =
         json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec});
     on("", "services", |row| {
@@ -77,14 +86,24 @@ fn allocate(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<Allocation, ApiError> {
-    with_context("", |context| {
+    allocate_with(&settings(), cut, object, old)
+}
+
+/// Allocates for a Service of a plane with these settings.
+pub fn allocate_with(
+    settings: &PlaneSettings,
+    cut: &Snapshot,
+    object: &mut Value,
+    old: Option<&Value>,
+) -> Result<Allocation, ApiError> {
+    with_settings(settings, &tenant_kinds(), "", |context| {
         on("", "services", |row| {
             row.strategy.allocate(context, cut, object, old)
         })
     })
 }
 
-fn changes(allocation: &Allocation) -> Vec<(&str, &'static str)> {
+pub fn changes(allocation: &Allocation) -> Vec<(&str, &'static str)> {
     let companions = allocation.companions.iter();
     companions
         .map(|companion| {

@@ -9,6 +9,7 @@ mod extremes;
 mod long_lists;
 mod pod_warnings;
 mod selected_fields;
+mod service_families;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod site;

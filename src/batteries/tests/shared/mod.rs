@@ -4,15 +4,13 @@ pub mod plane;
 pub mod recorded;
 
 use polyplane_apimachinery::Str;
-use polyplane_registry::strategy::{BirthLayer, PlaneSettings, ServiceRange};
+use polyplane_registry::service_ranges::ServiceRange;
+use polyplane_registry::strategy::{BirthLayer, PlaneSettings};
 
 /// Returns settings with 10.0.0.0 and `bits` for services, and these node ports.
 pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSettings {
     PlaneSettings {
-        service_range: ServiceRange {
-            base: [10, 0, 0, 0].into(),
-            bits,
-        },
+        service_ranges: ServiceRange::new([10, 0, 0, 0], bits).into(),
         node_ports,
         serving_ca: serving_ca.into(),
         endpoint: Str::default(),
