@@ -6,6 +6,7 @@
 //! here, has none (the log says so), or is refused with the reason.
 
 mod audit;
+mod browsers;
 mod credentials;
 pub mod etcd;
 mod feature_gates;

@@ -139,6 +139,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
             grace: LAST_REQUESTS,
         },
         limits: options.limits.limits(&memory),
+        browsers: options.browsers.options(),
         ..Options::default()
     };
     let completed = typed.complete()?;

@@ -153,6 +153,7 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
             grace: GRACE,
         },
         limits: options.limits.limits(&memory),
+        browsers: options.browsers.options(),
         ..Options::default()
     };
     Ok(typed.complete()?)

@@ -43,6 +43,7 @@ mod server;
 mod server_state;
 mod watch;
 
+pub use answer::browsers::{BrowserOptions, BrowserProblem, Browsers};
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
 };

@@ -11,6 +11,7 @@ use polyplane_auth::{Anonymous, AnonymousAccess};
 use polyplane_fairness::{Moment, PlaneMeter};
 
 use crate::answer::body::AtomicCounter;
+use crate::answer::browsers::Browsers;
 use crate::answer::guard::ReadLimits;
 use crate::backend::Backend;
 use crate::connection::chains::ClientChains;
@@ -77,6 +78,8 @@ pub(crate) struct ServerState {
     pub nodes: Option<Arc<Nodes>>,
     /// When the process started, and with which flags.
     pub process: ProcessStatus,
+    /// What browsers get.
+    pub browsers: Browsers,
 }
 
 /// What a server may have, and need not.
@@ -85,6 +88,7 @@ pub(crate) struct Extras {
     pub single: Option<SinglePlane>,
     pub nodes: Option<Arc<Nodes>>,
     pub flags: FlagValues,
+    pub browsers: Browsers,
 }
 
 impl ServerState {
@@ -102,6 +106,7 @@ impl ServerState {
             single,
             nodes,
             flags,
+            browsers,
         } = extras;
         let drain = Drain::new();
         let forwards_max = peers
@@ -144,6 +149,7 @@ impl ServerState {
                 started: SystemTime::now(),
                 flags,
             },
+            browsers,
         })
     }
 

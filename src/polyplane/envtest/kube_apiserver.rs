@@ -165,6 +165,7 @@ fn options(settings: &Settings, endpoint: &str) -> Options {
             plane_seats: seats(settings).filter(|_| settings.has_priorities),
             ..Limits::default()
         },
+        browsers: settings.browsers.clone(),
         ..Options::default()
     }
 }

@@ -4,6 +4,7 @@ use crate::audit::AuditSettings;
 use crate::cli::admission as admission_file;
 use crate::cli::authentication;
 use crate::envtest::audit;
+use crate::envtest::browsers;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::flags::Flags;
 use crate::envtest::webhooks;
@@ -15,6 +16,7 @@ use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, Front
 use polyplane_outbound::PlaneCaller;
 use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
 use polyplane_registry::{Admission, ChainedAuthorizer, KindTable};
+use polyplane_server::BrowserOptions;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -91,6 +93,8 @@ pub struct Settings {
     pub has_priorities: bool,
     /// The audit.
     pub audit: AuditSettings,
+    /// What browsers get.
+    pub browsers: BrowserOptions,
     /// The version to show instead of the own one.
     pub version: Option<String>,
 }
@@ -172,6 +176,7 @@ pub fn has_meaning(name: &str) -> bool {
     MEANINGFUL.contains(&name)
         || name == "tls-private-key-file"
         || audit::FLAGS.contains(&name)
+        || browsers::FLAGS.contains(&name)
         || oidc_flags::FLAGS.contains(&name)
         || REFUSED.iter().any(|(refused, _)| name == *refused)
 }
@@ -273,6 +278,7 @@ impl Settings {
             watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit: audit::settings(flags, &mut problems),
+            browsers: browsers::read(flags, &mut problems),
             version: version(flags, &mut problems),
         };
         match &problems.0[..] {

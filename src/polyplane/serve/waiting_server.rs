@@ -65,6 +65,7 @@ impl WaitingServer {
             tls: Arc::clone(&config.tls),
             advertise: config.advertise.clone(),
             limits: config.limits.clone(),
+            browsers: config.browsers.clone(),
             stop: StopPolicy {
                 ready_delay: Duration::ZERO,
                 grace: GRACE,

@@ -1,5 +1,6 @@
 //! Tests of the server over real TLS, with HTTP/1.1 and HTTP/2, in front of a fake backend.
 
+mod browsers;
 mod client;
 mod discovery;
 mod door;
