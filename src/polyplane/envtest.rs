@@ -6,6 +6,7 @@
 //! here, has none (the log says so), or is refused with the reason.
 
 mod audit;
+mod authorizers;
 mod browsers;
 mod credentials;
 pub mod etcd;

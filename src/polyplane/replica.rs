@@ -4,11 +4,13 @@
 
 pub mod access;
 pub mod access_change;
+pub mod authorizers_file;
 pub mod backend;
 pub mod credentials;
 pub mod encryption;
 pub mod fences;
 pub mod follow_access;
+pub mod followed_file;
 pub mod issuers_file;
 pub mod metrics;
 pub mod plain_root;

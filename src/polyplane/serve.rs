@@ -261,7 +261,7 @@ async fn start(
         config: prepared.config,
         listeners: prepared.listeners,
         endpoint: prepared.endpoint,
-        authority: authority(prepared.delegated.access.as_deref()),
+        authority: authority(prepared.delegated.access.as_ref()),
         idle: Duration::from_secs(options.sleep_after),
         metrics: prepared.metrics,
         root_secret: prepared.root_secret,

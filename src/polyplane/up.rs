@@ -82,7 +82,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             config,
             listeners,
             endpoint: endpoint.clone(),
-            authority: authority(delegated.access.as_deref()),
+            authority: authority(delegated.access.as_ref()),
             idle: Duration::from_secs(options.sleep_after),
             metrics: None,
             wait: None,

@@ -13,13 +13,12 @@ use crate::replica::plain_root::PlainRoot;
 use crate::replica::{Replica, ReplicaParts};
 use anyhow::{Context, anyhow};
 use polyplane_apimachinery::Value;
-use polyplane_auth::{ClientCa, Masters};
+use polyplane_auth::ClientCa;
 use polyplane_batteries::bootstrap::{self, BootstrapObject, KUBERNETES_ADDRESS, LEVEL, Release};
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{Pki, write_private};
 use polyplane_plane::{Key, Memory};
 use polyplane_registry::strategy::ServiceRange;
-use polyplane_registry::{Authority, ChainedAuthorizer};
 use polyplane_server::{FlagValues, Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
 use rustls::DistinguishedName;
@@ -105,7 +104,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
                 .unwrap_or_else(|| VERSION.to_owned()),
         ),
     });
-    let authority = authority(&settings);
+    let authority = settings.authority.clone();
     let release = release(settings.service_range)?;
     let name = format!("kube-apiserver-{}", settings.listen.port());
     let delegated = std::mem::take(&mut settings.delegated);
@@ -243,14 +242,6 @@ fn leave_certificate(
     let chain = format!("{}{}", issued.certificate_pem, issuer.root_pem());
     write_private(key, issued.key_pem.as_bytes())?;
     Ok(std::fs::write(certificate, chain)?)
-}
-
-fn authority(settings: &Settings) -> Authority {
-    // Members of system:masters may do everything in each mode, as upstream. Who may ask for the
-    // server's health is said by roles.
-    let mut chain = vec![ChainedAuthorizer::fixed(Arc::new(Masters))];
-    chain.extend_from_slice(&settings.authorizers);
-    Authority::new(chain)
 }
 
 fn plain_root(

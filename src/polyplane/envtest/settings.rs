@@ -2,20 +2,17 @@
 
 use crate::audit::AuditSettings;
 use crate::cli::admission as admission_file;
-use crate::cli::authentication;
 use crate::envtest::audit;
 use crate::envtest::browsers;
 use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
 use crate::envtest::flags::Flags;
-use crate::envtest::webhooks;
-use crate::envtest::{feature_gates, oidc_flags, runtime_config};
-use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac, webhook_of_flags};
+use crate::envtest::{authorizers, feature_gates, oidc_flags, runtime_config};
+use crate::replica::access::Delegated;
 use polyplane_admission::configured;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, FrontProxy};
-use polyplane_outbound::PlaneCaller;
+use polyplane_auth::{AnonymousAccess, Authenticator, ClientCa, FrontProxy};
 use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
-use polyplane_registry::{Admission, ChainedAuthorizer, KindTable};
+use polyplane_registry::{Admission, Authority, KindTable};
 use polyplane_server::BrowserOptions;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,21 +26,6 @@ const PLUGINS: &str = include_str!("admission-plugins.txt");
 const OFF: [&str; 1] = ["NodeRestriction"];
 /// Requests in flight if flags set no limit. Each takes memory.
 const IN_FLIGHT_MAX: usize = 10_000;
-
-/// One authorizer of `--authorization-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Allows everything.
-    AlwaysAllow,
-    /// Allows nothing.
-    AlwaysDeny,
-    /// Decides by roles.
-    Rbac,
-    /// Decides on what belongs to a node.
-    Node,
-    /// Asks a webhook.
-    Webhook,
-}
 
 /// The settings of the API server.
 pub struct Settings {
@@ -75,8 +57,8 @@ pub struct Settings {
     pub delegated: Delegated,
     /// Whether strangers are `system:anonymous`.
     pub anonymous: AnonymousAccess,
-    /// The authorizers, after those of the server's masters and of health.
-    pub authorizers: Vec<ChainedAuthorizer>,
+    /// Who decides on requests.
+    pub authority: Authority,
     /// The admission plug-ins.
     pub admission: Vec<Arc<dyn Admission>>,
     /// The kinds that are served.
@@ -251,9 +233,8 @@ impl Settings {
             );
         }
         let gates = feature_gates::of_kinds(flags, &mut problems);
-        let (delegated, anonymous) = delegated(flags, &mut problems);
-        let operator = delegated.outbound.of_operator();
-        let (authorizers, allows_all) = authorizers(flags, &operator, &mut problems);
+        let (mut delegated, anonymous) = delegated(flags, &mut problems);
+        let (authority, allows_all) = authorizers::read(flags, &mut delegated, &mut problems);
         let settings = Self {
             listen: SocketAddr::new(bind, port),
             advertise,
@@ -269,7 +250,7 @@ impl Settings {
             issuer: issuer(flags, advertise, port, &mut problems),
             delegated,
             anonymous: anonymous.unwrap_or_else(|| anonymous_access(flags, allows_all)),
-            authorizers,
+            authority,
             admission: admission(flags, &mut problems),
             kinds: runtime_config::kinds(flags, &gates, &mut problems),
             service_range: service_range(flags, &mut problems),
@@ -304,82 +285,6 @@ fn anonymous_access(flags: &Flags, allows_all: bool) -> AnonymousAccess {
         true => AnonymousAccess::Everywhere,
         false => AnonymousAccess::Nowhere,
     }
-}
-
-/// The flags that say together what `--authorization-config` says.
-const AUTHORIZATION_FLAGS: [&str; 5] = [
-    "authorization-mode",
-    "authorization-webhook-config-file",
-    "authorization-webhook-version",
-    "authorization-webhook-cache-authorized-ttl",
-    "authorization-webhook-cache-unauthorized-ttl",
-];
-
-/// Returns the authorizers, and whether `--authorization-mode` has one among them that allows everything.
-fn authorizers(
-    flags: &Flags,
-    caller: &Arc<PlaneCaller>,
-    problems: &mut Problems,
-) -> (Vec<ChainedAuthorizer>, bool) {
-    let flag = "authorization-config";
-    let Some(file) = path(flags, flag) else {
-        let modes = modes(flags, problems);
-        let webhook = webhooks::access(flags, modes.contains(&Mode::Webhook), caller, problems);
-        let chain = modes.iter().map(|mode| mode.authorizer(webhook.as_ref()));
-        return (chain.collect(), modes.contains(&Mode::AlwaysAllow));
-    };
-    if AUTHORIZATION_FLAGS
-        .iter()
-        .any(|flag| flags.last(flag).is_some())
-    {
-        problems.add(
-            "--authorization-config can not be specified when --authorization-mode or \
-             --authorization-webhook-* flags are defined",
-        );
-        return (Vec::new(), false);
-    }
-    let read = authentication::authorizers(&file, caller).map_err(|error| format!("{error:#}"));
-    (problems.value(flag, read).unwrap_or_default(), false)
-}
-
-impl Mode {
-    fn authorizer(self, webhook: Option<&Arc<dyn Authorizer>>) -> ChainedAuthorizer {
-        match (self, webhook) {
-            (Self::AlwaysAllow, _) => always_allow(),
-            (Self::Rbac, _) => rbac(),
-            (Self::Node, _) => node(),
-            (Self::Webhook, Some(webhook)) => webhook_of_flags(Arc::clone(webhook)),
-            (Self::AlwaysDeny | Self::Webhook, _) => always_deny(),
-        }
-    }
-}
-
-fn modes(flags: &Flags, problems: &mut Problems) -> Vec<Mode> {
-    let named = flags.list("authorization-mode");
-    if named.is_empty() {
-        return vec![Mode::AlwaysAllow];
-    }
-    let mut modes = Vec::new();
-    for name in named {
-        modes.push(match name.as_str() {
-            "AlwaysAllow" => Mode::AlwaysAllow,
-            "AlwaysDeny" => Mode::AlwaysDeny,
-            "RBAC" => Mode::Rbac,
-            "Node" => Mode::Node,
-            "Webhook" => Mode::Webhook,
-            "ABAC" => {
-                problems.add(format!(
-                    "--authorization-mode: {name} cannot be used here; use RBAC"
-                ));
-                continue;
-            }
-            _ => {
-                problems.add(format!("authorization-mode {name:?} is not a valid mode"));
-                continue;
-            }
-        });
-    }
-    modes
 }
 
 /// Returns the plug-ins that are on. What upstream has and this program has not is named in the log if
