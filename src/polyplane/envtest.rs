@@ -13,6 +13,7 @@ pub mod etcd;
 mod feature_gates;
 pub mod flags;
 pub mod kube_apiserver;
+mod lifetimes;
 mod oidc_flags;
 pub mod path;
 mod runtime_config;

@@ -6,6 +6,7 @@ pub mod access;
 pub mod access_change;
 pub mod authorizers_file;
 pub mod backend;
+pub mod bootstrap_tokens;
 pub mod credentials;
 pub mod encryption;
 pub mod fences;
@@ -164,6 +165,13 @@ impl Replica {
             Arc::new(DirectoryInfo::new(&directory, &secret)),
             Arc::clone(&setup.release),
         );
+        if let Some(tokens) = setup
+            .plain
+            .as_ref()
+            .and_then(|plain| plain.bootstrap.as_ref())
+        {
+            tokens.attach(&directory.planes);
+        }
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
         let access = access.with_users(setup.plain.as_ref(), tokens, &setup.delegated);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));

@@ -3,6 +3,7 @@
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
+pub(crate) mod goaway;
 pub(crate) mod open_connections;
 pub(crate) mod tls;
 mod verdicts;
@@ -275,6 +276,9 @@ async fn serve_h2(
         let requests = open.requests();
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
+            if state.goaway.draws() {
+                requests.send_away();
+            }
             let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
             async move {
                 let reply = work.await;

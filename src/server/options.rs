@@ -18,6 +18,7 @@ use tokio::net::TcpListener;
 
 use crate::answer::browsers::{BrowserOptions, Browsers};
 use crate::backend::Backend;
+use crate::connection::goaway::Goaway;
 use crate::connection::tls::server_config;
 use crate::nodes::{NodeAccess, Nodes};
 use crate::operations::local::{DrainOnce, DrainRequested};
@@ -256,6 +257,7 @@ impl CompletedOptions {
             single: None,
             nodes: None,
             flags: FlagValues::default(),
+            goaway_chance: 0.0,
         })
     }
 }
@@ -286,6 +288,8 @@ pub struct Config {
     pub nodes: Option<NodeAccess>,
     /// The flags of the process, which `/flagz` shows.
     pub flags: FlagValues,
+    /// The share of HTTP/2 requests after which the client has to open a new connection.
+    pub goaway_chance: f64,
 }
 
 impl Config {
@@ -318,6 +322,7 @@ impl Config {
                 nodes: self.nodes.map(Nodes::new),
                 flags: self.flags,
                 browsers: self.browsers,
+                goaway: Goaway::new(self.goaway_chance),
             },
         );
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)

@@ -15,6 +15,7 @@ use crate::answer::browsers::Browsers;
 use crate::answer::guard::ReadLimits;
 use crate::backend::Backend;
 use crate::connection::chains::ClientChains;
+use crate::connection::goaway::Goaway;
 use crate::documents::Documents;
 use crate::nodes::Nodes;
 use crate::operations::drain::Drain;
@@ -80,6 +81,8 @@ pub(crate) struct ServerState {
     pub process: ProcessStatus,
     /// What browsers get.
     pub browsers: Browsers,
+    /// Makes clients open new connections.
+    pub goaway: Goaway,
 }
 
 /// What a server may have, and need not.
@@ -89,6 +92,7 @@ pub(crate) struct Extras {
     pub nodes: Option<Arc<Nodes>>,
     pub flags: FlagValues,
     pub browsers: Browsers,
+    pub goaway: Goaway,
 }
 
 impl ServerState {
@@ -107,6 +111,7 @@ impl ServerState {
             nodes,
             flags,
             browsers,
+            goaway,
         } = extras;
         let drain = Drain::new();
         let forwards_max = peers
@@ -150,6 +155,7 @@ impl ServerState {
                 flags,
             },
             browsers,
+            goaway,
         })
     }
 

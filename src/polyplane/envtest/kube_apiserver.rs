@@ -87,12 +87,14 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     let endpoint = SocketAddr::new(settings.advertise, settings.listen.port()).to_string();
     let completed = options(&settings, &endpoint).complete()?;
     // As upstream: whoever can connect finds the certificate in its folder.
-    let pki = Arc::new(pki(&settings, &completed.host_names)?);
+    let pki = pki(&settings, &completed.host_names)?;
+    let pki = Arc::new(pki.with_named(std::mem::take(&mut settings.named_serving)));
     let listeners = completed.listen().await?;
     let store = EtcdStore::connect(etcd_options(&settings)).await?;
     let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
     config.audit.clone_from(&auditor);
     config.flags = given;
+    config.goaway_chance = settings.goaway_chance;
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
     config.single = Some(SinglePlane {
         anonymous: std::mem::take(&mut settings.anonymous),
@@ -262,11 +264,13 @@ fn plain_root(
         client_ca_pem,
         front_proxy_ca_pem: front_proxy_ca_pem.unwrap_or_default(),
         bearer: settings.tokens,
+        bootstrap: settings.takes_bootstrap_tokens.then(Arc::default),
         issuer: settings.issuer,
         kinds: settings.kinds,
         service_range: settings.service_range,
         node_ports: settings.node_ports,
         watch_seconds_min: settings.watch_seconds_min,
+        lifetimes: settings.lifetimes,
     })
 }
 

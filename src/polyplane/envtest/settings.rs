@@ -4,21 +4,26 @@ use crate::audit::AuditSettings;
 use crate::cli::admission as admission_file;
 use crate::envtest::audit;
 use crate::envtest::browsers;
-use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
+use crate::envtest::credentials::{
+    client_ca, delegated, front_proxy, issuer, named_serving, serving, tokens,
+};
 use crate::envtest::flags::Flags;
-use crate::envtest::{authorizers, feature_gates, oidc_flags, runtime_config};
+use crate::envtest::{authorizers, feature_gates, lifetimes, oidc_flags, runtime_config};
 use crate::replica::access::Delegated;
-use polyplane_admission::configured;
+use polyplane_admission::{AdmissionConfig, configured};
+use polyplane_apimachinery::time::parse_duration;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, ClientCa, FrontProxy};
-use polyplane_registry::strategy::{ServiceRange, WATCH_SECONDS_MIN};
+use polyplane_pki::NamedPair;
+use polyplane_registry::strategy::{Lifetimes, ServiceRange, WATCH_SECONDS_MIN};
 use polyplane_registry::{Admission, Authority, KindTable};
-use polyplane_server::BrowserOptions;
+use polyplane_server::{BrowserOptions, GOAWAY_CHANCE_MAX};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The names of all admission plug-ins of upstream, in their order.
 const PLUGINS: &str = include_str!("admission-plugins.txt");
@@ -43,6 +48,8 @@ pub struct Settings {
     pub etcd_pair: Option<(PathBuf, PathBuf)>,
     /// The serving certificate and its key.
     pub serving: Option<(PathBuf, PathBuf)>,
+    /// The serving certificates for some names.
+    pub named_serving: Vec<NamedPair>,
     /// The folder in which a serving certificate is found, or left if none is given.
     pub cert_dir: Option<PathBuf>,
     /// The CA of client certificates.
@@ -51,6 +58,8 @@ pub struct Settings {
     pub front_proxy: Option<(FrontProxy, String)>,
     /// The authenticators of tokens in a file.
     pub tokens: Vec<Arc<dyn Authenticator>>,
+    /// Whether nodes may use bootstrap tokens.
+    pub takes_bootstrap_tokens: bool,
     /// The issuer of service account tokens.
     pub issuer: Option<Arc<TokenIssuer>>,
     /// What issuers and webhooks decide about tokens.
@@ -71,18 +80,22 @@ pub struct Settings {
     pub in_flight_max: (usize, usize),
     /// The seconds after which a watch without a time-out of its own ends at the earliest.
     pub watch_seconds_min: u32,
+    /// How long Events and the tokens of service accounts last.
+    pub lifetimes: Lifetimes,
     /// Whether priority levels limit requests.
     pub has_priorities: bool,
     /// The audit.
     pub audit: AuditSettings,
     /// What browsers get.
     pub browsers: BrowserOptions,
+    /// The share of requests after which a client has to open a new connection.
+    pub goaway_chance: f64,
     /// The version to show instead of the own one.
     pub version: Option<String>,
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 5] = [
     ("authorization-policy-file", "there is no ABAC here"),
     (
         "egress-selector-config-file",
@@ -97,11 +110,10 @@ const REFUSED: [(&str, &str); 6] = [
         "service-account-signing-endpoint",
         "give --service-account-signing-key-file",
     ),
-    ("tls-sni-cert-key", "there is one serving certificate here"),
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 49] = [
+const MEANINGFUL: [&str; 52] = [
     "admission-control-config-file",
     "advertise-address",
     "anonymous-auth",
@@ -121,6 +133,7 @@ const MEANINGFUL: [&str; 49] = [
     "client-ca-file",
     "disable-admission-plugins",
     "enable-admission-plugins",
+    "enable-bootstrap-token-auth",
     "enable-priority-and-fairness",
     "etcd-cafile",
     "etcd-certfile",
@@ -128,6 +141,7 @@ const MEANINGFUL: [&str; 49] = [
     "etcd-prefix",
     "etcd-servers",
     "feature-gates",
+    "goaway-chance",
     "help",
     "max-mutating-requests-inflight",
     "max-requests-inflight",
@@ -148,6 +162,7 @@ const MEANINGFUL: [&str; 49] = [
     "service-node-port-range",
     "storage-backend",
     "tls-cert-file",
+    "tls-sni-cert-key",
     "token-auth-file",
     "v",
     "version",
@@ -159,6 +174,7 @@ pub fn has_meaning(name: &str) -> bool {
         || name == "tls-private-key-file"
         || audit::FLAGS.contains(&name)
         || browsers::FLAGS.contains(&name)
+        || lifetimes::FLAGS.contains(&name)
         || oidc_flags::FLAGS.contains(&name)
         || REFUSED.iter().any(|(refused, _)| name == *refused)
 }
@@ -198,6 +214,20 @@ impl Problems {
         };
         let parsed = text.parse().map_err(|error| format!("{text:?}: {error}"));
         self.value(flag, parsed).unwrap_or(default)
+    }
+
+    /// Returns the value of a flag that Go reads as a duration.
+    pub(super) fn duration(&mut self, flags: &Flags, flag: &str, default: Duration) -> Duration {
+        let Some(text) = flags.text(flag) else {
+            return default;
+        };
+        let parsed = parse_duration(text).map_err(|error| error.to_string());
+        let parsed = parsed.and_then(|nanoseconds| {
+            let nanoseconds = u64::try_from(nanoseconds);
+            nanoseconds.map_err(|_| format!("{text:?} is negative"))
+        });
+        self.value(flag, parsed)
+            .map_or(default, Duration::from_nanos)
     }
 }
 
@@ -243,10 +273,12 @@ impl Settings {
             etcd_ca: path(flags, "etcd-cafile"),
             etcd_pair: path(flags, "etcd-certfile").zip(path(flags, "etcd-keyfile")),
             serving: serving(flags, &mut problems),
+            named_serving: named_serving(flags, &mut problems),
             cert_dir: path(flags, "cert-dir"),
             clients: client_ca(flags, &mut problems),
             front_proxy: front_proxy(flags, &mut problems),
             tokens: tokens(flags, &mut problems),
+            takes_bootstrap_tokens: flags.switch("enable-bootstrap-token-auth", false),
             issuer: issuer(flags, advertise, port, &mut problems),
             delegated,
             anonymous: anonymous.unwrap_or_else(|| anonymous_access(flags, allows_all)),
@@ -257,9 +289,11 @@ impl Settings {
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
             watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
+            lifetimes: lifetimes::read(flags, &mut problems),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit: audit::settings(flags, &mut problems),
             browsers: browsers::read(flags, &mut problems),
+            goaway_chance: goaway_chance(flags, &mut problems),
             version: version(flags, &mut problems),
         };
         match &problems.0[..] {
@@ -295,7 +329,9 @@ fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> 
         let read = admission_file::read(&file).map_err(|error| format!("{error:#}"));
         problems.value(admission_file::FLAG, read)
     });
-    let own = configured(&config.unwrap_or_default());
+    let mut config: AdmissionConfig = config.unwrap_or_default();
+    config.tolerations = lifetimes::tolerations(flags, problems);
+    let own = configured(&config);
     let lists = ["enable-admission-plugins", "disable-admission-plugins"];
     let [enabled, disabled] = lists.map(|flag| {
         let names = flags.list(flag);
@@ -317,6 +353,14 @@ fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> 
     own.into_iter()
         .filter(|plugin| is_on(plugin.name()))
         .collect()
+}
+
+fn goaway_chance(flags: &Flags, problems: &mut Problems) -> f64 {
+    let chance = problems.parsed(flags, "goaway-chance", 0.0);
+    if !(0.0..=GOAWAY_CHANCE_MAX).contains(&chance) {
+        problems.add("--goaway-chance can not be less than 0 or greater than 0.02");
+    }
+    chance
 }
 
 /// Returns the limits of requests in flight. As upstream, 0 is no limit.

@@ -78,6 +78,7 @@ impl WaitingServer {
             single: None,
             nodes: None,
             flags: Arc::clone(&config.flags),
+            goaway_chance: config.goaway_chance,
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             meter: Arc::default(),

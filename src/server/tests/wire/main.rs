@@ -6,6 +6,7 @@ mod discovery;
 mod door;
 mod fake;
 mod forwarding;
+mod goaway;
 mod identity;
 mod namesakes;
 mod peers;
