@@ -12,6 +12,7 @@ mod credentials;
 pub mod etcd;
 mod feature_gates;
 pub mod flags;
+mod identity;
 pub mod kube_apiserver;
 mod lifetimes;
 mod oidc_flags;

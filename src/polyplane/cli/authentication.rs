@@ -136,7 +136,7 @@ impl AuthenticationOptions {
                 self.authentication_token_webhook_cache_ttl,
                 OwnIssuers {
                     fixed: Vec::new(),
-                    named,
+                    named: named.clone(),
                 },
             );
             bearer.push(Arc::new(webhook.context(flag)?));
@@ -149,6 +149,7 @@ impl AuthenticationOptions {
         Ok(Delegated {
             bearer,
             issuers_file,
+            issuers: named,
             access,
             authorizers_file,
             outbound: caller,

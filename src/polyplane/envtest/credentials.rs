@@ -181,6 +181,7 @@ pub(super) fn delegated(
     };
     made.bearer.extend(named.clone().map(|named| named as _));
     made.issuers_file = file;
+    made.issuers.clone_from(&named);
     let own = OwnIssuers { fixed: own, named };
     let webhook = webhooks::tokens(flags, own, &made.outbound.of_operator(), problems);
     made.bearer.extend(webhook);

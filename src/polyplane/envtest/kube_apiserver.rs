@@ -7,6 +7,7 @@
 use crate::audit;
 use crate::envtest::etcd::print;
 use crate::envtest::flags::{FlagTable, Wording};
+use crate::envtest::identity;
 use crate::envtest::settings::{Settings, has_meaning};
 use crate::process::{self, Signals};
 use crate::replica::plain_root::PlainRoot;
@@ -260,6 +261,7 @@ fn plain_root(
         }
     };
     Ok(PlainRoot {
+        identity: identity::of_server(),
         clients,
         client_ca_pem,
         front_proxy_ca_pem: front_proxy_ca_pem.unwrap_or_default(),

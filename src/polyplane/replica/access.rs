@@ -18,6 +18,7 @@ use polyplane_auth::{
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::authentication;
+use polyplane_delegated::oidc::OperatorIssuers;
 use polyplane_outbound::Caller;
 use polyplane_ownership::ROOT;
 use polyplane_pki::{Pki, PlaneCa, pem_of};
@@ -99,6 +100,8 @@ pub struct Delegated {
     pub bearer: Vec<Arc<dyn Authenticator>>,
     /// The file with the issuers among these, if there is one.
     pub issuers_file: Option<Arc<IssuersFile>>,
+    /// The issuers among these that the operator names.
+    pub issuers: Option<Arc<OperatorIssuers>>,
     /// What decides in the root plane in the place of nodes and roles alone.
     pub access: Option<Arc<ReplaceableAuthorizers>>,
     /// The file that names the authorizers, if there is one.
@@ -112,6 +115,7 @@ impl Default for Delegated {
         Self {
             bearer: Vec::new(),
             issuers_file: None,
+            issuers: None,
             access: None,
             authorizers_file: None,
             outbound: Caller::new(Vec::new()),
@@ -137,6 +141,8 @@ pub struct Access {
     issuers: AllPlaneIssuers,
     /// What the operator says about the root's users.
     delegated: Delegated,
+    /// The name of a plain kube-apiserver in upstream's metrics.
+    plain_identity: Option<String>,
     /// Those among the authenticators of the root's users that are not the server's own.
     others: Vec<Arc<dyn Authenticator>>,
 }
@@ -174,6 +180,7 @@ impl Access {
             issuers: AllPlaneIssuers::new(Arc::clone(&outbound)),
             outbound,
             delegated: Delegated::default(),
+            plain_identity: None,
             others: Vec::new(),
         })
     }
@@ -240,6 +247,11 @@ impl Access {
         &self.delegated
     }
 
+    /// Returns the name of a plain kube-apiserver in upstream's metrics.
+    pub fn plain_identity(&self) -> Option<&str> {
+        self.plain_identity.as_deref()
+    }
+
     /// Returns the caller of servers of others.
     pub fn outbound(&self) -> &Caller {
         &self.outbound
@@ -254,6 +266,7 @@ impl Access {
             root_bearer,
             plain_issuer: plain.issuer.clone(),
             others: plain.bearer.clone(),
+            plain_identity: Some(plain.identity.clone()),
             ..self
         }
     }

@@ -1,13 +1,16 @@
-//! The file of `--authentication-config`. This module does not know how tokens are judged.
+//! The file of `--authentication-config`, and the metrics of its issuers. This module does not know how
+//! tokens are judged.
 
 use crate::cli::limited_file;
-use crate::replica::followed_file::{FollowedFile, Follower, Refused};
+use crate::replica::followed_file::{FollowedFile, Follower, Refused, hash, shown};
 use anyhow::Context;
 use polyplane_auth::AnonymousAccess;
 use polyplane_delegated::oidc::{AuthenticationConfig, OperatorIssuers};
 use polyplane_outbound::Caller;
+use polyplane_server::{Exposition, Kind};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 const FLAG: &str = "authentication-config";
 const ANONYMOUS: &str = "anonymous: Forbidden: changed from initial configuration file";
@@ -79,4 +82,40 @@ impl Follower for IssuersFile {
 fn parse(text: &[u8], own: &[String]) -> Result<AuthenticationConfig, String> {
     let own: Vec<&str> = own.iter().map(String::as_str).collect();
     AuthenticationConfig::parse(text, &own).map_err(|error| error.to_string())
+}
+
+/// Writes upstream's metrics of the keys of the operator's issuers, at the replica with this name.
+pub fn expose_keys(issuers: &OperatorIssuers, replica: &str, out: &mut Exposition) {
+    let id = hash(replica.as_bytes());
+    let fetches = issuers.key_fetches().into_iter();
+    let fetches = fetches.map(|(issuer, fetches)| (hash(issuer.as_bytes()), fetches));
+    let fetches: Vec<_> = fetches.collect();
+    let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info";
+    let help = "The newest keys of each issuer of the operator, by their hash.";
+    out.family(name, Kind::Gauge, help);
+    for (issuer, fetches) in &fetches {
+        let Some(keys) = &fetches.keys else { continue };
+        let keys = shown(keys);
+        let labels = [
+            ("apiserver_id_hash", id.as_str()),
+            ("hash", keys.as_str()),
+            ("jwt_issuer_hash", issuer.as_str()),
+        ];
+        out.sample(name, &labels, 1);
+    }
+    let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
+    let help = "When the keys of each issuer of the operator were last fetched, by result.";
+    out.family(name, Kind::Gauge, help);
+    for (issuer, fetches) in &fetches {
+        for (result, time) in [("failure", fetches.failed), ("success", fetches.succeeded)] {
+            let since = time.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+            let Some(since) = since else { continue };
+            let labels = [
+                ("apiserver_id_hash", id.as_str()),
+                ("jwt_issuer_hash", issuer.as_str()),
+                ("result", result),
+            ];
+            out.sample(name, &labels, since.as_secs_f64());
+        }
+    }
 }

@@ -5,6 +5,7 @@
 
 use crate::replica::access::Access;
 use crate::replica::followed_file::Follower as _;
+use crate::replica::issuers_file::expose_keys;
 use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_fairness::Usage;
@@ -69,8 +70,12 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
 /// Writes upstream's metrics of the files and the issuers of the root's users, at the replica with this name.
 pub fn delegated(access: &Access, replica: &str, out: &mut Exposition) {
     let delegated = access.delegated();
+    let replica = access.plain_identity().unwrap_or(replica);
     if let Some(file) = &delegated.issuers_file {
         file.file().expose(replica, out);
+    }
+    if let Some(issuers) = &delegated.issuers {
+        expose_keys(issuers, replica, out);
     }
     if let Some(file) = &delegated.authorizers_file {
         file.file().expose(replica, out);

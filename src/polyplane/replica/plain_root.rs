@@ -16,6 +16,8 @@ use std::sync::Arc;
 
 /// The settings of a plain root plane.
 pub struct PlainRoot {
+    /// The name of the server in upstream's metrics.
+    pub identity: String,
     /// The CA of client certificates.
     pub clients: ClientCa,
     /// The certificates of that CA, PEM, as bootstrap objects show them; empty for none.
