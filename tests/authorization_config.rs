@@ -4,8 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use bytes::Bytes;
@@ -16,7 +17,7 @@ use polyplane_tests::drop_in::DropIn;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::outside::Outside;
 use polyplane_tests::process::{Up, refused};
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{ask, create_plane};
 use serde_json::{Value, json};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -193,6 +194,109 @@ async fn the_drop_in_reads_the_same_file() -> Result<()> {
     let drop_in = DropIn::start(tempfile::tempdir()?, flags, None).await?;
     let root = drop_in.endpoint(&json!({"token": "the-token"}))?;
     decides_in_order(&root, strict, last).await
+}
+
+/// Waits until a user gets this status for config maps.
+async fn until(server: &Endpoint, user: &str, status: u16) -> Result<()> {
+    for _ in 0..300 {
+        if get_as(server, user, CONFIG_MAPS).await?.status == status {
+            return Ok(());
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    bail!("{user} does not get {status} within half a minute")
+}
+
+/// The file changes: webhooks come and go, and what is wrong changes nothing, at any server whose root has
+/// the file with roles alone. `log` returns the server's log.
+async fn follows_the_file(
+    root: &Endpoint,
+    folder: &Path,
+    log: impl Fn() -> Result<String>,
+) -> Result<()> {
+    let allowing = webhook("ann", "nobody").await?;
+    let roles = json!({"type": "RBAC", "name": "rbac"});
+    let hook = entry(
+        folder,
+        "hook",
+        &allowing,
+        &json!({"failurePolicy": "NoOpinion"}),
+    )?;
+    until(root, "ann", 403).await?;
+    written(folder, "authorization.yaml", &json!([roles, hook]))?;
+    until(root, "ann", 200).await?;
+    for (wrong, words) in [
+        (json!([hook]), "missing required types: [RBAC]"),
+        (
+            json!([roles, {"type": "Node", "name": "node"}]),
+            "authorizer type Node is not allowed if it was not enabled at initial server startup",
+        ),
+        (
+            json!([{"type": "RBAC", "name": "roles"}]),
+            "expected name rbac",
+        ),
+    ] {
+        written(folder, "authorization.yaml", &wrong)?;
+        let mut said = String::new();
+        for _ in 0..300 {
+            said = log()?;
+            if said.contains(words) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        ensure!(said.matches(words).count() == 1, "{words}: {said}");
+        expect(root, "ann", CONFIG_MAPS, 200, "").await?;
+    }
+    written(folder, "authorization.yaml", &json!([roles]))?;
+    until(root, "ann", 403).await?;
+    let metrics = Client::open(root).await?;
+    let metrics = metrics.raw(ask(Method::GET, "/metrics", &Value::Null));
+    let metrics = String::from_utf8(metrics.await?.body.to_vec())?;
+    let has = |name: &str, end: &str| {
+        let mut lines = metrics.lines();
+        lines.any(|line| line.starts_with(name) && line.ends_with(end))
+    };
+    let reloads = "apiserver_authorization_config_controller_automatic_reloads_total";
+    ensure!(
+        has(reloads, "status=\"failure\"} 3") && has(reloads, "status=\"success\"} 2"),
+        "{metrics}"
+    );
+    ensure!(has(
+        "apiserver_authorization_config_controller_last_config_info",
+        "} 1"
+    ));
+    // What the webhook has decided stays counted.
+    let decided = "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"hook\"";
+    ensure!(has(decided, ""), "{metrics}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_file_is_read_again_by_the_server() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let roles = json!([{"type": "RBAC", "name": "rbac"}]);
+    let file = written(folder.path(), "authorization.yaml", &roles)?;
+    let options = ["--authorization-config", &file, "--replicas=2"];
+    let server = Up::start(&folder.path().join("data"), &options).await?;
+    follows_the_file(&server.root()?, folder.path(), || server.log()).await
+}
+
+#[tokio::test]
+async fn a_changed_file_is_read_again_by_the_drop_in() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let roles = json!([{"type": "RBAC", "name": "rbac"}]);
+    let file = written(folder.path(), "authorization.yaml", &roles)?;
+    let tokens = folder.path().join("tokens.csv");
+    std::fs::write(&tokens, "the-token,admin,1,system:masters\n")?;
+    let flags = vec![
+        format!("--authorization-config={file}"),
+        format!("--token-auth-file={}", tokens.display()),
+    ];
+    let drop_in = DropIn::start(tempfile::tempdir()?, flags, None).await?;
+    let root = drop_in.endpoint(&json!({"token": "the-token"}))?;
+    let log = drop_in.folder.path().join("server.log");
+    follows_the_file(&root, folder.path(), || Ok(std::fs::read_to_string(&log)?)).await
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::{Method, StatusCode};
@@ -232,6 +233,74 @@ async fn a_changed_configuration_is_read_again() -> Result<()> {
             .any(|one| one.starts_with(reloads) && format!("{one}\n").ends_with(line));
         ensure!(found, "{line}{metrics}");
     }
+    Ok(())
+}
+
+/// Returns the lines of `/metrics` about the keys of issuers, without numbers of seconds.
+async fn key_metrics(root: &Endpoint) -> Result<Vec<String>> {
+    let metrics = Client::open(root).await?;
+    let metrics = metrics.raw(ask(Method::GET, "/metrics", &Value::Null));
+    let metrics = String::from_utf8(metrics.await?.body.to_vec())?;
+    let of_keys = metrics
+        .lines()
+        .filter(|line| line.starts_with("apiserver_authentication_jwt_authenticator_jwks_fetch_"));
+    Ok(of_keys
+        .filter_map(|line| Some(line.rsplit_once(' ')?.0.to_owned()))
+        .collect())
+}
+
+/// The metrics say which keys each issuer of the operator has and when they were fetched, until the issuer
+/// is no longer named.
+#[tokio::test]
+async fn metrics_show_the_keys_of_issuers_that_are_named() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let issuer = TokenIssuer::start(vec![("one", IssuerKey::curve()?)]).await?;
+    let file = configuration(folder.path(), &issuer)?;
+    let options = ["--authentication-config", &file];
+    let server = Up::start(&folder.path().join("data"), &options).await?;
+    let root = server.root()?;
+    ensure!(key_metrics(&root).await?.is_empty(), "no key is known yet");
+    let token = issuer.token("one", &json!({}))?;
+    let jane = Client::open(&root.with_token(Some(&token))).await?;
+    until(&jane, StatusCode::CREATED).await?;
+    let lines = key_metrics(&root).await?;
+    let is_known = |part: &str| lines.iter().any(|line| line.contains(part));
+    ensure!(
+        lines.len() == 2
+            && is_known("last_key_set_info{")
+            && is_known("hash=\"sha256:")
+            && is_known("result=\"success\""),
+        "{lines:?}"
+    );
+    let hash = digest(&SHA256, issuer.server.url.as_bytes());
+    let hash: String = hash
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let of_issuer = format!("jwt_issuer_hash=\"sha256:{hash}\"");
+    ensure!(
+        lines.iter().all(|line| line.contains(&of_issuer)),
+        "{lines:?}"
+    );
+    // The same issuer in a changed file keeps its metrics.
+    let text = std::fs::read_to_string(&file)?;
+    std::fs::write(&file, text.replace("role:", "group:"))?;
+    let client = Client::open(&root).await?;
+    for _ in 0..300 {
+        let metrics = client.raw(ask(Method::GET, "/metrics", &Value::Null));
+        let metrics = String::from_utf8(metrics.await?.body.to_vec())?;
+        if metrics.contains("automatic_reloads_total{") {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    ensure!(key_metrics(&root).await? == lines);
+    let none =
+        json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration"});
+    std::fs::write(&file, none.to_string())?;
+    until(&jane, StatusCode::UNAUTHORIZED).await?;
+    ensure!(key_metrics(&root).await?.is_empty());
     Ok(())
 }
 

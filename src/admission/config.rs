@@ -4,6 +4,7 @@
 //! those of plug-ins that are off have none upstream. This module opens no file.
 
 use crate::pod_security::PodSecurityConfig;
+use crate::pod_tolerations::TolerationSeconds;
 use crate::resource_quota::LimitedResources;
 use polyplane_apimachinery::config::{ConfigError, Section, document, finished};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -21,6 +22,8 @@ const WANTED: &str = "AdmissionConfiguration of apiserver.config.k8s.io/v1";
 pub struct AdmissionConfig {
     pub(crate) pod_security: PodSecurityConfig,
     pub(crate) limited: LimitedResources,
+    /// How long pods tolerate nodes. No file says it, but upstream's flags do.
+    pub tolerations: TolerationSeconds,
     /// The entries of the file that have no effect, in its order.
     pub without_effect: Vec<IneffectiveEntry>,
 }

@@ -34,6 +34,7 @@ mod storage_in_use;
 mod volume_claim_resize;
 
 pub use config::{AdmissionConfig, AdmissionConfigError, IneffectiveEntry};
+pub use pod_tolerations::TolerationSeconds;
 
 use polyplane_apimachinery::Value;
 use polyplane_plane::{Index, IndexId, Snapshot};
@@ -80,7 +81,9 @@ pub fn configured(config: &AdmissionConfig) -> Vec<Arc<dyn Admission>> {
         Arc::new(node_taint::TaintNodesByCondition),
         Arc::new(pod_security),
         Arc::new(priority::Priority),
-        Arc::new(pod_tolerations::DefaultTolerationSeconds),
+        Arc::new(pod_tolerations::DefaultTolerationSeconds(
+            config.tolerations,
+        )),
         Arc::new(storage_class::DefaultStorageClass),
         Arc::new(storage_in_use::StorageObjectInUseProtection),
         Arc::new(pod_group_protection::PodGroupProtection),

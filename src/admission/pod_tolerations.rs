@@ -8,8 +8,6 @@ use polyplane_registry::plan::{
     Attributes, CallOuts, Interest, Interrupted, Measured, Mutated, Operation,
 };
 
-/// Upstream's default, in seconds.
-const SECONDS: i64 = 300;
 const TAINTS: [&str; 2] = [
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -17,7 +15,26 @@ const TAINTS: [&str; 2] = [
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct DefaultTolerationSeconds;
+pub(crate) struct DefaultTolerationSeconds(pub(crate) TolerationSeconds);
+
+/// The seconds for which a pod that says nothing else stays on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TolerationSeconds {
+    /// On a node that is not ready.
+    pub not_ready: i64,
+    /// On a node that cannot be reached.
+    pub unreachable: i64,
+}
+
+impl Default for TolerationSeconds {
+    /// Returns upstream's defaults.
+    fn default() -> Self {
+        Self {
+            not_ready: 300,
+            unreachable: 300,
+        }
+    }
+}
 
 impl Admission for DefaultTolerationSeconds {
     fn name(&self) -> &'static str {
@@ -45,13 +62,15 @@ impl Admission for DefaultTolerationSeconds {
         };
         let given = pod.items_at(&["spec", "tolerations"]);
         let missing = TAINTS.map(|taint| !given.iter().any(|given| tolerates(given, taint)));
-        for (taint, is_missing) in TAINTS.into_iter().zip(missing) {
+        let seconds = [self.0.not_ready, self.0.unreachable];
+        let defaults = TAINTS.into_iter().zip(seconds);
+        for ((taint, seconds), is_missing) in defaults.zip(missing) {
             if is_missing {
                 let toleration = json!({
                     "key": taint,
                     "operator": "Exists",
                     "effect": "NoExecute",
-                    "tolerationSeconds": SECONDS
+                    "tolerationSeconds": seconds
                 });
                 objects::append(pod, &["spec", "tolerations"], toleration);
             }

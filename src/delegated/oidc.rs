@@ -22,5 +22,5 @@ pub use config::{AuthenticationConfig, IssuerConfig, JwtConfig};
 pub use keys::{IssuerKey, KeySet};
 pub use operator_issuers::{NotReplaced, OperatorIssuers};
 pub use plane_issuers::{KnownIssuers, PlaneIssuers, ReservedUser};
-pub use provider::REFRESH_PAUSE;
+pub use provider::{KeyFetches, REFRESH_PAUSE};
 pub use token::TokenRefused;

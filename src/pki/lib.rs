@@ -26,6 +26,7 @@ mod chain;
 mod files;
 pub mod kubeconfig;
 mod leaf;
+mod named;
 mod pair;
 mod peer;
 mod plane_ca;
@@ -58,6 +59,7 @@ use pair::PairFiles;
 pub use chain::check_short;
 pub use files::write_private;
 pub use leaf::{AlternativeName, Usages};
+pub use named::NamedPair;
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
 pub use plane_ca::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa, pem_of};
 pub use role::{RoleError, Unmarked};
@@ -184,6 +186,7 @@ pub struct Pki {
     admin_token: String,
     root_secret: Option<Arc<RootSecret>>,
     serving: Option<PairFiles>,
+    named: Vec<NamedPair>,
 }
 
 impl Pki {
@@ -206,6 +209,7 @@ impl Pki {
             admin_token: load_or_create_token(&folder.join("admin.token"))?,
             root_secret: read_root_secret(&folder.join(ROOT_SECRET_FILE))?.map(Arc::new),
             serving: PairFiles::find(folder, "serving")?,
+            named: Vec::new(),
         })
     }
 
@@ -228,7 +232,14 @@ impl Pki {
             admin_token: new_token().ok_or(PkiError::Issue(rcgen::Error::RingUnspecified))?,
             root_secret: None,
             serving: serving.map(|(certificate, key)| PairFiles::given(certificate, key)),
+            named: Vec::new(),
         })
+    }
+
+    /// Adds serving certificates for some names.
+    #[must_use]
+    pub fn with_named(self, named: Vec<NamedPair>) -> Self {
+        Self { named, ..self }
     }
 
     /// Returns the CA certificate.
@@ -254,6 +265,11 @@ impl Pki {
     /// Returns the serving certificate that the operator put into the folder, if there is one.
     pub(crate) fn given_serving(&self) -> Option<&PairFiles> {
         self.serving.as_ref()
+    }
+
+    /// Returns the serving certificates for some names.
+    pub(crate) fn named_serving(&self) -> &[NamedPair] {
+        &self.named
     }
 
     /// Issues a serving certificate for `names`, which are host names and addresses.

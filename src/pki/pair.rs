@@ -21,7 +21,7 @@ use crate::role::{RoleError, Unmarked, replica_of};
 use crate::{PkiError, read};
 
 /// Shortest time between two checks of the files. Less would cost system calls in every handshake.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// A certificate file and the file of its key.
 #[derive(Clone, Debug)]

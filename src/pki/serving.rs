@@ -9,6 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use crate::named::NamedCertificates;
 use crate::pair::Lookout;
 use crate::{Identity, Pki, PkiError, leaf_renewal_age};
 
@@ -32,6 +33,7 @@ pub struct RenewingCertificate {
     /// Detects changes of the files if the certificate was given as files.
     lookout: Option<Lookout>,
     current: ArcSwap<Issued>,
+    named: NamedCertificates,
 }
 
 struct Issued {
@@ -52,12 +54,14 @@ impl RenewingCertificate {
     ) -> Result<Self, TlsError> {
         let lookout = pki.given_serving().map(|pair| Lookout::new(pair.paths()));
         let first = issue(&pki, &names, &provider)?;
+        let named = NamedCertificates::load(pki.named_serving(), &provider);
         Ok(Self {
             lookout,
             pki,
             names,
             provider,
             current: ArcSwap::from_pointee(first),
+            named: named.map_err(TlsError::Certificate)?,
         })
     }
 
@@ -114,7 +118,11 @@ impl fmt::Debug for RenewingCertificate {
 }
 
 impl ResolvesServerCert for RenewingCertificate {
-    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name();
+        if let Some(named) = name.and_then(|name| self.named.find(name, &self.provider)) {
+            return Some(named);
+        }
         Some(self.at_age(leaf_renewal_age()))
     }
 }

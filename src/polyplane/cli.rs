@@ -5,6 +5,7 @@ pub mod access;
 pub mod admission;
 pub mod audit;
 pub mod authentication;
+pub mod browsers;
 pub mod encryption;
 pub mod envtest;
 pub mod kubelets;
@@ -18,6 +19,7 @@ use crate::cli::access::{CredentialsOptions, KubeconfigOptions, RevokeOptions, R
 use crate::cli::admission::AdmissionOptions;
 use crate::cli::audit::AuditOptions;
 use crate::cli::authentication::AuthenticationOptions;
+use crate::cli::browsers::BrowserFlags;
 use crate::cli::encryption::EncryptionOptions;
 use crate::cli::envtest::EnvtestCommand;
 use crate::cli::kubelets::KubeletOptions;
@@ -137,6 +139,9 @@ pub struct UpOptions {
     /// The admission plug-ins.
     #[command(flatten)]
     pub admission: AdmissionOptions,
+    /// What browsers get.
+    #[command(flatten)]
+    pub browsers: BrowserFlags,
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,
@@ -276,6 +281,9 @@ pub struct ServeOptions {
     /// The admission plug-ins.
     #[command(flatten)]
     pub admission: AdmissionOptions,
+    /// What browsers get.
+    #[command(flatten)]
+    pub browsers: BrowserFlags,
     /// The audit.
     #[command(flatten)]
     pub audit: AuditOptions,

@@ -6,12 +6,16 @@
 //! here, has none (the log says so), or is refused with the reason.
 
 mod audit;
+mod authorizers;
+mod browsers;
 mod credentials;
 pub mod etcd;
 mod feature_gates;
 pub mod flags;
+mod identity;
 pub mod kube_apiserver;
 mod kubelets;
+mod lifetimes;
 mod oidc_flags;
 pub mod path;
 mod runtime_config;

@@ -4,11 +4,14 @@
 
 pub mod access;
 pub mod access_change;
+pub mod authorizers_file;
 pub mod backend;
+pub mod bootstrap_tokens;
 pub mod credentials;
 pub mod encryption;
 pub mod fences;
 pub mod follow_access;
+pub mod followed_file;
 pub mod issuers_file;
 pub mod metrics;
 pub mod plain_root;
@@ -162,6 +165,13 @@ impl Replica {
             Arc::new(DirectoryInfo::new(&directory, &secret)),
             Arc::clone(&setup.release),
         );
+        if let Some(tokens) = setup
+            .plain
+            .as_ref()
+            .and_then(|plain| plain.bootstrap.as_ref())
+        {
+            tokens.attach(&directory.planes);
+        }
         let access = Access::new(&pki, setup.metrics.as_ref(), Arc::clone(&secret))?;
         let access = access.with_users(setup.plain.as_ref(), tokens, &setup.delegated);
         tokio::spawn(secret.follow(Arc::clone(&directory), stop.clone()));

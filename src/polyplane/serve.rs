@@ -139,6 +139,7 @@ async fn prepare(options: &ServeOptions) -> anyhow::Result<Prepared> {
             grace: LAST_REQUESTS,
         },
         limits: options.limits.limits(&memory),
+        browsers: options.browsers.options(),
         ..Options::default()
     };
     let completed = typed.complete()?;
@@ -260,7 +261,7 @@ async fn start(
         config: prepared.config,
         listeners: prepared.listeners,
         endpoint: prepared.endpoint,
-        authority: authority(prepared.delegated.access.as_deref()),
+        authority: authority(prepared.delegated.access.as_ref()),
         idle: Duration::from_secs(options.sleep_after),
         metrics: prepared.metrics,
         root_secret: prepared.root_secret,

@@ -82,7 +82,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             config,
             listeners,
             endpoint: endpoint.clone(),
-            authority: authority(delegated.access.as_deref()),
+            authority: authority(delegated.access.as_ref()),
             idle: Duration::from_secs(options.sleep_after),
             metrics: None,
             wait: None,
@@ -153,6 +153,7 @@ fn complete(options: &UpOptions) -> anyhow::Result<CompletedOptions> {
             grace: GRACE,
         },
         limits: options.limits.limits(&memory),
+        browsers: options.browsers.options(),
         ..Options::default()
     };
     Ok(typed.complete()?)

@@ -17,6 +17,7 @@
 mod as_of;
 mod chain;
 mod decisions;
+mod replaceable;
 
 use crate::metrics::Family;
 use crate::request::call::Tenant;
@@ -34,9 +35,11 @@ use tokio::time::Instant;
 
 pub use as_of::AsOf;
 pub use chain::ChainedAuthorizer;
+pub use replaceable::ReplaceableAuthorizers;
 
 use chain::Decides;
 pub(crate) use chain::{Asked, AuthorizerOutcome, AuthorizerRun};
+pub(crate) use replaceable::Pinned;
 
 /// An authorizer that decides by the objects of a plane.
 pub trait PlaneAuthorizer: Send + Sync {
@@ -80,7 +83,7 @@ pub struct RuleLists {
 pub struct Authority {
     authorizers: Vec<ChainedAuthorizer>,
     /// The id of the plane with authorizers of its own, and these.
-    apart: Option<Box<(Str, Authority)>>,
+    apart: Option<Box<(Str, Arc<ReplaceableAuthorizers>)>>,
 }
 
 impl Authority {
@@ -96,18 +99,18 @@ impl Authority {
     /// about the users of the root alone: its question names no plane, and users of two planes may have
     /// one name.
     #[must_use]
-    pub fn with_plane(self, id: &str, authority: Self) -> Self {
+    pub fn with_plane(self, id: &str, authorizers: Arc<ReplaceableAuthorizers>) -> Self {
         Self {
-            apart: Some(Box::new((id.into(), authority))),
+            apart: Some(Box::new((id.into(), authorizers))),
             ..self
         }
     }
 
-    /// Returns the authority of a plane.
-    pub(crate) fn of(&self, tenant: &Tenant) -> &Self {
+    /// Returns the authority of a plane, for one request.
+    pub(crate) fn of(&self, tenant: &Tenant) -> Pinned<'_> {
         match self.apart.as_deref() {
-            Some((id, authority)) if *id == tenant.plane.id() => authority,
-            Some(_) | None => self,
+            Some((id, authorizers)) if *id == tenant.plane.id() => authorizers.pin(),
+            Some(_) | None => Pinned::Own(self),
         }
     }
 
@@ -125,7 +128,7 @@ impl Authority {
     /// Starts the check of one request to a plane that cannot be read here. What is not decided
     /// without it fails with 503.
     pub fn access_check_without_plane(&self) -> AccessCheck<'_> {
-        AccessCheck::new(self, None)
+        AccessCheck::new(Pinned::Own(self), None)
     }
 
     /// Returns the authority as of the newest state of a plane.
@@ -173,9 +176,11 @@ impl Authority {
 
     /// Returns the metric of all decisions.
     pub(crate) fn decisions(&self) -> Family {
-        let apart = self.apart.iter().flat_map(|apart| &apart.1.authorizers);
-        let all = self.authorizers.iter().chain(apart);
-        decisions::family(all.filter_map(|authorizer| authorizer.count.as_deref()))
+        let apart = self.apart.iter().flat_map(|apart| apart.1.counts());
+        let own = self.authorizers.iter();
+        let own = own.filter_map(|authorizer| authorizer.count.clone());
+        let all: Vec<_> = own.chain(apart).collect();
+        decisions::family(all.iter().map(|count| &**count))
     }
 }
 
@@ -207,7 +212,7 @@ impl CheckedAccess {
 /// the objects of the plane must be allowed again in each state that the request reads or writes
 /// against, see [`GrantedAccess`].
 pub struct AccessCheck<'a> {
-    authority: &'a Authority,
+    authority: Pinned<'a>,
     /// The plane, if it can be read here, and the deadline of the request.
     plane: Option<(&'a Tenant, Instant)>,
     /// The state of the plane, once an authorizer needs it.
@@ -221,7 +226,7 @@ pub struct AccessCheck<'a> {
 }
 
 impl<'a> AccessCheck<'a> {
-    fn new(authority: &'a Authority, plane: Option<(&'a Tenant, Instant)>) -> Self {
+    fn new(authority: Pinned<'a>, plane: Option<(&'a Tenant, Instant)>) -> Self {
         Self {
             authority,
             plane,
@@ -312,7 +317,8 @@ impl<'a> AccessCheck<'a> {
 
     /// Returns the decision, and whether it rests on objects of the plane.
     async fn decide(&mut self, attributes: &Attributes<'_>) -> Result<(Decision, bool), ApiError> {
-        let (fixed, of_cut) = self.authority.split();
+        let authority = self.authority.clone();
+        let (fixed, of_cut) = authority.split();
         let mut first = AuthorizerRun::of(fixed, None, attributes, Asked::First);
         let decision = first.settle().await;
         if of_cut.is_empty() || !matches!(decision, Decision::NoOpinion(_)) {

@@ -297,7 +297,7 @@ impl Registry {
             drop(scale_and_binding::bind(call).await?);
             return success(call, wish);
         }
-        let authority = &call.services.authority;
+        let authority = call.authority();
         let as_of = authority.newest(call.tenant, call.request.deadline).await?;
         call.request.granted.check(&as_of).await?;
         let json = review::review(call, &as_of).await?;

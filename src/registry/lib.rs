@@ -39,6 +39,7 @@ mod tests;
 pub use answer::{Answer, AnswerBody, Outcome, StreamEnd, WatchChunk, WatchProgress, WatchStream};
 pub use authority::{
     AccessCheck, AsOf, Authority, ChainedAuthorizer, CheckedAccess, GrantedAccess, PlaneAuthorizer,
+    ReplaceableAuthorizers,
 };
 pub use dispatch::Registry;
 pub use kinds::document_id::DocumentId;

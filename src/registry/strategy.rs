@@ -110,6 +110,31 @@ pub struct PlaneSettings {
     /// The seconds after which a watch without a time-out of its own ends at the earliest; at the latest
     /// after twice as many, so that not all watches end at once. With 0 it does not end by itself.
     pub watch_seconds_min: u32,
+    /// How long Events and the tokens of service accounts last.
+    pub lifetimes: Lifetimes,
+}
+
+/// How long Events and the tokens of service accounts last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lifetimes {
+    /// The seconds after which an Event is deleted that nobody writes again; 0 for never.
+    pub event_seconds: u32,
+    /// The most seconds for which a token is issued; `None` for as many as it is requested for.
+    pub token_seconds_max: Option<i64>,
+    /// Whether the token of a pod lives for a year, so that a client that never reads the renewed one does
+    /// not fail.
+    pub are_pod_tokens_extended: bool,
+}
+
+impl Default for Lifetimes {
+    /// Returns those that upstream has by default.
+    fn default() -> Self {
+        Self {
+            event_seconds: 3600,
+            token_seconds_max: None,
+            are_pod_tokens_extended: true,
+        }
+    }
 }
 
 /// The value of [`PlaneSettings::watch_seconds_min`] that upstream has by default.
@@ -516,9 +541,9 @@ pub trait Strategy: Debug + Send + Sync {
         false
     }
 
-    /// Returns the seconds after which a new object expires; `None` for never.
-    fn lifetime(&self, object: &Value) -> Option<i64> {
-        let _ = object;
+    /// Returns the seconds after which a written object expires; `None` for never.
+    fn lifetime(&self, lifetimes: &Lifetimes) -> Option<i64> {
+        let _ = lifetimes;
         None
     }
 }

@@ -3,6 +3,7 @@
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
+pub(crate) mod goaway;
 pub(crate) mod open_connections;
 pub(crate) mod tls;
 mod verdicts;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use http::HeaderValue;
+use http::{HeaderValue, Method};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -24,6 +25,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::answer::browsers::preflight;
 use crate::answer::respond::Reply;
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
@@ -230,7 +232,26 @@ fn answered(
     caller: Arc<Caller>,
     request: http::Request<Incoming>,
 ) -> Pin<Box<impl Future<Output = Reply>>> {
-    Box::pin(pipeline::serve(state, caller, request.map(Inbound::Client)))
+    Box::pin(answer(state, caller, request))
+}
+
+/// Answers a request, with the headers for browsers, if there are any.
+async fn answer(
+    state: Arc<ServerState>,
+    caller: Arc<Caller>,
+    request: http::Request<Incoming>,
+) -> Reply {
+    let origin = state.browsers.allowed_origin(request.headers());
+    let mut reply = match origin {
+        // Before the caller is proven, because browsers send no credential with it.
+        Some(_) if request.method() == Method::OPTIONS => preflight(request.headers()),
+        _ => {
+            let request = request.map(Inbound::Client);
+            pipeline::serve(Arc::clone(&state), caller, request).await
+        }
+    };
+    state.browsers.add_headers(origin, &mut reply);
+    reply
 }
 
 /// The reason why a connection ended early.
@@ -255,6 +276,9 @@ async fn serve_h2(
         let requests = open.requests();
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
+            if state.goaway.draws() {
+                requests.send_away();
+            }
             let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
             async move {
                 let reply = work.await;

@@ -43,9 +43,11 @@ mod server;
 mod server_state;
 mod watch;
 
+pub use answer::browsers::{BrowserOptions, BrowserProblem, Browsers};
 pub use backend::{
     Backend, BoxFuture, CheckScope, HealthCheck, LocateError, Location, Peer, PlaneApi, PlaneRecord,
 };
+pub use connection::goaway::GOAWAY_CHANCE_MAX;
 pub use nodes::{KubeletIdentity, KubeletTls, KubeletTlsError, NodeAccess};
 pub use operations::exposition::{Exposition, Kind};
 pub use operations::local::DrainRequested;

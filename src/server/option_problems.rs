@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::answer::browsers::BrowserProblem;
+
 /// One problem with the options.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionProblem {
@@ -26,6 +28,9 @@ pub enum OptionProblem {
     /// A limit above another one that contains it, so that it would never be reached.
     #[error("the limit {} must not be above {}", flag(.0), flag(.1))]
     Above(&'static str, &'static str),
+    /// A problem with what browsers get.
+    #[error(transparent)]
+    Browser(BrowserProblem),
 }
 
 /// Returns the flag that sets a limit.

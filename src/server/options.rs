@@ -16,7 +16,9 @@ use polyplane_pki::{Pki, PkiError, TlsError};
 use rustls::{DistinguishedName, ServerConfig};
 use tokio::net::TcpListener;
 
+use crate::answer::browsers::{BrowserOptions, Browsers};
 use crate::backend::Backend;
+use crate::connection::goaway::Goaway;
 use crate::connection::tls::server_config;
 use crate::nodes::{NodeAccess, Nodes};
 use crate::operations::local::{DrainOnce, DrainRequested};
@@ -45,6 +47,8 @@ pub struct Options {
     pub advertise: Option<String>,
     /// Limits on requests.
     pub limits: Limits,
+    /// What browsers get.
+    pub browsers: BrowserOptions,
     /// The times that the server has for the steps of a stop.
     pub stop: StopPolicy,
 }
@@ -77,6 +81,7 @@ impl Default for Options {
             host_names: Vec::new(),
             advertise: None,
             limits: Limits::default(),
+            browsers: BrowserOptions::default(),
             stop: StopPolicy::default(),
         }
     }
@@ -119,6 +124,10 @@ impl Options {
         let bad = host_names.iter().filter(|name| !may_be_served(name));
         problems.extend(bad.map(|name| OptionProblem::HostName(name.clone())));
         problems.extend(self.limits.problems());
+        let browsers = self.browsers.complete().unwrap_or_else(|found| {
+            problems.extend(found.into_iter().map(OptionProblem::Browser));
+            Browsers::default()
+        });
         if !problems.is_empty() {
             return Err(OptionProblems(problems));
         }
@@ -132,6 +141,7 @@ impl Options {
             host_names,
             advertise: self.advertise,
             limits: self.limits,
+            browsers,
             stop: self.stop,
         })
     }
@@ -170,6 +180,8 @@ pub struct CompletedOptions {
     pub advertise: Option<String>,
     /// Limits on requests.
     pub limits: Limits,
+    /// What browsers get.
+    pub browsers: Browsers,
     /// The times that the server has for the steps of a stop.
     pub stop: StopPolicy,
 }
@@ -237,6 +249,7 @@ impl CompletedOptions {
             tls,
             advertise: self.advertise,
             limits: self.limits,
+            browsers: self.browsers,
             stop: self.stop,
             peering: None,
             drain_requested: None,
@@ -244,6 +257,7 @@ impl CompletedOptions {
             single: None,
             nodes: None,
             flags: FlagValues::default(),
+            goaway_chance: 0.0,
         })
     }
 }
@@ -258,6 +272,8 @@ pub struct Config {
     pub advertise: Option<String>,
     /// Limits on requests.
     pub limits: Limits,
+    /// What browsers get.
+    pub browsers: Browsers,
     /// The times that the server has for the steps of a stop.
     pub stop: StopPolicy,
     /// The connections to other replicas, if this server is one of several.
@@ -272,6 +288,8 @@ pub struct Config {
     pub nodes: Option<NodeAccess>,
     /// The flags of the process, which `/flagz` shows.
     pub flags: FlagValues,
+    /// The share of HTTP/2 requests after which the client has to open a new connection.
+    pub goaway_chance: f64,
 }
 
 impl Config {
@@ -303,6 +321,8 @@ impl Config {
                 single: self.single,
                 nodes: self.nodes.map(Nodes::new),
                 flags: self.flags,
+                browsers: self.browsers,
+                goaway: Goaway::new(self.goaway_chance),
             },
         );
         Server::new(state, self.tls, self.stop, listeners, peer_listeners)

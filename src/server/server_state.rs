@@ -11,9 +11,11 @@ use polyplane_auth::{Anonymous, AnonymousAccess};
 use polyplane_fairness::{Moment, PlaneMeter};
 
 use crate::answer::body::AtomicCounter;
+use crate::answer::browsers::Browsers;
 use crate::answer::guard::ReadLimits;
 use crate::backend::Backend;
 use crate::connection::chains::ClientChains;
+use crate::connection::goaway::Goaway;
 use crate::documents::Documents;
 use crate::nodes::Nodes;
 use crate::operations::drain::Drain;
@@ -77,6 +79,10 @@ pub(crate) struct ServerState {
     pub nodes: Option<Arc<Nodes>>,
     /// When the process started, and with which flags.
     pub process: ProcessStatus,
+    /// What browsers get.
+    pub browsers: Browsers,
+    /// Makes clients open new connections.
+    pub goaway: Goaway,
 }
 
 /// What a server may have, and need not.
@@ -85,6 +91,8 @@ pub(crate) struct Extras {
     pub single: Option<SinglePlane>,
     pub nodes: Option<Arc<Nodes>>,
     pub flags: FlagValues,
+    pub browsers: Browsers,
+    pub goaway: Goaway,
 }
 
 impl ServerState {
@@ -102,6 +110,8 @@ impl ServerState {
             single,
             nodes,
             flags,
+            browsers,
+            goaway,
         } = extras;
         let drain = Drain::new();
         let forwards_max = peers
@@ -144,6 +154,8 @@ impl ServerState {
                 started: SystemTime::now(),
                 flags,
             },
+            browsers,
+            goaway,
         })
     }
 

@@ -263,6 +263,8 @@ fn pods(add: Add<'_>) {
             ]}},
             "server": {
                 "extraArgs": ["--host-name=more.example.org"],
+                "hstsDirectives": ["max-age=31536000", "preload"],
+                "corsAllowedOrigins": ["^https://console\\.example\\.org$", "//\"quoted\":"],
                 "planeLimits": {"requestsPerSecond": 50, "watches": 0, "bytes": "256Mi"}, "log": "info,polyplane_ownership=debug",
                 "extraEnv": [{"name": "RUST_BACKTRACE", "value": "1"}],
             },

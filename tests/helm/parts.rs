@@ -182,6 +182,24 @@ fn hosts_beside_the_internet_are_those_of_the_values() -> Result<()> {
     })
 }
 
+/// What browsers get is what the values say, whatever characters an expression has.
+#[test]
+fn browsers_get_what_the_values_say() -> Result<()> {
+    each(|rendered| {
+        for (value, flag) in [
+            ("hstsDirectives", "--strict-transport-security-directives"),
+            ("corsAllowedOrigins", "--cors-allowed-origins"),
+        ] {
+            let items = list(&rendered.values["server"][value]);
+            let items: Vec<String> = items.iter().map(text).collect();
+            let expected = (!items.is_empty()).then(|| items.join(","));
+            let given = of_flag(rendered, flag);
+            ensure!(given == expected, "{flag}: {given:?}");
+        }
+        Ok(())
+    })
+}
+
 /// The events go where the values say: lines of the pods, and a webhook whose kubeconfig is in a Secret.
 #[test]
 fn the_backends_of_the_audit_are_where_their_flags_say() -> Result<()> {

@@ -57,7 +57,8 @@
 {{- list "--store" "--store-prefix" "--store-ca" "--store-cert" "--store-key" "--store-user" "--store-password-file"
   "--listen" "--peer-listen" "--advertise" "--endpoint" "--replica-id" "--zone" "--weight" "--certs" "--member-ttl"
   "--metrics-token-file" "--grace" "--drain-notice" "--sleep-after" "--raise-floor-after" "--log"
-  "--plane-requests-per-second" "--plane-writes-per-second" "--plane-watches-max" "--plane-objects-max" "--plane-bytes-max" | toJson }}
+  "--plane-requests-per-second" "--plane-writes-per-second" "--plane-watches-max" "--plane-objects-max" "--plane-bytes-max"
+  "--strict-transport-security-directives" "--cors-allowed-origins" | toJson }}
 {{- end }}
 
 {{/* A given Secret that can be seen is looked through; `helm template` sees none. */}}

@@ -42,6 +42,12 @@
 {{- end }}
 {{- end }}
 {{- end }}
+{{- with $values.server.hstsDirectives }}
+- --strict-transport-security-directives={{ join "," . }}
+{{- end }}
+{{- with $values.server.corsAllowedOrigins }}
+- {{ printf "--cors-allowed-origins=%s" (join "," .) | quote }}
+{{- end }}
 {{- if $values.encryption.existingSecret }}
 - --encryption-provider-config=/encryption/config.yaml
 {{- end }}

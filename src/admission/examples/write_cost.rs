@@ -120,6 +120,7 @@ impl Site {
             records_say_client_cas: polyplane_registry::Shared::fixed(true),
             switched_off: polyplane_registry::SwitchedOff::none(),
             watch_seconds_min: 1800,
+            lifetimes: polyplane_registry::strategy::Lifetimes::default(),
         };
         let registry = Registry::new(Arc::new(System), Authority::fixed(Masters), Vec::new());
         Ok(Self {

@@ -6,10 +6,8 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Str, Value, names};
-use polyplane_registry::strategy::{Context, Strategy, age};
+use polyplane_registry::strategy::{Context, Lifetimes, Strategy, age};
 
-/// Seconds after which an Event is deleted.
-const LIFETIME_SECONDS: i64 = 3600;
 /// Most bytes of an action, a reason and the name of a reporter, as upstream limits them.
 const WORD_BYTES_MAX: usize = 128;
 /// Most bytes of a note, as upstream limits them.
@@ -167,8 +165,8 @@ impl Strategy for Event {
         object
     }
 
-    fn lifetime(&self, _: &Value) -> Option<i64> {
-        Some(LIFETIME_SECONDS)
+    fn lifetime(&self, lifetimes: &Lifetimes) -> Option<i64> {
+        Some(i64::from(lifetimes.event_seconds)).filter(|seconds| *seconds > 0)
     }
 }
 

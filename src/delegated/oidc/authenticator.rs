@@ -12,7 +12,7 @@ use polyplane_outbound::{PlaneCaller, TrustError};
 use super::bounds::Bounds;
 use super::claims::user_of;
 use super::config::JwtConfig;
-use super::provider::{Known, Provider};
+use super::provider::{KeyFetches, Known, Provider};
 use super::token::{Times, TokenRefused, UntrustedToken};
 use super::verdicts::Verdict;
 
@@ -51,6 +51,23 @@ impl JwtAuthenticator {
         Self::bounded(config, caller, Bounds::OPERATOR)
     }
 
+    /// Creates the authenticator of an issuer that the operator names, in the place of one of an earlier
+    /// configuration.
+    ///
+    /// # Errors
+    /// Returns an error if the issuer's CA bundle cannot be used.
+    pub(super) fn after(
+        earlier: Option<&Self>,
+        config: JwtConfig,
+        caller: &Arc<PlaneCaller>,
+    ) -> Result<Self, TrustError> {
+        let mut provider = Provider::new(caller, &config.issuer, Bounds::OPERATOR)?;
+        if let Some(earlier) = earlier {
+            provider.succeed(&earlier.inner.provider);
+        }
+        Ok(Self::with(config, provider, Bounds::OPERATOR))
+    }
+
     /// Creates the authenticator of an issuer that a control plane names. It keeps less, and a token
     /// with a new key is refused until the key is known.
     ///
@@ -66,15 +83,25 @@ impl JwtAuthenticator {
         bounds: Bounds,
     ) -> Result<Self, TrustError> {
         let provider = Provider::new(caller, &config.issuer, bounds)?;
+        Ok(Self::with(config, provider, bounds))
+    }
+
+    fn with(config: JwtConfig, provider: Provider, bounds: Bounds) -> Self {
         let inner = Inner {
             config,
             provider,
             bounds,
             waiting: tokio::sync::Semaphore::new(WAITING_MAX),
         };
-        Ok(Self {
+        Self {
             inner: Arc::new(inner),
-        })
+        }
+    }
+
+    /// Returns how the last attempts to fetch the issuer's keys went.
+    #[must_use]
+    pub fn key_fetches(&self) -> KeyFetches {
+        self.inner.provider.fetches()
     }
 
     /// Asks whether the issuer is there.

@@ -9,6 +9,7 @@ use polyplane_outbound::{PlaneCaller, TrustError};
 
 use super::authenticator::JwtAuthenticator;
 use super::config::JwtConfig;
+use super::provider::KeyFetches;
 
 /// How long the issuers of a newer configuration may take to answer: as long as upstream waits.
 const REACHED: Duration = Duration::from_secs(60);
@@ -42,9 +43,18 @@ struct Named {
 }
 
 impl Named {
-    fn new(configs: Vec<JwtConfig>, caller: &Arc<PlaneCaller>) -> Result<Arc<Self>, TrustError> {
+    fn new(
+        earlier: &[Arc<JwtAuthenticator>],
+        configs: Vec<JwtConfig>,
+        caller: &Arc<PlaneCaller>,
+    ) -> Result<Arc<Self>, TrustError> {
         let members = configs.into_iter();
-        let members = members.map(|config| Ok(Arc::new(JwtAuthenticator::new(config, caller)?)));
+        let members = members.map(|config| {
+            let mut earlier = earlier.iter();
+            let earlier = earlier.find(|earlier| earlier.issuer() == config.issuer.url);
+            let earlier = earlier.map(|earlier| &**earlier);
+            Ok(Arc::new(JwtAuthenticator::after(earlier, config, caller)?))
+        });
         let members: Vec<Arc<JwtAuthenticator>> = members.collect::<Result<_, TrustError>>()?;
         let all = members.iter();
         let all = all.map(|member| Arc::clone(member) as Arc<dyn Authenticator>);
@@ -62,7 +72,7 @@ impl OperatorIssuers {
     /// Returns an error if the CA bundle of one cannot be used.
     pub fn new(configs: Vec<JwtConfig>, caller: &Arc<PlaneCaller>) -> Result<Self, TrustError> {
         Ok(Self {
-            current: RwLock::new(Named::new(configs, caller)?),
+            current: RwLock::new(Named::new(&[], configs, caller)?),
             caller: Arc::clone(caller),
         })
     }
@@ -75,6 +85,16 @@ impl OperatorIssuers {
             .members
             .iter()
             .any(|member| member.issuer() == issuer)
+    }
+
+    /// Returns for each issuer how the last attempts to fetch its keys went.
+    #[must_use]
+    pub fn key_fetches(&self) -> Vec<(String, KeyFetches)> {
+        let current = self.current.read();
+        let members = current.members.iter();
+        members
+            .map(|member| (member.issuer().to_owned(), member.key_fetches()))
+            .collect()
     }
 
     /// Asks whether the issuers are there, so that the log says early if one is not.
@@ -97,7 +117,8 @@ impl OperatorIssuers {
     /// # Cancel safety
     /// If the future is dropped, the present issuers stay.
     pub async fn replace(&self, configs: Vec<JwtConfig>) -> Result<(), NotReplaced> {
-        let newer = Named::new(configs, &self.caller)?;
+        let present = Arc::clone(&self.current.read());
+        let newer = Named::new(&present.members, configs, &self.caller)?;
         let end = tokio::time::Instant::now() + REACHED;
         for member in &newer.members {
             let reached = tokio::time::timeout_at(end, member.reach()).await;

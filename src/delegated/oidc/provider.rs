@@ -4,11 +4,11 @@
 //! [`REFRESH_PAUSE`] after the one before, however many tokens come.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
-use parking_lot::RwLock;
+use parking_lot::{Mutex as Lock, RwLock};
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_auth::{Digest, digest_of};
 use polyplane_outbound::{Call, PlaneCaller, Target, Trust, TrustError};
@@ -37,6 +37,17 @@ pub(super) struct Known {
     digest: Digest,
 }
 
+/// How the last attempts to fetch an issuer's keys went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyFetches {
+    /// When the keys were last fetched.
+    pub succeeded: Option<SystemTime>,
+    /// When the last attempt failed.
+    pub failed: Option<SystemTime>,
+    /// The SHA-256 of the newest keys, as the issuer has written them.
+    pub keys: Option<Digest>,
+}
+
 /// An issuer.
 pub(super) struct Provider {
     issuer: String,
@@ -44,6 +55,7 @@ pub(super) struct Provider {
     caller: Arc<PlaneCaller>,
     trust: Trust,
     state: RwLock<State>,
+    fetches: Arc<Lock<KeyFetches>>,
     /// Held by the one look-up under way.
     turn: Mutex<Look>,
 }
@@ -77,11 +89,22 @@ impl Provider {
             caller: Arc::clone(caller),
             trust: Trust::new(bundle, None)?,
             state: RwLock::default(),
+            fetches: Arc::default(),
             turn: Mutex::new(Look {
                 discovery: config.discovery_url.clone().unwrap_or_else(below),
                 targets: Vec::new(),
             }),
         })
+    }
+
+    /// Returns how the last attempts to fetch the keys went.
+    pub(super) fn fetches(&self) -> KeyFetches {
+        *self.fetches.lock()
+    }
+
+    /// Goes on with the record of an earlier configuration of the same issuer.
+    pub(super) fn succeed(&mut self, earlier: &Self) {
+        self.fetches = Arc::clone(&earlier.fetches);
     }
 
     /// Returns the keys that are known, whatever their age, and whether they are to be looked up.
@@ -139,7 +162,18 @@ impl Provider {
 
     async fn keys(&self, look: &mut Look) -> Result<(KeySet, Digest), String> {
         let keys_at = self.keys_at(look).await?;
-        let text = self.get(look, &keys_at).await?;
+        let fetched = self.keys_in(look, &keys_at).await;
+        let mut fetches = self.fetches.lock();
+        let now = Some(SystemTime::now());
+        match &fetched {
+            Ok((_, digest)) => (fetches.succeeded, fetches.keys) = (now, Some(*digest)),
+            Err(_) => fetches.failed = now,
+        }
+        fetched
+    }
+
+    async fn keys_in(&self, look: &mut Look, keys_at: &str) -> Result<(KeySet, Digest), String> {
+        let text = self.get(look, keys_at).await?;
         let keys = KeySet::parse(&text).map_err(|why| format!("{keys_at}: {why}"))?;
         Ok((keys, digest_of(&text)))
     }

@@ -2,19 +2,17 @@
 //! how tokens are judged.
 
 use crate::cli::limited_file;
-use crate::replica::access::{
-    Delegated, always_allow, always_deny, node, own_authorizers, rbac, webhook_of_flags,
-};
+use crate::replica::access::{Delegated, first_authorizers, own_authorizers, webhook_of_flags};
+use crate::replica::authorizers_file::AuthorizersFile;
 use crate::replica::issuers_file::IssuersFile;
 use anyhow::{Context, bail};
 use clap::Args;
 use polyplane_auth::{AnonymousAccess, Authenticator};
-use polyplane_delegated::authorization::{AuthorizationConfig, AuthorizerConfig, WebhookConfig};
 use polyplane_delegated::webhook::{
     AccessWebhook, OwnIssuers, ReviewVersion, TokenWebhook, WebhookServer,
 };
-use polyplane_outbound::{Allowed, Caller, PlaneCaller};
-use polyplane_registry::ChainedAuthorizer;
+use polyplane_outbound::{Allowed, Caller};
+use polyplane_registry::ReplaceableAuthorizers;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +79,8 @@ pub struct AuthenticationOptions {
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
     /// File with an AuthorizationConfiguration of apiserver.config.k8s.io/v1: the authorizers of the root
     /// plane in their order, several webhooks among them. Masters of the server may do everything without
-    /// being decided on. In other control planes roles and nodes decide, as without the file.
+    /// being decided on. In other control planes roles and nodes decide, as without the file. The file is read
+    /// again when it changes, and must go on to name the types that it names at the start.
     #[arg(
         long,
         value_name = "FILE",
@@ -137,15 +136,22 @@ impl AuthenticationOptions {
                 self.authentication_token_webhook_cache_ttl,
                 OwnIssuers {
                     fixed: Vec::new(),
-                    named,
+                    named: named.clone(),
                 },
             );
             bearer.push(Arc::new(webhook.context(flag)?));
         }
+        let authorizers_file = self.authorizers_file(&caller)?;
+        let access = match &authorizers_file {
+            Some(file) => Some(Arc::clone(file.authorizers())),
+            None => self.access(&caller)?,
+        };
         Ok(Delegated {
             bearer,
             issuers_file,
-            access: self.access(&caller)?,
+            issuers: named,
+            access,
+            authorizers_file,
             outbound: caller,
         })
     }
@@ -165,13 +171,20 @@ impl AuthenticationOptions {
         Ok(Some(opened))
     }
 
-    /// Returns what decides in the root plane in the place of nodes and roles alone.
-    fn access(&self, caller: &Arc<Caller>) -> anyhow::Result<Option<Vec<ChainedAuthorizer>>> {
-        if let Some(file) = &self.authorization_config {
-            let operator = caller.of_operator();
-            let chain = authorizers(file, &operator).context("--authorization-config")?;
-            return Ok(Some(chain));
-        }
+    fn authorizers_file(
+        &self,
+        caller: &Arc<Caller>,
+    ) -> anyhow::Result<Option<Arc<AuthorizersFile>>> {
+        let Some(file) = &self.authorization_config else {
+            return Ok(None);
+        };
+        let opened = AuthorizersFile::open(file, first_authorizers(), &caller.of_operator());
+        opened.context("--authorization-config").map(Some)
+    }
+
+    /// Returns what decides in the root plane in the place of nodes and roles alone, by the flags of a
+    /// webhook.
+    fn access(&self, caller: &Arc<Caller>) -> anyhow::Result<Option<Arc<ReplaceableAuthorizers>>> {
         let Some(file) = &self.authorization_webhook_config_file else {
             return Ok(None);
         };
@@ -189,44 +202,11 @@ impl AuthenticationOptions {
         );
         let mut chain = own_authorizers();
         chain.push(webhook_of_flags(Arc::new(webhook.context(flag)?)));
-        Ok(Some(chain))
+        Ok(Some(ReplaceableAuthorizers::new(
+            first_authorizers(),
+            chain,
+        )))
     }
-}
-
-/// Returns the authorizers that a file names.
-///
-/// # Errors
-/// Returns an error that names the file, and everything that is wrong with it.
-pub fn authorizers(
-    file: &Path,
-    caller: &Arc<PlaneCaller>,
-) -> anyhow::Result<Vec<ChainedAuthorizer>> {
-    let shown = || file.display().to_string();
-    let text = read(file).with_context(shown)?;
-    let config = AuthorizationConfig::parse(&text).with_context(shown)?;
-    let made = config.authorizers.into_iter().map(|one| match one {
-        AuthorizerConfig::AlwaysAllow => Ok(always_allow()),
-        AuthorizerConfig::AlwaysDeny => Ok(always_deny()),
-        AuthorizerConfig::Node => Ok(node()),
-        AuthorizerConfig::Rbac => Ok(rbac()),
-        AuthorizerConfig::Webhook(webhook) => {
-            let name = webhook.name.clone();
-            let made = access_webhook(*webhook, caller);
-            let made = made.with_context(|| format!("the webhook {name}"))?;
-            Ok(ChainedAuthorizer::fixed(Arc::new(made)).counted_as("Webhook", &name))
-        }
-    });
-    let made: anyhow::Result<Vec<ChainedAuthorizer>> = made.collect();
-    made.with_context(shown)
-}
-
-fn access_webhook(
-    webhook: WebhookConfig,
-    caller: &Arc<PlaneCaller>,
-) -> anyhow::Result<AccessWebhook> {
-    let server = webhook_server(&webhook.kubeconfig)?;
-    let made = AccessWebhook::new(server, caller, webhook.version, webhook.lifetimes)?;
-    Ok(made.configured(webhook.timeout, webhook.on_failure, webhook.conditions))
 }
 
 /// Reads the kubeconfig of a webhook. Files that it names are relative to its folder.

@@ -13,6 +13,7 @@ use polyplane_auth::{
 use polyplane_delegated::oidc::OperatorIssuers;
 use polyplane_delegated::webhook::OwnIssuers;
 use polyplane_outbound::Caller;
+use polyplane_pki::NamedPair;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 use std::net::{IpAddr, SocketAddr};
@@ -61,6 +62,50 @@ pub(super) fn serving(flags: &Flags, problems: &mut Problems) -> Option<(PathBuf
         problems.add("--tls-cert-file and --tls-private-key-file must be specified together");
     }
     certificate.zip(key)
+}
+
+/// Returns the serving certificates for some names.
+pub(super) fn named_serving(flags: &Flags, problems: &mut Problems) -> Vec<NamedPair> {
+    let flag = "tls-sni-cert-key";
+    let pairs = flags.all(flag).iter().filter(|text| !text.is_empty());
+    let pairs = pairs.map(|text| {
+        named_pair(text)
+            .map_err(|why| format!("invalid argument {text:?} for \"--{flag}\" flag: {why}"))
+    });
+    let mut read = Vec::new();
+    for pair in pairs {
+        match pair {
+            Ok(pair) => read.push(pair),
+            Err(why) => problems.add(why),
+        }
+    }
+    read
+}
+
+/// Reads `certificate,key` or `certificate,key:name,name`.
+fn named_pair(text: &str) -> Result<NamedPair, &'static str> {
+    let (files, names) = match text.split_once(':') {
+        Some((_, names)) if names.trim().is_empty() => {
+            return Err("empty names list is not allowed");
+        }
+        Some((files, names)) => (
+            files,
+            names
+                .split(',')
+                .map(|name| name.trim().to_owned())
+                .collect(),
+        ),
+        None => (text, Vec::new()),
+    };
+    let files: Vec<&str> = files.split(',').map(str::trim).collect();
+    match files[..] {
+        [certificate, key] => Ok(NamedPair {
+            names,
+            certificate: certificate.into(),
+            key: key.into(),
+        }),
+        _ => Err("expected comma separated certificate and key file paths"),
+    }
 }
 
 /// Reads the CA of client certificates.
@@ -136,6 +181,7 @@ pub(super) fn delegated(
     };
     made.bearer.extend(named.clone().map(|named| named as _));
     made.issuers_file = file;
+    made.issuers.clone_from(&named);
     let own = OwnIssuers { fixed: own, named };
     let webhook = webhooks::tokens(flags, own, &made.outbound.of_operator(), problems);
     made.bearer.extend(webhook);

@@ -7,18 +7,18 @@
 use crate::audit;
 use crate::envtest::etcd::print;
 use crate::envtest::flags::{FlagTable, Wording};
+use crate::envtest::identity;
 use crate::envtest::service_ranges;
 use crate::envtest::settings::{Settings, has_meaning};
 use crate::process::{self, Signals};
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::{Replica, ReplicaParts};
 use anyhow::{Context, anyhow};
-use polyplane_auth::{ClientCa, Masters};
+use polyplane_auth::ClientCa;
 use polyplane_batteries::bootstrap::ranges;
 use polyplane_ownership::ReplicaOptions;
 use polyplane_pki::{Pki, write_private};
 use polyplane_plane::Memory;
-use polyplane_registry::{Authority, ChainedAuthorizer};
 use polyplane_server::{FlagValues, Limits, Options, SinglePlane, StopPolicy};
 use polyplane_storage::{EtcdOptions, EtcdStore, EtcdTls, Secret, Store};
 use rustls::DistinguishedName;
@@ -87,13 +87,15 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     let endpoint = SocketAddr::new(settings.advertise, settings.listen.port()).to_string();
     let completed = options(&settings, &endpoint).complete()?;
     // As upstream: whoever can connect finds the certificate in its folder.
-    let pki = Arc::new(pki(&settings, &completed.host_names)?);
+    let pki = pki(&settings, &completed.host_names)?;
+    let pki = Arc::new(pki.with_named(std::mem::take(&mut settings.named_serving)));
     let listeners = completed.listen().await?;
     let store = EtcdStore::connect(etcd_options(&settings)).await?;
     let mut config = completed.configure_with(Arc::clone(&pki), client_cas(&settings))?;
     config.audit.clone_from(&auditor);
     config.flags = given;
     config.nodes = settings.nodes.take();
+    config.goaway_chance = settings.goaway_chance;
     let (front_proxy, front_proxy_ca_pem) = settings.front_proxy.take().unzip();
     config.single = Some(SinglePlane {
         anonymous: std::mem::take(&mut settings.anonymous),
@@ -105,7 +107,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
                 .unwrap_or_else(|| VERSION.to_owned()),
         ),
     });
-    let authority = authority(&settings);
+    let authority = settings.authority.clone();
     let release = service_ranges::release(&settings.service_ranges, settings.advertise)?;
     let name = format!("kube-apiserver-{}", settings.listen.port());
     let delegated = std::mem::take(&mut settings.delegated);
@@ -165,6 +167,7 @@ fn options(settings: &Settings, endpoint: &str) -> Options {
             plane_seats: seats(settings).filter(|_| settings.has_priorities),
             ..Limits::default()
         },
+        browsers: settings.browsers.clone(),
         ..Options::default()
     }
 }
@@ -239,14 +242,6 @@ fn leave_certificate(
     Ok(std::fs::write(certificate, chain)?)
 }
 
-fn authority(settings: &Settings) -> Authority {
-    // Members of system:masters may do everything in each mode, as upstream. Who may ask for the
-    // server's health is said by roles.
-    let mut chain = vec![ChainedAuthorizer::fixed(Arc::new(Masters))];
-    chain.extend_from_slice(&settings.authorizers);
-    Authority::new(chain)
-}
-
 fn plain_root(
     settings: Settings,
     pki: &Pki,
@@ -261,14 +256,17 @@ fn plain_root(
         }
     };
     Ok(PlainRoot {
+        identity: identity::of_server(),
         clients,
         client_ca_pem,
         front_proxy_ca_pem: front_proxy_ca_pem.unwrap_or_default(),
         bearer: settings.tokens,
+        bootstrap: settings.takes_bootstrap_tokens.then(Arc::default),
         issuer: settings.issuer,
         kinds: settings.kinds,
         service_ranges: settings.service_ranges,
         node_ports: settings.node_ports,
         watch_seconds_min: settings.watch_seconds_min,
+        lifetimes: settings.lifetimes,
     })
 }

@@ -2,27 +2,32 @@
 
 use crate::audit::AuditSettings;
 use crate::cli::admission as admission_file;
-use crate::cli::authentication;
 use crate::envtest::audit;
-use crate::envtest::credentials::{client_ca, delegated, front_proxy, issuer, serving, tokens};
+use crate::envtest::browsers;
+use crate::envtest::credentials::{
+    client_ca, delegated, front_proxy, issuer, named_serving, serving, tokens,
+};
 use crate::envtest::flags::Flags;
 use crate::envtest::kubelets;
-use crate::envtest::webhooks;
-use crate::envtest::{feature_gates, oidc_flags, runtime_config, service_ranges};
-use crate::replica::access::{Delegated, always_allow, always_deny, node, rbac, webhook_of_flags};
-use polyplane_admission::configured;
+use crate::envtest::{
+    authorizers, feature_gates, lifetimes, oidc_flags, runtime_config, service_ranges,
+};
+use crate::replica::access::Delegated;
+use polyplane_admission::{AdmissionConfig, configured};
+use polyplane_apimachinery::time::parse_duration;
 use polyplane_auth::service_account::issuer::TokenIssuer;
-use polyplane_auth::{AnonymousAccess, Authenticator, Authorizer, ClientCa, FrontProxy};
-use polyplane_outbound::PlaneCaller;
+use polyplane_auth::{AnonymousAccess, Authenticator, ClientCa, FrontProxy};
+use polyplane_pki::NamedPair;
 use polyplane_registry::service_ranges::ServiceRanges;
-use polyplane_registry::strategy::WATCH_SECONDS_MIN;
-use polyplane_registry::{Admission, ChainedAuthorizer, KindTable};
-use polyplane_server::NodeAccess;
+use polyplane_registry::strategy::{Lifetimes, WATCH_SECONDS_MIN};
+use polyplane_registry::{Admission, Authority, KindTable};
+use polyplane_server::{BrowserOptions, GOAWAY_CHANCE_MAX, NodeAccess};
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The names of all admission plug-ins of upstream, in their order.
 const PLUGINS: &str = include_str!("admission-plugins.txt");
@@ -30,21 +35,6 @@ const PLUGINS: &str = include_str!("admission-plugins.txt");
 const OFF: [&str; 1] = ["NodeRestriction"];
 /// Requests in flight if flags set no limit. Each takes memory.
 const IN_FLIGHT_MAX: usize = 10_000;
-
-/// One authorizer of `--authorization-mode`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// Allows everything.
-    AlwaysAllow,
-    /// Allows nothing.
-    AlwaysDeny,
-    /// Decides by roles.
-    Rbac,
-    /// Decides on what belongs to a node.
-    Node,
-    /// Asks a webhook.
-    Webhook,
-}
 
 /// The settings of the API server.
 pub struct Settings {
@@ -62,6 +52,8 @@ pub struct Settings {
     pub etcd_pair: Option<(PathBuf, PathBuf)>,
     /// The serving certificate and its key.
     pub serving: Option<(PathBuf, PathBuf)>,
+    /// The serving certificates for some names.
+    pub named_serving: Vec<NamedPair>,
     /// The folder in which a serving certificate is found, or left if none is given.
     pub cert_dir: Option<PathBuf>,
     /// The CA of client certificates.
@@ -70,14 +62,16 @@ pub struct Settings {
     pub front_proxy: Option<(FrontProxy, String)>,
     /// The authenticators of tokens in a file.
     pub tokens: Vec<Arc<dyn Authenticator>>,
+    /// Whether nodes may use bootstrap tokens.
+    pub takes_bootstrap_tokens: bool,
     /// The issuer of service account tokens.
     pub issuer: Option<Arc<TokenIssuer>>,
     /// What issuers and webhooks decide about tokens.
     pub delegated: Delegated,
     /// Whether strangers are `system:anonymous`.
     pub anonymous: AnonymousAccess,
-    /// The authorizers, after those of the server's masters and of health.
-    pub authorizers: Vec<ChainedAuthorizer>,
+    /// Who decides on requests.
+    pub authority: Authority,
     /// The admission plug-ins.
     pub admission: Vec<Arc<dyn Admission>>,
     /// The kinds that are served.
@@ -90,18 +84,24 @@ pub struct Settings {
     pub in_flight_max: (usize, usize),
     /// The seconds after which a watch without a time-out of its own ends at the earliest.
     pub watch_seconds_min: u32,
+    /// How long Events and the tokens of service accounts last.
+    pub lifetimes: Lifetimes,
     /// Whether priority levels limit requests.
     pub has_priorities: bool,
     /// The audit.
     pub audit: AuditSettings,
     /// The way to nodes and pods.
     pub nodes: Option<NodeAccess>,
+    /// What browsers get.
+    pub browsers: BrowserOptions,
+    /// The share of requests after which a client has to open a new connection.
+    pub goaway_chance: f64,
     /// The version to show instead of the own one.
     pub version: Option<String>,
 }
 
 /// Flags that must not be ignored, because somebody relies on what they promise.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 5] = [
     ("authorization-policy-file", "there is no ABAC here"),
     (
         "egress-selector-config-file",
@@ -116,11 +116,10 @@ const REFUSED: [(&str, &str); 6] = [
         "service-account-signing-endpoint",
         "give --service-account-signing-key-file",
     ),
-    ("tls-sni-cert-key", "there is one serving certificate here"),
 ];
 
 /// Flags that [`Settings`] or the program read.
-const MEANINGFUL: [&str; 49] = [
+const MEANINGFUL: [&str; 52] = [
     "admission-control-config-file",
     "advertise-address",
     "anonymous-auth",
@@ -140,6 +139,7 @@ const MEANINGFUL: [&str; 49] = [
     "client-ca-file",
     "disable-admission-plugins",
     "enable-admission-plugins",
+    "enable-bootstrap-token-auth",
     "enable-priority-and-fairness",
     "etcd-cafile",
     "etcd-certfile",
@@ -147,6 +147,7 @@ const MEANINGFUL: [&str; 49] = [
     "etcd-prefix",
     "etcd-servers",
     "feature-gates",
+    "goaway-chance",
     "help",
     "max-mutating-requests-inflight",
     "max-requests-inflight",
@@ -167,6 +168,7 @@ const MEANINGFUL: [&str; 49] = [
     "service-node-port-range",
     "storage-backend",
     "tls-cert-file",
+    "tls-sni-cert-key",
     "token-auth-file",
     "v",
     "version",
@@ -177,6 +179,8 @@ pub fn has_meaning(name: &str) -> bool {
     MEANINGFUL.contains(&name)
         || name == "tls-private-key-file"
         || audit::FLAGS.contains(&name)
+        || browsers::FLAGS.contains(&name)
+        || lifetimes::FLAGS.contains(&name)
         || oidc_flags::FLAGS.contains(&name)
         || kubelets::FLAGS.contains(&name)
         || REFUSED.iter().any(|(refused, _)| name == *refused)
@@ -218,6 +222,20 @@ impl Problems {
         let parsed = text.parse().map_err(|error| format!("{text:?}: {error}"));
         self.value(flag, parsed).unwrap_or(default)
     }
+
+    /// Returns the value of a flag that Go reads as a duration.
+    pub(super) fn duration(&mut self, flags: &Flags, flag: &str, default: Duration) -> Duration {
+        let Some(text) = flags.text(flag) else {
+            return default;
+        };
+        let parsed = parse_duration(text).map_err(|error| error.to_string());
+        let parsed = parsed.and_then(|nanoseconds| {
+            let nanoseconds = u64::try_from(nanoseconds);
+            nanoseconds.map_err(|_| format!("{text:?} is negative"))
+        });
+        self.value(flag, parsed)
+            .map_or(default, Duration::from_nanos)
+    }
 }
 
 impl Settings {
@@ -252,9 +270,8 @@ impl Settings {
             );
         }
         let gates = feature_gates::of_kinds(flags, &mut problems);
-        let (delegated, anonymous) = delegated(flags, &mut problems);
-        let operator = delegated.outbound.of_operator();
-        let (authorizers, allows_all) = authorizers(flags, &operator, &mut problems);
+        let (mut delegated, anonymous) = delegated(flags, &mut problems);
+        let (authority, allows_all) = authorizers::read(flags, &mut delegated, &mut problems);
         let settings = Self {
             listen: SocketAddr::new(bind, port),
             advertise,
@@ -263,23 +280,28 @@ impl Settings {
             etcd_ca: path(flags, "etcd-cafile"),
             etcd_pair: path(flags, "etcd-certfile").zip(path(flags, "etcd-keyfile")),
             serving: serving(flags, &mut problems),
+            named_serving: named_serving(flags, &mut problems),
             cert_dir: path(flags, "cert-dir"),
             clients: client_ca(flags, &mut problems),
             front_proxy: front_proxy(flags, &mut problems),
             tokens: tokens(flags, &mut problems),
+            takes_bootstrap_tokens: flags.switch("enable-bootstrap-token-auth", false),
             issuer: issuer(flags, advertise, port, &mut problems),
             delegated,
             anonymous: anonymous.unwrap_or_else(|| anonymous_access(flags, allows_all)),
-            authorizers,
+            authority,
             admission: admission(flags, &mut problems),
             kinds: runtime_config::kinds(flags, &gates, &mut problems),
             service_ranges: service_ranges::read(flags, advertise, &mut problems),
             node_ports: node_ports(flags, &mut problems),
             in_flight_max: in_flight_max(flags, &mut problems),
             watch_seconds_min: problems.parsed(flags, "min-request-timeout", WATCH_SECONDS_MIN),
+            lifetimes: lifetimes::read(flags, &mut problems),
             has_priorities: flags.switch("enable-priority-and-fairness", true),
             audit: audit::settings(flags, &mut problems),
             nodes: kubelets::node_access(flags, &mut problems),
+            browsers: browsers::read(flags, &mut problems),
+            goaway_chance: goaway_chance(flags, &mut problems),
             version: version(flags, &mut problems),
         };
         match &problems.0[..] {
@@ -307,82 +329,6 @@ fn anonymous_access(flags: &Flags, allows_all: bool) -> AnonymousAccess {
     }
 }
 
-/// The flags that say together what `--authorization-config` says.
-const AUTHORIZATION_FLAGS: [&str; 5] = [
-    "authorization-mode",
-    "authorization-webhook-config-file",
-    "authorization-webhook-version",
-    "authorization-webhook-cache-authorized-ttl",
-    "authorization-webhook-cache-unauthorized-ttl",
-];
-
-/// Returns the authorizers, and whether `--authorization-mode` has one among them that allows everything.
-fn authorizers(
-    flags: &Flags,
-    caller: &Arc<PlaneCaller>,
-    problems: &mut Problems,
-) -> (Vec<ChainedAuthorizer>, bool) {
-    let flag = "authorization-config";
-    let Some(file) = path(flags, flag) else {
-        let modes = modes(flags, problems);
-        let webhook = webhooks::access(flags, modes.contains(&Mode::Webhook), caller, problems);
-        let chain = modes.iter().map(|mode| mode.authorizer(webhook.as_ref()));
-        return (chain.collect(), modes.contains(&Mode::AlwaysAllow));
-    };
-    if AUTHORIZATION_FLAGS
-        .iter()
-        .any(|flag| flags.last(flag).is_some())
-    {
-        problems.add(
-            "--authorization-config can not be specified when --authorization-mode or \
-             --authorization-webhook-* flags are defined",
-        );
-        return (Vec::new(), false);
-    }
-    let read = authentication::authorizers(&file, caller).map_err(|error| format!("{error:#}"));
-    (problems.value(flag, read).unwrap_or_default(), false)
-}
-
-impl Mode {
-    fn authorizer(self, webhook: Option<&Arc<dyn Authorizer>>) -> ChainedAuthorizer {
-        match (self, webhook) {
-            (Self::AlwaysAllow, _) => always_allow(),
-            (Self::Rbac, _) => rbac(),
-            (Self::Node, _) => node(),
-            (Self::Webhook, Some(webhook)) => webhook_of_flags(Arc::clone(webhook)),
-            (Self::AlwaysDeny | Self::Webhook, _) => always_deny(),
-        }
-    }
-}
-
-fn modes(flags: &Flags, problems: &mut Problems) -> Vec<Mode> {
-    let named = flags.list("authorization-mode");
-    if named.is_empty() {
-        return vec![Mode::AlwaysAllow];
-    }
-    let mut modes = Vec::new();
-    for name in named {
-        modes.push(match name.as_str() {
-            "AlwaysAllow" => Mode::AlwaysAllow,
-            "AlwaysDeny" => Mode::AlwaysDeny,
-            "RBAC" => Mode::Rbac,
-            "Node" => Mode::Node,
-            "Webhook" => Mode::Webhook,
-            "ABAC" => {
-                problems.add(format!(
-                    "--authorization-mode: {name} cannot be used here; use RBAC"
-                ));
-                continue;
-            }
-            _ => {
-                problems.add(format!("authorization-mode {name:?} is not a valid mode"));
-                continue;
-            }
-        });
-    }
-    modes
-}
-
 /// Returns the plug-ins that are on. What upstream has and this program has not is named in the log if
 /// it was asked for.
 fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> {
@@ -391,7 +337,9 @@ fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> 
         let read = admission_file::read(&file).map_err(|error| format!("{error:#}"));
         problems.value(admission_file::FLAG, read)
     });
-    let own = configured(&config.unwrap_or_default());
+    let mut config: AdmissionConfig = config.unwrap_or_default();
+    config.tolerations = lifetimes::tolerations(flags, problems);
+    let own = configured(&config);
     let lists = ["enable-admission-plugins", "disable-admission-plugins"];
     let [enabled, disabled] = lists.map(|flag| {
         let names = flags.list(flag);
@@ -413,6 +361,14 @@ fn admission(flags: &Flags, problems: &mut Problems) -> Vec<Arc<dyn Admission>> 
     own.into_iter()
         .filter(|plugin| is_on(plugin.name()))
         .collect()
+}
+
+fn goaway_chance(flags: &Flags, problems: &mut Problems) -> f64 {
+    let chance = problems.parsed(flags, "goaway-chance", 0.0);
+    if !(0.0..=GOAWAY_CHANCE_MAX).contains(&chance) {
+        problems.add("--goaway-chance can not be less than 0 or greater than 0.02");
+    }
+    chance
 }
 
 /// Returns the limits of requests in flight. As upstream, 0 is no limit.

@@ -3,7 +3,6 @@
 use crate::cli::authentication::webhook_server;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
-use polyplane_apimachinery::time::parse_duration;
 use polyplane_auth::{Authenticator, Authorizer};
 use polyplane_delegated::webhook::{AccessWebhook, OwnIssuers, ReviewVersion, TokenWebhook};
 use polyplane_outbound::PlaneCaller;
@@ -25,12 +24,7 @@ pub(super) fn tokens(
     let flag = "authentication-token-webhook-config-file";
     let file = path(flags, flag)?;
     let version = version(flags, "authentication-token-webhook-version", problems);
-    let lifetime = lifetime(
-        flags,
-        "authentication-token-webhook-cache-ttl",
-        TOKENS,
-        problems,
-    );
+    let lifetime = problems.duration(flags, "authentication-token-webhook-cache-ttl", TOKENS);
     let named = match flags.list("api-audiences") {
         none if none.is_empty() => flags.all("service-account-issuer").to_vec(),
         named => named,
@@ -68,8 +62,8 @@ pub(super) fn access(
     let allowed = "authorization-webhook-cache-authorized-ttl";
     let refused = "authorization-webhook-cache-unauthorized-ttl";
     let lifetimes = (
-        lifetime(flags, allowed, ALLOWED, problems),
-        lifetime(flags, refused, REFUSED, problems),
+        problems.duration(flags, allowed, ALLOWED),
+        problems.duration(flags, refused, REFUSED),
     );
     let server = webhook_server(&file).map_err(|error| format!("{error:#}"));
     let made = server.and_then(|server| {
@@ -85,18 +79,4 @@ fn version(flags: &Flags, flag: &str, problems: &mut Problems) -> ReviewVersion 
     let version = ReviewVersion::named(text);
     let version = version.ok_or_else(|| format!("{text:?} is neither v1 nor v1beta1"));
     problems.value(flag, version).unwrap_or(ReviewVersion::V1)
-}
-
-fn lifetime(flags: &Flags, flag: &str, default: Duration, problems: &mut Problems) -> Duration {
-    let Some(text) = flags.text(flag) else {
-        return default;
-    };
-    let parsed = parse_duration(text).map_err(|error| error.to_string());
-    let parsed = parsed.and_then(|nanoseconds| {
-        let nanoseconds = u64::try_from(nanoseconds);
-        nanoseconds.map_err(|_| format!("{text:?} is negative"))
-    });
-    problems
-        .value(flag, parsed)
-        .map_or(default, Duration::from_nanos)
 }

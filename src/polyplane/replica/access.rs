@@ -1,6 +1,7 @@
 //! Authentication and authorization of callers: which credentials the server accepts at which plane.
 //! This module does not know requests.
 
+use crate::replica::authorizers_file::AuthorizersFile;
 use crate::replica::issuers_file::IssuersFile;
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_issuers::AllPlaneIssuers;
@@ -17,10 +18,13 @@ use polyplane_auth::{
 use polyplane_batteries::node_access::NodeAuthorizer;
 use polyplane_batteries::polyplane::access::PlaneAccessSpec;
 use polyplane_batteries::polyplane::authentication;
+use polyplane_delegated::oidc::OperatorIssuers;
 use polyplane_outbound::Caller;
 use polyplane_ownership::ROOT;
 use polyplane_pki::{Pki, PlaneCa, pem_of};
-use polyplane_registry::{Authority, ChainedAuthorizer, Roles, TokenIssuers as _};
+use polyplane_registry::{
+    Authority, ChainedAuthorizer, ReplaceableAuthorizers, Roles, TokenIssuers as _,
+};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,22 +45,22 @@ const TOKEN_BYTES_MIN: usize = 16;
 /// mean may discover what every authenticated user may.
 ///
 /// In the root plane those of the operator decide in the place of nodes and roles, if there are any.
-pub fn authority(of_root: Option<&[ChainedAuthorizer]>) -> Authority {
-    let chain = |decisive: &[ChainedAuthorizer]| {
-        let mut chain = vec![
-            ChainedAuthorizer::fixed(Arc::new(Masters)),
-            ChainedAuthorizer::fixed(Arc::new(HealthRules)),
-            ChainedAuthorizer::fixed(Arc::new(MetricsRules)),
-            ChainedAuthorizer::fixed(Arc::new(ForForeigners(PublicRules))),
-        ];
-        chain.extend_from_slice(decisive);
-        Authority::new(chain)
-    };
-    let of_planes = chain(&own_authorizers());
+pub fn authority(of_root: Option<&Arc<ReplaceableAuthorizers>>) -> Authority {
+    let of_planes = Authority::new([first_authorizers(), own_authorizers()].concat());
     match of_root {
-        Some(of_root) => of_planes.with_plane(ROOT, chain(of_root)),
+        Some(of_root) => of_planes.with_plane(ROOT, Arc::clone(of_root)),
         None => of_planes,
     }
+}
+
+/// Returns the authorizers that decide first, whatever an operator says.
+pub fn first_authorizers() -> Vec<ChainedAuthorizer> {
+    vec![
+        ChainedAuthorizer::fixed(Arc::new(Masters)),
+        ChainedAuthorizer::fixed(Arc::new(HealthRules)),
+        ChainedAuthorizer::fixed(Arc::new(MetricsRules)),
+        ChainedAuthorizer::fixed(Arc::new(ForForeigners(PublicRules))),
+    ]
 }
 
 /// Returns the authorizers of a plane after those that ask for no object.
@@ -96,8 +100,12 @@ pub struct Delegated {
     pub bearer: Vec<Arc<dyn Authenticator>>,
     /// The file with the issuers among these, if there is one.
     pub issuers_file: Option<Arc<IssuersFile>>,
+    /// The issuers among these that the operator names.
+    pub issuers: Option<Arc<OperatorIssuers>>,
     /// What decides in the root plane in the place of nodes and roles alone.
-    pub access: Option<Vec<ChainedAuthorizer>>,
+    pub access: Option<Arc<ReplaceableAuthorizers>>,
+    /// The file that names the authorizers, if there is one.
+    pub authorizers_file: Option<Arc<AuthorizersFile>>,
     /// The caller of these servers.
     pub outbound: Arc<Caller>,
 }
@@ -107,7 +115,9 @@ impl Default for Delegated {
         Self {
             bearer: Vec::new(),
             issuers_file: None,
+            issuers: None,
             access: None,
+            authorizers_file: None,
             outbound: Caller::new(Vec::new()),
         }
     }
@@ -129,8 +139,10 @@ pub struct Access {
     outbound: Arc<Caller>,
     /// The issuers that planes name.
     issuers: AllPlaneIssuers,
-    /// The file with the issuers of the root's users.
-    issuers_file: Option<Arc<IssuersFile>>,
+    /// What the operator says about the root's users.
+    delegated: Delegated,
+    /// The name of a plain kube-apiserver in upstream's metrics.
+    plain_identity: Option<String>,
     /// Those among the authenticators of the root's users that are not the server's own.
     others: Vec<Arc<dyn Authenticator>>,
 }
@@ -167,7 +179,8 @@ impl Access {
             plain_issuer: None,
             issuers: AllPlaneIssuers::new(Arc::clone(&outbound)),
             outbound,
-            issuers_file: None,
+            delegated: Delegated::default(),
+            plain_identity: None,
             others: Vec::new(),
         })
     }
@@ -198,6 +211,7 @@ impl Access {
             return Self {
                 outbound,
                 issuers,
+                delegated: delegated.clone(),
                 ..self
             };
         }
@@ -214,7 +228,7 @@ impl Access {
             root_bearer: after(&self.root_bearer),
             outbound,
             issuers,
-            issuers_file: delegated.issuers_file.clone(),
+            delegated: delegated.clone(),
             others: [self.others, delegated.bearer.clone()].concat(),
             ..self
         }
@@ -228,9 +242,14 @@ impl Access {
         }
     }
 
-    /// Returns the file with the issuers of the root's users, if there is one.
-    pub fn issuers_file(&self) -> Option<&IssuersFile> {
-        self.issuers_file.as_deref()
+    /// Returns what the operator says about the root's users.
+    pub fn delegated(&self) -> &Delegated {
+        &self.delegated
+    }
+
+    /// Returns the name of a plain kube-apiserver in upstream's metrics.
+    pub fn plain_identity(&self) -> Option<&str> {
+        self.plain_identity.as_deref()
     }
 
     /// Returns the caller of servers of others.
@@ -247,6 +266,7 @@ impl Access {
             root_bearer,
             plain_issuer: plain.issuer.clone(),
             others: plain.bearer.clone(),
+            plain_identity: Some(plain.identity.clone()),
             ..self
         }
     }

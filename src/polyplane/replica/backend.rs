@@ -188,10 +188,8 @@ impl Backend for ReplicaBackend {
     fn expose_metrics(&self, out: &mut Exposition) {
         metrics::expose(&self.shared.directory, out);
         metrics::outbound(self.shared.access.outbound().metrics(), out);
-        if let Some(file) = self.shared.access.issuers_file() {
-            let ring = self.shared.directory.planes.ring();
-            file.expose(ring.options().id.as_str(), out);
-        }
+        let ring = self.shared.directory.planes.ring();
+        metrics::delegated(&self.shared.access, ring.options().id.as_str(), out);
         out.families(&self.shared.registry.metrics());
     }
 }

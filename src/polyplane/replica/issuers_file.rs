@@ -1,68 +1,27 @@
-//! The file of `--authentication-config`, which is read again when it changes, as upstream does. This
-//! module does not know how tokens are judged.
+//! The file of `--authentication-config`, and the metrics of its issuers. This module does not know how
+//! tokens are judged.
 
 use crate::cli::limited_file;
+use crate::replica::followed_file::{FollowedFile, Follower, Refused, hash, shown};
 use anyhow::Context;
-use parking_lot::Mutex;
-use polyplane_auth::{AnonymousAccess, digest_of, hex};
+use polyplane_auth::AnonymousAccess;
 use polyplane_delegated::oidc::{AuthenticationConfig, OperatorIssuers};
 use polyplane_outbound::Caller;
 use polyplane_server::{Exposition, Kind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::SystemTime;
 
-/// Pause between two looks at the file, which read it as a whole.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const FLAG: &str = "authentication-config";
 const ANONYMOUS: &str = "anonymous: Forbidden: changed from initial configuration file";
 
 /// The file, with the issuers that it names.
 pub struct IssuersFile {
-    path: PathBuf,
+    file: FollowedFile,
     /// The issuers of the server's own tokens, which the file may not name.
     own: Vec<String>,
     anonymous: Option<AnonymousAccess>,
     issuers: Arc<OperatorIssuers>,
-    known: Mutex<Known>,
-    succeeded: Reloads,
-    failed: Reloads,
-}
-
-/// What is known of the content of the file.
-#[derive(Default)]
-struct Known {
-    /// The newest text that was judged for good.
-    text: Vec<u8>,
-    /// The SHA-256 of the text that the issuers are from.
-    used: String,
-    /// The newest complaint, so that each is logged once.
-    complaint: String,
-}
-
-/// How often the file was read again with one result, and when last.
-#[derive(Debug, Default)]
-struct Reloads {
-    count: AtomicU64,
-    /// Seconds since 1970.
-    last: AtomicU64,
-}
-
-impl Reloads {
-    fn count(&self) {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        self.last
-            .store(now.unwrap_or_default().as_secs(), Ordering::Relaxed);
-        self.count.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The reason why a changed file has no effect.
-enum Refused {
-    /// It is wrong, and stays so until it is changed.
-    Wrong(String),
-    /// It may have an effect later.
-    NotNow(String),
 }
 
 impl IssuersFile {
@@ -78,21 +37,20 @@ impl IssuersFile {
         let config = config.with_context(shown)?;
         let issuers = OperatorIssuers::new(config.jwt, &caller.of_operator());
         let issuers = Arc::new(issuers.with_context(shown)?);
-        let file = Arc::new(Self {
-            path: path.to_owned(),
+        let opened = Arc::new(Self {
+            file: FollowedFile::new(path, (FLAG, "authentication"), text),
             own: own.to_vec(),
             anonymous: config.anonymous,
             issuers,
-            known: Mutex::new(Known {
-                used: hash(&text),
-                text,
-                complaint: String::new(),
-            }),
-            succeeded: Reloads::default(),
-            failed: Reloads::default(),
         });
-        tokio::spawn(Self::follow(Arc::downgrade(&file)));
-        Ok(file)
+        let issuers = Arc::clone(&opened.issuers);
+        let follower = Arc::downgrade(&opened);
+        tokio::spawn(async move {
+            issuers.visit().await;
+            drop(issuers);
+            FollowedFile::follow(follower).await;
+        });
+        Ok(opened)
     }
 
     /// Returns where the file admits strangers; `None` if it does not say.
@@ -104,100 +62,20 @@ impl IssuersFile {
     pub fn issuers(&self) -> &Arc<OperatorIssuers> {
         &self.issuers
     }
+}
 
-    async fn follow(file: Weak<Self>) {
-        if let Some(file) = file.upgrade() {
-            file.issuers.visit().await;
-        }
-        loop {
-            tokio::time::sleep(LOOK_EVERY).await;
-            let Some(file) = file.upgrade() else {
-                return;
-            };
-            file.look().await;
-        }
+impl Follower for IssuersFile {
+    fn file(&self) -> &FollowedFile {
+        &self.file
     }
 
-    async fn look(&self) {
-        let path = self.path.clone();
-        let read = move || limited_file::read_config(&path);
-        let Ok(read) = tokio::task::spawn_blocking(read).await else {
-            return;
-        };
-        let replaced = match read {
-            Ok(text) if self.known.lock().text == text => return,
-            Ok(text) => self.replace(text).await,
-            Err(error) => Err(Refused::NotNow(format!("{error:#}"))),
-        };
-        let path = self.path.display();
-        match replaced {
-            Ok(()) => {
-                self.succeeded.count();
-                tracing::info!("--authentication-config: {path} was read again");
-            }
-            Err(Refused::Wrong(why) | Refused::NotNow(why)) => {
-                self.failed.count();
-                let complaint = std::mem::replace(&mut self.known.lock().complaint, why.clone());
-                if complaint != why {
-                    tracing::error!(
-                        "--authentication-config: {path} has changed without effect: {why}"
-                    );
-                }
-            }
+    async fn replace(&self, text: &[u8]) -> Result<(), Refused> {
+        let config = parse(text, &self.own).map_err(Refused::Wrong)?;
+        if config.anonymous != self.anonymous {
+            return Err(Refused::Wrong(ANONYMOUS.to_owned()));
         }
-    }
-
-    async fn replace(&self, text: Vec<u8>) -> Result<(), Refused> {
-        let parsed = parse(&text, &self.own).and_then(|config| match config.anonymous {
-            anonymous if anonymous == self.anonymous => Ok(config.jwt),
-            _ => Err(ANONYMOUS.to_owned()),
-        });
-        let jwt = match parsed {
-            Ok(jwt) => jwt,
-            Err(why) => {
-                self.known.lock().text = text;
-                return Err(Refused::Wrong(why));
-            }
-        };
-        let replaced = self.issuers.replace(jwt).await;
-        replaced.map_err(|why| Refused::NotNow(why.to_string()))?;
-        *self.known.lock() = Known {
-            used: hash(&text),
-            text,
-            complaint: String::new(),
-        };
-        Ok(())
-    }
-
-    /// Writes upstream's metrics of the reading of the file, at the replica with this name.
-    pub fn expose(&self, replica: &str, out: &mut Exposition) {
-        let id = hash(replica.as_bytes());
-        let load = |number: &AtomicU64| number.load(Ordering::Relaxed);
-        let results = [("failure", &self.failed), ("success", &self.succeeded)];
-        let results = results.map(|(status, reloads)| {
-            let labels = [("apiserver_id_hash", id.as_str()), ("status", status)];
-            (labels, load(&reloads.count), load(&reloads.last))
-        });
-        let results = results.iter().filter(|(_, count, _)| *count > 0);
-        let name =
-            "apiserver_authentication_config_controller_automatic_reload_last_timestamp_seconds";
-        let help = "When the changed configuration of authentication was last read, by result.";
-        out.family(name, Kind::Gauge, help);
-        for (labels, _, last) in results.clone() {
-            out.sample(name, labels, last);
-        }
-        let name = "apiserver_authentication_config_controller_automatic_reloads_total";
-        let help = "How often the changed configuration of authentication was read, by result.";
-        out.family(name, Kind::Counter, help);
-        for (labels, count, _) in results {
-            out.sample(name, labels, count);
-        }
-        let name = "apiserver_authentication_config_controller_last_config_info";
-        let help = "The configuration of authentication in use, by its hash.";
-        out.family(name, Kind::Gauge, help);
-        let used = self.known.lock().used.clone();
-        let labels = [("apiserver_id_hash", id.as_str()), ("hash", used.as_str())];
-        out.sample(name, &labels, 1);
+        let replaced = self.issuers.replace(config.jwt).await;
+        replaced.map_err(|why| Refused::NotNow(why.to_string()))
     }
 }
 
@@ -206,7 +84,38 @@ fn parse(text: &[u8], own: &[String]) -> Result<AuthenticationConfig, String> {
     AuthenticationConfig::parse(text, &own).map_err(|error| error.to_string())
 }
 
-/// Returns the hash of a text as upstream writes it.
-fn hash(text: &[u8]) -> String {
-    format!("sha256:{}", hex(&digest_of(text)))
+/// Writes upstream's metrics of the keys of the operator's issuers, at the replica with this name.
+pub fn expose_keys(issuers: &OperatorIssuers, replica: &str, out: &mut Exposition) {
+    let id = hash(replica.as_bytes());
+    let fetches = issuers.key_fetches().into_iter();
+    let fetches = fetches.map(|(issuer, fetches)| (hash(issuer.as_bytes()), fetches));
+    let fetches: Vec<_> = fetches.collect();
+    let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_key_set_info";
+    let help = "The newest keys of each issuer of the operator, by their hash.";
+    out.family(name, Kind::Gauge, help);
+    for (issuer, fetches) in &fetches {
+        let Some(keys) = &fetches.keys else { continue };
+        let keys = shown(keys);
+        let labels = [
+            ("apiserver_id_hash", id.as_str()),
+            ("hash", keys.as_str()),
+            ("jwt_issuer_hash", issuer.as_str()),
+        ];
+        out.sample(name, &labels, 1);
+    }
+    let name = "apiserver_authentication_jwt_authenticator_jwks_fetch_last_timestamp_seconds";
+    let help = "When the keys of each issuer of the operator were last fetched, by result.";
+    out.family(name, Kind::Gauge, help);
+    for (issuer, fetches) in &fetches {
+        for (result, time) in [("failure", fetches.failed), ("success", fetches.succeeded)] {
+            let since = time.and_then(|time| time.duration_since(SystemTime::UNIX_EPOCH).ok());
+            let Some(since) = since else { continue };
+            let labels = [
+                ("apiserver_id_hash", id.as_str()),
+                ("jwt_issuer_hash", issuer.as_str()),
+                ("result", result),
+            ];
+            out.sample(name, &labels, since.as_secs_f64());
+        }
+    }
 }

@@ -3,6 +3,9 @@
 //! Invariant: the number of series does not grow with the number of planes. Only the few that use most
 //! have series of their own.
 
+use crate::replica::access::Access;
+use crate::replica::followed_file::Follower as _;
+use crate::replica::issuers_file::expose_keys;
 use crate::replica::plane_directory::PlaneDirectory;
 use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_fairness::Usage;
@@ -62,6 +65,21 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
     memory(directory.planes.memory(), out);
     ring(directory, out);
     moves(directory, out);
+}
+
+/// Writes upstream's metrics of the files and the issuers of the root's users, at the replica with this name.
+pub fn delegated(access: &Access, replica: &str, out: &mut Exposition) {
+    let delegated = access.delegated();
+    let replica = access.plain_identity().unwrap_or(replica);
+    if let Some(file) = &delegated.issuers_file {
+        file.file().expose(replica, out);
+    }
+    if let Some(issuers) = &delegated.issuers {
+        expose_keys(issuers, replica, out);
+    }
+    if let Some(file) = &delegated.authorizers_file {
+        file.file().expose(replica, out);
+    }
 }
 
 /// Writes what was counted of calls to servers of others.

@@ -1,6 +1,7 @@
 //! What makes the root plane that of a plain kube-apiserver: who may use it and how it is run comes
 //! from flags, and not from keys of Polyplane's own. This module does not know the flags.
 
+use crate::replica::bootstrap_tokens::BootstrapTokens;
 use crate::replica::plane_tokens::PlaneTokens;
 use polyplane_auth::service_account::authenticator::AccountTokens;
 use polyplane_auth::service_account::issuer::TokenIssuer;
@@ -10,11 +11,14 @@ use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthentic
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
 use polyplane_registry::service_ranges::ServiceRanges;
+use polyplane_registry::strategy::Lifetimes;
 use polyplane_registry::{KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 
 /// The settings of a plain root plane.
 pub struct PlainRoot {
+    /// The name of the server in upstream's metrics.
+    pub identity: String,
     /// The CA of client certificates.
     pub clients: ClientCa,
     /// The certificates of that CA, PEM, as bootstrap objects show them; empty for none.
@@ -23,6 +27,8 @@ pub struct PlainRoot {
     pub front_proxy_ca_pem: String,
     /// The authenticators of bearer tokens before those of service accounts.
     pub bearer: Vec<Arc<dyn Authenticator>>,
+    /// The authenticator of bootstrap tokens, if nodes may use these.
+    pub bootstrap: Option<Arc<BootstrapTokens>>,
     /// The issuer of service account tokens; `None` if there is no key.
     pub issuer: Option<Arc<TokenIssuer>>,
     /// The kinds.
@@ -33,6 +39,8 @@ pub struct PlainRoot {
     pub node_ports: (u16, u16),
     /// The seconds after which a watch without a time-out of its own ends at the earliest.
     pub watch_seconds_min: u32,
+    /// How long Events and the tokens of service accounts last.
+    pub lifetimes: Lifetimes,
 }
 
 impl PlainRoot {
@@ -43,6 +51,7 @@ impl PlainRoot {
             let tokens = AccountTokens::new(Arc::clone(issuer), Arc::default());
             members.push(Arc::new(tokens));
         }
+        members.extend(self.bootstrap.clone().map(|tokens| tokens as _));
         let bearer: Arc<dyn Authenticator> = Arc::new(UnionAuthenticator::new(members));
         let root = RootAuthenticators {
             clients: self.clients.clone(),

@@ -65,6 +65,7 @@ impl WaitingServer {
             tls: Arc::clone(&config.tls),
             advertise: config.advertise.clone(),
             limits: config.limits.clone(),
+            browsers: config.browsers.clone(),
             stop: StopPolicy {
                 ready_delay: Duration::ZERO,
                 grace: GRACE,
@@ -77,6 +78,7 @@ impl WaitingServer {
             single: None,
             nodes: None,
             flags: Arc::clone(&config.flags),
+            goaway_chance: config.goaway_chance,
         };
         let backend = WaitingBackend(Arc::new(WaitingState {
             meter: Arc::default(),

@@ -1,12 +1,12 @@
 //! What the authorizers of a plane say in one state of it.
 
-use super::{Asked, Authority, AuthorizerOutcome, AuthorizerRun, Decides, RuleLists};
+use super::{Asked, AuthorizerOutcome, AuthorizerRun, Decides, Pinned, RuleLists};
 use polyplane_auth::{Attributes, Authorizer, Decision, UserInfo, Verdict};
 use polyplane_plane::Snapshot;
 
 /// An authority as of one state of a plane.
 pub struct AsOf<'a> {
-    pub(super) authority: &'a Authority,
+    pub(super) authority: Pinned<'a>,
     pub(super) cut: Snapshot,
 }
 
@@ -31,7 +31,7 @@ impl AsOf<'_> {
     /// Judges an access, and returns why it is allowed; empty if it is not, or if the authorizer that allows
     /// it gives no reason.
     pub async fn explain(&self, attributes: &Attributes<'_>) -> (Decision, String) {
-        let mut run = AuthorizerRun::new(self.authority, &self.cut, attributes, Asked::First);
+        let mut run = AuthorizerRun::new(&self.authority, &self.cut, attributes, Asked::First);
         run.explain();
         let decision = run.settle().await;
         (decision, run.into_reason().unwrap_or_default())
@@ -48,7 +48,7 @@ impl AsOf<'_> {
     }
 
     fn decide<'a>(&'a self, attributes: &'a Attributes<'a>, asked: Asked) -> Verdict<'a, Decision> {
-        let mut authorizer_run = AuthorizerRun::new(self.authority, &self.cut, attributes, asked);
+        let mut authorizer_run = AuthorizerRun::new(&self.authority, &self.cut, attributes, asked);
         match authorizer_run.resume() {
             AuthorizerOutcome::Decided(decision) => Verdict::now(decision),
             AuthorizerOutcome::Waits(_, verdict) => Verdict::later(async move {

@@ -36,6 +36,11 @@ impl DecisionCount {
         &self.name
     }
 
+    /// Returns whether both count for one authorizer.
+    pub(super) fn is_of_same(&self, other: &Self) -> bool {
+        self.kind == other.kind && self.name == other.name
+    }
+
     /// Counts a decision, unless it is none.
     pub(super) fn count(&self, decision: &Decision) {
         let counts = self.counts.own();

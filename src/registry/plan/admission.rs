@@ -368,7 +368,7 @@ pub(crate) fn admit_sent(
         now: call.environment.now(),
     };
     let mut memo = CallOutMemo::default();
-    let mut call_outs = memo.begin(call.services.authority.of(call.tenant), cut);
+    let mut call_outs = memo.begin(call.authority(), cut);
     let step = Step::begin(&call.services.admission, Phase::Admit);
     match chain(call, &what, Some(sent), &mut call_outs, step) {
         Ok(_) => Ok(()),

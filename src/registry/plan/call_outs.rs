@@ -324,7 +324,7 @@ fn mixed_up() -> ApiError {
 /// Makes all calls concurrently and returns them with their replies.
 pub(crate) async fn call_out(call: &Call<'_>, questions: Vec<CallOut>) -> Vec<RepliedCallOut> {
     let services = &call.services;
-    let authority = services.authority.of(call.tenant);
+    let authority = call.authority();
     let asked = questions.into_iter().map(|question| async move {
         let answer = match &question {
             CallOut::Admission { plugin, sent } => {

@@ -9,7 +9,7 @@ use crate::metadata;
 use crate::plan::fields::{self, ManagedKind};
 use crate::plan::{Interrupted, Run};
 use crate::request::call::{Call, key_of};
-use crate::strategy::{Companion, CompanionChange};
+use crate::strategy::{Companion, CompanionChange, Lifetimes};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::decode::Empties;
@@ -21,13 +21,13 @@ use polyplane_plane::{Claim, Flags, Key, NewObject, ObjectRef, Operation, Snapsh
 pub const STALE: &str =
     "the object has been modified; please apply your changes to the latest version and try again";
 
-/// Converts a canonical tree in the stored version into the form that a plane stores. `now` is in
-/// seconds since 1970.
+/// Converts a canonical tree in the stored version into the form that a plane stores, written at `now`,
+/// in seconds since 1970.
 ///
 /// # Panics
 /// Panics if the tree has no metadata. Every tree here was checked by the schema, which requires
 /// it.
-pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
+pub fn new_object(row: &Resource, tree: &Value, (now, lifetimes): (i64, &Lifetimes)) -> NewObject {
     let kept = row.custom.as_ref();
     let kept = kept.and_then(|custom| custom.kept(row, tree));
     let tree = kept.as_ref().unwrap_or(tree);
@@ -58,7 +58,7 @@ pub fn new_object(row: &Resource, tree: &Value, now: i64) -> NewObject {
         storage_version: row.storage.version.clone(),
         expires: row
             .strategy
-            .lifetime(tree)
+            .lifetime(lifetimes)
             .and_then(|seconds| u64::try_from(now + seconds).ok()),
         flags,
     }
@@ -76,8 +76,9 @@ pub fn put(
     tree: &Value,
 ) -> Result<Operation, Interrupted> {
     let forms = (KindVersion::prepared(row), KindVersion::storage(row));
+    let time = (run.now, &run.call.tenant.settings.lifetimes);
     let object = if conversion::is_same(row, forms.0, forms.1) {
-        new_object(row, tree, run.now)
+        new_object(row, tree, time)
     } else {
         let mut stored = run.convert(row, tree.clone(), forms)?;
         let decoded = row
@@ -87,7 +88,7 @@ pub fn put(
             let (from, to) = forms;
             conversion::failed(row, from, to, &ApiError::internal(error.to_string()))
         })?;
-        new_object(row, &stored, run.now)
+        new_object(row, &stored, time)
     };
     Ok(Operation::Put { key, object })
 }

@@ -74,9 +74,7 @@ impl PlanState {
         Run {
             call,
             cut,
-            call_outs: self
-                .memo
-                .begin(call.services.authority.of(call.tenant), cut),
+            call_outs: self.memo.begin(call.authority(), cut),
             now: self.now,
             new: &mut self.new,
             owners: &mut self.owners,

@@ -1,6 +1,7 @@
 //! One request inside the registry, with its plane, the row of its kind and the services that it
 //! uses.
 
+use crate::authority::{Authority, Pinned};
 use crate::environment::Environment;
 use crate::kinds::Kinds;
 use crate::kinds::conversion;
@@ -93,6 +94,8 @@ pub struct Call<'a> {
     pub environment: &'a dyn Environment,
     /// The services that all requests share.
     pub services: &'a Arc<Services>,
+    /// The authorizers, from the beginning of the request to its end.
+    authority: Pinned<'a>,
     warnings: Warnings,
     whole: Option<&'a Call<'a>>,
     /// The objects that [`conversion::ahead`] has converted.
@@ -136,6 +139,7 @@ impl<'a> Call<'a> {
             row,
             environment,
             services,
+            authority: services.authority.of(tenant),
             warnings: Warnings::default(),
             converted: Mutex::default(),
             defined: OnceLock::new(),
@@ -149,8 +153,14 @@ impl<'a> Call<'a> {
     pub fn part(&'a self, request: &'a ResourceRequest) -> Self {
         Self {
             whole: Some(self.whole.unwrap_or(self)),
+            authority: self.authority.clone(),
             ..Self::new(self.tenant, request, self.row, self.services)
         }
+    }
+
+    /// Returns the authorizers of the plane.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
     }
 
     /// Returns the seat while a webhook is called. A request returns its one seat when the first of
@@ -190,7 +200,7 @@ impl<'a> Call<'a> {
         let cut = self.tenant.plane.snapshot();
         let granted = &self.request.granted;
         if !granted.holds_in_every_cut() {
-            let as_of = self.services.authority.as_of(self.tenant, cut.clone());
+            let as_of = self.authority().as_of(self.tenant, cut.clone());
             granted.check(&as_of).await?;
         }
         Ok(cut)

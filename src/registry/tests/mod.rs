@@ -196,6 +196,7 @@ fn settings() -> PlaneSettings {
         records_say_client_cas: crate::Shared::fixed(true),
         switched_off: crate::SwitchedOff::none(),
         watch_seconds_min: 1800,
+        lifetimes: crate::strategy::Lifetimes::default(),
     }
 }
 

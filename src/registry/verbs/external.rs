@@ -294,7 +294,8 @@ async fn read(
 
 fn object_ref(call: &Call<'_>, external: ExternalObject) -> ObjectRef {
     let plane = &call.tenant.plane;
-    let object = new_object(call.row, &external.tree, call.environment.now());
+    let time = (call.environment.now(), &call.tenant.settings.lifetimes);
+    let object = new_object(call.row, &external.tree, time);
     let key: Key = call.key(&external.name);
     plane.unstored_object(key, &object, external.created, external.modified)
 }

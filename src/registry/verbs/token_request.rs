@@ -108,12 +108,12 @@ fn issue(call: &Call<'_>, cut: &Snapshot, tree: &mut Value) -> Result<(), ApiErr
     validate(&tree["spec"])?;
     let audiences = audiences(tree)?;
     let bound = bind(cut, &tree["spec"], name, namespace)?;
-    let seconds = tree
-        .int_at(&["spec", "expirationSeconds"])
-        .unwrap_or(SECONDS_DEFAULT);
+    let seconds = shortened(call, tree);
     let is_own = audiences.iter().all(|one| issuer.audiences().contains(one));
-    let is_extended =
-        matches!(bound, Binding::Pod { .. }) && seconds == PROJECTED_SECONDS && is_own;
+    let is_extended = call.tenant.settings.lifetimes.are_pod_tokens_extended
+        && matches!(bound, Binding::Pod { .. })
+        && seconds == PROJECTED_SECONDS
+        && is_own;
     let (lifetime, warn_after) = match is_extended {
         true => (EXTENDED_SECONDS, Some(now + seconds)),
         false => (seconds, None),
@@ -143,6 +143,23 @@ fn issue(call: &Call<'_>, cut: &Snapshot, tree: &mut Value) -> Result<(), ApiErr
     status.set(&["expirationTimestamp"], time(now + seconds));
     tree.set(&["status"], status);
     Ok(())
+}
+
+/// Returns the seconds for which a token is valid: those that are requested, or fewer. The client is
+/// warned then.
+fn shortened(call: &Call<'_>, tree: &mut Value) -> i64 {
+    let seconds = tree
+        .int_at(&["spec", "expirationSeconds"])
+        .unwrap_or(SECONDS_DEFAULT);
+    let most = call.tenant.settings.lifetimes.token_seconds_max;
+    let Some(most) = most.filter(|most| seconds > *most) else {
+        return seconds;
+    };
+    call.warn(format!(
+        "requested expiration of {seconds} seconds shortened to {most} seconds"
+    ));
+    tree.set(&["spec", "expirationSeconds"], most);
+    most
 }
 
 fn time(seconds: i64) -> String {

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -191,6 +192,8 @@ impl Drop for OpenConnection {
 pub(crate) struct Requests {
     begun: AtomicUsize,
     ended: AtomicUsize,
+    /// Notified if the client has to open a new connection for further requests.
+    away: Notify,
 }
 
 impl Requests {
@@ -198,6 +201,11 @@ impl Requests {
     pub(crate) fn begin(self: &Arc<Self>) -> UnderWay {
         self.begun.fetch_add(1, Ordering::Relaxed);
         UnderWay(Arc::clone(self))
+    }
+
+    /// Makes the connection take no more requests. Those in flight go on, watches too.
+    pub(crate) fn send_away(&self) {
+        self.away.notify_one();
     }
 
     fn begun(&self) -> usize {
@@ -281,6 +289,8 @@ enum Stage {
     Serving { begun: usize },
     /// The connection closes because it is idle.
     Leaving,
+    /// The connection takes no more requests, and closes after those in flight.
+    Away,
     /// The connection closes because the server stops.
     Stopping,
 }
@@ -325,7 +335,11 @@ impl<'a> Lifetime<'a> {
                     self.stage = Stage::Stopping;
                     return Closing::Graceful;
                 }
-                () = self.timer.as_mut() => {
+                () = self.open.requests.away.notified(), if self.stage != Stage::Away => {
+                    self.stage = Stage::Away;
+                    return Closing::Graceful;
+                }
+                () = self.timer.as_mut(), if self.stage != Stage::Away => {
                     if let Some(step) = self.on_time() {
                         return step;
                     }
@@ -342,7 +356,11 @@ impl<'a> Lifetime<'a> {
             Stage::Serving { begun } if requests.are_idle_since(begun) => Some(Closing::Graceful),
             // The server does not wait for requests of an unproven client.
             Stage::Leaving if !is_proven || requests.are_idle() => Some(Closing::Abort),
-            Stage::Unproven | Stage::Serving { .. } | Stage::Leaving | Stage::Stopping => None,
+            Stage::Unproven
+            | Stage::Serving { .. }
+            | Stage::Leaving
+            | Stage::Away
+            | Stage::Stopping => None,
         };
         let time = if step.is_some() || self.stage == Stage::Leaving {
             self.stage = Stage::Leaving;
@@ -429,6 +447,24 @@ mod tests {
         assert!(cut.is_err(), "{cut:?}");
         drop(late);
         assert_eq!(lifetime.next().await, Closing::Abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_is_sent_away_keeps_its_watches() {
+        let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
+        let limits = Limits::default();
+        let (open, _) = open(&all);
+        assert!(open.mark_proven());
+        let watch = open.requests().begin();
+        open.requests().send_away();
+        let mut lifetime = Lifetime::new(&open, &limits, &drain);
+        assert_eq!(lifetime.next().await, Closing::Graceful);
+        open.requests().send_away();
+        let waiting = tokio::time::timeout(limits.idle_time_max * 9, lifetime.next()).await;
+        assert!(waiting.is_err(), "{waiting:?}");
+        drop(watch);
+        drain.close();
+        assert_eq!(lifetime.next().await, Closing::Graceful);
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,7 +10,9 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::plan::prepare;
-use polyplane_registry::strategy::{Allocation, CompanionChange, Context, Plain, Warnings};
+use polyplane_registry::strategy::{
+    Allocation, CompanionChange, Context, Lifetimes, Plain, Warnings,
+};
 use polyplane_registry::{KindTable, PlaneSettings, Resource, Strategy};
 use std::sync::Arc;
 
@@ -445,6 +447,6 @@ fn events_are_selected_by_the_names_of_their_group() {
     );
     assert_eq!(field("events.k8s.io", "reason"), "Started");
     on("", "events", |row| {
-        assert_eq!(row.strategy.lifetime(&stored), Some(3600))
+        assert_eq!(row.strategy.lifetime(&Lifetimes::default()), Some(3600))
     });
 }

@@ -21,5 +21,6 @@ pub fn settings(bits: u8, node_ports: (u16, u16), serving_ca: &str) -> PlaneSett
         records_say_client_cas: polyplane_registry::Shared::fixed(true),
         switched_off: polyplane_registry::SwitchedOff::none(),
         watch_seconds_min: 1800,
+        lifetimes: polyplane_registry::strategy::Lifetimes::default(),
     }
 }

@@ -1,10 +1,12 @@
 //! Tests of the server over real TLS, with HTTP/1.1 and HTTP/2, in front of a fake backend.
 
+mod browsers;
 mod client;
 mod discovery;
 mod door;
 mod fake;
 mod forwarding;
+mod goaway;
 mod identity;
 mod namesakes;
 mod peers;
