@@ -56,11 +56,8 @@ pub enum BrowserProblem {
     Origin(String),
 }
 
-const ORIGINS_HELP: &str = "List of allowed origins for CORS, comma separated. An allowed origin can be a \
-    regular expression to support subdomain matching. If this list is empty CORS will not be enabled. \
-    Please ensure each expression matches the entire hostname by anchoring to the start with '^' or \
-    including the '//' prefix, and by anchoring to the end with '$' or including the ':' port separator \
-    suffix. Examples of valid expressions are '//example\\.com(:|$)' and '^https://example\\.com(:|$)'";
+const ORIGINS_HELP: &str = "an expression has to be tied to both ends of the host, to the beginning by '^' or '//' \
+    and to the end by '$' or ':', such as '//example\\.com(:|$)' or '^https://example\\.com(:|$)'";
 
 impl BrowserOptions {
     /// Checks the options.

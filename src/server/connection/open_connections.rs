@@ -287,10 +287,8 @@ enum Stage {
     Unproven,
     /// A request was proven; `begun` requests had begun when the timer was set.
     Serving { begun: usize },
-    /// The connection closes because it is idle.
+    /// The connection closes because it is idle, or because the client has to open a new one.
     Leaving,
-    /// The connection takes no more requests, and closes after those in flight.
-    Away,
     /// The connection closes because the server stops.
     Stopping,
 }
@@ -335,11 +333,12 @@ impl<'a> Lifetime<'a> {
                     self.stage = Stage::Stopping;
                     return Closing::Graceful;
                 }
-                () = self.open.requests.away.notified(), if self.stage != Stage::Away => {
-                    self.stage = Stage::Away;
+                () = self.open.requests.away.notified(), if self.stage != Stage::Leaving => {
+                    self.stage = Stage::Leaving;
+                    self.timer.as_mut().reset(Instant::now() + LEAVING_TIME_MAX);
                     return Closing::Graceful;
                 }
-                () = self.timer.as_mut(), if self.stage != Stage::Away => {
+                () = self.timer.as_mut() => {
                     if let Some(step) = self.on_time() {
                         return step;
                     }
@@ -356,11 +355,7 @@ impl<'a> Lifetime<'a> {
             Stage::Serving { begun } if requests.are_idle_since(begun) => Some(Closing::Graceful),
             // The server does not wait for requests of an unproven client.
             Stage::Leaving if !is_proven || requests.are_idle() => Some(Closing::Abort),
-            Stage::Unproven
-            | Stage::Serving { .. }
-            | Stage::Leaving
-            | Stage::Away
-            | Stage::Stopping => None,
+            Stage::Unproven | Stage::Serving { .. } | Stage::Leaving | Stage::Stopping => None,
         };
         let time = if step.is_some() || self.stage == Stage::Leaving {
             self.stage = Stage::Leaving;
@@ -463,8 +458,19 @@ mod tests {
         let waiting = tokio::time::timeout(limits.idle_time_max * 9, lifetime.next()).await;
         assert!(waiting.is_err(), "{waiting:?}");
         drop(watch);
-        drain.close();
+        assert_eq!(lifetime.next().await, Closing::Abort);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stranger_who_is_sent_away_does_not_stay() {
+        let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
+        let limits = Limits::default();
+        let (open, _) = open(&all);
+        let _request = open.requests().begin();
+        open.requests().send_away();
+        let mut lifetime = Lifetime::new(&open, &limits, &drain);
         assert_eq!(lifetime.next().await, Closing::Graceful);
+        assert_eq!(lifetime.next().await, Closing::Abort);
     }
 
     #[tokio::test(start_paused = true)]
