@@ -269,6 +269,21 @@ async fn the_root_looks_as_a_plain_kube_apiserver() -> Result<()> {
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_the_seats_wait_where_there_are_priority_levels() -> Result<()> {
+    let limits = [
+        "--max-requests-inflight=1",
+        "--max-mutating-requests-inflight=1",
+    ];
+    let (_drop_in, endpoint) = DropIn::start_for_admin(limits.map(str::to_owned).into()).await?;
+    let admin = Client::open(&endpoint).await?;
+    let asked = (0..50).map(|_| admin.get("/api/v1/namespaces"));
+    for answer in futures_util::future::try_join_all(asked).await? {
+        answer.expect(200)?;
+    }
+    Ok(())
+}
+
 /// `--runtime-config` takes group-versions and resources out of discovery, documents and paths. What is stored in
 /// a version that is off is served in the others.
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use crate::envtest::etcd::print;
 use crate::envtest::flags::{FlagTable, Wording};
 use crate::envtest::identity;
 use crate::envtest::service_ranges;
-use crate::envtest::settings::{Settings, has_meaning};
+use crate::envtest::settings::{IN_FLIGHT_MAX, Settings, has_meaning};
 use crate::process::{self, Signals};
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::{Replica, ReplicaParts};
@@ -153,6 +153,11 @@ fn seats(settings: &Settings) -> Option<NonZeroU32> {
 }
 
 fn options(settings: &Settings, endpoint: &str) -> Options {
+    // Where priority levels limit requests, those beyond their seats wait in queues, as upstream.
+    let (reads, writes) = match settings.has_priorities {
+        true => (IN_FLIGHT_MAX, IN_FLIGHT_MAX),
+        false => settings.in_flight_max,
+    };
     Options {
         listen: vec![settings.listen.to_string()],
         host_names: names(settings),
@@ -162,8 +167,8 @@ fn options(settings: &Settings, endpoint: &str) -> Options {
             grace: GRACE,
         },
         limits: Limits {
-            reads_in_flight_max: settings.in_flight_max.0,
-            writes_in_flight_max: settings.in_flight_max.1,
+            reads_in_flight_max: reads,
+            writes_in_flight_max: writes,
             plane_seats: seats(settings).filter(|_| settings.has_priorities),
             ..Limits::default()
         },

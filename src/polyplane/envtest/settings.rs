@@ -33,8 +33,8 @@ use std::time::Duration;
 const PLUGINS: &str = include_str!("admission-plugins.txt");
 /// Plug-ins of this program that upstream has off unless they are enabled.
 const OFF: [&str; 1] = ["NodeRestriction"];
-/// Requests in flight if flags set no limit. Each takes memory.
-const IN_FLIGHT_MAX: usize = 10_000;
+/// Requests in flight if nothing else limits them. Each takes memory.
+pub const IN_FLIGHT_MAX: usize = 10_000;
 
 /// The settings of the API server.
 pub struct Settings {
