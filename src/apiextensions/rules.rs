@@ -211,9 +211,7 @@ impl Compiler {
                 _ => "must evaluate to a string".to_owned(),
             });
         }
-        if let Some(why) = checked.bad_pattern() {
-            return Err(why);
-        }
+        checked.check_patterns()?;
         let program = Program::checked(&checked, &RUNTIME);
         Ok(Compiled { checked, program })
     }

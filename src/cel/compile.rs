@@ -7,7 +7,7 @@ use crate::parse::parse;
 use crate::pattern::compile as compile_pattern;
 
 /// Parses an expression and checks its types. Look at its result first and then at
-/// [`Checked::bad_pattern`], as upstream does.
+/// [`Checked::check_patterns`], as upstream does.
 ///
 /// # Errors
 /// Returns upstream's text, with all complaints.
@@ -17,10 +17,11 @@ pub fn compile(text: &str, environment: &Environment) -> Result<Checked, String>
 }
 
 impl Checked {
-    /// Returns upstream's complaint about a constant pattern that is searched for and cannot be read.
-    /// Constants of `matches` are checked with the types.
-    #[must_use]
-    pub fn bad_pattern(&self) -> Option<String> {
+    /// Checks the constant patterns that are searched for. Those of `matches` are checked with the types.
+    ///
+    /// # Errors
+    /// Returns upstream's text about a pattern that cannot be read.
+    pub fn check_patterns(&self) -> Result<(), String> {
         let ast = self.ast();
         let mut open = vec![ast.root()];
         while let Some(id) = open.pop() {
@@ -30,12 +31,12 @@ impl Checked {
                 && let Expr::Literal(Literal::String(pattern)) = ast.expr(*pattern)
                 && let Err(why) = compile_pattern(pattern)
             {
-                return Some(format!(
+                return Err(format!(
                     "program instantiation failed: error parsing regexp: {why}"
                 ));
             }
             open.extend(ast.children(id));
         }
-        None
+        Ok(())
     }
 }

@@ -66,17 +66,16 @@ impl Makes {
 /// Compiles the expressions of one policy or webhook.
 #[derive(Debug, Default)]
 pub struct Compiler {
-    /// Whether expressions may use the variables that a policy defines.
-    has_variables: bool,
     environments: BTreeMap<Uses, Environment>,
-    variables: BTreeMap<String, Type>,
+    /// The variables that a policy has defined; `None` if expressions know none.
+    variables: Option<BTreeMap<String, Type>>,
 }
 
 impl Compiler {
     /// Returns a compiler of expressions that know `variables`, those of [`Self::define`].
     pub fn with_variables() -> Self {
         Self {
-            has_variables: true,
+            variables: Some(BTreeMap::new()),
             ..Self::default()
         }
     }
@@ -99,10 +98,8 @@ impl Compiler {
                 ),
             });
         }
-        match checked.bad_pattern() {
-            Some(why) => Err(why),
-            None => Ok(made.clone()),
-        }
+        checked.check_patterns()?;
+        Ok(made.clone())
     }
 
     /// Compiles an expression, and lets those after it use its value by a name.
@@ -115,15 +112,16 @@ impl Compiler {
         for environment in self.environments.values_mut() {
             environment.declare_field(VARIABLES, name, of.clone());
         }
-        self.variables.insert(name.to_owned(), of);
+        let variables = self.variables.get_or_insert_default();
+        variables.insert(name.to_owned(), of);
         made.map(drop)
     }
 
     fn environment(&mut self, uses: Uses) -> &Environment {
-        let (has_variables, variables) = (self.has_variables, &self.variables);
+        let variables = &self.variables;
         self.environments.entry(uses).or_insert_with(|| {
             let mut environment = BASE.clone();
-            if has_variables {
+            if let Some(variables) = variables {
                 let fields = variables.iter();
                 let fields = fields.map(|(name, of)| (name.as_str().into(), of.clone()));
                 environment.declare_struct(VARIABLES, fields.collect());

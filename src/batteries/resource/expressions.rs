@@ -40,10 +40,8 @@ pub fn cost_of(text: &str, purpose: Purpose) -> Result<u64, String> {
             made.declared_name()
         ));
     }
-    match checked.bad_pattern() {
-        Some(why) => Err(why),
-        None => Ok(estimate(&checked, &DeviceSizes, 0).max),
-    }
+    checked.check_patterns()?;
+    Ok(estimate(&checked, &DeviceSizes, 0).max)
 }
 
 static DEVICE: LazyLock<Environment> = LazyLock::new(|| {
