@@ -1,4 +1,4 @@
-//! Flags of the drop-in that say how long things last: Events, tokens of service accounts, and pods on
+//! Flags that say how long things last: Events, tokens of service accounts, and at the drop-in pods on
 //! nodes that are not ready.
 
 use std::time::Duration;
@@ -9,9 +9,16 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::Method;
 use polyplane_tests::client::Client;
 use polyplane_tests::drop_in::DropIn;
-use polyplane_tests::programs::ask;
+use polyplane_tests::process::Up;
+use polyplane_tests::programs::{ask, create_plane};
 use serde_json::{Value, json};
 
+/// Flags that each server has.
+const FLAGS: [&str; 3] = [
+    "--event-ttl=2s",
+    "--service-account-max-token-expiration=2h",
+    "--service-account-extend-token-expiration=false",
+];
 const EVENTS: &str = "/api/v1/namespaces/default/events";
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
@@ -44,36 +51,21 @@ fn lifetime(request: &Value) -> Result<i64> {
     Ok(time("exp")? - time("iat")?)
 }
 
-#[tokio::test]
-async fn what_flags_say_lasts_as_long_as_they_say() -> Result<()> {
-    let flags = [
-        "--event-ttl=2s",
-        "--default-not-ready-toleration-seconds=7",
-        "--default-unreachable-toleration-seconds=8",
-        "--service-account-max-token-expiration=2h",
-        "--service-account-extend-token-expiration=false",
-    ];
-    let (_drop_in, admin) = DropIn::start_for_admin(flags.map(str::to_owned).into()).await?;
-    let client = Client::open(&admin).await?;
+/// Creates an Event, an account, and a pod of it, which it returns.
+async fn make(client: &Client) -> Result<Value> {
     let event = json!({"metadata": {"name": "short"}, "reason": "Tested",
         "involvedObject": {"kind": "Pod", "namespace": "default", "name": "one"}});
     client.post(EVENTS, &event).await?.expect(201)?;
     let robot = json!({"metadata": {"name": "robot"}});
     client.post(ACCOUNTS, &robot).await?.expect(201)?;
-    let made = client.post(PODS, &pod("one")).await?.expect(201)?;
-    let seconds: Vec<_> = made["spec"]["tolerations"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .collect();
-    let seconds: Vec<_> = seconds
-        .iter()
-        .map(|one| &one["tolerationSeconds"])
-        .collect();
-    ensure!(seconds == [7, 8], "{made}");
-    let (short, warning) = token(&client, 3600, "one").await?;
+    client.post(PODS, &pod("one")).await?.expect(201)
+}
+
+/// Checks Events and tokens of a server with these [`FLAGS`].
+async fn check(client: &Client) -> Result<()> {
+    let (short, warning) = token(client, 3600, "one").await?;
     ensure!(lifetime(&short)? == 3600 && warning.is_empty(), "{warning}");
-    let (long, warning) = token(&client, 100_000, "one").await?;
+    let (long, warning) = token(client, 100_000, "one").await?;
     let words = "requested expiration of 100000 seconds shortened to 7200 seconds";
     ensure!(
         lifetime(&long)? == 7200 && warning.contains(words),
@@ -81,7 +73,7 @@ async fn what_flags_say_lasts_as_long_as_they_say() -> Result<()> {
     );
     ensure!(long["spec"]["expirationSeconds"] == 7200, "{long}");
     // The one that kubelets ask for is not extended to a year.
-    ensure!(lifetime(&token(&client, 3607, "one").await?.0)? == 3607);
+    ensure!(lifetime(&token(client, 3607, "one").await?.0)? == 3607);
     for _ in 0..300 {
         if client.get(&format!("{EVENTS}/short")).await?.status == 404 {
             return Ok(());
@@ -91,14 +83,46 @@ async fn what_flags_say_lasts_as_long_as_they_say() -> Result<()> {
     anyhow::bail!("the Event stays")
 }
 
+#[tokio::test]
+async fn what_flags_of_the_drop_in_say_lasts_as_long_as_they_say() -> Result<()> {
+    let tolerations = [
+        "--default-not-ready-toleration-seconds=7",
+        "--default-unreachable-toleration-seconds=8",
+    ];
+    let flags = FLAGS.into_iter().chain(tolerations).map(str::to_owned);
+    let (_drop_in, admin) = DropIn::start_for_admin(flags.collect()).await?;
+    let client = Client::open(&admin).await?;
+    let made = make(&client).await?;
+    let tolerations = made["spec"]["tolerations"].as_array();
+    let seconds = tolerations.into_iter().flatten();
+    let seconds: Vec<_> = seconds.map(|one| &one["tolerationSeconds"]).collect();
+    ensure!(seconds == [7, 8], "{made}");
+    check(&client).await
+}
+
+/// Of the two planes at least one may belong to the replica to which the client is not connected.
+#[tokio::test]
+async fn what_flags_of_the_server_say_holds_in_all_planes() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let options = [&FLAGS[..], &["--replicas=2"]].concat();
+    let server = Up::start(&folder.path().join("data"), &options).await?;
+    let root = server.root()?;
+    for name in ["a", "b"] {
+        create_plane(&root, name).await?;
+        let plane = root.at_base_path(&format!("/clusters/{name}"));
+        let client = Client::open(&plane).await?;
+        make(&client).await?;
+        check(&client).await?;
+    }
+    Ok(())
+}
+
 /// Without the flags the same things last as long as upstream's defaults say.
 #[tokio::test]
 async fn without_flags_things_last_as_upstream_says() -> Result<()> {
     let (_drop_in, admin) = DropIn::start_for_admin(Vec::new()).await?;
     let client = Client::open(&admin).await?;
-    let robot = json!({"metadata": {"name": "robot"}});
-    client.post(ACCOUNTS, &robot).await?.expect(201)?;
-    let made = client.post(PODS, &pod("one")).await?.expect(201)?;
+    let made = make(&client).await?;
     ensure!(
         made["spec"]["tolerations"][1]["tolerationSeconds"] == 300,
         "{made}"

@@ -9,6 +9,7 @@ pub mod browsers;
 pub mod encryption;
 pub mod envtest;
 pub mod kubelets;
+pub mod lifetimes;
 pub mod limited_file;
 pub mod limits;
 pub mod memory;
@@ -23,6 +24,7 @@ use crate::cli::browsers::BrowserFlags;
 use crate::cli::encryption::EncryptionOptions;
 use crate::cli::envtest::EnvtestCommand;
 use crate::cli::kubelets::KubeletOptions;
+use crate::cli::lifetimes::LifetimeOptions;
 use crate::cli::limits::LimitOptions;
 use crate::cli::store_command::StoreCommand;
 use crate::cli::usage::{SpecLimitOptions, TopOptions};
@@ -139,6 +141,9 @@ pub struct UpOptions {
     /// The admission plug-ins.
     #[command(flatten)]
     pub admission: AdmissionOptions,
+    /// How long Events and tokens last.
+    #[command(flatten)]
+    pub lifetimes: LifetimeOptions,
     /// What browsers get.
     #[command(flatten)]
     pub browsers: BrowserFlags,
@@ -281,6 +286,9 @@ pub struct ServeOptions {
     /// The admission plug-ins.
     #[command(flatten)]
     pub admission: AdmissionOptions,
+    /// How long Events and tokens last.
+    #[command(flatten)]
+    pub lifetimes: LifetimeOptions,
     /// What browsers get.
     #[command(flatten)]
     pub browsers: BrowserFlags,

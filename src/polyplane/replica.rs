@@ -51,6 +51,7 @@ use polyplane_ownership::{
 };
 use polyplane_plane::{LogBounds, Memory};
 use polyplane_registry::environment::System;
+use polyplane_registry::strategy::Lifetimes;
 use polyplane_registry::{Admission, Authority, PlaneSummaries, Registry};
 use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
@@ -102,6 +103,8 @@ pub struct ReplicaParts {
     /// Records why the replica waits for a shared store. Without it, the first call that the store
     /// does not answer ends the start with its error.
     pub wait: Option<Arc<StoreWait>>,
+    /// How long Events and the tokens of service accounts last.
+    pub lifetimes: Lifetimes,
     /// The memory budget of this replica. Replicas in one process have one each.
     pub memory: Arc<Memory>,
     /// Set if the root plane is that of a plain kube-apiserver.

@@ -267,6 +267,7 @@ async fn start(
         root_secret: prepared.root_secret,
         wait: Some(wait),
         plain: None,
+        lifetimes: options.lifetimes.lifetimes(),
         delegated: prepared.delegated,
         admission: polyplane_admission::configured(&prepared.admission),
         encryption: prepared.encryption,

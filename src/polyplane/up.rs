@@ -87,6 +87,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             metrics: None,
             wait: None,
             plain: None,
+            lifetimes: options.lifetimes.lifetimes(),
             delegated: delegated.clone(),
             admission: polyplane_admission::configured(&admission),
             encryption: options.encryption.open()?,

@@ -112,6 +112,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     let name = format!("kube-apiserver-{}", settings.listen.port());
     let delegated = std::mem::take(&mut settings.delegated);
     let admission = std::mem::take(&mut settings.admission);
+    let lifetimes = settings.lifetimes;
     let plain = plain_root(settings, &pki, front_proxy_ca_pem)?;
     let parts = ReplicaParts {
         encryption: None,
@@ -129,6 +130,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
         wait: None,
         memory: Memory::with_limits(|share| share.part_of(MEMORY_BUDGET)),
         plain: Some(Arc::new(plain)),
+        lifetimes,
         delegated,
         admission,
     };
@@ -272,6 +274,5 @@ fn plain_root(
         service_ranges: settings.service_ranges,
         node_ports: settings.node_ports,
         watch_seconds_min: settings.watch_seconds_min,
-        lifetimes: settings.lifetimes,
     })
 }

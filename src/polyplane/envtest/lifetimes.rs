@@ -1,12 +1,11 @@
 //! The flags that say how long things last: Events, the tokens of service accounts, and pods on nodes that
 //! are not ready.
 
+use crate::cli::lifetimes::{event_seconds, token_seconds};
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::Problems;
 use polyplane_admission::TolerationSeconds;
 use polyplane_registry::strategy::Lifetimes;
-use std::ops::RangeInclusive;
-use std::time::Duration;
 
 /// The flags.
 pub(super) const FLAGS: [&str; 5] = [
@@ -16,10 +15,6 @@ pub(super) const FLAGS: [&str; 5] = [
     "service-account-extend-token-expiration",
     "service-account-max-token-expiration",
 ];
-
-/// What upstream takes for the longest lifetime of a token.
-const TOKEN_TTL: RangeInclusive<Duration> =
-    Duration::from_secs(3600)..=Duration::from_secs(1 << 32);
 
 /// Reads how long pods stay on nodes that are not ready or cannot be reached.
 pub(super) fn tolerations(flags: &Flags, problems: &mut Problems) -> TolerationSeconds {
@@ -35,22 +30,16 @@ pub(super) fn tolerations(flags: &Flags, problems: &mut Problems) -> TolerationS
 pub(super) fn read(flags: &Flags, problems: &mut Problems) -> Lifetimes {
     let [_, _, events, extends, tokens] = FLAGS;
     let default = Lifetimes::default();
-    let event_ttl = Duration::from_secs(default.event_seconds.into());
-    let event_ttl = problems.duration(flags, events, event_ttl);
-    let event_seconds = u32::try_from(event_ttl.as_secs()).map_err(|_| "it is too long");
-    let token_ttl = problems.duration(flags, tokens, Duration::ZERO);
-    // As upstream 0 is no limit.
-    let token_ttl = (!token_ttl.is_zero()).then_some(token_ttl);
-    if token_ttl.is_some_and(|ttl| !TOKEN_TTL.contains(&ttl)) {
-        problems.add(
-            "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds",
-        );
-    }
+    let event_seconds = flags.text(events).map(event_seconds);
+    let token_seconds = flags.text(tokens).map(token_seconds);
     Lifetimes {
-        event_seconds: problems
-            .value(events, event_seconds)
+        event_seconds: event_seconds
+            .and_then(|seconds| problems.value(events, seconds))
             .unwrap_or(default.event_seconds),
-        token_seconds_max: token_ttl.and_then(|ttl| i64::try_from(ttl.as_secs()).ok()),
+        token_seconds_max: token_seconds
+            .and_then(|seconds| problems.value(tokens, seconds))
+            // As upstream 0 is no limit.
+            .filter(|seconds| *seconds > 0),
         are_pod_tokens_extended: flags.switch(extends, default.are_pod_tokens_extended),
     }
 }

@@ -11,7 +11,6 @@ use polyplane_auth::{Authenticator, ClientCa, RootAuthenticators, UnionAuthentic
 use polyplane_batteries::bootstrap::params;
 use polyplane_ownership::DeriveParams;
 use polyplane_registry::service_ranges::ServiceRanges;
-use polyplane_registry::strategy::Lifetimes;
 use polyplane_registry::{KindTable, Registry, TokenIssuers};
 use std::sync::Arc;
 
@@ -39,8 +38,6 @@ pub struct PlainRoot {
     pub node_ports: (u16, u16),
     /// The seconds after which a watch without a time-out of its own ends at the earliest.
     pub watch_seconds_min: u32,
-    /// How long Events and the tokens of service accounts last.
-    pub lifetimes: Lifetimes,
 }
 
 impl PlainRoot {

@@ -9,7 +9,7 @@ use polyplane_batteries::polyplane::controllers::Controllers;
 use polyplane_ownership::Planes;
 use polyplane_ownership::directory::Directory;
 use polyplane_registry::service_ranges::ServiceRange;
-use polyplane_registry::strategy::{Lifetimes, WATCH_SECONDS_MIN};
+use polyplane_registry::strategy::WATCH_SECONDS_MIN;
 use polyplane_registry::{BirthLayer, PlaneSettings, Shared, SwitchedOff};
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) fn settings(
         records_say_client_cas: from_floor(planes, CLIENT_CAS_LEVEL),
         switched_off: switched_off(rows, plain.is_some()),
         watch_seconds_min: plain.map_or(WATCH_SECONDS_MIN, |plain| plain.watch_seconds_min),
-        lifetimes: plain.map_or_else(Lifetimes::default, |plain| plain.lifetimes),
+        lifetimes: setup.lifetimes,
     }
 }
 

@@ -64,6 +64,7 @@ async fn started(
         root_secret: None,
         wait: None,
         plain: None,
+        lifetimes: Default::default(),
         delegated: Default::default(),
         admission: polyplane_admission::built_in(),
         memory: Arc::default(),
