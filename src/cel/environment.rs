@@ -161,8 +161,14 @@ impl Environment {
     }
 
     /// Declares a type with fields.
-    pub fn declare_struct(&mut self, name: &str, fields: BTreeMap<Arc<str>, Type>) {
-        self.structs.insert(name.into(), fields);
+    pub fn declare_struct<N: Into<Arc<str>>>(
+        &mut self,
+        name: &str,
+        fields: impl IntoIterator<Item = (N, Type)>,
+    ) {
+        let fields = fields.into_iter();
+        let fields = fields.map(|(name, of)| (name.into(), of));
+        self.structs.insert(name.into(), fields.collect());
         self.types.insert(name.into(), Type::Struct(name.into()));
     }
 

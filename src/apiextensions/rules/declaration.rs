@@ -176,7 +176,7 @@ impl Declaration {
                         let names = [Some(name.as_str()), word].into_iter().flatten();
                         names.map(|name| (Arc::from(name), field.declaration.of.clone()))
                     });
-                    environment.declare_struct(name, types.collect());
+                    environment.declare_struct(name, types);
                 }
                 fields
                     .values()

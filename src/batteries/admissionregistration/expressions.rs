@@ -123,8 +123,8 @@ impl Compiler {
             let mut environment = BASE.clone();
             if let Some(variables) = variables {
                 let fields = variables.iter();
-                let fields = fields.map(|(name, of)| (name.as_str().into(), of.clone()));
-                environment.declare_struct(VARIABLES, fields.collect());
+                let fields = fields.map(|(name, of)| (name.as_str(), of.clone()));
+                environment.declare_struct(VARIABLES, fields);
                 environment.declare("variables", Type::Struct(VARIABLES.into()));
             }
             uses.declare(&mut environment);
@@ -154,7 +154,7 @@ impl Uses {
                 ("from", Type::String),
                 ("value", Type::Dyn),
             ];
-            declare_struct(environment, PATCH, &operation);
+            environment.declare_struct(PATCH, operation);
             let escape = Overload {
                 id: "string_jsonpatch_escapeKey_string".into(),
                 member: false,
@@ -197,12 +197,6 @@ static BASE: LazyLock<Environment> = LazyLock::new(|| {
     environment
 });
 
-fn declare_struct(environment: &mut Environment, name: &str, fields: &[(&str, Type)]) {
-    let fields = fields.iter();
-    let fields = fields.map(|(name, of)| ((*name).into(), of.clone()));
-    environment.declare_struct(name, fields.collect());
-}
-
 fn declare_request(environment: &mut Environment) {
     let (kind, resource) = (
         "kubernetes.GroupVersionKind",
@@ -211,7 +205,7 @@ fn declare_request(environment: &mut Environment) {
     let user = "kubernetes.UserInfo";
     for (name, last) in [(kind, "kind"), (resource, "resource")] {
         let fields = ["group", "version", last].map(|name| (name, Type::String));
-        declare_struct(environment, name, &fields);
+        environment.declare_struct(name, fields);
     }
     let texts = || Type::list(Type::String);
     let fields = [
@@ -220,7 +214,7 @@ fn declare_request(environment: &mut Environment) {
         ("groups", texts()),
         ("extra", Type::map(Type::String, texts())),
     ];
-    declare_struct(environment, user, &fields);
+    environment.declare_struct(user, fields);
     let of = |name: &str| Type::Struct(name.into());
     let fields = [
         ("kind", of(kind)),
@@ -236,7 +230,7 @@ fn declare_request(environment: &mut Environment) {
         ("dryRun", Type::Bool),
         ("options", Type::Dyn),
     ];
-    declare_struct(environment, REQUEST, &fields);
+    environment.declare_struct(REQUEST, fields);
 }
 
 fn declare_namespace(environment: &mut Environment) {
@@ -265,8 +259,8 @@ fn declare_namespace(environment: &mut Environment) {
         ("resourceVersion", Type::String),
         ("finalizers", texts()),
     ];
-    declare_struct(environment, &metadata, &fields);
-    declare_struct(environment, &spec, &[("finalizers", texts())]);
+    environment.declare_struct(&metadata, fields);
+    environment.declare_struct(&spec, [("finalizers", texts())]);
     let fields = [
         ("status", Type::String),
         ("type", Type::String),
@@ -274,19 +268,19 @@ fn declare_namespace(environment: &mut Environment) {
         ("message", Type::String),
         ("reason", Type::String),
     ];
-    declare_struct(environment, &condition, &fields);
+    environment.declare_struct(&condition, fields);
     let of = |name: &str| Type::Struct(name.into());
     let fields = [
         ("conditions", Type::list(of(&condition))),
         ("phase", Type::String),
     ];
-    declare_struct(environment, &status, &fields);
+    environment.declare_struct(&status, fields);
     let fields = [
         ("metadata", of(&metadata)),
         ("spec", of(&spec)),
         ("status", of(&status)),
     ];
-    declare_struct(environment, NAMESPACE, &fields);
+    environment.declare_struct(NAMESPACE, fields);
 }
 
 #[cfg(test)]

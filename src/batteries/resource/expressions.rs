@@ -55,8 +55,7 @@ static DEVICE: LazyLock<Environment> = LazyLock::new(|| {
         ("attributes", by_domain(Type::Any)),
         ("capacity", by_domain(quantity)),
     ];
-    let fields = fields.map(|(name, of)| (name.into(), of));
-    environment.declare_struct("kubernetes.DRADevice", fields.into());
+    environment.declare_struct("kubernetes.DRADevice", fields);
     environment.declare("device", Type::Struct("kubernetes.DRADevice".into()));
     environment
 });

@@ -36,8 +36,8 @@ impl Fields for Object {
 
 fn main() -> anyhow::Result<()> {
     let mut environment = Environment::kubernetes();
-    let fields = ["replicas", "maxReplicas"].map(|name| (name.into(), Type::Int));
-    environment.declare_struct("Object", fields.into());
+    let fields = ["replicas", "maxReplicas"].map(|name| (name, Type::Int));
+    environment.declare_struct("Object", fields);
     environment.declare("self", Type::Struct("Object".into()));
     let ast = parse("self.replicas <= self.maxReplicas", &environment.syntax)?;
     let checked = check(ast, &environment)?;

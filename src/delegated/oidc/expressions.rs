@@ -39,8 +39,7 @@ static USER: LazyLock<Arc<Environment>> = LazyLock::new(|| {
         ("groups", texts()),
         ("extra", Type::map(Type::String, texts())),
     ];
-    let fields = fields.map(|(name, of)| (name.into(), of));
-    environment.declare_struct("kubernetes.UserInfo", fields.into());
+    environment.declare_struct("kubernetes.UserInfo", fields);
     environment.declare("user", Type::Struct("kubernetes.UserInfo".into()));
     Arc::new(environment)
 });
@@ -51,8 +50,8 @@ static REQUEST: LazyLock<Arc<Environment>> = LazyLock::new(|| {
     let of = |name: &str| Type::Struct(name.into());
     let mut declare = |name: &str, fields: &[(&str, Type)]| {
         let fields = fields.iter();
-        let fields = fields.map(|(name, of)| ((*name).into(), of.clone()));
-        environment.declare_struct(name, fields.collect());
+        let fields = fields.map(|(name, of)| (*name, of.clone()));
+        environment.declare_struct(name, fields);
     };
     let requirement = "kubernetes.SelectorRequirement";
     let fields = [
