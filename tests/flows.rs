@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use http::{HeaderMap, Method};
 use polyplane_tests::client::Client;
 use polyplane_tests::connection::{Answer, Ask, connect};
+use polyplane_tests::drop_in::DropIn;
 use polyplane_tests::kubeconfig::{Caller, Endpoint, Protocol};
 use polyplane_tests::process::Up;
 use polyplane_tests::programs::{ask, create_plane};
@@ -44,7 +45,7 @@ struct Site {
     admin: Client,
     root: Client,
     endpoint: Endpoint,
-    _server: Up,
+    server: Up,
     _folder: tempfile::TempDir,
 }
 
@@ -64,7 +65,7 @@ impl Site {
             admin,
             root: Client::open(&server.root()?).await?,
             endpoint,
-            _server: server,
+            server,
             _folder: folder,
         })
     }
@@ -261,6 +262,121 @@ async fn a_schema_holds_from_its_write_on_and_its_level_refuses_no_one_else() ->
     ensure!(passed.status == 200 && named_in(&passed) == default);
     ensure!(held.end(&body).await? == "HTTP/1.1 201 Created");
     idle(&site).await
+}
+
+/// Returns the samples of `/metrics` of a plane, whose answer must be 200.
+async fn samples(client: &Client, user: &str) -> Result<Vec<String>> {
+    let answer = client.raw(get_as(user, "/metrics")).await?;
+    ensure!(answer.status == 200, "{}", answer.status);
+    let kind = header(&answer.headers, "content-type");
+    ensure!(kind == "text/plain; version=0.0.4; charset=utf-8", "{kind}");
+    let text = String::from_utf8(answer.body.to_vec())?;
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+#[tokio::test]
+async fn metrics_of_a_plane_tell_what_it_has_at_the_moment() -> Result<()> {
+    let site = Site::start(ONE).await?;
+    site.create(json!({"type": "Reject"}), &["jane"]).await?;
+    let (held, body) = Held::start(&site.endpoint, "jane", "held").await?;
+    site.until("own", 0, 1).await?;
+    let told = samples(&site.admin, "bob").await?;
+    let labels = "flow_schema=\"own\",priority_level=\"own\"";
+    for line in [
+        "apiserver_flowcontrol_nominal_limit_seats{priority_level=\"own\"} 1".to_owned(),
+        format!("apiserver_flowcontrol_current_executing_requests{{{labels}}} 1"),
+        format!("apiserver_flowcontrol_current_inqueue_requests{{{labels}}} 0"),
+    ] {
+        ensure!(told.contains(&line), "no {line}: {told:#?}");
+    }
+    ensure!(held.end(&body).await? == "HTTP/1.1 201 Created");
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_of_a_plane_are_its_own_at_every_replica() -> Result<()> {
+    let site = Site::start(THREE).await?;
+    let mut planes = vec![Client::open(&site.endpoint).await?];
+    for name in ["blue", "green"] {
+        let endpoint = create_plane(&site.server.root()?, name).await?;
+        planes.push(Client::open(&endpoint).await?);
+    }
+    site.create(json!({"type": "Reject"}), &["jane"]).await?;
+    for (number, plane) in planes.iter().enumerate() {
+        for map in 0..number {
+            let map = json!({"metadata": {"name": format!("map-{map}")}});
+            plane.post(MAPS, &map).await?.expect(201)?;
+        }
+        let reader = json!({"metadata": {"name": "reads"}, "roleRef": {"kind": "ClusterRole",
+            "apiGroup": "rbac.authorization.k8s.io", "name": "system:monitoring"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}]});
+        plane.post(BINDINGS, &reader).await?.expect(201)?;
+    }
+    for (number, plane) in planes.iter().enumerate() {
+        let told = samples(plane, "ann").await?;
+        // The first has two bindings, a level and a schema from the start of this test.
+        let own = 1 + if number == 0 { 4 } else { number };
+        let objects = format!("polyplane_plane_objects {own}");
+        ensure!(told.contains(&objects), "no {objects}: {told:#?}");
+        let levels = told
+            .iter()
+            .filter(|line| line.contains("priority_level=\"own\""));
+        ensure!((levels.count() > 0) == (number == 0), "{told:#?}");
+        let replica = ["process_", "polyplane_commits", "polyplane_planes"];
+        ensure!(
+            !told
+                .iter()
+                .any(|line| replica.iter().any(|name| line.starts_with(name))),
+            "{told:#?}"
+        );
+        let refused = plane.raw(get_as("mallory", "/metrics")).await?;
+        ensure!(refused.status == 403, "{}", refused.status);
+        let slis = plane
+            .raw(ask(Method::GET, "/metrics/slis", &Value::Null))
+            .await?;
+        ensure!(slis.status == 404, "{}", slis.status);
+    }
+    // They ask the root with its own metrics, in which levels of planes have no names.
+    ensure!(site.metric("process_open_fds").await? > 0.0);
+    ensure!(
+        site.metric("apiserver_flowcontrol_nominal_limit_seats{priority_level=\"own\"")
+            .await?
+            == 0.0
+    );
+    Ok(())
+}
+
+/// A server with one plane names its levels, also those without requests.
+#[tokio::test]
+async fn the_drop_in_names_all_levels() -> Result<()> {
+    let (_drop_in, admin) = DropIn::start_for_admin(Vec::new()).await?;
+    let client = Client::open(&admin).await?;
+    let level = json!({"metadata": {"name": "own"}, "spec": {"type": "Limited", "limited": {
+        "nominalConcurrencyShares": 10, "limitResponse": {"type": "Reject"}}}});
+    client.post(LEVELS, &level).await?.expect(201)?;
+    let schema = json!({"metadata": {"name": "mine"}, "spec": {
+        "priorityLevelConfiguration": {"name": "own"}, "matchingPrecedence": 500, "rules": [rule(&["jane"])]}});
+    client.post(SCHEMAS, &schema).await?.expect(201)?;
+    let has = |told: &[String], begin: &str| told.iter().any(|line| line.starts_with(begin));
+    let metrics = || client.raw(ask(Method::GET, "/metrics", &Value::Null));
+    let told = String::from_utf8(metrics().await?.body.to_vec())?;
+    let told: Vec<String> = told.lines().map(str::to_owned).collect();
+    ensure!(has(
+        &told,
+        "apiserver_flowcontrol_nominal_limit_seats{priority_level=\"own\"} "
+    ));
+    ensure!(!has(
+        &told,
+        "apiserver_flowcontrol_dispatched_requests_total{flow_schema=\"mine\""
+    ));
+    // Whether the user may do it is asked after that.
+    client.raw(get_as("jane", MAPS)).await?;
+    let told = String::from_utf8(metrics().await?.body.to_vec())?;
+    let told: Vec<String> = told.lines().map(str::to_owned).collect();
+    let dispatched = "apiserver_flowcontrol_dispatched_requests_total{flow_schema=\"mine\",priority_level=\"own\"} 1";
+    ensure!(has(&told, dispatched), "{told:#?}");
+    Ok(())
 }
 
 /// Nothing is left of a plane without requests.

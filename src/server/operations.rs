@@ -9,4 +9,5 @@ pub(crate) mod health;
 pub(crate) mod local;
 pub(crate) mod metrics;
 pub(crate) mod observe;
+pub(crate) mod plane_metrics;
 pub(crate) mod status_pages;

@@ -431,7 +431,7 @@ impl Pipeline<'_> {
             return Box::pin(self.renew(located, proven)).await;
         }
         let awake = self.wake(located, proven).await?;
-        // After waking, because only an awake plane has the roles that say who may do what.
+        // Only an awake plane has the roles that say who may do what.
         let mut access_check = awake.access_check(deadline);
         self.prove_token(&*awake, proven, &mut access_check).await?;
         let requested = Requested::of(self.info, self.query, &self.parts.method);
@@ -468,8 +468,11 @@ impl Pipeline<'_> {
                 self.dump_flows(path, record.meter(), awake.state())
             }
             RequestInfo::Path(_) => {
-                let issuer = located.record().token_issuer();
-                paths::serve(&self.path_request(plane), &awake.kinds(), issuer.as_deref())
+                if let Some(reply) = self.metrics_of(plane, record.meter(), &*awake) {
+                    return reply;
+                }
+                let (request, issuer) = (self.path_request(plane), record.token_issuer());
+                paths::serve(&request, &awake.kinds(), issuer.as_deref())
             }
             RequestInfo::Resource(info) => {
                 // After authorization, so that only authorized callers learn which kinds exist.
@@ -556,9 +559,8 @@ impl Pipeline<'_> {
             read_limits: self.state.answer_read_limits(),
             abandoned: &self.state.abandoned_answers,
         };
-        let mut reply = delivery.reply(answer, |stream, kind| {
-            self.watch(located.record(), stream, kind)
-        })?;
+        let watch = |stream, kind| self.watch(located.record(), stream, kind);
+        let mut reply = delivery.reply(answer, watch)?;
         if let Some(bytes) = http_body::Body::size_hint(reply.body()).exact() {
             self.charge.send(bytes);
         }

@@ -128,7 +128,7 @@ impl ServerState {
             long_polls: LongPolls::default(),
             unproven,
             gate,
-            flows: Flows::new(limits.plane_seats.map(NonZeroU32::get)),
+            flows: Flows::new(limits.plane_seats.map(NonZeroU32::get), single.is_some()),
             started: Instant::now(),
             schemas: backend.schemas(),
             backend,

@@ -11,11 +11,10 @@ use polyplane_batteries::kind_tables::custom_kinds;
 use polyplane_fairness::Usage;
 use polyplane_outbound::OutboundMetrics;
 use polyplane_ownership::ROOT;
-use polyplane_plane::{Memory, Plane, Prefix, Share};
-use polyplane_server::{Exposition, Kind};
+use polyplane_plane::{Memory, Plane, Share};
+use polyplane_server::{Exposition, Kind, expose_objects};
 use polyplane_storage::Health;
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Writes all metrics of this module.
@@ -262,17 +261,12 @@ fn largest(directory: &PlaneDirectory, awake: &[Arc<Plane>], out: &mut Expositio
 
 /// Writes sums over all awake planes.
 fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
-    let mut objects: BTreeMap<String, usize> = BTreeMap::new();
     let (mut watchers, mut log_bytes, mut queued) = (0, 0, 0);
     for plane in awake {
         let stats = plane.stats();
         watchers += stats.watchers;
         log_bytes += stats.log_bytes;
         queued += stats.queued;
-        let cut = plane.snapshot();
-        for prefix in cut.resources() {
-            *objects.entry(resource_of(prefix)).or_default() += cut.count(prefix);
-        }
     }
     gauge(out, "polyplane_watchers", "Open watches.", watchers);
     gauge(
@@ -287,24 +281,6 @@ fn planes(awake: &[Arc<Plane>], out: &mut Exposition) {
         "Writes that wait for a transaction.",
         queued,
     );
-    let name = "apiserver_resource_objects";
-    out.family(
-        name,
-        Kind::Gauge,
-        "Objects of awake control planes, by resource.",
-    );
-    for (resource, count) in &objects {
-        out.sample(name, &[("resource", resource)], count);
-    }
-}
-
-/// Returns a resource as the metric names it: `deployments.apps`.
-fn resource_of(prefix: &Prefix) -> String {
-    let text = String::from_utf8_lossy(prefix.as_bytes());
-    let mut parts = text.trim_end_matches('/').splitn(2, '/');
-    match (parts.next(), parts.next()) {
-        (Some(""), Some(resource)) => resource.to_owned(),
-        (Some(group), Some(resource)) => format!("{resource}.{group}"),
-        _ => text.into_owned(),
-    }
+    let cuts = awake.iter().map(|plane| plane.snapshot());
+    expose_objects(cuts, "Objects of awake control planes, by resource.", out);
 }

@@ -151,7 +151,8 @@ fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
     Ok(raw_json(StatusCode::OK, &to_json(&shown)))
 }
 
-fn metrics(exposed: String) -> Reply {
+/// Returns metrics as an answer.
+pub(crate) fn metrics(exposed: String) -> Reply {
     let mut reply = text(StatusCode::OK, exposed);
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
@@ -174,10 +175,11 @@ fn index(request: &PathRequest<'_>, kinds: &ServedGroups, issuer: Option<&TokenI
         "/openapi/v3",
         "/openapi/v3/",
         "/version",
+        METRICS_PATH,
     ];
     paths.extend(fixed.map(str::to_owned));
     if request.plane == PlaneReference::Root {
-        let own = [METRICS_PATH, SLIS_PATH, "/flagz", "/statusz"];
+        let own = [SLIS_PATH, "/flagz", "/statusz"];
         paths.extend(own.map(str::to_owned));
     }
     if issuer.is_some() {

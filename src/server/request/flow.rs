@@ -154,13 +154,14 @@ fn wake(request: &mut FlowRequest) {
 }
 
 impl Flows {
-    pub(crate) fn new(seats: Option<u32>) -> Self {
+    /// Creates the state of a server with one plane, or with many.
+    pub(crate) fn new(seats: Option<u32>, is_single: bool) -> Self {
         Self {
             seats,
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             uids: (0..UID_GROUPS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
-            metrics: FlowMetrics::default(),
+            metrics: FlowMetrics::new(is_single),
         }
     }
 
@@ -258,42 +259,42 @@ impl Pipeline<'_> {
         };
         self.flow.uids = Some(classified.uids.clone());
         let metrics = &self.state.flows.metrics;
-        let series = FlowMetrics::series(&classified.class);
+        let series = metrics.series(&classified.class);
         let entered = self.enter(meter, user, &classified);
         let (ticket, receiver) = entered.map_err(|rejection| {
             let reason = match rejection.reason {
                 RejectionReason::ConcurrencyLimit => Reason::ConcurrencyLimit,
                 RejectionReason::QueueFull => Reason::QueueFull,
             };
-            metrics.rejected(series, reason);
-            metrics.waited(series, false, Duration::ZERO);
+            metrics.rejected(&series, reason);
+            metrics.waited(&series, false, Duration::ZERO);
             Refusal::Busy(rejection.retry_after_seconds)
         })?;
         let mut seat = FlowSeat {
             state: Arc::clone(self.state),
             meter: Arc::clone(meter),
             ticket: Some(ticket),
-            series,
+            series: series.clone(),
             seats: classified.seats,
             is_waiting: receiver.is_some(),
         };
         let mut waited = Duration::ZERO;
         if let Some(receiver) = receiver {
-            metrics.queued(series, seat.seats, 1);
+            metrics.queued(&series, seat.seats, 1);
             let began = Instant::now();
             let received = Self::until(self.wait_end(deadline), receiver).await;
             waited = began.elapsed();
             self.flow.queued = waited;
             if !received && let Some(seconds) = seat.give_up() {
-                metrics.waited(series, false, waited);
+                metrics.waited(&series, false, waited);
                 return Err(Refusal::Busy(seconds));
             }
             seat.is_waiting = false;
-            metrics.queued(series, seat.seats, -1);
+            metrics.queued(&series, seat.seats, -1);
         }
-        metrics.dispatched(series, seat.seats);
+        metrics.dispatched(&series, seat.seats);
         if classified.class.level().kind != LevelKind::Exempt {
-            metrics.waited(series, true, waited);
+            metrics.waited(&series, true, waited);
         }
         self.flow.seat = Some(Arc::new(seat));
         Ok(())
@@ -459,7 +460,7 @@ impl FlowSeat {
         })?;
         self.ticket = None;
         let metrics = &self.state.flows.metrics;
-        metrics.rejected(self.series, Reason::TimeOut);
+        metrics.rejected(&self.series, Reason::TimeOut);
         Some(seconds)
     }
 }
@@ -475,12 +476,12 @@ impl Drop for FlowSeat {
         });
         match self.is_waiting {
             true => {
-                flows.metrics.queued(self.series, self.seats, -1);
+                flows.metrics.queued(&self.series, self.seats, -1);
                 if left.is_some() {
-                    flows.metrics.rejected(self.series, Reason::Cancelled);
+                    flows.metrics.rejected(&self.series, Reason::Cancelled);
                 }
             }
-            false => flows.metrics.ended(self.series, self.seats),
+            false => flows.metrics.ended(&self.series, self.seats),
         }
     }
 }

@@ -370,8 +370,15 @@ async fn metrics_count_what_was_served() {
     ] {
         assert!(text.contains(name), "{name}");
     }
-    let elsewhere = client.get("/clusters/team-a/metrics").await;
-    assert_eq!(elsewhere.status, StatusCode::NOT_FOUND);
+    let of_plane = client.get("/clusters/team-a/metrics").await;
+    let told = of_plane.text();
+    assert!(
+        told.contains("polyplane_plane_requests_total 1\n"),
+        "{told}"
+    );
+    assert!(!told.contains("apiserver_request_total"), "{told}");
+    let of_plane = client.get("/clusters/team-a/metrics/slis").await;
+    assert_eq!(of_plane.status, StatusCode::NOT_FOUND);
 }
 
 /// A client that is refused while it still sends its body gets the refusal, not a broken stream.

@@ -1,0 +1,197 @@
+//! What one plane uses, and what its priority levels have at the moment, as metrics. Whoever may read the
+//! path in the plane may read it.
+//!
+//! Invariant: nothing here tells anything about another plane or about the replica.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use polyplane_auth::METRICS_PATH;
+use polyplane_fairness::PlaneMeter;
+use polyplane_plane::{Prefix, Snapshot};
+use polyplane_registry::flows;
+
+use crate::answer::respond::{Refusal, Reply};
+use crate::backend::PlaneApi;
+use crate::documents::paths;
+use crate::operations::exposition::{Exposition, Kind};
+use crate::operations::flow_metrics::{GAUGES, NOMINAL_LIMIT, expose_limits};
+use crate::pipeline::Pipeline;
+use crate::request::flow::Flows;
+use crate::request::route::PlaneReference;
+
+const NANOS_PER_SECOND: f64 = 1e9;
+
+impl Pipeline<'_> {
+    /// Answers `/metrics` of a plane beside the root; `None` for other paths, and for the root, whose metrics
+    /// are the replica's.
+    pub(crate) fn metrics_of(
+        &self,
+        plane: PlaneReference<'_>,
+        meter: &Arc<PlaneMeter>,
+        awake: &dyn PlaneApi,
+    ) -> Option<Result<Reply, Refusal>> {
+        if self.path != METRICS_PATH {
+            return None;
+        }
+        let cut = awake.state();
+        if plane != PlaneReference::Root {
+            let request = self.path_request(plane);
+            return Some(paths::require_get(&request).map(|()| self.plane_metrics(meter, cut)));
+        }
+        if let Some(cut) = cut {
+            let levels = flows::index_of(&cut).levels();
+            self.state.flows.metrics.note_levels(levels);
+        }
+        None
+    }
+
+    /// Answers the metrics of the plane that has this meter and is in this state.
+    fn plane_metrics(&self, meter: &Arc<PlaneMeter>, cut: Option<Snapshot>) -> Reply {
+        let mut out = Exposition::default();
+        expose_usage(meter, &mut out);
+        if let Some(cut) = cut {
+            gauge(
+                &mut out,
+                "polyplane_plane_objects",
+                "Objects of the control plane, those that it has from the start not among them.",
+                cut.own_objects(),
+            );
+            gauge(
+                &mut out,
+                "polyplane_plane_bytes",
+                "Bytes of these objects.",
+                cut.own_bytes(),
+            );
+            self.state.flows.expose_plane(meter, &cut, &mut out);
+            expose_objects(
+                [cut],
+                "Objects of the control plane, by resource.",
+                &mut out,
+            );
+        }
+        paths::metrics(out.into_text())
+    }
+}
+
+fn gauge(out: &mut Exposition, name: &str, help: &str, value: u64) {
+    out.family(name, Kind::Gauge, help);
+    out.sample(name, &[], value);
+}
+
+fn expose_usage(meter: &PlaneMeter, out: &mut Exposition) {
+    let used = meter.usage();
+    for (name, help, value) in [
+        (
+            "polyplane_plane_requests_total",
+            "Requests to the control plane since it woke, refused ones not among them.",
+            used.requests,
+        ),
+        (
+            "polyplane_plane_writes_total",
+            "Changing requests to the control plane since it woke.",
+            used.writes,
+        ),
+        (
+            "polyplane_plane_refused_requests_total",
+            "Requests that were refused at a limit of the control plane since it woke.",
+            used.refused,
+        ),
+    ] {
+        out.family(name, Kind::Counter, help);
+        out.sample(name, &[], value);
+    }
+    let name = "polyplane_plane_cpu_seconds_total";
+    let help = "CPU time of requests to the control plane since it woke.";
+    out.family(name, Kind::Counter, help);
+    out.sample(name, &[], used.cpu_nanos as f64 / NANOS_PER_SECOND);
+    gauge(
+        out,
+        "polyplane_plane_watches",
+        "Open watches of the control plane.",
+        used.watches,
+    );
+    expose_plane_limits(meter, out);
+}
+
+/// Writes the limits that the plane has.
+fn expose_plane_limits(meter: &PlaneMeter, out: &mut Exposition) {
+    let limits = meter.limits();
+    let name = "polyplane_plane_limit";
+    let help = "Limits of the control plane, by what is limited. What has no limit is not there.";
+    out.family(name, Kind::Gauge, help);
+    for (limited, limit) in [
+        ("bytes", limits.bytes),
+        ("objects", limits.objects),
+        ("requests_per_second", limits.requests_per_second),
+        ("watches", limits.watches),
+        ("writes_per_second", limits.writes_per_second),
+    ] {
+        if let Some(limit) = limit {
+            out.sample(name, &[("limit", limited)], limit);
+        }
+    }
+}
+
+/// Writes how many objects of each resource the planes of these cuts have together.
+pub fn expose_objects(cuts: impl IntoIterator<Item = Snapshot>, help: &str, out: &mut Exposition) {
+    let mut objects: BTreeMap<String, usize> = BTreeMap::new();
+    for cut in cuts {
+        for prefix in cut.resources() {
+            *objects.entry(resource_of(prefix)).or_default() += cut.count(prefix);
+        }
+    }
+    let name = "apiserver_resource_objects";
+    out.family(name, Kind::Gauge, help);
+    for (resource, count) in &objects {
+        out.sample(name, &[("resource", resource)], count);
+    }
+}
+
+/// Returns a resource as the metric names it: `deployments.apps`.
+fn resource_of(prefix: &Prefix) -> String {
+    let text = String::from_utf8_lossy(prefix.as_bytes());
+    let mut parts = text.trim_end_matches('/').splitn(2, '/');
+    match (parts.next(), parts.next()) {
+        (Some(""), Some(resource)) => resource.to_owned(),
+        (Some(group), Some(resource)) => format!("{resource}.{group}"),
+        _ => text.into_owned(),
+    }
+}
+
+impl Flows {
+    /// Writes what the priority levels of a plane have at the moment.
+    fn expose_plane(&self, meter: &Arc<PlaneMeter>, cut: &Snapshot, out: &mut Exposition) {
+        let Some(seats) = self.seats() else {
+            return;
+        };
+        let help = "Seats of the priority levels of the control plane.";
+        out.family(NOMINAL_LIMIT, Kind::Gauge, help);
+        expose_limits(flows::index_of(cut).levels(), seats, out);
+        let mut gauges: BTreeMap<(String, String), [u64; GAUGES.len()]> = BTreeMap::new();
+        self.of_plane(meter, |plane| {
+            for level in plane.iter().flat_map(|plane| plane.levels()) {
+                for request in plane.iter().flat_map(|plane| plane.requests(&level.name)) {
+                    let key = (
+                        request.kept.class.schema().to_owned(),
+                        level.name.to_string(),
+                    );
+                    let numbers = gauges.entry(key).or_default();
+                    let first = if request.started.is_some() { 0 } else { 2 };
+                    numbers[first] += 1;
+                    numbers[first + 1] += u64::from(request.seats);
+                }
+            }
+        });
+        for (at, (name, help)) in GAUGES.into_iter().enumerate() {
+            out.family(name, Kind::Gauge, help);
+            for ((schema, level), numbers) in &gauges {
+                let labels = [
+                    ("flow_schema", schema.as_str()),
+                    ("priority_level", level.as_str()),
+                ];
+                out.sample(name, &labels, numbers[at]);
+            }
+        }
+    }
+}
