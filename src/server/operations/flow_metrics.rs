@@ -97,11 +97,13 @@ pub(crate) struct FlowMetrics {
     named: Option<Named>,
 }
 
+/// The names of a level and of a schema.
+type ClassNames = (Arc<str>, Arc<str>);
+
 /// The numbers of the levels and schemas of a server with one plane.
 #[derive(Debug, Default)]
 struct Named {
-    /// By the names of level and schema.
-    numbers: Mutex<BTreeMap<(Arc<str>, Arc<str>), Arc<Numbers>>>,
+    numbers: Mutex<BTreeMap<ClassNames, Arc<Numbers>>>,
     /// The levels that the plane has, as far as known.
     levels: Mutex<Option<Arc<Levels>>>,
 }
