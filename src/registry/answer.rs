@@ -2,6 +2,7 @@
 
 pub mod negotiate;
 pub mod representation;
+pub mod scale;
 pub mod watch_frame;
 
 use crate::request::call::Call;

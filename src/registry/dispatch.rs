@@ -4,7 +4,7 @@ use crate::answer::negotiate;
 use crate::answer::negotiate::{Conversions, Representation};
 use crate::answer::representation;
 use crate::answer::representation::Shown;
-use crate::answer::{Answer, AnswerBody, Outcome};
+use crate::answer::{Answer, AnswerBody, Outcome, scale};
 use crate::authority::{AccessCheck, Authority};
 use crate::deprecated::{DeprecatedRequests, removed_in};
 use crate::environment::Environment;
@@ -14,7 +14,7 @@ use crate::kinds::table::Resource;
 use crate::metrics::Family;
 use crate::plan::{Admission, AdmissionChain};
 use crate::request::call::{Call, Tenant};
-use crate::request::parameters::RESOURCE_VERSION;
+use crate::request::parameters::{EXPORT, RESOURCE_VERSION};
 use crate::request::{ResourceRequest, Verb};
 use crate::select;
 use crate::services::Removal;
@@ -245,12 +245,14 @@ impl Registry {
             ("scale", Verb::Get) => {
                 let object = read(call).await?;
                 let json = scale_and_binding::read_scale(call, &object_tree(call, &object).await?)?;
-                of_json(call, wish, Outcome::Ok, json)
+                let body = scale::scale(call, wish, json)?;
+                Ok(Answer::finite(call, wish, Outcome::Ok, body))
             }
             ("scale", Verb::Update | Verb::Patch) => {
                 let written = scale_and_binding::write_scale(call).await?;
                 let json = scale_and_binding::scale_json(call, &tree(call, &written).await?)?;
-                of_json(call, wish, Outcome::Ok, json)
+                let body = scale::scale(call, wish, json)?;
+                Ok(Answer::finite(call, wish, Outcome::Ok, body))
             }
             ("binding", Verb::Create) => {
                 drop(scale_and_binding::bind(call).await?);
@@ -487,7 +489,12 @@ async fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
 
 /// Reads one object in its newest state.
 async fn read(call: &Call<'_>) -> Result<ObjectRef, ApiError> {
-    let asked = number_of_version(RESOURCE_VERSION.read(&call.request.query))?;
+    let query = &call.request.query;
+    if EXPORT.read(query) == Some(true) {
+        let gone = "the export parameter, deprecated since v1.14, is no longer supported";
+        return Err(ApiError::bad_request(gone));
+    }
+    let asked = number_of_version(RESOURCE_VERSION.read(query))?;
     answerable(call).await?;
     if asked != 0 {
         reached(call, asked).await?;

@@ -7,7 +7,7 @@ use crate::answer::AnswerBody;
 use crate::answer::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
-use crate::kinds::table::Resource;
+use crate::kinds::table::{Column, Resource};
 use crate::request::call::{Call, tree_of};
 use crate::request::parameters::INCLUDE_OBJECT;
 use bytes::Bytes;
@@ -127,11 +127,7 @@ pub fn object(
         Shape::Whole => whole(call.row, shown.body(call)?),
         Shape::Metadata(version, Number::One) => partial(call.row, version, &shown.body(call)?),
         Shape::Metadata(_, Number::Many) => {
-            let kind = go_type(call.row, &call.row.kind);
-            let message = format!(
-                "you requested PartialObjectMetadataList, but the requested object is not a list ({kind})"
-            );
-            return Err(ApiError::new(Reason::NotAcceptable, message));
+            return Err(not_a_list(&go_type(call.row, &call.row.kind)));
         }
         Shape::Table(version) => {
             let body = shown.body(call)?;
@@ -145,6 +141,14 @@ pub fn object(
         }
     };
     encode(call, wish.encoding, slices)
+}
+
+/// Returns the error of who wants the metadata of a list, and has asked for an object of this Go type.
+pub(crate) fn not_a_list(go_type: &str) -> ApiError {
+    let message = format!(
+        "you requested PartialObjectMetadataList, but the requested object is not a list ({go_type})"
+    );
+    ApiError::new(Reason::NotAcceptable, message)
 }
 
 /// Returns a kind in the form in which upstream names its Go type: `*apps.Deployment`.
@@ -307,23 +311,11 @@ impl<'a> TableWriter<'a> {
     /// Writes the text before the rows; `metadata` is the JSON of the list's metadata.
     pub fn begin(&mut self, metadata: &[u8], columns: Columns) {
         self.rows = 0;
-        let api = self.version.api_version();
-        self.out.extend_from_slice(
-            format!("{{\"kind\":\"Table\",\"apiVersion\":\"{api}\",\"metadata\":").as_bytes(),
-        );
-        self.out.extend_from_slice(metadata);
-        self.out.extend_from_slice(b",\"columnDefinitions\":");
-        match columns {
-            Columns::Known => self.out.extend_from_slice(b"null"),
-            Columns::Shown => {
-                for (at, column) in self.call.row.columns.iter().enumerate() {
-                    self.out.push(if at == 0 { b'[' } else { b',' });
-                    write_column(column, &mut self.out);
-                }
-                self.out.push(b']');
-            }
-        }
-        self.out.extend_from_slice(b",\"rows\":[");
+        let columns = match columns {
+            Columns::Known => None,
+            Columns::Shown => Some(&*self.call.row.columns),
+        };
+        begin_table(self.version, metadata, columns, &mut self.out);
     }
 
     /// Writes one row. `body` is the object in the version of the request.
@@ -396,7 +388,34 @@ impl<'a> TableWriter<'a> {
     }
 }
 
-fn write_column(column: &crate::kinds::table::Column, out: &mut Vec<u8>) {
+/// Writes the text of a table before its rows; `metadata` is the JSON of the list's metadata. Without columns
+/// the client has them already.
+pub(crate) fn begin_table(
+    version: MetaVersion,
+    metadata: &[u8],
+    columns: Option<&[Column]>,
+    out: &mut Vec<u8>,
+) {
+    let api = version.api_version();
+    out.extend_from_slice(
+        format!("{{\"kind\":\"Table\",\"apiVersion\":\"{api}\",\"metadata\":").as_bytes(),
+    );
+    out.extend_from_slice(metadata);
+    out.extend_from_slice(b",\"columnDefinitions\":");
+    match columns {
+        None => out.extend_from_slice(b"null"),
+        Some(columns) => {
+            for (at, column) in columns.iter().enumerate() {
+                out.push(if at == 0 { b'[' } else { b',' });
+                write_column(column, out);
+            }
+            out.push(b']');
+        }
+    }
+    out.extend_from_slice(b",\"rows\":[");
+}
+
+fn write_column(column: &Column, out: &mut Vec<u8>) {
     let text = |name: &str, value: &Str, out: &mut Vec<u8>| {
         out.extend_from_slice(format!("\"{name}\":").as_bytes());
         json::write_string(value, out);

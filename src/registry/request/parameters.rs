@@ -222,6 +222,8 @@ pub static CONTAINER: Text = Text(row("container", Form::Text, &[]));
 pub static CONTINUE: Text = Text(row("continue", Form::Text, LISTS));
 /// The value `All` means that the write is not stored.
 pub static DRY_RUN: Texts = Texts(row("dryRun", Form::Texts, CHANGES));
+/// Whether the object is to be without what the cluster has added: gone from upstream, which refuses it.
+pub static EXPORT: Flag = Flag(row("export", Form::Flag, &[]));
 /// The name of the writer, as the client gives it.
 pub static FIELD_MANAGER: Text = Text(row("fieldManager", Form::Text, WRITES));
 /// The values of fields that objects must have.
@@ -321,6 +323,7 @@ pub static ROWS: &[&Row] = &[
     &CONTAINER.0,
     &CONTINUE.0,
     &DRY_RUN.0,
+    &EXPORT.0,
     &FIELD_MANAGER.0,
     &FIELD_SELECTOR.0,
     &FIELD_VALIDATION.0,
