@@ -221,8 +221,8 @@ async fn once(log: impl Fn() -> Result<String>, words: &str) -> Result<()> {
     Ok(())
 }
 
-/// The file changes: webhooks come and go, and nothing changes while it is wrong or away, at any server whose root has
-/// the file with roles alone. `log` returns the server's log.
+/// The file changes: webhooks come and go, and nothing changes while it is wrong or away, at any server
+/// whose root has the file with roles alone. `log` returns the server's log.
 async fn follows_the_file(
     root: &Endpoint,
     folder: &Path,

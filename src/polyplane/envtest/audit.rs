@@ -1,7 +1,6 @@
 //! The flags of the audit, with upstream's defaults.
 
 use crate::audit::{AuditSettings, LogSettings, WebhookSettings};
-use crate::cli::audit::go_duration;
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::{Problems, path};
 use polyplane_audit::{BatchOptions, Format, Mode, SinkOptions, Throttle, Truncation};
@@ -66,11 +65,10 @@ const OF_WEBHOOK: Defaults = Defaults {
 /// Returns what the flags say.
 pub(super) fn settings(flags: &Flags, problems: &mut Problems) -> AuditSettings {
     let webhook = sink(flags, "webhook", &OF_WEBHOOK, problems);
-    let initial_backoff = duration(
+    let initial_backoff = problems.duration(
         flags,
         "audit-webhook-initial-backoff",
         Duration::from_secs(10),
-        problems,
     );
     if let Some(version) = flags.text("audit-webhook-version")
         && version != "audit.k8s.io/v1"
@@ -147,7 +145,7 @@ fn sink(flags: &Flags, name: &str, defaults: &Defaults, problems: &mut Problems)
                 defaults.events_max,
                 problems,
             ),
-            wait_max: duration(flags, &flag("batch-max-wait"), defaults.wait_max, problems),
+            wait_max: problems.duration(flags, &flag("batch-max-wait"), defaults.wait_max),
             throttle: has_rate.then_some(throttle),
         },
         truncation: truncates.then_some(truncation),
@@ -159,11 +157,4 @@ where
     T::Err: Display,
 {
     problems.parsed(flags, flag, default)
-}
-
-fn duration(flags: &Flags, flag: &str, default: Duration, problems: &mut Problems) -> Duration {
-    let Some(text) = flags.text(flag) else {
-        return default;
-    };
-    problems.value(flag, go_duration(text)).unwrap_or(default)
 }

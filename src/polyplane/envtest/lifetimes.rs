@@ -1,7 +1,7 @@
 //! The flags that say how long things last: Events, the tokens of service accounts, and pods on nodes that
 //! are not ready.
 
-use crate::cli::lifetimes::{event_seconds, token_seconds};
+use crate::cli::lifetimes::{LifetimeOptions, event_seconds, token_seconds};
 use crate::envtest::flags::Flags;
 use crate::envtest::settings::Problems;
 use polyplane_admission::TolerationSeconds;
@@ -30,18 +30,14 @@ pub(super) fn tolerations(flags: &Flags, problems: &mut Problems) -> TolerationS
 pub(super) fn read(flags: &Flags, problems: &mut Problems) -> Lifetimes {
     let [_, _, events, extends, tokens] = FLAGS;
     let default = Lifetimes::default();
-    let event_seconds = flags.text(events).map(event_seconds);
-    let token_seconds = flags.text(tokens).map(token_seconds);
-    Lifetimes {
-        event_seconds: event_seconds
-            .and_then(|seconds| problems.value(events, seconds))
-            .unwrap_or(default.event_seconds),
-        token_seconds_max: token_seconds
-            .and_then(|seconds| problems.value(tokens, seconds))
-            // As upstream 0 is no limit.
-            .filter(|seconds| *seconds > 0),
-        are_pod_tokens_extended: flags.switch(extends, default.are_pod_tokens_extended),
-    }
+    let event_ttl = problems.read(flags, events, event_seconds);
+    let options = LifetimeOptions {
+        event_ttl: event_ttl.unwrap_or(default.event_seconds),
+        service_account_max_token_expiration: problems.read(flags, tokens, token_seconds),
+        service_account_extend_token_expiration: flags
+            .switch(extends, default.are_pod_tokens_extended),
+    };
+    options.lifetimes()
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use crate::audit::AuditSettings;
 use crate::cli::admission as admission_file;
+use crate::cli::audit::go_duration;
 use crate::envtest::audit;
 use crate::envtest::browsers;
 use crate::envtest::credentials::{
@@ -14,7 +15,6 @@ use crate::envtest::{
 };
 use crate::replica::access::Delegated;
 use polyplane_admission::{AdmissionConfig, configured};
-use polyplane_apimachinery::time::parse_duration;
 use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{AnonymousAccess, Authenticator, ClientCa, FrontProxy};
 use polyplane_pki::NamedPair;
@@ -225,16 +225,18 @@ impl Problems {
 
     /// Returns the value of a flag that Go reads as a duration.
     pub(super) fn duration(&mut self, flags: &Flags, flag: &str, default: Duration) -> Duration {
-        let Some(text) = flags.text(flag) else {
-            return default;
-        };
-        let parsed = parse_duration(text).map_err(|error| error.to_string());
-        let parsed = parsed.and_then(|nanoseconds| {
-            let nanoseconds = u64::try_from(nanoseconds);
-            nanoseconds.map_err(|_| format!("{text:?} is negative"))
-        });
-        self.value(flag, parsed)
-            .map_or(default, Duration::from_nanos)
+        self.read(flags, flag, go_duration).unwrap_or(default)
+    }
+
+    /// Returns the value of a flag; `None` if it is not given, or wrong.
+    pub(super) fn read<T, E: Display>(
+        &mut self,
+        flags: &Flags,
+        flag: &str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        let text = flags.text(flag)?;
+        self.value(flag, parse(text))
     }
 }
 

@@ -170,8 +170,11 @@ impl Flows {
         expose_limits(flows::index_of(cut).levels(), seats, out);
         let mut gauges: BTreeMap<(String, String), [u64; GAUGES.len()]> = BTreeMap::new();
         self.of_plane(meter, |plane| {
-            for level in plane.iter().flat_map(|plane| plane.levels()) {
-                for request in plane.iter().flat_map(|plane| plane.requests(&level.name)) {
+            let Some(plane) = plane else {
+                return;
+            };
+            for level in plane.levels() {
+                for request in plane.requests(&level.name) {
                     let key = (
                         request.kept.class.schema().to_owned(),
                         level.name.to_string(),
