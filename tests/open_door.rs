@@ -267,18 +267,22 @@ async fn strangers_cost_one_replica_nothing() -> Result<()> {
             plane,
             memory: &memory,
         };
-        let nothing = async { Ok(()) };
-        siege("one replica, the root plane", &root)
-            .run(nothing)
-            .await?;
-        let watch = Client::open(&plane).await?;
-        let mut events = watch.watch(&format!("{CONFIG_MAPS}?watch=1")).await?;
-        let name = format!("told-{round}");
-        let told = tells_of(&mut events, &plane, &name);
-        siege("one replica, a plane with a watch", &plane)
-            .run(told)
-            .await?;
-        clean(&[&root, &plane]).await?;
+        let judged = async {
+            let nothing = async { Ok(()) };
+            siege("one replica, the root plane", &root)
+                .run(nothing)
+                .await?;
+            let watch = Client::open(&plane).await?;
+            let mut events = watch.watch(&format!("{CONFIG_MAPS}?watch=1")).await?;
+            let name = format!("told-{round}");
+            let told = tells_of(&mut events, &plane, &name);
+            siege("one replica, a plane with a watch", &plane)
+                .run(told)
+                .await?;
+            clean(&[&root, &plane]).await
+        };
+        let judged: Result<()> = judged.await;
+        judged.with_context(|| server.log().unwrap_or_default())?;
     }
     tells_nothing(&door, &plane).await?;
     ensure!(!server.log()?.contains("panicked"), "{}", server.log()?);

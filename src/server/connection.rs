@@ -34,6 +34,7 @@ use crate::connection::tls::ALPN_H2;
 use crate::nodes::upgrade::{ClientUpgrade, Session};
 use crate::peer::headers::ForwardedClient;
 use crate::pipeline::{self, Caller, Origin};
+use crate::request::doorway::Lane;
 use crate::request::inbound::Inbound;
 use crate::request::seats::Seats;
 use crate::server_state::ServerState;
@@ -70,6 +71,8 @@ pub(crate) struct Connection {
     remote: Option<HeaderValue>,
     /// Set while the newest proof of a request on the connection has failed.
     is_doubted: AtomicBool,
+    /// Where its unproven requests wait for one another.
+    lane: Lane,
 }
 
 impl Connection {
@@ -79,6 +82,7 @@ impl Connection {
             interned,
             remote,
             is_doubted: AtomicBool::new(false),
+            lane: Lane::default(),
         }
     }
 
@@ -125,10 +129,10 @@ impl Connection {
         self.is_doubted.store(has_failed, Ordering::Relaxed);
     }
 
-    /// Returns the address of the client.
-    pub(crate) fn source(&self) -> Option<IpAddr> {
-        let remote = self.remote()?.parse::<SocketAddr>().ok()?;
-        Some(remote.ip())
+    /// Returns the address of the client, and where the connection's unproven requests wait.
+    pub(crate) fn doorway_entry(&self) -> (Option<IpAddr>, &Lane) {
+        let remote = self.remote().and_then(|remote| remote.parse().ok());
+        (remote.map(|remote: SocketAddr| remote.ip()), &self.lane)
     }
 
     /// Returns the facts about the client that are sent to peers with its requests.
@@ -219,7 +223,8 @@ async fn shake_hands(
     // So that a client takes no place before it has sent something.
     socket.readable().await?;
     let handshake = acceptor.accept(socket);
-    let worked = state.doorway.work(source, || state.now(), handshake).await;
+    let from = (source, &Lane::default());
+    let worked = state.doorway.work(from, || state.now(), handshake).await;
     let (stream, nanos) = worked.map_err(io::Error::other)?;
     state.unproven.charge(nanos);
     stream

@@ -6,6 +6,10 @@
 //! leaves room for newcomers from others. Sources are hashed into [`SOURCES`] flows with a key that nobody
 //! knows; nothing is kept for an address.
 //!
+//! Of one connection at most one poll waits here; the others wait in its [`Lane`]. So a newcomer waits for
+//! one poll of each connection from its address, however many requests they carry. That matters where all
+//! clients have the address of a node or of a load balancer, and for the probes of a kubelet there.
+//!
 //! Every poll of the work takes a place and a turn anew. A client that sends its handshake byte by
 //! byte therefore cannot have the dear part of it done out of turn, and who sends nothing holds
 //! nothing.
@@ -28,13 +32,17 @@ use crate::request::turn::Gate;
 
 /// Flows of source addresses. With fewer, more newcomers would share the flow of a flood.
 const SOURCES: usize = 256;
-/// Polls of one flow that wait for a place: about a second's work. With more, a newcomer of the same
-/// address would wait longer; with fewer, a few connections with all their streams in use would shut it
-/// out, and be told to try again where they have to hear that they are nobody.
+/// Polls of one flow that wait for a place, each of another connection: about a second's work. With more, a
+/// newcomer of the same address would wait longer; with fewer than there may be unproven connections, those
+/// could shut it out.
 const WAITING_MAX: u32 = 16_384;
 /// Places for each worker thread. With more, a newcomer waits for more work of a flood; with fewer,
 /// a round of the gate may have less to do than there are threads.
 const PLACES: usize = 2;
+
+/// Where the unproven requests of one connection wait, first come first served, until no other of them
+/// waits in the doorway.
+pub(crate) type Lane = tokio::sync::Mutex<()>;
 
 /// Lets unproven work in.
 #[derive(Debug)]
@@ -117,8 +125,8 @@ impl Doorway {
         })
     }
 
-    /// Carries out the work of a client at `source`. Returns its result, and the time of its polls in
-    /// nanoseconds.
+    /// Carries out the work of a client at `source`, on the connection with this lane. Returns its result,
+    /// and the time of its polls in nanoseconds.
     ///
     /// # Errors
     /// Returns an error if too much work of that source waits. The work is dropped then.
@@ -127,13 +135,15 @@ impl Doorway {
     /// Dropping the future drops the work, and leaves its place to the next one.
     pub(crate) async fn work<F: Future + Unpin>(
         self: &Arc<Self>,
-        source: Option<IpAddr>,
+        (source, lane): (Option<IpAddr>, &Lane),
         now: impl Fn() -> Moment,
         mut work: F,
     ) -> Result<(F::Output, u64), Crowded> {
         let source = self.source(source);
         let mut total = 0;
         loop {
+            // Only for this poll, so that work which waits for the network holds nobody up.
+            let first = lane.lock().await;
             let place = self.enter(source).await?;
             let turn = self.gate.enter(&self.meter, now()).await;
             let timer = CpuTimer::start(self.gate.precision());
@@ -142,6 +152,7 @@ impl Doorway {
             total += nanos;
             turn.end(nanos);
             place.end(nanos);
+            drop(first);
             match polled {
                 Poll::Ready(done) => return Ok((done, total)),
                 Poll::Pending => woken().await,
@@ -241,36 +252,53 @@ mod tests {
         [Some(first), other]
     }
 
-    #[tokio::test]
-    async fn a_newcomer_waits_for_the_places_and_not_for_the_flood_of_another_address() {
-        let doorway = doorway();
-        let [flood, newcomer] = two_sources(&doorway);
+    /// Begins work of 300 requests of `flood`, then one of `newcomer`. Returns how many of the flood were
+    /// served before the newcomer.
+    async fn served_before(
+        doorway: &Arc<Doorway>,
+        [flood, newcomer]: [Option<IpAddr>; 2],
+        lanes: usize,
+    ) -> usize {
+        const FLOOD: usize = 300;
         let held = [doorway.enter(0).await, doorway.enter(0).await];
         let served = Arc::<AtomicUsize>::default();
+        let lanes = Vec::from_iter((0..lanes).map(|_| Arc::<Lane>::default()));
+        let flood = (0..FLOOD).map(|number| (flood, Arc::clone(&lanes[number % lanes.len()])));
         let mut clients = Vec::new();
-        for source in std::iter::repeat_n(flood, 300).chain([newcomer]) {
-            let (doorway, served) = (Arc::clone(&doorway), Arc::clone(&served));
+        for (source, lane) in flood.chain([(newcomer, Arc::default())]) {
+            let (doorway, served) = (Arc::clone(doorway), Arc::clone(&served));
             clients.push(tokio::spawn(async move {
                 let turn = || served.fetch_add(1, Ordering::Relaxed);
                 let work = std::pin::pin!(async { turn() });
-                doorway
-                    .work(source, NOW, work)
-                    .await
-                    .expect("there is room")
-                    .0
+                let worked = doorway.work((source, &lane), NOW, work).await;
+                worked.expect("there is room").0
             }));
         }
-        while doorway.inside.lock().queue.len() < 301 {
+        while doorway.inside.lock().queue.len() < lanes.len() + 1 {
             tokio::task::yield_now().await;
         }
         drop(held);
         let newcomer = clients.pop().expect("the last one").await;
-        assert!(newcomer.expect("no panic") < 10);
         for client in clients {
             client.await.expect("no panic");
         }
-        assert_eq!(served.load(Ordering::Relaxed), 301);
+        assert_eq!(served.load(Ordering::Relaxed), FLOOD + 1);
         assert_eq!(doorway.inside.lock().taken, 0);
+        newcomer.expect("no panic")
+    }
+
+    #[tokio::test]
+    async fn a_newcomer_waits_for_the_places_and_not_for_the_flood_of_another_address() {
+        let doorway = doorway();
+        let sources = two_sources(&doorway);
+        assert!(served_before(&doorway, sources, 300).await < 10);
+    }
+
+    #[tokio::test]
+    async fn a_newcomer_waits_for_one_request_of_each_connection_of_its_address() {
+        const CONNECTIONS: usize = 6;
+        let before = served_before(&doorway(), [None; 2], CONNECTIONS).await;
+        assert!(before < 3 * CONNECTIONS, "{before} of 300");
     }
 
     #[tokio::test]
@@ -301,7 +329,10 @@ mod tests {
                 let began = std::time::Instant::now();
                 while began.elapsed() < std::time::Duration::from_micros(500) {}
             });
-            doorway.work(None, NOW, proof).await.expect("there is room");
+            doorway
+                .work((None, &Lane::default()), NOW, proof)
+                .await
+                .expect("there is room");
         }
         let meanwhile = turns.load(Ordering::Relaxed) - before;
         // With the share of one plane the proofs would wait for more than ten times as many.
@@ -339,11 +370,16 @@ mod tests {
         let (sender, receiver) = oneshot::channel();
         let slow = {
             let doorway = Arc::clone(&doorway);
-            tokio::spawn(async move { doorway.work(None, NOW, receiver).await })
+            tokio::spawn(async move { doorway.work((None, &Lane::default()), NOW, receiver).await })
         };
         tokio::task::yield_now().await;
         assert_eq!(doorway.inside.lock().taken, 0);
-        assert!(doorway.work(None, NOW, std::future::ready(1)).await.is_ok());
+        assert!(
+            doorway
+                .work((None, &Lane::default()), NOW, std::future::ready(1))
+                .await
+                .is_ok()
+        );
         sender.send(7).expect("it waits");
         let (done, _) = slow.await.expect("no panic").expect("there is room");
         assert_eq!(done, Ok(7));

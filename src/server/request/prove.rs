@@ -154,8 +154,8 @@ impl Pipeline<'_> {
         &self,
         proof: Pin<Box<impl Future<Output = Result<T, Refusal>>>>,
     ) -> Result<T, Refusal> {
-        let (state, source) = (self.state, self.caller.connection.source());
-        let worked = state.doorway.work(source, || state.now(), proof).await;
+        let (state, from) = (self.state, self.caller.connection.doorway_entry());
+        let worked = state.doorway.work(from, || state.now(), proof).await;
         let (proven, nanos) = worked.map_err(|_| {
             ServerState::count(&state.metrics.rejected);
             Refusal::from(too_many())
