@@ -13,7 +13,7 @@ use crate::managers::{Conflict, Conflicts, Managers, VersionedSet};
 use crate::position::Position;
 use crate::scalar;
 use crate::set::FieldSet;
-use crate::update::{Stop, Write, adapt, settle};
+use crate::update::{Gone, Stop, Write, adapt, settle};
 use crate::walk::field_set::field_set;
 use crate::walk::merge::merge;
 use crate::walk::named::with_named_fields;
@@ -65,6 +65,9 @@ pub enum ApplyError {
     /// The version of the request does not exist.
     #[error("no version {0}")]
     Version(Str),
+    /// Fields are owned in a version that does not exist.
+    #[error(transparent)]
+    Gone(#[from] Gone),
 }
 
 /// Applies an object.
@@ -88,7 +91,7 @@ pub fn apply<'s, V: Versions<'s>>(
         validate(position, write.live, Duplicates::Allowed).map_err(ApplyError::Live)?;
     }
     let mut managers = write.managers.clone();
-    adapt(write.versions, &mut managers);
+    adapt(write.versions, &mut managers)?;
     let merged = merge(position, write.live, wanted).map_err(ApplyError::Merge)?;
     let mut set = field_set(position, wanted);
     if let Some(filter) = write.versions.filter(write.version) {

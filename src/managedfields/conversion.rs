@@ -43,6 +43,13 @@ pub trait Versions<'s> {
         false
     }
 
+    /// Returns whether entries in versions that do not exist are dropped with the next write. Otherwise
+    /// nothing can be applied to an object that has such entries, and other writes leave its entries as
+    /// they are: upstream's converter of custom kinds fails for a version that is gone.
+    fn drops_gone(&self) -> bool {
+        true
+    }
+
     /// Converts an object, if that needs no call.
     fn convert(&self, object: &Value, from: &str, to: &str) -> Conversion;
 }

@@ -225,7 +225,8 @@ fn refusal(error: &ApplyError, (live, wanted): (&Value, &Value), named: &Named<'
         ApplyError::Merge(_)
         | ApplyError::Compare(_)
         | ApplyError::Convert(_)
-        | ApplyError::Version(_) => ApiError::new(Reason::Unknown, error.to_string()),
+        | ApplyError::Version(_)
+        | ApplyError::Gone(_) => ApiError::new(Reason::Unknown, error.to_string()),
     }
 }
 

@@ -317,6 +317,10 @@ impl<'s> Versions<'s> for CustomVersions<'s> {
         true
     }
 
+    fn drops_gone(&self) -> bool {
+        false
+    }
+
     fn convert(&self, _: &Value, from: &str, to: &str) -> Conversion {
         let kind = self.0;
         let asks = |row: &Arc<Resource>| row.strategy.converter().is_some();
