@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use h2::SendStream;
 use h2::client::ResponseFuture;
@@ -88,18 +88,15 @@ impl Strangers {
         Ok(ended.context("a connection does not end")??)
     }
 
-    /// Returns how many requests were refused. The others must have lost their connection, or have come
-    /// when a busy machine kept the replica from its store, so that it could not judge them.
+    /// Returns how many requests were refused. The others must have lost their connection.
     async fn refused(&mut self) -> Result<usize> {
         let mut refused = 0;
         for (answer, _) in &mut self.requests {
             let answer = timeout(PATIENCE, answer).await;
             if let Ok(answer) = answer.context("a stranger waits")? {
-                match answer.status() {
-                    StatusCode::UNAUTHORIZED => refused += 1,
-                    StatusCode::SERVICE_UNAVAILABLE => {}
-                    status => bail!("a stranger: {status}"),
-                }
+                let status = answer.status();
+                ensure!(status == StatusCode::UNAUTHORIZED, "a stranger: {status}");
+                refused += 1;
             }
         }
         Ok(refused)
@@ -284,8 +281,9 @@ async fn strangers_cost_one_replica_nothing() -> Result<()> {
                 .await?;
             clean(&[&root, &plane]).await
         };
-        let judged: Result<()> = judged.await;
-        judged.with_context(|| server.log().unwrap_or_default())?;
+        judged
+            .await
+            .with_context(|| server.log().unwrap_or_default())?;
     }
     tells_nothing(&door, &plane).await?;
     ensure!(!server.log()?.contains("panicked"), "{}", server.log()?);

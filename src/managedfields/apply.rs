@@ -13,7 +13,7 @@ use crate::managers::{Conflict, Conflicts, Managers, VersionedSet};
 use crate::position::Position;
 use crate::scalar;
 use crate::set::FieldSet;
-use crate::update::{Gone, Stop, Write, adapt, settle};
+use crate::update::{Stop, UnknownVersion, Write, adapt, check_versions, settle};
 use crate::walk::field_set::field_set;
 use crate::walk::merge::merge;
 use crate::walk::named::with_named_fields;
@@ -67,7 +67,7 @@ pub enum ApplyError {
     Version(Str),
     /// Fields are owned in a version that does not exist.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    UnknownVersion(#[from] UnknownVersion),
 }
 
 /// Applies an object.
@@ -90,8 +90,9 @@ pub fn apply<'s, V: Versions<'s>>(
     if write.versions.may_not_fit(write.version, write.live) {
         validate(position, write.live, Duplicates::Allowed).map_err(ApplyError::Live)?;
     }
+    check_versions(write.versions, write.managers)?;
     let mut managers = write.managers.clone();
-    adapt(write.versions, &mut managers)?;
+    adapt(write.versions, &mut managers);
     let merged = merge(position, write.live, wanted).map_err(ApplyError::Merge)?;
     let mut set = field_set(position, wanted);
     if let Some(filter) = write.versions.filter(write.version) {

@@ -43,10 +43,11 @@ pub trait Versions<'s> {
         false
     }
 
-    /// Returns whether entries in versions that do not exist are dropped with the next write. Otherwise
-    /// nothing can be applied to an object that has such entries, and other writes leave its entries as
-    /// they are: upstream's converter of custom kinds fails for a version that is gone.
-    fn drops_gone(&self) -> bool {
+    /// Returns whether the next write drops entries in versions that do not exist. If not, nothing can be
+    /// applied to an object with such entries, and other writes leave all its entries as they are.
+    /// Upstream's converter of built-in kinds reports such a version as missing, that of custom kinds as
+    /// an error.
+    fn drops_unknown(&self) -> bool {
         true
     }
 

@@ -34,7 +34,7 @@ pub use managers::{Conflict, Conflicts, Managers, VersionedSet};
 pub use position::Position;
 pub use scalar::equal;
 pub use set::{FieldSet, ReadError};
-pub use update::{Gone, UpdateError, Write, update};
+pub use update::{UnknownVersion, UpdateError, Write, update};
 pub use walk::compare::{Comparison, compare};
 pub use walk::extract::extract;
 pub use walk::field_set::field_set;

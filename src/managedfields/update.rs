@@ -47,14 +47,13 @@ pub enum UpdateError {
     Version(Str),
     /// Fields are owned in a version that does not exist.
     #[error(transparent)]
-    Gone(#[from] Gone),
+    UnknownVersion(#[from] UnknownVersion),
 }
 
-/// Fields are owned in a version that does not exist, and their entries are not dropped: see
-/// [`Versions::drops_gone`].
+/// A version to which upstream's converter of custom kinds cannot convert, with its text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("request to convert CR to an invalid group/version: {0}")]
-pub struct Gone(pub Str);
+pub struct UnknownVersion(pub Str);
 
 /// Returns the managers after a create, an update or a patch that stores `new`. Whoever writes owns
 /// what the write changes, and nobody owns what it removes.
@@ -67,9 +66,10 @@ pub fn update<'s, V: Versions<'s>>(
     new: &Value,
     answers: &Answers,
 ) -> Result<Step<Managers>, UpdateError> {
+    check_versions(write.versions, write.managers)?;
     let mut managers = write.managers.clone();
     if write.live == new {
-        drop_gone(write.versions, &mut managers)?;
+        managers.retain(|_, owned| write.versions.position(&owned.version).is_some());
         return Ok(Step::Done(managers));
     }
     for object in [new, write.live] {
@@ -78,7 +78,7 @@ pub fn update<'s, V: Versions<'s>>(
         let checked = position.map(|at| validate(at, object, Duplicates::Allowed));
         checked.transpose().map_err(UpdateError::Compare)?;
     }
-    adapt(write.versions, &mut managers)?;
+    adapt(write.versions, &mut managers);
     let mut converter = Converter::new(write.versions, answers);
     let old = write.object();
     let new = Object {
@@ -120,30 +120,32 @@ impl<'a, V> Write<'a, V> {
     }
 }
 
-/// Brings sets in line with the schemas of now, and drops those of versions that are gone.
-pub(crate) fn adapt<'s, V: Versions<'s>>(
+/// Checks that all versions exist in which fields are owned, unless entries in others are dropped.
+pub(crate) fn check_versions<'s, V: Versions<'s>>(
     versions: &V,
-    managers: &mut Managers,
-) -> Result<(), Gone> {
-    drop_gone(versions, managers)?;
+    managers: &Managers,
+) -> Result<(), UnknownVersion> {
+    if versions.drops_unknown() {
+        return Ok(());
+    }
+    let mut named = managers.iter().map(|(_, owned)| &owned.version);
+    match named.find(|version| versions.position(version).is_none()) {
+        Some(version) => Err(UnknownVersion(version.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Brings sets in line with the schemas of now, and drops those of versions that are gone.
+pub(crate) fn adapt<'s, V: Versions<'s>>(versions: &V, managers: &mut Managers) {
     managers.retain(|_, owned| {
-        let position = versions.position(&owned.version);
-        if let Some(set) = position.and_then(|position| reconcile(position, &owned.set)) {
+        let Some(position) = versions.position(&owned.version) else {
+            return false;
+        };
+        if let Some(set) = reconcile(position, &owned.set) {
             owned.set = set;
         }
         true
     });
-    Ok(())
-}
-
-fn drop_gone<'s, V: Versions<'s>>(versions: &V, managers: &mut Managers) -> Result<(), Gone> {
-    let is_gone = |owned: &VersionedSet| versions.position(&owned.version).is_none();
-    let gone = managers.iter().find(|(_, owned)| is_gone(owned));
-    if let Some((_, owned)) = gone.filter(|_| !versions.drops_gone()) {
-        return Err(Gone(owned.version.clone()));
-    }
-    managers.retain(|_, owned| !is_gone(owned));
-    Ok(())
 }
 
 /// The reason why a run ends early.

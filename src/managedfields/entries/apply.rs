@@ -90,7 +90,7 @@ impl Entries {
             // that does not fit belong to nobody.
             Ok(Step::Done(()) | Step::Need(_)) | Err(UpdateError::Compare(_)) => Ok(()),
             Err(UpdateError::Version(version)) => Err(ApplyError::Version(version)),
-            Err(UpdateError::Gone(gone)) => Err(ApplyError::Gone(gone)),
+            Err(UpdateError::UnknownVersion(error)) => Err(error.into()),
         }
     }
 

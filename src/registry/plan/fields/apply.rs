@@ -7,7 +7,7 @@ use crate::plan::{Interrupted, Run};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Cause, Reason};
 use polyplane_managedfields::{
-    Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, Versions, Writer,
+    Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, UnknownVersion, Versions, Writer,
 };
 
 /// The object that a client applies.
@@ -50,8 +50,8 @@ pub(crate) fn apply(
         // fields have no owners is converted first.
         let named = named.text();
         let text = format!(
-            "failed to create manager for existing fields: failed to convert live object (/; {named}) to proper version: request to convert CR to an invalid group/version: {}",
-            kind.api_version
+            "failed to create manager for existing fields: failed to convert live object (/; {named}) to proper version: {}",
+            UnknownVersion(kind.api_version.clone())
         );
         return Err(ApiError::new(Reason::Unknown, text).into());
     }
@@ -186,9 +186,9 @@ fn place(object: &Value, named: &Named<'_>) -> String {
 /// custom kinds knows no version of Scale.
 fn unconvertible(object: &Value, named: &Named<'_>) -> String {
     format!(
-        "failed to convert new object ({}) to proper version: request to convert CR to an invalid group/version: {}",
+        "failed to convert new object ({}) to proper version: {}",
         place(object, named),
-        named.api_version
+        UnknownVersion(named.api_version.into())
     )
 }
 
@@ -226,7 +226,7 @@ fn refusal(error: &ApplyError, (live, wanted): (&Value, &Value), named: &Named<'
         | ApplyError::Compare(_)
         | ApplyError::Convert(_)
         | ApplyError::Version(_)
-        | ApplyError::Gone(_) => ApiError::new(Reason::Unknown, error.to_string()),
+        | ApplyError::UnknownVersion(_) => ApiError::new(Reason::Unknown, error.to_string()),
     }
 }
 
