@@ -73,6 +73,7 @@ fn ports_in_a_row(count: u16) -> Result<u16> {
 
 /// A server with planes, and kubectl.
 struct Site {
+    kubelet: PathBuf,
     server: Up,
     folder: TempDir,
     base_port: u16,
@@ -80,6 +81,8 @@ struct Site {
 
 impl Site {
     async fn start(replicas: u16, flags: &[&str]) -> Result<Self> {
+        // First, because building it takes minutes, and a server closes connections that are idle so long.
+        let kubelet = kubelet_program()?;
         let folder = tempfile::tempdir()?;
         let base_port = ports_in_a_row(replicas)?;
         let listen = format!("127.0.0.1:{base_port}");
@@ -87,6 +90,7 @@ impl Site {
         let options = [&["--listen", &listen, &replicas], flags].concat();
         let server = Up::start(&folder.path().join("data"), &options).await?;
         Ok(Self {
+            kubelet,
             server,
             folder,
             base_port,
@@ -128,13 +132,10 @@ impl Kubelet {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
         let user = format!("system:node:{name}");
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        params
-            .distinguished_name
-            .push(DnType::OrganizationName, "system:nodes");
-        params
-            .distinguished_name
-            .push(DnType::CommonName, user.as_str());
+        let names = &mut params.distinguished_name;
+        *names = rcgen::DistinguishedName::new();
+        names.push(DnType::OrganizationName, "system:nodes");
+        names.push(DnType::CommonName, user.as_str());
         params.subject_alt_names = vec![SanType::IpAddress(Ipv4Addr::LOCALHOST.into())];
         let request = STANDARD.encode(params.serialize_request(&key)?.pem()?);
         let body = json!({
@@ -170,7 +171,7 @@ impl Kubelet {
         std::fs::write(folder.join("tls.crt"), certificate)?;
         std::fs::write(folder.join("tls.key"), key.serialize_pem())?;
         std::fs::write(folder.join("ca.crt"), client_ca)?;
-        let mut process = Command::new(kubelet_program()?)
+        let mut process = Command::new(&site.kubelet)
             .args([
                 "--cert",
                 "tls.crt",
