@@ -15,8 +15,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Pause between two sweeps. An expired object is removed at most this much later.
-const EVERY: Duration = Duration::from_secs(10);
+/// Longest pause between two sweeps. An expired object is removed at most this much later.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Shortest pause between two sweeps, for planes that sleep at once: idle times are counted in seconds.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Expired objects that one sweep removes from one plane, at most. The next sweep removes the
 /// others; without the limit one plane would delay the rest.
 const EXPIRED_MAX: usize = 100;
@@ -52,12 +54,14 @@ impl Sweeper {
 
     /// Sweeps until `stop`.
     pub async fn run(self, stop: CancellationToken) {
+        // A longer pause than the idle time would keep planes awake for much longer than that.
+        let pause = self.planes.idle().clamp(PAUSE_MIN, PAUSE_MAX);
         loop {
             tokio::select! {
                 // First: a stopping server sweeps nothing.
                 biased;
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
+                () = tokio::time::sleep(pause) => {}
             }
             for plane in self.planes.all_awake() {
                 remove_expired(&plane).await;

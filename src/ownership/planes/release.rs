@@ -303,6 +303,12 @@ impl Planes {
         }
     }
 
+    /// Returns the time for which a plane stays awake without being used.
+    #[must_use]
+    pub fn idle(&self) -> Duration {
+        self.options().idle
+    }
+
     /// Puts planes to sleep that were not used for the idle time and have no watcher, or are suspended,
     /// and drops log events that are too old. One timer calls this for all planes together.
     pub async fn sweep(&self) {
