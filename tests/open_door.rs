@@ -31,6 +31,8 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+/// Each siege has the machine to itself: two at once ask of each server what two machines would.
+static ONE_SIEGE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 2000;
 /// Bytes that each request sends of its body.
@@ -253,6 +255,7 @@ async fn tells_of(events: &mut Events, plane: &Endpoint, name: &str) -> Result<(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_cost_one_replica_nothing() -> Result<()> {
+    let _only = ONE_SIEGE.lock().await;
     let folder = tempfile::tempdir()?;
     let server = Up::start(&folder.path().join("data"), &["--store", "memory"]).await?;
     let root = server.root()?;
@@ -395,6 +398,7 @@ async fn clean(planes: &[&Endpoint]) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strangers_cost_three_replicas_nothing() -> Result<()> {
+    let _only = ONE_SIEGE.lock().await;
     let Some(ring) = Ring::start(&Wish::default()).await? else {
         return Ok(());
     };
