@@ -31,7 +31,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
-/// Each siege has the machine to itself: two at once ask of each server what two machines would.
+/// Held by one siege at a time, because two would share the cores, and each is sized for all of them.
 static ONE_SIEGE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 const CONNECTIONS: usize = 6;
 const STREAMS: usize = 2000;

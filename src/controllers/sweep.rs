@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 /// Longest pause between two sweeps. An expired object is removed at most this much later.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// Shortest pause between two sweeps, for planes that sleep at once: idle times are counted in seconds.
+/// Shortest pause between two sweeps. Idle times are counted in seconds, so less would gain nothing.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Expired objects that one sweep removes from one plane, at most. The next sweep removes the
 /// others; without the limit one plane would delay the rest.
@@ -54,7 +54,7 @@ impl Sweeper {
 
     /// Sweeps until `stop`.
     pub async fn run(self, stop: CancellationToken) {
-        // A longer pause than the idle time would keep planes awake for much longer than that.
+        // With a longer pause, planes would stay awake for much longer than their idle time.
         let pause = self.planes.idle().clamp(PAUSE_MIN, PAUSE_MAX);
         loop {
             tokio::select! {
