@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use http::Method;
 use kms::FakeKms;
 use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::Endpoint;
@@ -381,6 +382,52 @@ async fn keys_change_until_nothing_needs_the_older_ones() -> Result<()> {
     for name in ["a", "b"] {
         read(&server.plane(name)?, "x", name).await?;
     }
+    ensure!(server.stop().await?.success(), "it does not stop well");
+    Ok(())
+}
+
+/// A plane that was woken once for its new data key, and that nobody uses, does not sleep before the last of
+/// its records is under that key. Then it sleeps.
+#[tokio::test]
+async fn a_plane_does_not_sleep_before_all_its_records_are_under_the_new_key() -> Result<()> {
+    let place = Place::new()?;
+    let flag = place.config("'*.*'", &[&key("one", 1)])?;
+    let server = place.up(&[&flag, "--sleep-after=1"]).await?;
+    let root = server.root()?;
+    let client = Client::open(&create_plane(&root, "a").await?).await?;
+    // More than five sweeps write again.
+    for number in 0..350 {
+        let map = json!({"metadata": {"name": format!("m{number}")}});
+        client.post(CONFIG_MAPS, &map).await?.expect(201)?;
+    }
+    until(&root, "a", is_settled).await?;
+    until_asleep(&root).await?;
+
+    let generation =
+        json!({"metadata": {"annotations": {"polyplane.dev/data-key-generation": "1"}}});
+    let path = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
+    let kind = "application/merge-patch+json";
+    let root_client = Client::open(&root).await?;
+    root_client
+        .typed(Method::PATCH, path, kind, generation.to_string())
+        .await?
+        .expect(200)?;
+    let one = format!("/clusters/a{CONFIG_MAPS}/m0");
+    root_client.get(&one).await?.expect(200)?;
+    // A report does not wake the plane.
+    let began = Instant::now();
+    loop {
+        let seen = report(&root, "a").await?;
+        if seen["generation"] == 1 && is_settled(&seen) {
+            break;
+        }
+        ensure!(
+            began.elapsed() < PATIENCE,
+            "records stay as they were: {seen}"
+        );
+        sleep(Duration::from_millis(200)).await;
+    }
+    until_asleep(&root).await?;
     ensure!(server.stop().await?.success(), "it does not stop well");
     Ok(())
 }

@@ -309,8 +309,9 @@ impl Planes {
         self.options().idle
     }
 
-    /// Puts planes to sleep that were not used for the idle time and have no watcher, or are suspended,
-    /// and drops log events that are too old. One timer calls this for all planes together.
+    /// Puts planes to sleep that were not used for the idle time, have no watcher and are not being
+    /// resealed, or that are suspended. Drops log events that are too old. One timer calls this for all
+    /// planes together.
     pub async fn sweep(&self) {
         self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
@@ -326,6 +327,7 @@ impl Planes {
             // A store that refuses writes would refuse the release too.
             let parts = slot.birth.id != ROOT && awake.plane.read_only().is_none();
             let idle = unused && stats.watchers == 0 && stats.queued == 0;
+            let idle = idle && !self.is_resealing(&awake.plane);
             let sleeps = idle || self.is_suspended(&slot.birth.id);
             if parts
                 && sleeps

@@ -10,7 +10,7 @@ use crate::records::{Damaged, decode_fence, fence_key};
 use bytes::Bytes;
 use polyplane_fencing::FenceState;
 use polyplane_plane::{
-    KeysRecord, RecordError, SealedError, Sealing, data_keys_key, read_data_keys,
+    KeysRecord, Plane, RecordError, SealedError, Sealing, data_keys_key, read_data_keys,
 };
 use polyplane_storage::{CommitError, Compare, KeyValue, Op, ReadError, Txn};
 use std::sync::Arc;
@@ -39,6 +39,18 @@ impl Planes {
     /// Returns what seals the records of planes; `None` if encryption at rest is off.
     pub fn sealing(&self) -> Option<&Arc<Sealing>> {
         self.options.sealing.as_ref()
+    }
+
+    /// Returns the generation that the data key of a plane should have.
+    pub fn data_key_generation(&self, id: &str) -> u32 {
+        let entry = self.directory().and_then(|rows| rows.by_id(id));
+        entry.map_or(0, |entry| entry.data_key_generation)
+    }
+
+    /// Returns whether records of an awake plane are being sealed again. If it slept meanwhile, nobody
+    /// would continue before it is used.
+    pub(crate) fn is_resealing(&self, plane: &Plane) -> bool {
+        plane.is_resealing(self.data_key_generation(plane.id()))
     }
 
     /// Returns the data keys of a plane as the store has them now; `None` if nothing of the plane was

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -29,6 +29,8 @@ pub(crate) struct PlaneKeys {
     state: Mutex<KeysState>,
     /// The number of stale records, to be read without the lock.
     stale: AtomicUsize,
+    /// True if the last sweep could not write.
+    is_stuck: AtomicBool,
 }
 
 struct KeysState {
@@ -87,6 +89,7 @@ impl PlaneKeys {
             sealing: Arc::clone(sealing),
             plane: plane.into(),
             stale: AtomicUsize::new(stale.len()),
+            is_stuck: AtomicBool::new(false),
             state: Mutex::new(KeysState {
                 stored: stored.map(Arc::new),
                 pending,
@@ -205,6 +208,27 @@ impl PlaneKeys {
         let mut state = self.state.lock();
         state.stale.remove(key);
         self.changed(&mut state);
+    }
+
+    /// Returns whether sweeps have work left here and are able to do it.
+    pub(crate) fn is_resealing(&self, generation: u32) -> bool {
+        if !self.sealing.has_begun() || self.is_stuck.load(Ordering::Relaxed) {
+            return false;
+        }
+        let state = self.state.lock();
+        if !state.stale.is_empty() || state.pending.is_some() {
+            return true;
+        }
+        let wraps_by = self.sealing.keyring().wraps_by();
+        state.newest().is_some_and(|newest| {
+            let is_old = |by| generation > newest.generation() || !newest.is_wrapped_by(by);
+            newest.settled() != self.sealing.fingerprint() || wraps_by.is_some_and(is_old)
+        })
+    }
+
+    /// Notes whether the last sweep could not write.
+    pub(crate) fn note_stuck(&self, is_stuck: bool) {
+        self.is_stuck.store(is_stuck, Ordering::Relaxed);
     }
 
     /// Changes the keys as they should be now: a new data key for a higher generation, once no record

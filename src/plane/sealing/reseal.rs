@@ -41,6 +41,14 @@ impl Plane {
         self.data_keys().map_or(0, PlaneKeys::stale_records)
     }
 
+    /// Returns whether [`Self::reseal`] with this generation has work left. False if its last call has
+    /// failed, so that a plane whose records nobody can write is not awake for ever.
+    #[must_use]
+    pub fn is_resealing(&self, generation: u32) -> bool {
+        self.data_keys()
+            .is_some_and(|keys| keys.is_resealing(generation))
+    }
+
     /// Brings the plane's data key to a generation, and writes up to `limit` stale records again. Does
     /// nothing before sealing has begun. One periodic task calls this for all awake planes.
     ///
@@ -57,6 +65,17 @@ impl Plane {
         if !keys.sealing().has_begun() {
             return Ok(Resealed::default());
         }
+        let resealed = self.reseal_some(keys, generation, limit).await;
+        keys.note_stuck(resealed.is_err());
+        resealed
+    }
+
+    async fn reseal_some(
+        self: &Arc<Self>,
+        keys: &PlaneKeys,
+        generation: u32,
+        limit: usize,
+    ) -> Result<Resealed, SubmitError> {
         let deadline = Instant::now() + PATIENCE;
         let writes = keys.some_stale(limit).into_iter();
         let writes = writes.filter_map(|key| self.same_again(keys, key, deadline));

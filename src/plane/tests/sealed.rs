@@ -198,6 +198,38 @@ async fn keys_change_until_nothing_is_stale() {
 }
 
 #[tokio::test]
+async fn a_plane_says_that_it_is_resealed_until_nothing_is_left_or_nothing_can_be_written() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+    let site = site(&store, Some(sealing(&[1])));
+    let plane = site.open("a").await;
+    assert!(!plane.is_resealing(0), "nothing is stored");
+    for name in ["x", "y", "z"] {
+        put(&plane, name, WORD).await;
+    }
+    settle(&plane, 0).await;
+    assert!(!plane.is_resealing(0));
+
+    // From the moment that a new key is wanted.
+    assert!(plane.is_resealing(1));
+    plane.reseal(1, 2).await.expect("a new key");
+    assert!(plane.is_resealing(1));
+    let rejected = CommitFault::Reject(polyplane_storage::Rejection::TooLarge("it".to_owned()));
+    site.store.plan().next_commit(rejected);
+    plane.reseal(1, 2).await.expect_err("it is rejected");
+    assert!(!plane.is_resealing(1), "it would be awake for ever");
+    assert!(plane.stale_at_rest() > 0);
+    settle(&plane, 1).await;
+    assert!(!plane.is_resealing(1));
+
+    // From another key-encryption key, when it wakes.
+    let store: Arc<dyn Store> = site.store.clone();
+    let plane = self::site(&store, Some(sealing(&[2, 1]))).open("a").await;
+    assert!(plane.is_resealing(1));
+    settle(&plane, 1).await;
+    assert!(!plane.is_resealing(1));
+}
+
+#[tokio::test]
 async fn an_unknown_outcome_is_settled_although_it_is_sealed() {
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
     let site = site(&store, Some(sealing(&[1])));

@@ -14,7 +14,6 @@ use crate::replica::encryption::key_record::{KeyRecord, Provider, kms_key, recor
 use crate::replica::plane_directory::PlaneDirectory;
 use anyhow::bail;
 use parking_lot::Mutex;
-use polyplane_ownership::ROOT;
 use polyplane_ownership::agreement::{self, AgreementError};
 use polyplane_plane::{Plane, SEALED_LEVEL, Sealing};
 use polyplane_sealing::{EncryptionConfig, KeyId, Keyring, WriteKey};
@@ -200,13 +199,7 @@ impl Encryption {
 }
 
 async fn reseal(directory: &PlaneDirectory, plane: &Arc<Plane>) {
-    let generation = match plane.id() {
-        ROOT => 0,
-        id => {
-            let entry = directory.rows.by_id(id);
-            entry.map_or(0, |entry| entry.data_key_generation)
-        }
-    };
+    let generation = directory.planes.data_key_generation(plane.id());
     match plane.reseal(generation, RECORDS_MAX).await {
         Ok(resealed) if resealed.written > 0 && resealed.stale == 0 => {
             tracing::info!(
