@@ -5,7 +5,7 @@ use tempfile::TempDir;
 
 use crate::arguments::EffortArguments;
 use crate::interleave::{Plan, prepare_and_run};
-use crate::report::Spread;
+use crate::report::{Block, Spread};
 use crate::scenarios::Scenario;
 use crate::servers::{Build, Plane, Server};
 
@@ -41,17 +41,22 @@ pub async fn audit(rounds: u32, effort: &EffortArguments) -> Result<()> {
         };
         let errors: u64 = blocks.iter().flatten().map(|block| block.errors).sum();
         ensure!(errors == 0, "{}: {errors} requests failed", scenario.name());
+        let median = |blocks: &[Block]| {
+            let all = blocks.iter().filter_map(Block::server_micros);
+            Spread::of(all.collect()).map_or(0.0, |all| all.median)
+        };
         let pairs = of_silent.iter().zip(of_audited);
         let added = pairs.filter_map(|(silent, audited)| {
             Some(audited.server_micros()? - silent.server_micros()?)
         });
         let added = Spread::of(added.collect()).context("no CPU time was counted")?;
         println!(
-            "{}: a line of the audit log adds {:.1} µs ({:.1} to {:.1})",
+            "{}: a line of the audit log adds {:.1} µs ({:.1} to {:.1}) to a request of {:.1} µs",
             scenario.name(),
             added.median,
             added.min,
-            added.max
+            added.max,
+            median(of_silent)
         );
     }
     silent.stop().await?;

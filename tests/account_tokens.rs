@@ -8,7 +8,7 @@ use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::{create_plane, remove_plane};
+use polyplane_tests::programs::{create_plane, remove_plane, until_asleep};
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
@@ -321,13 +321,7 @@ async fn the_key_sets_of_sleeping_planes_wake_none() -> Result<()> {
         let awake = ring.pointer("/replicas/0/awake").and_then(Value::as_u64);
         awake.context("the ring says how many planes are awake")
     };
-    let asleep = async {
-        while awake().await? > 1 {
-            sleep(Duration::from_millis(100)).await;
-        }
-        anyhow::Ok(())
-    };
-    timeout(Duration::from_secs(60), asleep).await??;
+    until_asleep(&admin, Duration::from_secs(60)).await?;
     let mut keys = std::collections::BTreeSet::new();
     for name in &names {
         let record = admin.get(&format!("{PLANES}/{name}")).await?.expect(200)?;

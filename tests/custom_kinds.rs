@@ -10,7 +10,7 @@ use http::Method;
 use polyplane_tests::client::{Client, names, version};
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::process::Up;
-use polyplane_tests::programs::create_plane;
+use polyplane_tests::programs::{create_plane, until_asleep};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -473,20 +473,7 @@ async fn in_every_state(plane: &Client) -> Result<()> {
 async fn definitions_sleep_and_wake_in_every_state() -> Result<()> {
     let site = Site::start(&["--sleep-after", "1"]).await?;
     let (_, plane) = site.plane("sleepy").await?;
-    let awake = async || -> Result<u64> {
-        let ring = site.admin.get("/polyplane/ring").await?.expect(200)?;
-        let awake = ring.pointer("/replicas/0/awake").and_then(Value::as_u64);
-        awake.context("the ring says how many planes are awake")
-    };
-    let asleep = async || -> Result<()> {
-        for _ in 0..LOOKS {
-            if awake().await? <= 1 {
-                return Ok(());
-            }
-            sleep(BETWEEN_LOOKS * 3).await;
-        }
-        bail!("the plane stays awake")
-    };
+    let asleep = async || until_asleep(&site.admin, Duration::from_secs(30)).await;
     in_every_state(&plane).await?;
     asleep().await?;
 

@@ -4,13 +4,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use http::Method;
 use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::{Caller, Protocol};
 use polyplane_tests::process::{Up, refused};
-use polyplane_tests::programs::{create_plane, delete_plane, polyplane};
+use polyplane_tests::programs::{create_plane, delete_plane, polyplane, until_asleep};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 
@@ -477,5 +478,25 @@ async fn what_is_in_memory_is_said_to_be_and_leaves_no_store() -> Result<()> {
             .status
             == 404
     );
+    Ok(())
+}
+
+/// A plane sleeps soon after its idle time, not at the next of a few points in time.
+#[tokio::test]
+async fn a_plane_that_nobody_uses_sleeps_soon_after_its_idle_time() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(&folder.path().join("data"), &["--sleep-after=1"]).await?;
+    let root = server.root()?;
+    create_plane(&root, "a").await?;
+    let admin = Client::open(&root).await?;
+    // The idle time, the pause between two looks, and as much again as a busy machine takes.
+    let soon = Duration::from_secs(6);
+    for _ in 0..3 {
+        until_asleep(&admin, soon).await?;
+        let path = format!("/clusters/a{CONFIG_MAPS}");
+        admin.get(&path).await?.expect(200)?;
+    }
+    until_asleep(&admin, soon).await?;
+    ensure!(server.stop().await?.success());
     Ok(())
 }

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use http::Method;
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
+use crate::client::Client;
 use crate::connection::{Ask, Connection};
 use crate::golden::folder;
 use crate::kubeconfig::{Caller, Endpoint, Protocol};
@@ -361,6 +362,26 @@ pub async fn remove_plane(root: &Endpoint, name: &str) -> Result<()> {
             bail!("the plane {name} is not removed");
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Waits until no plane but the root is awake. To locate a plane would count as a use of it, so this reads
+/// the status of the ring.
+///
+/// # Errors
+/// Returns an error if a plane is awake for longer than `patience`.
+pub async fn until_asleep(root: &Client, patience: Duration) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let ring = root.get("/polyplane/ring").await?.expect(200)?;
+        let replicas = ring["replicas"].as_array();
+        let replicas = replicas.context("the ring has replicas")?;
+        let awake = replicas.iter().filter_map(|one| one["awake"].as_u64());
+        if awake.sum::<u64>() <= 1 {
+            return Ok(());
+        }
+        ensure!(began.elapsed() < patience, "planes do not sleep: {ring}");
+        sleep(Duration::from_millis(50)).await;
     }
 }
 

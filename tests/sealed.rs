@@ -14,7 +14,7 @@ use polyplane_tests::client::Client;
 use polyplane_tests::kubeconfig::Endpoint;
 use polyplane_tests::kubectl::Kubectl;
 use polyplane_tests::process::{Up, refused};
-use polyplane_tests::programs::{create_plane, polyplane, remove_plane};
+use polyplane_tests::programs::{create_plane, polyplane, remove_plane, until_asleep};
 use polyplane_tests::site::move_to;
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -188,24 +188,6 @@ fn is_settled(report: &Value) -> bool {
     report["settled"] == true && report["dataKey"].is_u64()
 }
 
-/// Waits until all planes but the root sleep. To locate a plane would count as a use of it.
-async fn until_asleep(root: &Endpoint) -> Result<()> {
-    let client = Client::open(root).await?;
-    let began = Instant::now();
-    loop {
-        let ring = client.get("/polyplane/ring").await?.expect(200)?;
-        let replicas = ring["replicas"]
-            .as_array()
-            .context("the ring has replicas")?;
-        let awake = replicas.iter().filter_map(|one| one["awake"].as_u64());
-        if awake.sum::<u64>() <= 1 {
-            return Ok(());
-        }
-        ensure!(began.elapsed() < PATIENCE, "planes do not sleep: {ring}");
-        sleep(Duration::from_millis(100)).await;
-    }
-}
-
 /// Two planes and the root: no word of them is in the files of the store, and all of them are served, after
 /// a move, after sleep, after a restart, from a copy of store and keys; in a store in clear the same search
 /// finds every word. Other keys and no keys are refused with what is missing.
@@ -237,7 +219,7 @@ async fn what_is_stored_is_read_by_those_with_the_key_alone() -> Result<()> {
         move_to(&client, "a", replica).await?;
         read(&server.plane("a")?, "x", "a").await?;
     }
-    until_asleep(&root).await?;
+    until_asleep(&Client::open(&root).await?, PATIENCE).await?;
     read(&server.plane("b")?, "x", "b").await?;
     for name in ["a", "b"] {
         let seen = until(&root, name, is_settled).await?;
@@ -401,13 +383,13 @@ async fn a_plane_does_not_sleep_before_all_its_records_are_under_the_new_key() -
         client.post(CONFIG_MAPS, &map).await?.expect(201)?;
     }
     until(&root, "a", is_settled).await?;
-    until_asleep(&root).await?;
+    let root_client = Client::open(&root).await?;
+    until_asleep(&root_client, PATIENCE).await?;
 
     let generation =
         json!({"metadata": {"annotations": {"polyplane.dev/data-key-generation": "1"}}});
     let path = "/apis/polyplane.dev/v1alpha1/controlplanes/a";
     let kind = "application/merge-patch+json";
-    let root_client = Client::open(&root).await?;
     root_client
         .typed(Method::PATCH, path, kind, generation.to_string())
         .await?
@@ -427,7 +409,7 @@ async fn a_plane_does_not_sleep_before_all_its_records_are_under_the_new_key() -
         );
         sleep(Duration::from_millis(200)).await;
     }
-    until_asleep(&root).await?;
+    until_asleep(&root_client, PATIENCE).await?;
     ensure!(server.stop().await?.success(), "it does not stop well");
     Ok(())
 }
@@ -449,7 +431,7 @@ async fn a_key_management_service_is_needed_at_the_start_alone() -> Result<()> {
     write(&create_plane(&root, "a").await?, "x", "a").await?;
     let calls = kms.stop();
     println!("{calls} calls of the service at the start");
-    until_asleep(&root).await?;
+    until_asleep(&Client::open(&root).await?, PATIENCE).await?;
     read(&server.plane("a")?, "x", "a").await?;
     write(&create_plane(&root, "b").await?, "x", "b").await?;
     let seen = until(&root, "b", is_settled).await?;
