@@ -11,6 +11,7 @@ use crate::event::{Bodies, Event, Head, Stage};
 use crate::legacy::LegacyHead;
 use crate::log::{Format, Log};
 use crate::policy::{Level, Plan, Policy};
+use crate::queue::Text;
 use crate::sink::{Mode, Waiting};
 use crate::webhook::Webhook;
 
@@ -55,6 +56,14 @@ impl Backend {
             Self::Log(_) => "log",
             Self::Webhook(_) => "webhook",
         }
+    }
+
+    /// Returns whether the backend writes lines itself, which nobody waits for and nothing cuts.
+    fn writes_lines(&self) -> bool {
+        let options = &self.waiting().options;
+        matches!(self, Self::Log(log) if log.format == Format::Json)
+            && options.mode == Mode::Batch
+            && options.truncation.is_none()
     }
 
     const fn format(&self) -> Format {
@@ -146,8 +155,8 @@ impl Auditor {
 
     /// Begins the events of a request.
     #[must_use]
-    pub fn event(&self, plan: Plan, head: &Head<'_>) -> Event {
-        let legacy = self.has_legacy.then(|| Box::new(LegacyHead::new(head)));
+    pub fn event(&self, plan: Plan, head: Head<'_>) -> Event {
+        let legacy = self.has_legacy.then(|| Box::new(LegacyHead::new(&head)));
         Event::new(plan, head, legacy)
     }
 
@@ -157,29 +166,46 @@ impl Auditor {
         self.waits
     }
 
-    /// Records a stage of a request.
+    /// Records a stage of a request that goes on.
     pub fn record(&self, event: &Event, stage: Stage, now: SystemTime) -> Recorded {
+        self.add(event, None, stage, now)
+    }
+
+    /// Records a stage of a request whose event does not change any more. As [`Self::record`], but where
+    /// nobody waits, the thread of the log writes the line.
+    pub fn record_whole(&self, event: &Arc<Event>, stage: Stage, now: SystemTime) -> Recorded {
+        self.add(event, Some(event), stage, now)
+    }
+
+    fn add(
+        &self,
+        event: &Event,
+        whole: Option<&Arc<Event>>,
+        stage: Stage,
+        now: SystemTime,
+    ) -> Recorded {
         self.events.fetch_add(1, Ordering::Relaxed);
         let mut recorded = Recorded::default();
-        let mut whole = None;
-        let last = self.backends.len().saturating_sub(1);
-        for (index, backend) in self.backends.iter().enumerate() {
-            let text = match (backend.format(), &event.legacy) {
-                (Format::Legacy, Some(legacy)) => legacy.line(event, stage),
-                _ => {
-                    let made = whole.take();
-                    let made = made.unwrap_or_else(|| event.line(stage, now, Bodies::Whole));
-                    if index != last {
-                        whole = Some(made.clone());
-                    }
-                    made
-                }
-            };
+        for backend in &self.backends {
             let waiting = backend.waiting();
+            let text = match (backend.format(), &event.legacy, whole) {
+                (Format::Legacy, Some(legacy), _) => legacy.line(event, stage),
+                (_, _, Some(event)) if backend.writes_lines() => {
+                    let text = Text::Unwritten {
+                        event: Arc::clone(event),
+                        stage,
+                        now,
+                        bytes: event.line_bytes(stage, Bodies::Whole),
+                    };
+                    drop(waiting.add(&event.plane(), text));
+                    continue;
+                }
+                _ => event.line(stage, now, Bodies::Whole),
+            };
             let Some(text) = fitting(waiting, text, event, stage, now) else {
                 continue;
             };
-            if let Some(heard) = waiting.add(&event.plane(), text) {
+            if let Some(heard) = waiting.add(&event.plane(), Text::Written(text)) {
                 recorded.0.push((waiting.options.mode, heard));
             }
         }

@@ -1,7 +1,8 @@
 //! One event: one stage of one request, as a line of JSON.
 //!
-//! What the head of a request tells is written once, from borrowed parts, when its audit begins. A
-//! line is pieces of that text with what the stage adds between them.
+//! What the head of a request tells is copied when its audit begins, and becomes JSON with the line. Most
+//! lines are written by the thread of the log, many in a row: written one at a time, each between other
+//! work, they take several times as long, because code and data have left the caches meanwhile.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -19,14 +20,14 @@ use crate::policy::{Level, Plan};
 
 /// The beginning of each line. An item of a list lacks kind and version, as upstream's do.
 const BEGIN: &[u8] = br#"{"kind":"Event","apiVersion":"audit.k8s.io/v1","#;
-/// Bytes that most heads fit in beside their texts of variable length.
-const HEAD_BYTES: usize = 640;
-/// Bytes that a stage adds to the pieces of the head, without bodies and Status.
-const STAGE_BYTES: usize = 192;
+/// Bytes of most lines beside their texts of variable length.
+const LINE_BYTES: usize = 768;
+/// Bytes that a text adds to an array: quotes and a comma.
+const ITEM_BYTES: usize = 3;
+/// Bytes that the reason of a decision has room for without another allocation.
+const REASON_BYTES: usize = 160;
 /// Bytes that an annotation adds to its key and value: quotes, with escapes of some more.
 const ANNOTATION_BYTES: usize = 16;
-/// Bytes that a decision adds beside its reason, whose quotes need escapes.
-const DECISION_BYTES: usize = 96;
 /// Longest value of an annotation.
 const ANNOTATION_BYTES_MAX: usize = 32 << 10;
 
@@ -90,7 +91,7 @@ pub struct PlaneName<'a> {
 }
 
 /// What the head of a request tells.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Head<'a> {
     /// The id of the request, which its answer names too.
     pub audit_id: &'a str,
@@ -99,9 +100,9 @@ pub struct Head<'a> {
     /// The verb.
     pub verb: &'a str,
     /// The user who has proven who they are.
-    pub user: &'a UserInfo,
+    pub user: &'a Arc<UserInfo>,
     /// The addresses from which the request came: of proxies' headers, then of the connection.
-    pub sources: &'a [IpAddr],
+    pub sources: Vec<IpAddr>,
     /// The client's name for itself.
     pub user_agent: &'a str,
     /// The object, for requests of the API.
@@ -128,9 +129,9 @@ pub struct Event {
     pub(crate) plan: Plan,
     /// When the request arrived.
     pub(crate) received: SystemTime,
-    /// The pieces of the head one after another, then name and id of the plane.
-    text: Vec<u8>,
-    ends: Ends,
+    head: Parts,
+    user: Arc<UserInfo>,
+    sources: Vec<IpAddr>,
     has_object: bool,
     pub(crate) legacy: Option<Box<LegacyHead>>,
     /// The user as whom the request was made, if it is another.
@@ -140,7 +141,7 @@ pub struct Event {
     /// The name in the body of a request that creates an object; empty for none.
     pub created: Str,
     /// Whether the user may make the request, and why; `None` if nobody has asked.
-    decision: Option<(bool, String)>,
+    decision: Option<(bool, Range<usize>)>,
     /// What stages of the request say about it beside that, each once.
     annotations: Vec<(&'static str, Str)>,
     /// The body of the request, as JSON; empty for none.
@@ -155,20 +156,64 @@ pub struct Event {
     pub outcome: Option<Outcome>,
 }
 
-/// The ends of the pieces in an event's text.
-#[derive(Clone, Copy, Debug, Default)]
-struct Ends {
-    /// Level and id, up to the stage.
-    id: usize,
-    /// URI, verb and user.
-    user: usize,
-    /// Addresses, user agent and object; the object is still open.
-    object: usize,
-    /// The time of arrival, up to the time of the stage.
-    received: usize,
-    /// The annotations that name the plane, and the end of the line.
-    annotations: usize,
-    plane_name: usize,
+/// The texts of a head, in one allocation.
+#[derive(Debug)]
+struct Parts {
+    /// One after another, in the order of [`Part`], then the reason of a decision.
+    text: String,
+    ends: [usize; Part::Last as usize],
+}
+
+/// A text of a head.
+#[derive(Clone, Copy)]
+enum Part {
+    AuditId,
+    Uri,
+    Verb,
+    UserAgent,
+    Group,
+    Version,
+    Resource,
+    Subresource,
+    Namespace,
+    Name,
+    PlaneName,
+    PlaneId,
+    /// The number of the others.
+    Last,
+}
+
+impl Parts {
+    fn new(head: &Head<'_>) -> Self {
+        let object = head.object.unwrap_or_default();
+        let parts: [&str; Part::Last as usize] = [
+            head.audit_id,
+            head.uri,
+            head.verb,
+            head.user_agent,
+            object.group,
+            object.version,
+            object.resource,
+            object.subresource,
+            object.namespace,
+            object.name,
+            head.plane.name,
+            head.plane.id,
+        ];
+        let length: usize = parts.iter().map(|part| part.len()).sum();
+        let mut text = String::with_capacity(length + REASON_BYTES);
+        let ends = parts.map(|part| {
+            text.push_str(part);
+            text.len()
+        });
+        Self { text, ends }
+    }
+
+    fn of(&self, part: Part) -> &str {
+        let end = self.ends[part as usize];
+        let before = (part as usize).checked_sub(1);
+        &self.text[before.map_or(0, |before| self.ends[before])..end]
+    }
 }
 
 /// Whether a line has the bodies.
@@ -180,46 +225,15 @@ pub(crate) enum Bodies {
 }
 
 impl Event {
-    /// Writes what the head of a request tells.
-    pub(crate) fn new(plan: Plan, head: &Head<'_>, legacy: Option<Box<LegacyHead>>) -> Self {
-        let mut line = Line(Vec::with_capacity(HEAD_BYTES + head.uri.len()));
-        line.0.extend_from_slice(BEGIN);
-        line.0.extend_from_slice(br#""level":""#);
-        line.0.extend_from_slice(plan.level.name().as_bytes());
-        line.0.push(b'"');
-        line.text("auditID", head.audit_id);
-        line.name("stage");
-        let mut ends = Ends {
-            id: line.0.len(),
-            ..Ends::default()
-        };
-        line.text("requestURI", head.uri);
-        line.text("verb", head.verb);
-        line.user("user", head.user);
-        ends.user = line.0.len();
-        line.addresses("sourceIPs", head.sources);
-        line.some("userAgent", head.user_agent);
-        if let Some(object) = &head.object {
-            line.open_object(object);
-        }
-        ends.object = line.0.len();
-        line.name("requestReceivedTimestamp");
-        line.time(head.received);
-        line.name("stageTimestamp");
-        ends.received = line.0.len();
-        line.0.push(b'{');
-        line.plane(&head.plane);
-        line.0.extend_from_slice(b"}}\n");
-        ends.annotations = line.0.len();
-        line.0.extend_from_slice(head.plane.name.as_bytes());
-        ends.plane_name = line.0.len();
-        line.0.extend_from_slice(head.plane.id.as_bytes());
+    /// Copies what the head of a request tells.
+    pub(crate) fn new(plan: Plan, head: Head<'_>, legacy: Option<Box<LegacyHead>>) -> Self {
         Self {
             plan,
             received: head.received,
-            text: line.0,
-            ends,
+            head: Parts::new(&head),
+            user: Arc::clone(head.user),
             has_object: head.object.is_some(),
+            sources: head.sources,
             legacy,
             impersonated: None,
             impersonation_constraint: "",
@@ -259,9 +273,15 @@ impl Event {
     }
 
     /// Notes whether the user may make the request, and why, as authorizers say.
-    pub fn decided(&mut self, allowed: bool, mut reason: String) {
-        reason.truncate(reason.floor_char_boundary(ANNOTATION_BYTES_MAX));
-        self.decision = Some((allowed, reason));
+    pub fn decided(&mut self, allowed: bool, reason: &str) {
+        let text = &mut self.head.text;
+        let begin = match &self.decision {
+            Some((_, earlier)) => earlier.start,
+            None => text.len(),
+        };
+        text.truncate(begin);
+        text.push_str(&reason[..reason.floor_char_boundary(ANNOTATION_BYTES_MAX)]);
+        self.decision = Some((allowed, begin..text.len()));
     }
 
     /// Notes what a stage of the request says about it, in the place of what it has said before under the
@@ -279,70 +299,86 @@ impl Event {
 
     /// Returns the plane.
     pub(crate) fn plane(&self) -> PlaneName<'_> {
-        let text = |range: Range<usize>| std::str::from_utf8(&self.text[range]).unwrap_or_default();
         PlaneName {
-            name: text(self.ends.annotations..self.ends.plane_name),
-            id: text(self.ends.plane_name..self.text.len()),
+            name: self.head.of(Part::PlaneName),
+            id: self.head.of(Part::PlaneId),
         }
+    }
+
+    /// Returns about how many bytes a line has. One whose texts have many escapes is longer.
+    pub(crate) fn line_bytes(&self, stage: Stage, bodies: Bodies) -> usize {
+        let text = |text: &Str| text.len() + ITEM_BYTES;
+        let mut bytes = LINE_BYTES + self.head.text.len() + self.user.name.len();
+        bytes += self.user.groups.iter().map(text).sum::<usize>();
+        for (key, values) in &self.user.extra {
+            bytes += text(key) + values.iter().map(text).sum::<usize>();
+        }
+        if stage == Stage::RequestReceived {
+            return bytes;
+        }
+        bytes += self.created.len();
+        let noted = |(key, value): &(&str, Str)| key.len() + value.len() + ANNOTATION_BYTES;
+        bytes += self.annotations.iter().map(noted).sum::<usize>();
+        if bodies == Bodies::Whole {
+            bytes += self.request.len() + self.response.len();
+        }
+        bytes + self.outcome.as_ref().map_or(0, |end| end.status.len())
     }
 
     /// Returns the line of a stage, with its line break.
     pub(crate) fn line(&self, stage: Stage, now: SystemTime, bodies: Bodies) -> Vec<u8> {
+        let mut line = Vec::with_capacity(self.line_bytes(stage, bodies));
+        self.write_line(stage, now, bodies, &mut line);
+        line
+    }
+
+    /// Writes the line of a stage, with its line break, behind what `out` has.
+    pub(crate) fn write_line(
+        &self,
+        stage: Stage,
+        now: SystemTime,
+        bodies: Bodies,
+        out: &mut Vec<u8>,
+    ) {
         // What follows from later stages is not in the first event, as upstream's is written then.
         let is_first = stage == Stage::RequestReceived;
-        let has_bodies = !is_first && bodies == Bodies::Whole;
-        let mut length = self.text.len() + STAGE_BYTES + self.created.len();
-        let noted = |(key, value): &(&str, Str)| key.len() + value.len() + ANNOTATION_BYTES;
-        length += self.annotations.iter().map(noted).sum::<usize>();
-        if let Some((_, reason)) = &self.decision {
-            length += DECISION_BYTES + reason.len();
-        }
-        if has_bodies {
-            length += self.request.len() + self.response.len();
-        }
-        if let Some(outcome) = &self.outcome {
-            length += outcome.status.len();
-        }
-        let Ends {
-            id,
-            user,
-            object,
-            received,
-            annotations,
-            ..
-        } = self.ends;
-        let mut line = Line(Vec::with_capacity(length));
-        line.0.extend_from_slice(&self.text[..id]);
+        let begin = out.len();
+        let mut line = Line(out);
+        line.0.extend_from_slice(BEGIN);
+        line.0.extend_from_slice(br#""level":""#);
+        line.0.extend_from_slice(self.plan.level.name().as_bytes());
         line.0.push(b'"');
-        line.0.extend_from_slice(stage.name().as_bytes());
-        line.0.push(b'"');
-        line.0.extend_from_slice(&self.text[id..user]);
+        line.text("auditID", self.head.of(Part::AuditId));
+        line.text("stage", stage.name());
+        line.text("requestURI", self.head.of(Part::Uri));
+        line.text("verb", self.head.of(Part::Verb));
+        line.user("user", &self.user);
         if let Some(user) = self.impersonated.as_ref().filter(|_| !is_first) {
             line.user("impersonatedUser", user);
             line.constraint(self.impersonation_constraint);
         }
-        line.0.extend_from_slice(&self.text[user..object]);
+        line.addresses("sourceIPs", &self.sources);
+        line.some("userAgent", self.head.of(Part::UserAgent));
         if self.has_object {
-            if !is_first {
-                line.some("name", &self.created);
-            }
-            line.0.push(b'}');
+            line.object(&self.head, if is_first { "" } else { &self.created });
         }
         if !is_first && let Some(outcome) = &self.outcome {
             line.outcome(outcome);
         }
-        if has_bodies {
+        if !is_first && bodies == Bodies::Whole {
             line.raw("requestObject", &self.request);
             line.raw("responseObject", &self.response);
         }
-        line.0.extend_from_slice(&self.text[object..received]);
+        line.name("requestReceivedTimestamp");
+        line.time(self.received);
+        line.name("stageTimestamp");
         line.time(now);
         line.name("annotations");
         line.annotations(self, is_first, bodies);
-        line.0
-            .extend_from_slice(&self.text[received + 1..annotations]);
-        debug_assert!(json::validate(&line.0, &json::Limits::default()));
-        line.0
+        line.plane(&self.plane());
+        line.0.extend_from_slice(b"}}\n");
+        let limits = json::Limits::default();
+        debug_assert!(json::validate(&line.0[begin..], &limits));
     }
 }
 
@@ -354,7 +390,8 @@ pub(crate) fn item(line: &[u8]) -> (&'static [u8], &[u8]) {
 
 /// Returns the line that says how many events of a plane were lost.
 pub(crate) fn lost(plane: &PlaneName<'_>, count: u64, now: SystemTime) -> Vec<u8> {
-    let mut line = Line(Vec::with_capacity(HEAD_BYTES));
+    let mut out = Vec::with_capacity(LINE_BYTES);
+    let mut line = Line(&mut out);
     line.0.extend_from_slice(BEGIN);
     line.0.extend_from_slice(
         br#""level":"Metadata","auditID":"","stage":"ResponseComplete","requestURI":"","verb":"","user":{}"#,
@@ -368,13 +405,13 @@ pub(crate) fn lost(plane: &PlaneName<'_>, count: u64, now: SystemTime) -> Vec<u8
     line.text("polyplane.dev/lost-events", &count.to_string());
     line.plane(plane);
     line.0.extend_from_slice(b"}}\n");
-    line.0
+    out
 }
 
-/// A line of JSON that is being written.
-struct Line(Vec<u8>);
+/// A line of JSON that is being written, behind others.
+struct Line<'a>(&'a mut Vec<u8>);
 
-impl Line {
+impl Line<'_> {
     fn name(&mut self, name: &str) {
         if self.0.last() != Some(&b'{') {
             self.0.push(b',');
@@ -386,7 +423,7 @@ impl Line {
 
     fn text(&mut self, name: &str, text: &str) {
         self.name(name);
-        write_string(text, &mut self.0);
+        write_string(text, self.0);
     }
 
     fn some(&mut self, name: &str, text: &str) {
@@ -404,7 +441,7 @@ impl Line {
 
     fn time(&mut self, time: SystemTime) {
         self.0.push(b'"');
-        stamp(time).write_rfc3339_micro(&mut self.0);
+        stamp(time).write_rfc3339_micro(self.0);
         self.0.push(b'"');
     }
 
@@ -414,7 +451,7 @@ impl Line {
             if index > 0 {
                 self.0.push(b',');
             }
-            write_string(text, &mut self.0);
+            write_string(text, self.0);
         }
         self.0.push(b']');
     }
@@ -452,7 +489,7 @@ impl Line {
                 if index > 0 {
                     self.0.push(b',');
                 }
-                write_string(key, &mut self.0);
+                write_string(key, self.0);
                 self.0.push(b':');
                 self.texts(values);
             }
@@ -470,16 +507,18 @@ impl Line {
         }
     }
 
-    /// Writes an object without its closing bracket, because its name may follow from the body.
-    fn open_object(&mut self, object: &Object<'_>) {
+    /// Writes the object, whose name may follow from the body of the request.
+    fn object(&mut self, head: &Parts, created: &str) {
         self.name("objectRef");
         self.0.push(b'{');
-        self.some("resource", object.resource);
-        self.some("namespace", object.namespace);
-        self.some("name", object.name);
-        self.some("apiGroup", object.group);
-        self.some("apiVersion", object.version);
-        self.some("subresource", object.subresource);
+        self.some("resource", head.of(Part::Resource));
+        self.some("namespace", head.of(Part::Namespace));
+        self.some("name", head.of(Part::Name));
+        self.some("apiGroup", head.of(Part::Group));
+        self.some("apiVersion", head.of(Part::Version));
+        self.some("subresource", head.of(Part::Subresource));
+        self.some("name", created);
+        self.0.push(b'}');
     }
 
     fn outcome(&mut self, outcome: &Outcome) {
@@ -488,43 +527,32 @@ impl Line {
         }
         self.name("responseStatus");
         self.0.extend_from_slice(br#"{"metadata":{},"code":"#);
-        json::write(&i64::from(outcome.code).into(), &mut self.0);
+        json::write(&i64::from(outcome.code).into(), self.0);
         self.0.push(b'}');
     }
 
-    /// Writes the annotations of a request, and opens those of its plane.
+    /// Writes the annotations of a request, and leaves them open for those of its plane.
     fn annotations(&mut self, event: &Event, is_first: bool, bodies: Bodies) {
         self.0.push(b'{');
-        // Those of the plane follow, so each ends with a comma.
-        let add = |line: &mut Vec<u8>, member: &str| {
-            line.extend_from_slice(member.as_bytes());
-            line.push(b',');
-        };
         if !is_first {
             if let Some((allowed, reason)) = &event.decision {
-                let decision: &[u8] = match allowed {
-                    true => br#""authorization.k8s.io/decision":"allow","authorization.k8s.io/reason":"#,
-                    false => br#""authorization.k8s.io/decision":"forbid","authorization.k8s.io/reason":"#,
-                };
-                self.0.extend_from_slice(decision);
-                write_string(reason, &mut self.0);
-                self.0.push(b',');
+                let decision = if *allowed { "allow" } else { "forbid" };
+                self.text("authorization.k8s.io/decision", decision);
+                let reason = &event.head.text[reason.clone()];
+                self.text("authorization.k8s.io/reason", reason);
             }
             for (key, value) in &event.annotations {
-                write_string(key, &mut self.0);
-                self.0.push(b':');
-                write_string(value, &mut self.0);
-                self.0.push(b',');
+                self.text(key, value);
             }
             if event.request_left_out {
-                add(&mut self.0, r#""polyplane.dev/request-left-out":"true""#);
+                self.text("polyplane.dev/request-left-out", "true");
             }
             if event.response_left_out {
-                add(&mut self.0, r#""polyplane.dev/response-left-out":"true""#);
+                self.text("polyplane.dev/response-left-out", "true");
             }
         }
         if bodies == Bodies::Truncated {
-            add(&mut self.0, r#""audit.k8s.io/truncated":"true""#);
+            self.text("audit.k8s.io/truncated", "true");
         }
     }
 

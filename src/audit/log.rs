@@ -193,7 +193,7 @@ impl Writer {
                 self.buffer.extend_from_slice(&line);
             }
             for line in &share.lines {
-                self.buffer.extend_from_slice(&line.text);
+                line.text.write(&mut self.buffer);
             }
         }
     }

@@ -5,11 +5,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use polyplane_apimachinery::Str;
 use tokio::sync::oneshot;
 
-use crate::event::PlaneName;
+use crate::event::{Bodies, Event, PlaneName, Stage};
 
 /// Bytes that a line in the queue takes beside its text.
 const LINE_BYTES: usize = 48;
@@ -20,9 +22,49 @@ const LOSERS_MAX: usize = 4096;
 /// One line.
 #[derive(Debug)]
 pub(crate) struct Line {
-    pub(crate) text: Vec<u8>,
+    pub(crate) text: Text,
     /// Hears whether the backend has recorded the line. Dropped, it hears that it has not.
     pub(crate) done: Option<oneshot::Sender<bool>>,
+}
+
+/// The text of a line.
+#[derive(Debug)]
+pub(crate) enum Text {
+    Written(Vec<u8>),
+    /// What writes the line, when its batch is put together.
+    Unwritten {
+        event: Arc<Event>,
+        stage: Stage,
+        now: SystemTime,
+        /// About as long as the line will be.
+        bytes: usize,
+    },
+}
+
+impl Text {
+    /// Returns the number of bytes, of an unwritten line about.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Written(text) => text.len(),
+            Self::Unwritten { bytes, .. } => *bytes,
+        }
+    }
+
+    /// Writes the text behind what `out` has.
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Written(text) => out.extend_from_slice(text),
+            Self::Unwritten {
+                event, stage, now, ..
+            } => event.write_line(*stage, *now, Bodies::Whole, out),
+        }
+    }
+}
+
+impl Line {
+    fn bytes(&self) -> usize {
+        self.text.bytes() + LINE_BYTES
+    }
 }
 
 /// The lines of one plane.
@@ -52,9 +94,14 @@ impl Share {
         }
     }
 
+    /// Returns the bytes of the lines, with what they take beside their texts.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     fn pop(&mut self) -> Option<(Line, usize)> {
         let line = self.lines.pop_front()?;
-        let bytes = line.text.len() + LINE_BYTES;
+        let bytes = line.bytes();
         self.bytes -= bytes;
         Some((line, bytes))
     }
@@ -92,7 +139,7 @@ impl Queue {
 
     /// Adds a line of a plane. Returns how many lines were lost over it.
     pub(crate) fn add(&mut self, plane: &PlaneName<'_>, line: Line) -> u64 {
-        let bytes = line.text.len() + LINE_BYTES;
+        let bytes = line.bytes();
         self.lines += 1;
         self.bytes += bytes;
         let share = self.share(plane);
@@ -137,7 +184,7 @@ impl Queue {
                     continue;
                 };
                 for _ in 0..portion {
-                    let next = share.lines.front().map(|line| line.text.len() + LINE_BYTES);
+                    let next = share.lines.front().map(Line::bytes);
                     let Some(next) = next else { break };
                     if lines == lines_max || (lines > 0 && bytes + next > bytes_max) {
                         break 'full;
@@ -153,6 +200,7 @@ impl Queue {
                         ..Share::default()
                     });
                     of_plane.lines.push_back(line);
+                    of_plane.bytes += line_bytes;
                 }
                 self.served.clone_from(id);
             }
@@ -228,16 +276,18 @@ mod tests {
 
     fn line(text: String) -> Line {
         Line {
-            text: text.into_bytes(),
+            text: Text::Written(text.into_bytes()),
             done: None,
         }
     }
 
     fn texts(share: &Share) -> Vec<String> {
-        let texts = share.lines.iter().map(|line| line.text.clone());
-        texts
-            .map(|text| String::from_utf8(text).expect("ASCII"))
-            .collect()
+        let text = |line: &Line| {
+            let mut text = Vec::new();
+            line.text.write(&mut text);
+            String::from_utf8(text).expect("ASCII")
+        };
+        share.lines.iter().map(text).collect()
     }
 
     #[test]

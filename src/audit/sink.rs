@@ -7,7 +7,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::{Notify, oneshot};
 
 use crate::event::PlaneName;
-use crate::queue::{Line, Queue, QueueLimits, Share};
+use crate::queue::{Line, Queue, QueueLimits, Share, Text};
 
 /// Bytes of lines that may wait for one backend. More would be memory that requests need; fewer
 /// would lose events while a disk or a receiver pauses.
@@ -153,11 +153,7 @@ impl Waiting {
 
     /// Queues a line of a plane. Returns what hears whether it is recorded, unless the mode is
     /// `Batch`.
-    pub(crate) fn add(
-        &self,
-        plane: &PlaneName<'_>,
-        text: Vec<u8>,
-    ) -> Option<oneshot::Receiver<bool>> {
+    pub(crate) fn add(&self, plane: &PlaneName<'_>, text: Text) -> Option<oneshot::Receiver<bool>> {
         let (done, heard) = match self.options.mode {
             Mode::Batch => (None, None),
             Mode::Blocking | Mode::BlockingStrict => {

@@ -214,16 +214,13 @@ impl Shared {
 
 /// Returns the list of a batch.
 fn list(batch: &[Share]) -> Bytes {
-    let bytes: usize = batch
-        .iter()
-        .flat_map(|share| &share.lines)
-        .map(|line| line.text.len())
-        .sum();
+    let bytes: usize = batch.iter().map(Share::bytes).sum();
     let mut body = Vec::with_capacity(bytes + 256);
     body.extend_from_slice(
         br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#,
     );
     let begin = body.len();
+    let mut text = Vec::new();
     let mut add = |line: &[u8]| {
         if body.len() > begin {
             body.push(b',');
@@ -237,7 +234,9 @@ fn list(batch: &[Share]) -> Bytes {
             add(&event::lost(&share.plane(), share.lost, SystemTime::now()));
         }
         for line in &share.lines {
-            add(&line.text);
+            text.clear();
+            line.text.write(&mut text);
+            add(&text);
         }
     }
     body.extend_from_slice(b"]}\n");

@@ -49,7 +49,7 @@ impl Audited {
             uri: &uri(request),
             verb,
             user,
-            sources: &[],
+            sources: Vec::new(),
             user_agent: USER_AGENT,
             object: Some(Object {
                 group: &row.group,
@@ -69,7 +69,7 @@ impl Audited {
             },
             received: SystemTime::now(),
         };
-        let mut event = auditor.event(plan, &head);
+        let mut event = auditor.event(plan, head);
         if !request.body.is_null() {
             if request.verb == Verb::Create && request.name.is_empty() {
                 event.created = request.body.str_at(&["metadata", "name"]).into();
@@ -110,7 +110,7 @@ impl Audited {
     /// Notes whether the user may make the request, and why.
     pub(crate) fn decided(&mut self, access: CheckedAccess, reason: String) {
         if let Some(allowed) = access.is_allowed() {
-            self.event.decided(allowed, reason);
+            self.event.decided(allowed, &reason);
         }
     }
 
@@ -131,6 +131,7 @@ impl Audited {
             Ok(answer) => self.answered(answer),
         }
         let (plan, received) = (self.event.plan(), self.event.received());
+        let event = Arc::new(self.event);
         let mut recorded = Recorded::default();
         for (stage, at) in [
             (Stage::RequestReceived, received),
@@ -138,7 +139,7 @@ impl Audited {
         ] {
             let is_over = stage == Stage::RequestReceived && self.has_arrived;
             if plan.records(stage) && !is_over {
-                recorded.and(self.auditor.record(&self.event, stage, at));
+                recorded.and(self.auditor.record_whole(&event, stage, at));
             }
         }
         recorded

@@ -69,6 +69,8 @@ pub(crate) struct Connection {
     interned: Option<Arc<InternedChain>>,
     /// Address and port of the client, as forwarded to peers.
     remote: Option<HeaderValue>,
+    /// The address in it.
+    address: Option<IpAddr>,
     /// Set while the newest proof of a request on the connection has failed.
     is_doubted: AtomicBool,
     /// Where its unproven requests wait for one another.
@@ -77,10 +79,14 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(interned: Option<Arc<InternedChain>>, remote: Option<HeaderValue>) -> Self {
+        let parsed = remote
+            .as_ref()
+            .and_then(|remote| remote.to_str().ok()?.parse().ok());
         Self {
             open: None,
             interned,
             remote,
+            address: parsed.map(|remote: SocketAddr| remote.ip()),
             is_doubted: AtomicBool::new(false),
             lane: Lane::default(),
         }
@@ -116,6 +122,11 @@ impl Connection {
         self.remote.as_ref()?.to_str().ok()
     }
 
+    /// Returns the address of the client.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        self.address
+    }
+
     /// Returns whether the next proof on the connection is a stranger's: no request of it has been
     /// proven, or the newest proof has failed. A peer that forwards has proven the caller already.
     pub(crate) fn is_strange(&self) -> bool {
@@ -131,8 +142,7 @@ impl Connection {
 
     /// Returns the address of the client, and where the connection's unproven requests wait.
     pub(crate) fn doorway_entry(&self) -> (Option<IpAddr>, &Lane) {
-        let remote = self.remote().and_then(|remote| remote.parse().ok());
-        (remote.map(|remote: SocketAddr| remote.ip()), &self.lane)
+        (self.address, &self.lane)
     }
 
     /// Returns the facts about the client that are sent to peers with its requests.

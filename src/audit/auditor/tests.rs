@@ -40,7 +40,7 @@ fn auditor(path: &Path, format: Format, sink: SinkOptions) -> Arc<Auditor> {
 }
 
 fn event(auditor: &Auditor) -> Event {
-    let user = UserInfo::new("jane", &[]);
+    let user = Arc::new(UserInfo::new("jane", &[]));
     let request = Attributes {
         user: &user,
         verb: "get",
@@ -52,7 +52,7 @@ fn event(auditor: &Auditor) -> Event {
         uri: "/x",
         verb: "get",
         user: &user,
-        sources: &[],
+        sources: Vec::new(),
         user_agent: "",
         object: None,
         plane: PlaneName {
@@ -61,7 +61,7 @@ fn event(auditor: &Auditor) -> Event {
         },
         received: SystemTime::now(),
     };
-    auditor.event(plan, &head)
+    auditor.event(plan, head)
 }
 
 fn complete(auditor: &Auditor, event: &Event) -> Recorded {
@@ -80,7 +80,8 @@ async fn a_full_disk_fails_requests_in_the_strict_mode_alone() {
         let arrived = auditor.record_arrival(&event).await;
         let is_strict = mode == Mode::BlockingStrict;
         assert_eq!(arrived.is_err(), is_strict, "{mode:?}");
-        let ended = complete(&auditor, &event);
+        let event = Arc::new(event);
+        let ended = auditor.record_whole(&event, Stage::ResponseComplete, SystemTime::now());
         assert_eq!(ended.is_settled(), mode == Mode::Batch);
         assert_eq!(ended.wait().await.is_err(), is_strict);
         Arc::clone(&auditor).close().await;
@@ -90,6 +91,42 @@ async fn a_full_disk_fails_requests_in_the_strict_mode_alone() {
         // What comes after the end is lost, and is no reason to wait.
         drop(complete(&auditor, &event).wait().await);
         assert_eq!(auditor.metrics().lost, 1);
+    }
+}
+
+/// Whoever writes a line, the request or the log, it has the same bytes, and lines stay in order.
+#[tokio::test]
+async fn the_log_writes_the_line_that_the_request_would_have_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (number, mode) in Mode::ALL.into_iter().enumerate() {
+        let path = folder.path().join(number.to_string());
+        let auditor = auditor(&path, Format::Json, sink(mode, Duration::ZERO));
+        let mut event = event(&auditor);
+        event.decided(true, "RBAC: allowed by \"x\"");
+        event.annotate("example.com/a", "\u{1}");
+        event.created = "b".into();
+        let body = polyplane_apimachinery::Value::string("y".repeat(300));
+        event.show_request(Some(body), 300, None);
+        let (event, now) = (Arc::new(event), SystemTime::now());
+        for stage in [Stage::RequestReceived, Stage::ResponseComplete] {
+            drop(auditor.record(&event, stage, now));
+            drop(auditor.record_whole(&event, stage, now));
+        }
+        Arc::clone(&auditor).close().await;
+        let text = std::fs::read_to_string(&path).expect("it is read");
+        let lines: Vec<&str> = text.lines().collect();
+        let [first, second, third, fourth] = &lines[..] else {
+            panic!("{} lines", lines.len());
+        };
+        assert_eq!((first, third), (second, fourth), "{mode:?}");
+        assert!(first.contains("RequestReceived") && third.contains(&"y".repeat(300)));
+        // What the queue counts for a line that is not written yet is no less than the line.
+        for (stage, line) in [
+            (Stage::RequestReceived, first),
+            (Stage::ResponseComplete, third),
+        ] {
+            assert!(event.line_bytes(stage, Bodies::Whole) > line.len());
+        }
     }
 }
 

@@ -23,12 +23,13 @@ fn full(level: &str) -> Event {
     let mut user = UserInfo::new("jane \"j\"", &["dev", "system:authenticated"]);
     user.uid = "7".into();
     user.extra = vec![("scopes".into(), vec!["a".into(), "b".into()])];
+    let user = Arc::new(user);
     let head = Head {
         audit_id: "id-1",
         uri: "/api/v1/namespaces/n/pods?fieldManager=<me>",
         verb: "create",
         user: &user,
-        sources: &[
+        sources: vec![
             [192, 0, 2, 7].into(),
             IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]),
         ],
@@ -48,11 +49,11 @@ fn full(level: &str) -> Event {
         received: SystemTime::UNIX_EPOCH + Duration::new(1_800_000_000, 1_234_567),
     };
     let legacy = Some(Box::new(LegacyHead::new(&head)));
-    let mut event = Event::new(plan(level, &user), &head, legacy);
+    let mut event = Event::new(plan(level, &user), head, legacy);
     event.impersonated = Some(Arc::new(UserInfo::new("root", &[])));
     event.created = "p".into();
-    event.decided(true, String::new());
-    event.decided(false, "RBAC: role \"r\" not found".to_owned());
+    event.decided(true, "");
+    event.decided(false, "RBAC: role \"r\" not found");
     event.show_request(Some(Value::object()), 2, Some(("Pod", "v1")));
     event.show_response(None, 2);
     event.outcome = Some(Outcome {
@@ -124,19 +125,19 @@ fn bodies_are_as_many_as_the_level_says() {
 
 #[test]
 fn a_request_without_plane_object_and_user_has_a_line_too() {
-    let user = UserInfo::default();
+    let user = Arc::new(UserInfo::default());
     let head = Head {
         audit_id: "id",
         uri: "/",
         verb: "get",
         user: &user,
-        sources: &[],
+        sources: Vec::new(),
         user_agent: "",
         object: None,
         plane: PlaneName::default(),
         received: SystemTime::UNIX_EPOCH,
     };
-    let mut event = Event::new(plan("Metadata", &user), &head, None);
+    let mut event = Event::new(plan("Metadata", &user), head, None);
     event.outcome = Some(Outcome {
         code: 401,
         status: Bytes::new(),

@@ -61,7 +61,10 @@ async fn main() -> anyhow::Result<()> {
         "system:serviceaccounts:default",
         "system:authenticated",
     ];
-    let user = UserInfo::new("system:serviceaccount:default:bench", &groups);
+    let user = Arc::new(UserInfo::new(
+        "system:serviceaccount:default:bench",
+        &groups,
+    ));
     let remote: IpAddr = [127, 0, 0, 1].into();
     for _ in 0..count {
         record(&auditor, &user, remote, &verb, name);
@@ -73,7 +76,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn record(auditor: &Auditor, user: &UserInfo, remote: IpAddr, verb: &str, name: &str) {
+fn record(auditor: &Auditor, user: &Arc<UserInfo>, remote: IpAddr, verb: &str, name: &str) {
     let collection = "/api/v1/namespaces/default/configmaps";
     let object = "/api/v1/namespaces/default/configmaps/object-000123";
     let request = Attributes {
@@ -94,12 +97,12 @@ fn record(auditor: &Auditor, user: &UserInfo, remote: IpAddr, verb: &str, name: 
     };
     let mut event = auditor.event(
         plan,
-        &Head {
+        Head {
             audit_id: "2b5d8f0e-3a61-4b5e-9b8e-0f5ad7a1c9d4",
             uri: if name.is_empty() { collection } else { object },
             verb,
             user,
-            sources: &[remote],
+            sources: vec![remote],
             user_agent: "polyplane-bench/0.1",
             object: Some(Object {
                 version: "v1",
@@ -117,7 +120,7 @@ fn record(auditor: &Auditor, user: &UserInfo, remote: IpAddr, verb: &str, name: 
     );
     let reason =
         "RBAC: allowed by ClusterRoleBinding \"edit\" of ClusterRole \"edit\" to User \"jane\"";
-    event.decided(true, reason.to_owned());
+    event.decided(true, reason);
     if name.is_empty() {
         event.created = "object-000123".into();
     }
@@ -126,6 +129,7 @@ fn record(auditor: &Auditor, user: &UserInfo, remote: IpAddr, verb: &str, name: 
         status: Bytes::new(),
     });
     if plan.records(Stage::ResponseComplete) {
-        drop(auditor.record(&event, Stage::ResponseComplete, SystemTime::now()));
+        let event = Arc::new(event);
+        drop(auditor.record_whole(&event, Stage::ResponseComplete, SystemTime::now()));
     }
 }

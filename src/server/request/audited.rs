@@ -6,7 +6,7 @@
 //! arrival leaves first, and a request whose plane moves away after that may have it at both owners.
 
 use std::borrow::Cow;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -41,7 +41,8 @@ pub(crate) struct Audited {
     auditor: Arc<Auditor>,
     /// The schemas of bodies in protobuf.
     schemas: Arc<Schemas>,
-    event: Box<Event>,
+    /// Shared with the log once the request is over.
+    event: Arc<Event>,
     user: Arc<UserInfo>,
     /// True if the arrival was recorded, here or by another replica.
     has_arrived: bool,
@@ -114,7 +115,7 @@ impl Pipeline<'_> {
             return Recorded::default();
         };
         audited.over = true;
-        audited.event.outcome = Some(outcome_of(refusal));
+        audited.event_mut().outcome = Some(outcome_of(refusal));
         audited.record(Stage::ResponseStarted, SystemTime::now())
     }
 
@@ -148,14 +149,14 @@ impl Pipeline<'_> {
             uri: &self.shown_uri(),
             verb: &requested.verb,
             user,
-            sources: &sources(headers, self.caller.connection.remote()),
+            sources: sources(headers, self.caller.connection.address()),
             user_agent: text(headers, USER_AGENT.as_str()),
             object,
             plane,
             received: SystemTime::now() - self.started.elapsed(),
         };
         Some(Audited {
-            event: Box::new(auditor.event(plan, &head)),
+            event: Arc::new(auditor.event(plan, head)),
             auditor: Arc::clone(auditor),
             schemas: Arc::clone(&self.state.schemas),
             user: Arc::clone(user),
@@ -220,7 +221,7 @@ impl Audited {
     fn came_by(&mut self, claims: &Claims) {
         if claims.audiences.is_empty() {
             let subject = &claims.user_name();
-            self.event
+            self.event_mut()
                 .annotate("authentication.k8s.io/legacy-token", subject);
         }
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -228,7 +229,7 @@ impl Audited {
         if let Some(threshold) = claims.warn_after.filter(|threshold| *threshold < now) {
             let (subject, seconds) = (claims.user_name(), now - threshold);
             let text = format!("subject: {subject}, seconds after warning threshold: {seconds}");
-            self.event
+            self.event_mut()
                 .annotate("authentication.k8s.io/stale-token", &text);
         }
     }
@@ -236,15 +237,15 @@ impl Audited {
     /// Notes the user as whom the request is made.
     pub(crate) fn made_as(&mut self, acting: &ActingUser) {
         if !Arc::ptr_eq(&acting.user, &self.user) {
-            self.event.impersonated = Some(Arc::clone(&acting.user));
-            self.event.impersonation_constraint = acting.constraint;
+            self.event_mut().impersonated = Some(Arc::clone(&acting.user));
+            self.event_mut().impersonation_constraint = acting.constraint;
         }
     }
 
     /// Notes whether the user may make the request, and why.
     pub(crate) fn decided(&mut self, access: CheckedAccess, reason: String) {
         if let Some(allowed) = access.is_allowed() {
-            self.event.decided(allowed, reason);
+            self.event_mut().decided(allowed, &reason);
         }
     }
 
@@ -263,12 +264,12 @@ impl Audited {
         let content_type = request.content_type.as_deref().unwrap_or_default();
         if !self.event.wants_request() && is_json(content_type) {
             // Without a tree, because most creations are recorded without bodies.
-            self.event.created = created_name(body).unwrap_or_default();
+            self.event_mut().created = created_name(body).unwrap_or_default();
             return;
         }
         let tree = readable(body, content_type, &self.schemas);
         if let Some(tree) = tree.as_ref().filter(|_| is_create) {
-            self.event.created = tree.str_at(&["metadata", "name"]).into();
+            self.event_mut().created = tree.str_at(&["metadata", "name"]).into();
         }
         let is_object =
             request.subresource.is_none() && matches!(request.verb, Verb::Create | Verb::Update);
@@ -277,7 +278,7 @@ impl Audited {
             group => format!("{group}/{}", request.version),
         };
         let kind = is_object.then_some((kind, version.as_str()));
-        self.event.show_request(tree, body.len(), kind);
+        self.event_mut().show_request(tree, body.len(), kind);
     }
 
     /// Notes the answer.
@@ -289,7 +290,7 @@ impl Audited {
             return;
         }
         let AnswerBody::Slices(slices) = &answer.body else {
-            self.event.response_left_out = wants_body;
+            self.event_mut().response_left_out = wants_body;
             return;
         };
         let length = slices.iter().map(Bytes::len).sum();
@@ -310,7 +311,11 @@ impl Audited {
             status.set(&["code"], i64::from(StatusCode::OK.as_u16()));
             self.status = shown_status(status);
         }
-        self.event.show_response(tree, length);
+        self.event_mut().show_response(tree, length);
+    }
+
+    fn event_mut(&mut self) -> &mut Event {
+        Arc::get_mut(&mut self.event).expect("the log gets an event when its request is over")
     }
 
     /// Forgets the request, which another replica records.
@@ -320,7 +325,7 @@ impl Audited {
 
     /// Records that the answer has begun and takes long.
     pub(crate) fn started(&mut self) -> Recorded {
-        self.event.outcome = Some(Outcome {
+        self.event_mut().outcome = Some(Outcome {
             code: 200,
             status: Bytes::new(),
         });
@@ -341,13 +346,13 @@ impl Audited {
         if let Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) =
             refusal
         {
-            self.event.refuse(error);
+            self.event_mut().refuse(error);
             if error.code == StatusCode::BAD_REQUEST.as_u16() {
                 // The body may be none of the object, so it names nothing.
-                self.event.created = Str::default();
+                self.event_mut().created = Str::default();
             }
         }
-        let outcome = self.event.outcome.take();
+        let outcome = self.event_mut().outcome.take();
         self.end(outcome.unwrap_or_else(|| outcome_of(refusal)))
     }
 
@@ -359,9 +364,9 @@ impl Audited {
 
     fn end(&mut self, outcome: Outcome) -> Recorded {
         self.over = true;
-        self.event.outcome = Some(outcome);
+        self.event_mut().outcome = Some(outcome);
         for (key, value) in self.annotations.take() {
-            self.event.annotate(key, &value);
+            self.event_mut().annotate(key, &value);
         }
         let mut recorded = self.arrived();
         recorded.and(self.record(Stage::ResponseComplete, SystemTime::now()));
@@ -377,9 +382,10 @@ impl Audited {
     }
 
     fn record(&self, stage: Stage, at: SystemTime) -> Recorded {
-        match self.event.plan().records(stage) {
-            true => self.auditor.record(&self.event, stage, at),
-            false => Recorded::default(),
+        match (self.event.plan().records(stage), self.over) {
+            (true, true) => self.auditor.record_whole(&self.event, stage, at),
+            (true, false) => self.auditor.record(&self.event, stage, at),
+            (false, _) => Recorded::default(),
         }
     }
 }
@@ -393,7 +399,7 @@ impl Drop for Audited {
         }
         if std::thread::panicking() {
             self.over = true;
-            self.event.outcome = Some(Outcome {
+            self.event_mut().outcome = Some(Outcome {
                 code: 500,
                 status: Bytes::new(),
             });
@@ -462,7 +468,7 @@ fn json_of(body: &[u8]) -> Option<Value> {
 }
 
 /// Returns the addresses that proxies name, and that of the connection.
-fn sources(headers: &HeaderMap, remote: Option<&str>) -> Vec<IpAddr> {
+fn sources(headers: &HeaderMap, remote: Option<IpAddr>) -> Vec<IpAddr> {
     let mut found = Vec::new();
     let mut add = |address: Option<IpAddr>| {
         if let Some(address) = address.filter(|address| !found.contains(address)) {
@@ -473,8 +479,7 @@ fn sources(headers: &HeaderMap, remote: Option<&str>) -> Vec<IpAddr> {
         let named = text(headers, name).split(',').filter(|one| !one.is_empty());
         named.for_each(|one| add(one.trim().parse().ok()));
     }
-    let remote = remote.and_then(|remote| remote.parse::<SocketAddr>().ok());
-    add(remote.map(|address| address.ip()));
+    add(remote);
     found
 }
 
