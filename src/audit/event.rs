@@ -4,6 +4,8 @@
 //! lines are written by the thread of the log, many in a row: written one at a time, each between other
 //! work, they take several times as long, because code and data have left the caches meanwhile.
 
+mod line;
+
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,10 +13,11 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use polyplane_apimachinery::Str;
-use polyplane_apimachinery::json::{self, write_string};
+use polyplane_apimachinery::json;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_auth::UserInfo;
 
+use crate::event::line::Line;
 use crate::legacy::LegacyHead;
 use crate::policy::{Level, Plan};
 
@@ -90,6 +93,40 @@ pub struct PlaneName<'a> {
     pub id: &'a str,
 }
 
+/// The addresses from which a request came, each once. The first one, mostly the only one, is not
+/// allocated.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    first: Option<IpAddr>,
+    others: Vec<IpAddr>,
+}
+
+impl Sources {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &IpAddr> {
+        self.first.iter().chain(&self.others)
+    }
+}
+
+impl Extend<IpAddr> for Sources {
+    fn extend<T: IntoIterator<Item = IpAddr>>(&mut self, addresses: T) {
+        for address in addresses {
+            match self.first {
+                None => self.first = Some(address),
+                Some(_) if self.iter().any(|known| *known == address) => {}
+                Some(_) => self.others.push(address),
+            }
+        }
+    }
+}
+
+impl FromIterator<IpAddr> for Sources {
+    fn from_iter<T: IntoIterator<Item = IpAddr>>(addresses: T) -> Self {
+        let mut sources = Self::default();
+        sources.extend(addresses);
+        sources
+    }
+}
+
 /// What the head of a request tells.
 #[derive(Clone, Debug)]
 pub struct Head<'a> {
@@ -102,7 +139,7 @@ pub struct Head<'a> {
     /// The user who has proven who they are.
     pub user: &'a Arc<UserInfo>,
     /// The addresses from which the request came: of proxies' headers, then of the connection.
-    pub sources: Vec<IpAddr>,
+    pub sources: Sources,
     /// The client's name for itself.
     pub user_agent: &'a str,
     /// The object, for requests of the API.
@@ -131,7 +168,7 @@ pub struct Event {
     pub(crate) received: SystemTime,
     head: Parts,
     user: Arc<UserInfo>,
-    sources: Vec<IpAddr>,
+    sources: Sources,
     has_object: bool,
     pub(crate) legacy: Option<Box<LegacyHead>>,
     /// The user as whom the request was made, if it is another.
@@ -406,160 +443,6 @@ pub(crate) fn lost(plane: &PlaneName<'_>, count: u64, now: SystemTime) -> Vec<u8
     line.plane(plane);
     line.0.extend_from_slice(b"}}\n");
     out
-}
-
-/// A line of JSON that is being written, behind others.
-struct Line<'a>(&'a mut Vec<u8>);
-
-impl Line<'_> {
-    fn name(&mut self, name: &str) {
-        if self.0.last() != Some(&b'{') {
-            self.0.push(b',');
-        }
-        self.0.push(b'"');
-        self.0.extend_from_slice(name.as_bytes());
-        self.0.extend_from_slice(b"\":");
-    }
-
-    fn text(&mut self, name: &str, text: &str) {
-        self.name(name);
-        write_string(text, self.0);
-    }
-
-    fn some(&mut self, name: &str, text: &str) {
-        if !text.is_empty() {
-            self.text(name, text);
-        }
-    }
-
-    fn raw(&mut self, name: &str, json: &[u8]) {
-        if !json.is_empty() {
-            self.name(name);
-            self.0.extend_from_slice(json.trim_ascii_end());
-        }
-    }
-
-    fn time(&mut self, time: SystemTime) {
-        self.0.push(b'"');
-        stamp(time).write_rfc3339_micro(self.0);
-        self.0.push(b'"');
-    }
-
-    fn texts(&mut self, texts: &[Str]) {
-        self.0.push(b'[');
-        for (index, text) in texts.iter().enumerate() {
-            if index > 0 {
-                self.0.push(b',');
-            }
-            write_string(text, self.0);
-        }
-        self.0.push(b']');
-    }
-
-    fn addresses(&mut self, name: &str, addresses: &[IpAddr]) {
-        use std::io::Write as _;
-        if addresses.is_empty() {
-            return;
-        }
-        self.name(name);
-        self.0.push(b'[');
-        for (index, address) in addresses.iter().enumerate() {
-            if index > 0 {
-                self.0.push(b',');
-            }
-            // Digits, letters, dots and colons need no escapes. Memory takes all that is written.
-            let _ = write!(self.0, "\"{address}\"");
-        }
-        self.0.push(b']');
-    }
-
-    fn user(&mut self, name: &str, user: &UserInfo) {
-        self.name(name);
-        self.0.push(b'{');
-        self.some("username", &user.name);
-        self.some("uid", &user.uid);
-        if !user.groups.is_empty() {
-            self.name("groups");
-            self.texts(&user.groups);
-        }
-        if !user.extra.is_empty() {
-            self.name("extra");
-            self.0.push(b'{');
-            for (index, (key, values)) in user.extra.iter().enumerate() {
-                if index > 0 {
-                    self.0.push(b',');
-                }
-                write_string(key, self.0);
-                self.0.push(b':');
-                self.texts(values);
-            }
-            self.0.push(b'}');
-        }
-        self.0.push(b'}');
-    }
-
-    fn constraint(&mut self, verb: &str) {
-        if !verb.is_empty() {
-            self.name("authenticationMetadata");
-            self.0.push(b'{');
-            self.text("impersonationConstraint", verb);
-            self.0.push(b'}');
-        }
-    }
-
-    /// Writes the object, whose name may follow from the body of the request.
-    fn object(&mut self, head: &Parts, created: &str) {
-        self.name("objectRef");
-        self.0.push(b'{');
-        self.some("resource", head.of(Part::Resource));
-        self.some("namespace", head.of(Part::Namespace));
-        self.some("name", head.of(Part::Name));
-        self.some("apiGroup", head.of(Part::Group));
-        self.some("apiVersion", head.of(Part::Version));
-        self.some("subresource", head.of(Part::Subresource));
-        self.some("name", created);
-        self.0.push(b'}');
-    }
-
-    fn outcome(&mut self, outcome: &Outcome) {
-        if !outcome.status.is_empty() {
-            return self.raw("responseStatus", &outcome.status);
-        }
-        self.name("responseStatus");
-        self.0.extend_from_slice(br#"{"metadata":{},"code":"#);
-        json::write(&i64::from(outcome.code).into(), self.0);
-        self.0.push(b'}');
-    }
-
-    /// Writes the annotations of a request, and leaves them open for those of its plane.
-    fn annotations(&mut self, event: &Event, is_first: bool, bodies: Bodies) {
-        self.0.push(b'{');
-        if !is_first {
-            if let Some((allowed, reason)) = &event.decision {
-                let decision = if *allowed { "allow" } else { "forbid" };
-                self.text("authorization.k8s.io/decision", decision);
-                let reason = &event.head.text[reason.clone()];
-                self.text("authorization.k8s.io/reason", reason);
-            }
-            for (key, value) in &event.annotations {
-                self.text(key, value);
-            }
-            if event.request_left_out {
-                self.text("polyplane.dev/request-left-out", "true");
-            }
-            if event.response_left_out {
-                self.text("polyplane.dev/response-left-out", "true");
-            }
-        }
-        if bodies == Bodies::Truncated {
-            self.text("audit.k8s.io/truncated", "true");
-        }
-    }
-
-    fn plane(&mut self, plane: &PlaneName<'_>) {
-        self.text("polyplane.dev/control-plane", plane.name);
-        self.text("polyplane.dev/control-plane-id", plane.id);
-    }
 }
 
 /// Returns a time with its nanoseconds.

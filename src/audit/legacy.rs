@@ -23,7 +23,7 @@ pub(crate) struct LegacyHead {
 
 impl LegacyHead {
     pub(crate) fn new(head: &Head<'_>) -> Self {
-        let address = head.sources.first().map(IpAddr::to_string);
+        let address = head.sources.iter().next().map(IpAddr::to_string);
         let address = address.as_deref().unwrap_or("<unknown>");
         let (name, groups) = match head.user.name.is_empty() {
             true => ("<none>", "<none>".to_owned()),

@@ -24,7 +24,7 @@ mod webhook;
 
 pub use auditor::{AuditMetrics, Auditor, Backend, LEVELS, NotRecorded, Recorded};
 pub use bodies::{BODY_BYTES_MAX, shown_status};
-pub use event::{Event, Head, Object, Outcome, PlaneName, Stage};
+pub use event::{Event, Head, Object, Outcome, PlaneName, Sources, Stage};
 pub use log::{Format, Log, LogError, LogOptions};
 pub use policy::{Level, Plan, Policy, PolicyError};
 pub use sink::{BatchOptions, Mode, SinkOptions, Throttle, Truncation};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_audit::{
-    Auditor, BODY_BYTES_MAX, Event, Head, Object, Outcome, PlaneName, Recorded, Stage,
+    Auditor, BODY_BYTES_MAX, Event, Head, Object, Outcome, PlaneName, Recorded, Sources, Stage,
 };
 use polyplane_auth::{Attributes, UserInfo};
 use polyplane_registry::environment::random_uuid;
@@ -49,7 +49,7 @@ impl Audited {
             uri: &uri(request),
             verb,
             user,
-            sources: Vec::new(),
+            sources: Sources::default(),
             user_agent: USER_AGENT,
             object: Some(Object {
                 group: &row.group,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use polyplane_auth::{Subject, UserInfo};
 
 use super::*;
-use crate::event::PlaneName;
+use crate::event::{PlaneName, Sources};
 use crate::log::LogOptions;
 use crate::sink::{BatchOptions, SinkOptions, Truncation};
 
@@ -52,7 +52,7 @@ fn event(auditor: &Auditor) -> Event {
         uri: "/x",
         verb: "get",
         user: &user,
-        sources: Vec::new(),
+        sources: Sources::default(),
         user_agent: "",
         object: None,
         plane: PlaneName {

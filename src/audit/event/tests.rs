@@ -29,10 +29,11 @@ fn full(level: &str) -> Event {
         uri: "/api/v1/namespaces/n/pods?fieldManager=<me>",
         verb: "create",
         user: &user,
-        sources: vec![
+        sources: Sources::from_iter([
             [192, 0, 2, 7].into(),
             IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, 1]),
-        ],
+            [192, 0, 2, 7].into(),
+        ]),
         user_agent: "kubectl/1",
         object: Some(Object {
             group: "apps",
@@ -131,7 +132,7 @@ fn a_request_without_plane_object_and_user_has_a_line_too() {
         uri: "/",
         verb: "get",
         user: &user,
-        sources: Vec::new(),
+        sources: Sources::default(),
         user_agent: "",
         object: None,
         plane: PlaneName::default(),

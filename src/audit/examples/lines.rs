@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use bytes::Bytes;
 use polyplane_audit::{
     Auditor, Backend, BatchOptions, Format, Head, Log, LogOptions, Mode, Object, Outcome,
-    PlaneName, Policy, SinkOptions, Stage,
+    PlaneName, Policy, SinkOptions, Sources, Stage,
 };
 use polyplane_auth::{Attributes, Subject, UserInfo};
 
@@ -102,7 +102,7 @@ fn record(auditor: &Auditor, user: &Arc<UserInfo>, remote: IpAddr, verb: &str, n
             uri: if name.is_empty() { collection } else { object },
             verb,
             user,
-            sources: vec![remote],
+            sources: Sources::from_iter([remote]),
             user_agent: "polyplane-bench/0.1",
             object: Some(Object {
                 version: "v1",

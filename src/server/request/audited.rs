@@ -12,13 +12,14 @@ use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::USER_AGENT;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, HeaderName, StatusCode};
 use polyplane_apimachinery::json::{self, Limits, document, scan};
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::schema::{Schemas, proto};
 use polyplane_apimachinery::{Str, Value, yaml};
 use polyplane_audit::{
-    Auditor, BODY_BYTES_MAX, Event, Head, Object, Outcome, PlaneName, Recorded, Stage, shown_status,
+    Auditor, BODY_BYTES_MAX, Event, Head, Object, Outcome, PlaneName, Recorded, Sources, Stage,
+    shown_status,
 };
 use polyplane_auth::service_account::claims::Claims;
 use polyplane_auth::{Attributes, UserInfo};
@@ -33,6 +34,8 @@ use crate::request::request_info::RequestInfo;
 
 /// Parameters whose values are credentials.
 const SECRET_PARAMETERS: [&str; 2] = ["access_token", "token"];
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// The code of a request whose client went away before it was answered.
 const CLIENT_CLOSED: u16 = 499;
 
@@ -150,7 +153,7 @@ impl Pipeline<'_> {
             verb: &requested.verb,
             user,
             sources: sources(headers, self.caller.connection.address()),
-            user_agent: text(headers, USER_AGENT.as_str()),
+            user_agent: text(headers, &USER_AGENT),
             object,
             plane,
             received: SystemTime::now() - self.started.elapsed(),
@@ -468,22 +471,19 @@ fn json_of(body: &[u8]) -> Option<Value> {
 }
 
 /// Returns the addresses that proxies name, and that of the connection.
-fn sources(headers: &HeaderMap, remote: Option<IpAddr>) -> Vec<IpAddr> {
-    let mut found = Vec::new();
-    let mut add = |address: Option<IpAddr>| {
-        if let Some(address) = address.filter(|address| !found.contains(address)) {
-            found.push(address);
-        }
-    };
-    for name in ["x-forwarded-for", "x-real-ip"] {
-        let named = text(headers, name).split(',').filter(|one| !one.is_empty());
-        named.for_each(|one| add(one.trim().parse().ok()));
+fn sources(headers: &HeaderMap, remote: Option<IpAddr>) -> Sources {
+    let mut found = Sources::default();
+    for name in [FORWARDED_FOR, REAL_IP] {
+        let named = text(headers, &name)
+            .split(',')
+            .filter(|one| !one.is_empty());
+        found.extend(named.filter_map(|one| one.trim().parse().ok()));
     }
-    add(remote);
+    found.extend(remote);
     found
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> &'a str {
     let value = headers.get(name);
     value.and_then(|value| value.to_str().ok()).unwrap_or("")
 }
