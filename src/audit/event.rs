@@ -344,16 +344,13 @@ impl Event {
 
     /// Returns about how many bytes a line has. One whose texts have many escapes is longer.
     pub(crate) fn line_bytes(&self, stage: Stage, bodies: Bodies) -> usize {
-        let text = |text: &Str| text.len() + ITEM_BYTES;
-        let mut bytes = LINE_BYTES + self.head.text.len() + self.user.name.len();
-        bytes += self.user.groups.iter().map(text).sum::<usize>();
-        for (key, values) in &self.user.extra {
-            bytes += text(key) + values.iter().map(text).sum::<usize>();
-        }
+        let mut bytes = LINE_BYTES + self.head.text.len() + user_bytes(&self.user);
         if stage == Stage::RequestReceived {
             return bytes;
         }
         bytes += self.created.len();
+        // Callers that may act as others choose how long the groups of these are.
+        bytes += self.impersonated.as_deref().map_or(0, user_bytes);
         let noted = |(key, value): &(&str, Str)| key.len() + value.len() + ANNOTATION_BYTES;
         bytes += self.annotations.iter().map(noted).sum::<usize>();
         if bodies == Bodies::Whole {
@@ -417,6 +414,17 @@ impl Event {
         let limits = json::Limits::default();
         debug_assert!(json::validate(&line.0[begin..], &limits));
     }
+}
+
+/// Returns about how many bytes a user has in a line.
+fn user_bytes(user: &UserInfo) -> usize {
+    let text = |text: &Str| text.len() + ITEM_BYTES;
+    let extra =
+        |(key, values): &(Str, Vec<Str>)| text(key) + values.iter().map(text).sum::<usize>();
+    text(&user.name)
+        + text(&user.uid)
+        + user.groups.iter().map(text).sum::<usize>()
+        + user.extra.iter().map(extra).sum::<usize>()
 }
 
 /// Returns a line as an item of a list has it: without kind, version and line break.

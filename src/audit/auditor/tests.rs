@@ -105,6 +105,9 @@ async fn the_log_writes_the_line_that_the_request_would_have_written() {
         event.decided(true, "RBAC: allowed by \"x\"");
         event.annotate("example.com/a", "\u{1}");
         event.created = "b".into();
+        let groups = ["g".repeat(2000), "h".repeat(2000)];
+        let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
+        event.impersonated = Some(Arc::new(UserInfo::new("another", &groups)));
         let body = polyplane_apimachinery::Value::string("y".repeat(300));
         event.show_request(Some(body), 300, None);
         let (event, now) = (Arc::new(event), SystemTime::now());
