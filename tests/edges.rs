@@ -481,7 +481,7 @@ async fn what_is_in_memory_is_said_to_be_and_leaves_no_store() -> Result<()> {
     Ok(())
 }
 
-/// A plane sleeps soon after its idle time, not at the next of a few points in time.
+/// The pause between two sweeps adds no more to a plane's idle time than that time itself.
 #[tokio::test]
 async fn a_plane_that_nobody_uses_sleeps_soon_after_its_idle_time() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -489,7 +489,7 @@ async fn a_plane_that_nobody_uses_sleeps_soon_after_its_idle_time() -> Result<()
     let root = server.root()?;
     create_plane(&root, "a").await?;
     let admin = Client::open(&root).await?;
-    // The idle time, the pause between two looks, and as much again as a busy machine takes.
+    // The idle time, the pause between two sweeps, and four seconds more for a busy machine.
     let soon = Duration::from_secs(6);
     for _ in 0..3 {
         until_asleep(&admin, soon).await?;

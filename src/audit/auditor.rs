@@ -58,7 +58,8 @@ impl Backend {
         }
     }
 
-    /// Returns whether the backend writes lines itself, which nobody waits for and nothing cuts.
+    /// Returns whether the backend can write the lines of events itself: no request waits for it, and it
+    /// cuts no line.
     fn writes_lines(&self) -> bool {
         let options = &self.waiting().options;
         matches!(self, Self::Log(log) if log.format == Format::Json)
@@ -80,6 +81,8 @@ pub struct Auditor {
     backends: Vec<Backend>,
     /// True if requests wait for a backend.
     waits: bool,
+    /// True if every backend can write lines itself. Otherwise a request writes one for all of them.
+    writes_later: bool,
     has_legacy: bool,
     requests: [AtomicU64; 4],
     events: AtomicU64,
@@ -135,6 +138,7 @@ impl Auditor {
         Self {
             policy,
             waits: backends.iter().any(|backend| mode(backend) != Mode::Batch),
+            writes_later: backends.iter().all(Backend::writes_lines),
             has_legacy: backends
                 .iter()
                 .any(|backend| backend.format() == Format::Legacy),
@@ -168,40 +172,23 @@ impl Auditor {
 
     /// Records a stage of a request that goes on.
     pub fn record(&self, event: &Event, stage: Stage, now: SystemTime) -> Recorded {
-        self.add(event, None, stage, now)
-    }
-
-    /// Records a stage of a request whose event does not change any more. As [`Self::record`], but where
-    /// nobody waits, the thread of the log writes the line.
-    pub fn record_whole(&self, event: &Arc<Event>, stage: Stage, now: SystemTime) -> Recorded {
-        self.add(event, Some(event), stage, now)
-    }
-
-    fn add(
-        &self,
-        event: &Event,
-        whole: Option<&Arc<Event>>,
-        stage: Stage,
-        now: SystemTime,
-    ) -> Recorded {
         self.events.fetch_add(1, Ordering::Relaxed);
         let mut recorded = Recorded::default();
-        for backend in &self.backends {
-            let waiting = backend.waiting();
-            let text = match (backend.format(), &event.legacy, whole) {
-                (Format::Legacy, Some(legacy), _) => legacy.line(event, stage),
-                (_, _, Some(event)) if backend.writes_lines() => {
-                    let text = Text::Unwritten {
-                        event: Arc::clone(event),
-                        stage,
-                        now,
-                        bytes: event.line_bytes(stage, Bodies::Whole),
-                    };
-                    drop(waiting.add(&event.plane(), text));
-                    continue;
+        let mut whole = None;
+        let last = self.backends.len().saturating_sub(1);
+        for (index, backend) in self.backends.iter().enumerate() {
+            let text = match (backend.format(), &event.legacy) {
+                (Format::Legacy, Some(legacy)) => legacy.line(event, stage),
+                _ => {
+                    let made = whole.take();
+                    let made = made.unwrap_or_else(|| event.line(stage, now, Bodies::Whole));
+                    if index != last {
+                        whole = Some(made.clone());
+                    }
+                    made
                 }
-                _ => event.line(stage, now, Bodies::Whole),
             };
+            let waiting = backend.waiting();
             let Some(text) = fitting(waiting, text, event, stage, now) else {
                 continue;
             };
@@ -210,6 +197,26 @@ impl Auditor {
             }
         }
         recorded
+    }
+
+    /// Records a stage of a request whose event does not change any more. As [`Self::record`], but the
+    /// backends write the line if they can.
+    pub fn record_whole(&self, event: &Arc<Event>, stage: Stage, now: SystemTime) -> Recorded {
+        if !self.writes_later {
+            return self.record(event, stage, now);
+        }
+        self.events.fetch_add(1, Ordering::Relaxed);
+        let bytes = event.line_bytes(stage, Bodies::Whole);
+        for backend in &self.backends {
+            let text = Text::Unwritten {
+                event: Arc::clone(event),
+                stage,
+                now,
+                bytes,
+            };
+            drop(backend.waiting().add(&event.plane(), text));
+        }
+        Recorded::default()
     }
 
     /// Records the arrival of a request, and waits until it is recorded.

@@ -3,6 +3,7 @@
 //! Invariant: the lines of a plane leave in the order in which they came, and a plane whose share is
 //! the largest loses its oldest lines before any other plane loses one.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -57,6 +58,16 @@ impl Text {
             Self::Unwritten {
                 event, stage, now, ..
             } => event.write_line(*stage, *now, Bodies::Whole, out),
+        }
+    }
+
+    /// Returns the whole text.
+    pub(crate) fn whole(&self) -> Cow<'_, [u8]> {
+        match self {
+            Self::Written(text) => Cow::Borrowed(text),
+            Self::Unwritten {
+                event, stage, now, ..
+            } => Cow::Owned(event.line(*stage, *now, Bodies::Whole)),
         }
     }
 }
@@ -282,11 +293,7 @@ mod tests {
     }
 
     fn texts(share: &Share) -> Vec<String> {
-        let text = |line: &Line| {
-            let mut text = Vec::new();
-            line.text.write(&mut text);
-            String::from_utf8(text).expect("ASCII")
-        };
+        let text = |line: &Line| String::from_utf8(line.text.whole().into_owned()).expect("ASCII");
         share.lines.iter().map(text).collect()
     }
 

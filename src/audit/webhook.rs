@@ -220,7 +220,6 @@ fn list(batch: &[Share]) -> Bytes {
         br#"{"kind":"EventList","apiVersion":"audit.k8s.io/v1","metadata":{},"items":["#,
     );
     let begin = body.len();
-    let mut text = Vec::new();
     let mut add = |line: &[u8]| {
         if body.len() > begin {
             body.push(b',');
@@ -234,9 +233,7 @@ fn list(batch: &[Share]) -> Bytes {
             add(&event::lost(&share.plane(), share.lost, SystemTime::now()));
         }
         for line in &share.lines {
-            text.clear();
-            line.text.write(&mut text);
-            add(&text);
+            add(&line.text.whole());
         }
     }
     body.extend_from_slice(b"]}\n");

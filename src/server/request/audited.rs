@@ -34,6 +34,7 @@ use crate::request::request_info::RequestInfo;
 
 /// Parameters whose values are credentials.
 const SECRET_PARAMETERS: [&str; 2] = ["access_token", "token"];
+/// The headers in which proxies name the client's address.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// The code of a request whose client went away before it was answered.
@@ -317,6 +318,7 @@ impl Audited {
         self.event_mut().show_response(tree, length);
     }
 
+    /// Returns the event of a request that goes on.
     fn event_mut(&mut self) -> &mut Event {
         Arc::get_mut(&mut self.event).expect("the log gets an event when its request is over")
     }
