@@ -139,6 +139,14 @@ async fn holds(client: &Client, acknowledged: &BTreeMap<String, u64>) -> Result<
     Ok(())
 }
 
+/// Returns what a plane tells its users about the store.
+async fn store_status(client: &Client) -> Result<String> {
+    let found = client.get("/api/v1/componentstatuses/etcd-0").await?;
+    let found = found.expect(200)?;
+    let status = found["conditions"][0]["status"].as_str();
+    Ok(status.context("it has no condition")?.to_owned())
+}
+
 /// Mounts a small disk; returns `None` if this user may not mount one, which is an error in CI.
 fn small_disk(folder: &Path) -> Result<Option<Disk>> {
     let error = match Disk::mount(&folder.join("disk")) {
@@ -293,6 +301,7 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
         ready.status,
         ready.body
     );
+    ensure!(store_status(&client).await? == "False");
     ensure!(
         root.get("/livez").await?.status == 200,
         "a full disk is no reason to be restarted"
@@ -350,6 +359,7 @@ async fn a_full_disk_refuses_writes_and_recovers_with_nothing_lost() -> Result<(
         "versions go on"
     );
     root.get("/readyz").await?.expect(200)?;
+    ensure!(store_status(&client).await? == "True");
     holds(&client, &acknowledged).await?;
     ensure!(
         following.await?? == version(&made),

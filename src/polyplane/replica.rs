@@ -20,21 +20,21 @@ pub mod plane_info;
 pub mod plane_issuers;
 mod plane_settings;
 pub mod plane_tokens;
+mod registry;
 pub mod ring_report;
 pub mod root_secret;
 pub mod usage_report;
 
 use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
-use crate::replica::credentials::CredentialIssuer;
 use crate::replica::encryption::Encryption;
-use crate::replica::fences::Fences;
 use crate::replica::follow_access::FollowAccess;
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_info::DirectoryInfo;
 use crate::replica::plane_settings::settings;
 use crate::replica::plane_tokens::plane_tokens;
+use crate::replica::registry::build_registry;
 use crate::replica::root_secret::SharedSecret;
 use crate::store::wait::StoreWait;
 use anyhow::Context;
@@ -50,9 +50,8 @@ use polyplane_ownership::{
     Ring,
 };
 use polyplane_plane::{LogBounds, Memory};
-use polyplane_registry::environment::System;
 use polyplane_registry::strategy::Lifetimes;
-use polyplane_registry::{Admission, Authority, PlaneSummaries, Registry};
+use polyplane_registry::{Admission, Authority, PlaneSummaries};
 use polyplane_sealing::EncryptionConfig;
 use polyplane_server::{Config, PeerService, PeerTransport, Peering, Server};
 use polyplane_storage::Store;
@@ -153,11 +152,7 @@ impl Replica {
         secret.admit()?;
         let reconcilers = Arc::new(Reconcilers::default());
         let observers = vec![Arc::new(WriteObserver(Arc::clone(&reconcilers))) as _];
-        let registry = Registry::new(Arc::new(System), setup.authority.clone(), observers);
-        let registry = registry.admitting(std::mem::take(&mut setup.admission));
-        let registry = registry.with_external(Arc::new(Fences(Arc::clone(&directory))));
-        let issuer = CredentialIssuer::new(Arc::clone(&secret));
-        let registry = registry.with_credentials(Arc::new(issuer));
+        let registry = build_registry(&mut setup, &directory, &secret, observers);
         let tokens = plane_tokens(&secret, &setup.endpoint, &directory);
         let registry = plain_root::with_issuers(registry, setup.plain.as_ref(), tokens.as_ref());
         let registry = Arc::new(registry);

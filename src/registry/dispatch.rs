@@ -20,6 +20,8 @@ use crate::select;
 use crate::services::Removal;
 use crate::services::{Observer, PlaneObserver, Services};
 use crate::tokens::TokenIssuers;
+use crate::verbs::components;
+use crate::verbs::components::Components;
 use crate::verbs::connect::Connection;
 use crate::verbs::credential;
 use crate::verbs::credential::IssueCredential;
@@ -60,6 +62,7 @@ impl Registry {
                 observers,
                 admission: AdmissionChain::default(),
                 external: Vec::new(),
+                components: None,
                 tokens: None,
                 credentials: None,
                 field_sets: Default::default(),
@@ -104,6 +107,19 @@ impl Registry {
     pub fn with_external(self, objects: Arc<dyn ExternalObjects>) -> Self {
         let mut services = Services::clone(&self.services);
         services.external.push(objects);
+        Self {
+            services: Arc::new(services),
+            ..self
+        }
+    }
+
+    /// Sets what planes run on.
+    #[must_use]
+    pub fn with_components(self, components: Arc<dyn Components>) -> Self {
+        let services = Services {
+            components: Some(components),
+            ..Services::clone(&self.services)
+        };
         Self {
             services: Arc::new(services),
             ..self
@@ -209,6 +225,12 @@ impl Registry {
         }
         if call.row.external {
             return external(call).await;
+        }
+        if call.row.qualified == components::RESOURCE {
+            return match call.request.verb {
+                Verb::Get => components::get(call),
+                _ => components::list(call),
+            };
         }
         match call.request.verb {
             Verb::Get => get(call).await,
@@ -419,10 +441,10 @@ fn check_verb(row: &Resource, request: &ResourceRequest) -> Result<(), ApiError>
         return Ok(());
     }
     if request.verb == Verb::Watch && row.allows("list") {
-        return Err(ApiError::method_not_supported(
-            Qualified::new(&row.group, &row.name),
-            "watch",
-        ));
+        let what = Qualified::new(&row.group, &row.name);
+        let warnings = row.deprecation.iter().map(|text| text.to_string());
+        let refused = ApiError::method_not_supported(what, "watch");
+        return Err(refused.with_warnings(warnings.collect()));
     }
     Err(ApiError::generic(405, "", Qualified::default(), "", ""))
 }

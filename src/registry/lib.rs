@@ -55,6 +55,7 @@ pub use services::{Observer, Services};
 pub use strategy::{BirthLayer, PlaneSettings, Shared, Strategy, SwitchedOff};
 pub use summary::PlaneSummaries;
 pub use tokens::TokenIssuers;
+pub use verbs::components::Components;
 pub use verbs::connect::{ConnectMode, ConnectTarget, NodeAddress, TargetServer, no_address};
 pub use verbs::credential::IssueCredential;
 pub use verbs::external::{ExternalObject, ExternalObjects, ExternalRange, ExternalReply};

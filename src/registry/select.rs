@@ -94,6 +94,17 @@ impl Selection {
         self.fields.is_empty() || self.fields_match(row, object)
     }
 
+    /// Returns true if an object is selected that has this name, no namespace and no labels.
+    pub fn matches_name(&self, name: &str) -> bool {
+        let labels = self.labels.as_ref();
+        labels.is_none_or(|labels| labels.matches(|_| None))
+            && self.name.as_deref().is_none_or(|wanted| wanted == name)
+            && self.fields.matches(|field| match field {
+                "metadata.name" => Cow::Borrowed(name),
+                _ => Cow::Borrowed(""),
+            })
+    }
+
     fn fields_match(&self, row: &Resource, object: &ObjectRef) -> bool {
         let look = |values: &[u8]| {
             self.fields.matches(|field| {

@@ -7,6 +7,7 @@ use crate::plan::AdmissionChain;
 use crate::request::call::Tenant;
 use crate::strategy::PlaneSettings;
 use crate::tokens::TokenIssuers;
+use crate::verbs::components::Components;
 use crate::verbs::credential::IssueCredential;
 use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
@@ -43,6 +44,8 @@ pub struct Services {
     pub admission: AdmissionChain,
     /// The readers of objects that are kept elsewhere than in a plane.
     pub external: Vec<Arc<dyn ExternalObjects>>,
+    /// What planes run on; `None` if this server does not tell it.
+    pub components: Option<Arc<dyn Components>>,
     /// The issuers of tokens; `None` if no plane has one.
     pub tokens: Option<Arc<dyn TokenIssuers>>,
     /// The issuer of credentials for users of planes, if this server issues any.

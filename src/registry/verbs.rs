@@ -1,6 +1,7 @@
 //! The verbs: what each one does with a kind and an object. Those that write pass a plan to
 //! [`crate::write`].
 pub mod apply;
+pub mod components;
 pub mod connect;
 pub mod create;
 pub mod credential;

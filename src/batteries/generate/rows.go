@@ -258,6 +258,7 @@ func (w *world) describe(row *resourceRow, group *groupVersion, gv schema.GroupV
 			return err
 		}
 		row.ListKind = kinds[0].Kind
+		row.Selectable = w.selectable(group, gv, row)
 	}
 	if convertor, ok := stored.(rest.TableConvertor); ok {
 		table, err := convertor.ConvertToTable(requestContext(gv, row, "ns"), stored.New(), &metav1.TableOptions{})
@@ -290,7 +291,6 @@ func (w *world) describe(row *resourceRow, group *groupVersion, gv schema.GroupV
 	if store.CreateStrategy != nil {
 		row.NameRule = probeNames(ctx, store, row.Namespaced)
 	}
-	row.Selectable = w.selectable(group, gv, row)
 	return nil
 }
 

@@ -10,7 +10,7 @@ pub mod writer;
 use crate::answer::negotiate;
 use crate::answer::negotiate::{Conversions, Encoding, Number, Representation, Shape};
 use crate::answer::representation;
-use crate::answer::representation::RowObject;
+use crate::answer::representation::{RowObject, Shown};
 use crate::answer::{Answer, AnswerBody, Outcome};
 use crate::request::call::Call;
 use crate::request::options::{ListOptions, ListPurpose};
@@ -139,12 +139,25 @@ pub fn write(
     items: &Items,
     page: &Page,
 ) -> Result<AnswerBody, ApiError> {
-    let include = included(call, wish)?;
     let meta = list_meta(call, page, items);
-    let mut writer = ListWriter::begin(call, wish, include, &meta)?;
+    write_shown(call, wish, &meta, items.items.iter().map(Shown::Stored))
+}
+
+/// Writes a list of these objects; `meta` is the JSON of its metadata.
+///
+/// # Errors
+/// See [`write`].
+pub fn write_shown<'a>(
+    call: &Call<'_>,
+    wish: Representation,
+    meta: &str,
+    objects: impl Iterator<Item = Shown<'a>>,
+) -> Result<AnswerBody, ApiError> {
+    let include = included(call, wish)?;
+    let mut writer = ListWriter::begin(call, wish, include, meta)?;
     let mut chunks: Vec<Bytes> = Vec::new();
-    for object in &items.items {
-        writer.write(object)?;
+    for object in objects {
+        writer.show(&object)?;
         if writer.pending() >= CHUNK_BYTES {
             chunks.push(writer.take().into());
         }

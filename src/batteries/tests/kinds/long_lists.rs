@@ -110,6 +110,7 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
         observers: Vec::new(),
         admission: Default::default(),
         external: Vec::new(),
+        components: None,
         tokens: None,
         credentials: None,
         field_sets: Default::default(),

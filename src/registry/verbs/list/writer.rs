@@ -236,6 +236,14 @@ impl<'a> ListWriter<'a> {
     /// # Errors
     /// Returns 500 if stored bytes are damaged.
     pub fn write(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
+        self.show(&Shown::Stored(object))
+    }
+
+    /// Writes an object that need not be stored.
+    ///
+    /// # Errors
+    /// Returns 500 if stored bytes are damaged.
+    pub fn show(&mut self, object: &Shown<'_>) -> Result<(), ApiError> {
         self.write_item(object)?;
         match &mut self.yaml {
             None => Ok(()),
@@ -247,13 +255,12 @@ impl<'a> ListWriter<'a> {
         }
     }
 
-    fn write_item(&mut self, object: &ObjectRef) -> Result<(), ApiError> {
-        let shown = Shown::Stored(object);
+    fn write_item(&mut self, shown: &Shown<'_>) -> Result<(), ApiError> {
         let (out, partial) = match &mut self.form {
             Form::Table(table) => {
-                return table.row(&shown, &representation::served_body(self.call, &shown)?);
+                return table.row(shown, &representation::served_body(self.call, shown)?);
             }
-            Form::Protobuf { out, partial } => return item(self.call, &shown, *partial, out),
+            Form::Protobuf { out, partial } => return item(self.call, shown, *partial, out),
             Form::Items {
                 out,
                 partial,
@@ -267,14 +274,14 @@ impl<'a> ListWriter<'a> {
         };
         let slices = match partial {
             Some(version) => {
-                let body = representation::served_body(self.call, &shown)?;
+                let body = representation::served_body(self.call, shown)?;
                 representation::partial(self.call.row, version, &body)
             }
             None if self.call.row.items_name_kind() => {
-                let body = representation::served_body(self.call, &shown)?;
+                let body = representation::served_body(self.call, shown)?;
                 representation::whole(self.call.row, body)
             }
-            None => return representation::append_served_body(self.call, &shown, out),
+            None => return representation::append_served_body(self.call, shown, out),
         };
         for slice in slices {
             out.extend_from_slice(&slice);
