@@ -16,7 +16,7 @@ use bytes::Bytes;
 use h2::SendStream;
 use h2::client::ResponseFuture;
 use http::{Method, Request, Response};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use polyplane_tests::client::Client;
 use polyplane_tests::connection::{Ask, Connection, connect};
 use polyplane_tests::kubeconfig::{Caller, Endpoint, Protocol};
@@ -368,4 +368,41 @@ async fn resident_memory_keeps_to_the_budget_with_every_share_full() -> Result<(
     let mib = number("POLYPLANE_SOAK_MIB", 64)?;
     soak(mib, time).await?;
     soak(mib / 2, time).await
+}
+
+/// Clients that begin to read a document of megabytes and stop.
+const STOPPED: usize = 60;
+/// Bytes of the process that one of them may take, its connection included.
+const STOPPED_BYTES: u64 = MIB / 2;
+
+/// Whoever may read anything of a plane may read its OpenAPI document. It was unpacked whole for each, and
+/// a plane's user held two gigabytes with a thousand streams that read nothing.
+#[tokio::test]
+async fn documents_that_nobody_reads_are_not_held_unpacked() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Up::start(folder.path(), &[]).await?;
+    let plane = create_plane(&server.root()?, "a").await?;
+    let document = get("/openapi/v2");
+    let first = Connection::open(&plane, Caller::Admin, Protocol::Http2).await?;
+    let length = first
+        .start(document.clone())
+        .await?
+        .body()
+        .size_hint()
+        .exact();
+    let length = length.context("its length is not told")?;
+    ensure!(length > 4 * STOPPED_BYTES, "{length} bytes are too few");
+    let before = server.memory_bytes()?;
+    let mut open = Vec::new();
+    for _ in 0..STOPPED {
+        let connection = Connection::open(&plane, Caller::Admin, Protocol::Http2).await?;
+        let answer = connection.start(document.clone()).await?;
+        ensure!(answer.status() == 200, "{}", answer.status());
+        open.push((connection, answer));
+    }
+    let resident = server.memory_bytes()?;
+    let each = resident.saturating_sub(before) / u64::try_from(STOPPED)?;
+    println!("{STOPPED} readers of {length} bytes that stopped: {each} bytes each");
+    ensure!(each < STOPPED_BYTES, "{each} bytes each");
+    Ok(())
 }

@@ -14,13 +14,12 @@ mod prose;
 mod proto;
 mod write;
 
-use std::io::{Read as _, Write as _};
+use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use flate2::Compression;
-use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use http::header::{
     CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
@@ -32,6 +31,7 @@ use polyplane_descriptions::Descriptions;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
 use crate::answer::body::ResponseBody;
+use crate::answer::inflated::Inflated;
 use crate::answer::negotiate;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
@@ -58,6 +58,8 @@ pub(crate) struct Document {
     media_type: &'static str,
     hash: String,
     gzip: Bytes,
+    /// Bytes of the plain form.
+    length: usize,
     made: SystemTime,
 }
 
@@ -88,16 +90,9 @@ impl Document {
             media_type,
             hash,
             gzip: gzip.into(),
+            length: plain.len(),
             made,
         }
-    }
-
-    fn plain(&self) -> Vec<u8> {
-        let mut plain = Vec::with_capacity(self.gzip.len() * 10);
-        GzDecoder::new(&self.gzip[..])
-            .read_to_end(&mut plain)
-            .expect("what was compressed here can be decompressed");
-        plain
     }
 
     pub(crate) fn etag(&self) -> HeaderValue {
@@ -376,7 +371,13 @@ fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
             .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         reply
     } else {
-        bare(StatusCode::OK, ResponseBody::whole(document.plain()))
+        let body = Inflated::new(document.gzip.clone(), document.length);
+        let state = request.state;
+        let limits = state.answer_read_limits();
+        bare(
+            StatusCode::OK,
+            ResponseBody::guarded(body, limits, &state.abandoned_answers),
+        )
     };
     let headers = reply.headers_mut();
     let mut put = |name: HeaderName, value| headers.insert(name, value);
