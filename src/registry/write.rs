@@ -11,11 +11,11 @@
 
 mod room;
 
-use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run};
+use crate::plan::{self, Interrupted, ObjectChange, ObjectDeletion, PlanState, Run, prepare};
 use crate::request::call::Call;
 use crate::request::wait::{answerable_by, out_of_time};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{
     Committed, Key, KeyQueueGuard, ObjectRef, Settled, Snapshot, SubmitError, Write,
 };
@@ -303,9 +303,7 @@ fn too_late(call: &Call<'_>) -> ApiError {
 /// Returns the answer to a write that the plane refused.
 fn refusal(error: &SubmitError) -> ApiError {
     match error {
-        SubmitError::TooLarge { .. } => {
-            ApiError::new(Reason::Unknown, "etcdserver: request is too large")
-        }
+        SubmitError::TooLarge { .. } => prepare::too_large(),
         SubmitError::Deadline => out_of_time(),
         SubmitError::Lost => ApiError::moved(),
         other => ApiError::service_unavailable(chain(other)).with_retry_after(RETRY_SECONDS),

@@ -3,21 +3,71 @@
 use super::{Shape, Values};
 use crate::value::{Map, Value};
 
+/// Bytes that a [`Budget`] counts for each value, beside its texts.
+const VALUE_BYTES: usize = 16;
+
+/// The defaults that were set are larger than they may be together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the defaults of its schema make the object too large")]
+pub struct TooLarge;
+
+/// The bytes that further defaults may take.
+///
+/// The defaults of built-in kinds are small. Those of a definition are a user's, and below the items of a
+/// list they multiply: a body of 400 KB became gigabytes.
+struct Budget(usize);
+
+impl Budget {
+    fn spend(&mut self, value: &Value) -> Result<(), TooLarge> {
+        let texts = match value {
+            Value::String(text) => text.len(),
+            Value::Object(members) => members.keys().map(str::len).sum(),
+            Value::Array(_) | Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => 0,
+        };
+        self.0 = self.0.checked_sub(VALUE_BYTES + texts).ok_or(TooLarge)?;
+        match value {
+            Value::Object(members) => members.values().try_for_each(|value| self.spend(value)),
+            Value::Array(items) => items.iter().try_for_each(|value| self.spend(value)),
+            Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {
+                Ok(())
+            }
+        }
+    }
+}
+
 /// Sets absent fields to their constant defaults, wherever their parent is present.
 ///
 /// Applying this twice has the same effect as once.
 pub fn apply<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
+    let set = apply_within(shape, value, usize::MAX);
+    debug_assert!(set.is_ok(), "no value has so many bytes");
+}
+
+/// As [`apply`], with defaults of at most about so many bytes.
+///
+/// # Errors
+/// Returns an error if there are more; some of them are set then.
+pub fn apply_within<'s, S: Shape<'s>>(
+    shape: S,
+    value: &mut Value,
+    bytes_max: usize,
+) -> Result<(), TooLarge> {
+    set(shape, value, &mut Budget(bytes_max))
+}
+
+fn set<'s, S: Shape<'s>>(shape: S, value: &mut Value, budget: &mut Budget) -> Result<(), TooLarge> {
     if !shape.has_defaults() {
-        return;
+        return Ok(());
     }
     match value {
-        Value::Object(members) => object(shape, members),
-        Value::Array(items) => {
-            if let Some(item) = shape.item() {
-                items.iter_mut().for_each(|value| entry(item, value));
-            }
-        }
-        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => {}
+        Value::Object(members) => object(shape, members, budget),
+        Value::Array(items) => match shape.item() {
+            Some(item) => items
+                .iter_mut()
+                .try_for_each(|value| entry(item, value, budget)),
+            None => Ok(()),
+        },
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) | Value::String(_) => Ok(()),
     }
 }
 
@@ -48,35 +98,46 @@ pub fn lacks<'s, S: Shape<'s>>(shape: S, value: &Value) -> bool {
     }
 }
 
-fn object<'s, S: Shape<'s>>(shape: S, members: &mut Map) {
+fn object<'s, S: Shape<'s>>(
+    shape: S,
+    members: &mut Map,
+    budget: &mut Budget,
+) -> Result<(), TooLarge> {
     for (name, child) in shape.children() {
         if let Some(default) = child.default()
             && child.is_absent(members.get(name))
         {
+            budget.spend(default)?;
             members.insert(name, default.clone());
         }
         if child.has_defaults()
             && let Some(value) = members.get_mut(name)
         {
-            apply(child, value);
+            set(child, value, budget)?;
         }
     }
     if let Some(Values::Of(values)) = shape.values() {
         for (name, value) in members.iter_mut() {
             if shape.child(name).is_none() {
-                entry(values, value);
+                entry(values, value, budget)?;
             }
         }
     }
+    Ok(())
 }
 
 /// Applies the defaults of an item of a list or a value of a map. It is never missing, but it may
 /// be a `null` that its default replaces.
-fn entry<'s, S: Shape<'s>>(shape: S, value: &mut Value) {
+fn entry<'s, S: Shape<'s>>(
+    shape: S,
+    value: &mut Value,
+    budget: &mut Budget,
+) -> Result<(), TooLarge> {
     if let Some(default) = shape.default()
         && shape.is_absent(Some(value))
     {
+        budget.spend(default)?;
         *value = default.clone();
     }
-    apply(shape, value);
+    set(shape, value, budget)
 }

@@ -71,7 +71,7 @@ fn read(schema: &Structural, object: &Value, reading: Reading) -> String {
     match custom.decode(&mut value, reading, report) {
         Err(error) => format!("error {error}"),
         Ok(problems) => {
-            custom.default(&mut value);
+            custom.default(&mut value).expect("they are small");
             let path = |problem| match problem {
                 crate::schema::decode::Problem::Unknown(path)
                 | crate::schema::decode::Problem::Duplicate(path) => path,
@@ -228,4 +228,26 @@ fn lists_and_maps_say_how_they_relate() {
     assert_eq!(child("m").kind(), crate::shape::Kind::Map);
     let value = child("m").member("any").expect("a map has values");
     assert_eq!(value.kind(), crate::shape::Kind::Int64);
+}
+
+/// A default below the items of a list multiplies: 400 KB of empty items became gigabytes.
+#[test]
+fn defaults_that_multiply_end_with_an_error() {
+    let text = "x".repeat(20_000);
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "list": {"type": "array", "items": {"type": "object", "properties": {
+            "a": {"type": "string", "default": (text)},
+        }}},
+    }}}});
+    let schema = Structural::parse(&schema).expect("it is structural");
+    let custom = Custom::new(&schema, &SCHEMAS, metadata());
+    for (items, fits) in [(50, true), (100_000, false)] {
+        let items = vec![Value::object(); items];
+        let mut object = json!({"spec": {"list": (items)}});
+        assert_eq!(custom.default(&mut object).is_ok(), fits);
+        let set = object["spec"].items_at(&["list"]).iter();
+        let set = set.filter(|item| item.get("a").is_some()).count();
+        assert_eq!(set == 50, fits);
+        assert!(set < 500, "{set} are set");
+    }
 }

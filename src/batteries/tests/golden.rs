@@ -170,7 +170,7 @@ impl Bench {
             .schemas()
             .decode(row.definition, &mut tree, Empties::Null)
             .ok()?;
-        prepare::default(row, row.definition, &mut tree);
+        prepare::default(row, row.definition, &mut tree).expect("they are small");
         self.kinds
             .schemas()
             .decode(row.definition, &mut tree, Empties::Null)

@@ -11,6 +11,7 @@ use crate::kinds::table::Resource;
 use bytes::Bytes;
 use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
+use polyplane_apimachinery::shape::defaults::TooLarge;
 use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::structural::{Custom, Reading, Structural};
@@ -119,9 +120,12 @@ impl CustomKind {
     }
 
     /// Sets absent members to their defaults.
-    pub fn default(&self, schemas: &Schemas, tree: &mut Value) {
+    ///
+    /// # Errors
+    /// Returns an error if the defaults are too large.
+    pub fn default(&self, schemas: &Schemas, tree: &mut Value) -> Result<(), TooLarge> {
         let structural = self.schema.structural();
-        Custom::new(&structural, schemas, self.metadata).default(tree);
+        Custom::new(&structural, schemas, self.metadata).default(tree)
     }
 
     /// Returns whether an object is shown as it is stored. `defined` is the version of the newest
@@ -253,6 +257,6 @@ fn render(
     tree: &mut Value,
 ) -> Result<(), ApiError> {
     prune(row, metadata, structural, tree)?;
-    Custom::new(structural, &row.schemas, metadata).default(tree);
-    Ok(())
+    let set = Custom::new(structural, &row.schemas, metadata).default(tree);
+    set.map_err(|error| ApiError::internal(format!("an object of {}: {error}", row.qualified)))
 }

@@ -12,18 +12,31 @@ use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
 use polyplane_apimachinery::schema::decode::Empties;
-use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::shape::defaults::TooLarge;
+use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Map, Value};
 use std::collections::BTreeSet;
 
 /// Applies the defaults of `definition` and of the kind.
-pub fn default(row: &Resource, definition: DefId, tree: &mut Value) {
+///
+/// # Errors
+/// Returns the error of an object that the store would not take if the defaults make it larger than that.
+pub fn default(row: &Resource, definition: DefId, tree: &mut Value) -> Result<(), ApiError> {
     row.strategy.default_first(tree);
     match &row.custom {
-        Some(custom) if definition == row.definition => custom.default(&row.schemas, tree),
+        Some(custom) if definition == row.definition => {
+            let set = custom.default(&row.schemas, tree);
+            set.map_err(|TooLarge| too_large())?;
+        }
         _ => row.schemas.apply_defaults(definition, tree),
     }
     row.strategy.default(tree);
+    Ok(())
+}
+
+/// Returns the error of an object that is larger than the store takes.
+pub fn too_large() -> ApiError {
+    ApiError::new(Reason::Unknown, "etcdserver: request is too large")
 }
 
 /// Prepares a new object in the stored version.

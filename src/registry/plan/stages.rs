@@ -111,7 +111,7 @@ pub fn default(
     path_name: PathName<'_>,
 ) -> Result<Defaulted, ApiError> {
     let Decoded { mut tree, differs } = decoded;
-    prepare::default(call.row, call.row.definition, &mut tree);
+    prepare::default(call.row, call.row.definition, &mut tree)?;
     body::match_path(call, &mut tree)?;
     match path_name {
         PathName::Given(name) => body::match_name(&tree, name)?,

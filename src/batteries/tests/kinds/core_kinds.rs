@@ -78,7 +78,7 @@ pub fn service(name: &str, spec: Value) -> Value {
     let mut object =
         json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec});
     on("", "services", |row| {
-        prepare::default(row, row.definition, &mut object)
+        prepare::default(row, row.definition, &mut object).expect("they are small")
     });
     object
 }

@@ -60,7 +60,7 @@ fn arrived(row: &Resource, sent: &Value) -> Result<Value, String> {
         decoded.map(drop).map_err(|error| error.to_string())
     };
     decode(&mut tree)?;
-    prepare::default(row, row.definition, &mut tree);
+    prepare::default(row, row.definition, &mut tree).expect("they are small");
     decode(&mut tree)?;
     Ok(tree)
 }

@@ -47,7 +47,7 @@ fn agreement(kind: &str) -> (usize, usize) {
         {
             continue;
         }
-        prepare::default(row, row.definition, &mut tree);
+        prepare::default(row, row.definition, &mut tree).expect("they are small");
         prepare::create(row, &context, &mut tree);
         if tree.str_at(&["metadata", "name"]).is_empty() {
             continue;
