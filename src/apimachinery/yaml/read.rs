@@ -1,5 +1,7 @@
 //! Parses YAML text into a tree. Events come from the parser; anchors are kept as finished values.
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use granit_parser::{Event, Options, Parser, ScalarStyle, Span, Tag};
@@ -147,6 +149,8 @@ enum Content {
     Sequence(Vec<Value>),
     Mapping {
         members: Vec<(Str, Value)>,
+        /// The keys of `members`.
+        keys: HashSet<Str>,
         key: Option<Node>,
     },
 }
@@ -204,6 +208,7 @@ impl Reader<'_> {
                 line,
                 Content::Mapping {
                     members: Vec::new(),
+                    keys: HashSet::new(),
                     key: None,
                 },
             ),
@@ -296,7 +301,7 @@ impl Reader<'_> {
         frame.bytes += node.bytes;
         match &mut frame.content {
             Content::Sequence(items) => items.push(node.value),
-            Content::Mapping { members, key } => match key.take() {
+            Content::Mapping { members, keys, key } => match key.take() {
                 None => *key = Some(node),
                 Some(name) if name.kind == Kind::Merge => {
                     for (text, value) in merged(node.value)? {
@@ -304,13 +309,13 @@ impl Reader<'_> {
                             value: text.as_str().into(),
                             ..name.clone()
                         };
-                        note_duplicate(members, &text, &name, node.line, &mut self.duplicates);
+                        note_duplicate(keys, &text, &name, node.line, &mut self.duplicates);
                         members.push((text, value));
                     }
                 }
                 Some(name) => {
                     let text = key_text(&name)?;
-                    note_duplicate(members, &text, &name, node.line, &mut self.duplicates);
+                    note_duplicate(keys, &text, &name, node.line, &mut self.duplicates);
                     members.push((text, node.value));
                 }
             },
@@ -379,20 +384,17 @@ fn key_text(key: &Node) -> Result<Str, YamlError> {
 }
 
 fn note_duplicate(
-    members: &[(Str, Value)],
-    text: &str,
+    keys: &mut HashSet<Str>,
+    text: &Str,
     key: &Node,
     line: usize,
     found: &mut Vec<String>,
 ) {
-    // Comparing only with the last few thousand keys keeps malicious documents from taking
-    // quadratic time.
-    let recent = members.iter().rev().take(4096);
-    if found.len() < DUPLICATES_MAX && recent.into_iter().any(|(name, _)| name == text) {
+    if !keys.insert(text.clone()) && found.len() < DUPLICATES_MAX {
         let shown = if key.value.as_str().is_some() {
             quote(text)
         } else {
-            text.to_owned()
+            text.to_string()
         };
         found.push(format!("line {line}: key {shown} already set in map"));
     }

@@ -136,3 +136,21 @@ proptest! {
         let _ = parse(text.as_bytes(), &Limits::default());
     }
 }
+
+/// However many keys a mapping has, each is compared with all before it, in a time that grows with their
+/// number alone: what is far behind is found too.
+#[test]
+fn a_key_that_occurs_twice_is_found_however_far_apart() {
+    let mut text = String::from("first: 1\n");
+    for number in 0..20_000 {
+        text.push_str(&format!("k{number}: 1\n"));
+    }
+    text.push_str("first: 2\n");
+    let parsed = parse(text.as_bytes(), &Limits::default()).expect("YAML");
+    let error = parsed.strict_error.expect("it occurs twice");
+    assert!(
+        error.contains("key \"first\" already set in map"),
+        "{error}"
+    );
+    assert_eq!(parsed.value.int_at(&["first"]), Some(2));
+}
