@@ -340,15 +340,31 @@ pub fn validate_label_selector(selector: Option<&Value>, path: &Path<'_>) -> Vec
     errors.extend(validate_labels(selector.get("matchLabels"), &labels));
     let expressions = path.child("matchExpressions");
     for (index, expression) in selector.items_at(&["matchExpressions"]).iter().enumerate() {
-        validate_expression(expression, &expressions.index(index), &mut errors);
+        let path = expressions.index(index);
+        validate_requirement(expression, &path, UnknownOperators::Refused, &mut errors);
     }
     errors
 }
 
-fn validate_expression(expression: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let values = expression.items_at(&["values"]);
+/// What becomes of an operator that is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownOperators {
+    /// It is an error.
+    Refused,
+    /// A newer client may know it: whoever evaluates the selector leaves it out.
+    Allowed,
+}
+
+/// Validates whether a requirement has the values that its operator wants, and the operator.
+pub fn validate_operator(
+    requirement: &Value,
+    path: &Path<'_>,
+    unknown: UnknownOperators,
+    errors: &mut Vec<FieldError>,
+) {
+    let values = requirement.items_at(&["values"]);
     let values_path = path.child("values");
-    match expression.str_at(&["operator"]) {
+    match requirement.str_at(&["operator"]) {
         "In" | "NotIn" => {
             if values.is_empty() {
                 let detail = "must be specified when `operator` is 'In' or 'NotIn'";
@@ -361,6 +377,7 @@ fn validate_expression(expression: &Value, path: &Path<'_>, errors: &mut Vec<Fie
                 errors.push(FieldError::forbidden(&values_path, detail));
             }
         }
+        _ if unknown == UnknownOperators::Allowed => {}
         other => {
             let bad = crate::field_error::Bad::Json(other.into());
             errors.push(FieldError::invalid(
@@ -370,11 +387,22 @@ fn validate_expression(expression: &Value, path: &Path<'_>, errors: &mut Vec<Fie
             ));
         }
     }
+}
+
+/// Validates a requirement of a label selector.
+pub fn validate_requirement(
+    requirement: &Value,
+    path: &Path<'_>,
+    unknown: UnknownOperators,
+    errors: &mut Vec<FieldError>,
+) {
+    validate_operator(requirement, path, unknown, errors);
     errors.extend(validate_label_name(
-        expression.str_at(&["key"]),
+        requirement.str_at(&["key"]),
         &path.child("key"),
     ));
-    for (index, value) in values.iter().enumerate() {
+    let values_path = path.child("values");
+    for (index, value) in requirement.items_at(&["values"]).iter().enumerate() {
         let value = value.as_str().unwrap_or("");
         for complaint in names::label_value(value) {
             errors.push(FieldError::invalid(

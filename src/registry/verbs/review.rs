@@ -1,6 +1,8 @@
 //! Reviews of tokens, of the caller's identity and of access: kinds that are answered but not
 //! stored.
 
+mod check;
+
 use crate::answer::negotiate;
 use crate::authority::{AsOf, RuleLists};
 use crate::plan::fields;
@@ -9,8 +11,7 @@ use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::WriteOptions;
 use crate::tokens;
-use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_apimachinery::field_selector::escape_value;
+use crate::verbs::review::check::Selectors;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Map, Str, Value};
@@ -49,12 +50,16 @@ pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiErr
         }
         "TokenReview" => review_token(call, as_of, &mut tree).await?,
         "SelfSubjectAccessReview" => {
-            check_spec(call, &tree, Subjects::Own)?;
+            check_access(call, &tree, check::Kind::OfSelf)?;
             let user = UserInfo::clone(&call.request.user);
             decide(&mut tree, &user, as_of).await;
         }
         "SubjectAccessReview" | "LocalSubjectAccessReview" => {
-            check_spec(call, &tree, Subjects::Named)?;
+            let kind = match call.row.kind.as_str() {
+                "LocalSubjectAccessReview" => check::Kind::Local,
+                _ => check::Kind::OfAnybody,
+            };
+            check_access(call, &tree, kind)?;
             let user = named_user(&tree);
             decide(&mut tree, &user, as_of).await;
         }
@@ -208,46 +213,16 @@ fn fault_text(fault: &TokenFault) -> String {
     }
 }
 
-/// The subjects whose access a review is about.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Subjects {
-    Own,
-    Named,
-}
-
-fn check_spec(call: &Call<'_>, tree: &Value, subjects: Subjects) -> Result<(), ApiError> {
-    let path = Path::new("spec");
-    let spec = &tree["spec"];
-    let mut errors = Vec::new();
-    let resource = spec.get("resourceAttributes").is_some();
-    let path_attributes = spec.get("nonResourceAttributes").is_some();
-    if resource && path_attributes {
-        let detail = "cannot be specified in combination with resourceAttributes";
-        errors.push(FieldError::invalid(
-            &path.child("nonResourceAttributes"),
-            spec["nonResourceAttributes"].clone(),
-            detail,
-        ));
-    }
-    if !resource && !path_attributes {
-        let detail = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
-        errors.push(FieldError::invalid(&path, Value::Null, detail));
-    }
-    if subjects == Subjects::Named
-        && spec.str_at(&["user"]).is_empty()
-        && spec.items_at(&["groups"]).is_empty()
-    {
-        let detail = "at least one of user or group must be specified";
-        errors.push(FieldError::invalid(&path.child("user"), "", detail));
-    }
+fn check_access(call: &Call<'_>, tree: &Value, kind: check::Kind) -> Result<(), ApiError> {
+    let mut errors = check::check(tree, kind);
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(
-        Qualified::new(&call.row.group, ""),
-        "",
-        &errors,
-    ))
+    for error in &mut errors {
+        call.row.schemas.show(&mut error.bad);
+    }
+    let what = Qualified::new(&call.row.group, "");
+    Err(ApiError::invalid(what, "", &errors))
 }
 
 fn named_user(tree: &Value) -> UserInfo {
@@ -273,33 +248,11 @@ fn named_user(tree: &Value) -> UserInfo {
     }
 }
 
-/// Returns the field selector of a review as text. A requirement that no field selector can express
-/// is left out, as upstream does: what is left selects more.
-fn field_selector(selector: &Value) -> String {
-    let requirements = selector.items_at(&["requirements"]);
-    if requirements.is_empty() {
-        return selector.str_at(&["rawSelector"]).to_owned();
-    }
-    let terms = requirements.iter().filter_map(|requirement| {
-        let sign = match requirement.str_at(&["operator"]) {
-            "In" => "=",
-            "NotIn" => "!=",
-            _ => return None,
-        };
-        let [value] = requirement.items_at(&["values"]) else {
-            return None;
-        };
-        let value = escape_value(value.as_str()?);
-        Some(format!("{}{sign}{value}", requirement.str_at(&["key"])))
-    });
-    terms.collect::<Vec<_>>().join(",")
-}
-
 async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
     let spec = tree["spec"].clone();
     let of_resource = &spec["resourceAttributes"];
     let of_path = &spec["nonResourceAttributes"];
-    let field_selector = field_selector(&of_resource["fieldSelector"]);
+    let selectors = Selectors::of(of_resource);
     let (verb, subject) = if of_resource.is_null() {
         (
             of_path.str_at(&["verb"]),
@@ -314,7 +267,7 @@ async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
             subresource: part("subresource"),
             namespace: part("namespace"),
             name: part("name"),
-            field_selector: &field_selector,
+            field_selector: &selectors.fields,
         };
         (of_resource.str_at(&["verb"]), subject)
     };
@@ -336,6 +289,9 @@ async fn decide(tree: &mut Value, user: &UserInfo, as_of: &AsOf<'_>) {
     status.set(&["allowed"], allowed);
     if !reason.is_empty() {
         status.set(&["reason"], reason);
+    }
+    if !selectors.left_out.is_empty() {
+        status.set(&["evaluationError"], selectors.left_out);
     }
     tree.set(&["status"], status);
 }
