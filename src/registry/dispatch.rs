@@ -344,8 +344,13 @@ impl Registry {
             conversion::ahead(call, object.into_iter()).await?;
             let shown = match (&deleted.written, object) {
                 (Written::Unstored(Unstored::Tree(tree)), _) => Shown::Tree(tree.clone()),
-                (Written::Committed(committed), Some(object)) if deleted.gone == Removal::Gone => {
-                    let shown = Shown::At(object, committed.version_of_first());
+                (written, Some(object)) if deleted.gone == Removal::Gone => {
+                    let shown = match written {
+                        Written::Committed(committed) => {
+                            Shown::At(object, committed.version_of_first())
+                        }
+                        Written::Unstored(_) => Shown::Stored(object),
+                    };
                     if call.row.rules.graceful_delete {
                         let now = call.services.environment.now();
                         Shown::Tree(delete::last_state(shown.tree(call)?, now))

@@ -10,7 +10,7 @@ use crate::request::ResourceRequest;
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
-use crate::request::options::{DeleteOptions, ListOptions, ListPurpose, Propagation};
+use crate::request::options::{DeleteOptions, ListOptions, ListPurpose, Persistence, Propagation};
 use crate::request::parameters::DURATION_SECONDS_MAX;
 use crate::select::{self, Selection};
 use crate::services::Removal;
@@ -76,6 +76,7 @@ pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
     let orphans = options.orphan_dependents;
     let mut delete = Delete::new(call, name, Ok(options));
     let written = write::delete(call, &mut delete).await?;
+    let written = delete.finish().await?.unwrap_or(written);
     let pending = delete.removal == Removal::Pending;
     let outcome = if pending && orphans == Some(false) {
         Outcome::Accepted
@@ -95,6 +96,21 @@ pub(crate) struct Delete<'a> {
     name: Str,
     options: Result<DeleteOptions, ApiError>,
     removal: Removal,
+    /// How far the removal is of an object whose kind has grace periods.
+    graceless: Graceless,
+}
+
+/// The two writes that remove an object without a grace period whose kind has grace periods: one that says
+/// so, which watchers get, and one that removes it. As upstream: a controller of pods may look at their
+/// changes alone.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Graceless {
+    /// The first one is due if the object is to be removed at once.
+    Due,
+    /// It is planned or done.
+    Said,
+    /// The second one is due.
+    Removing,
 }
 
 impl<'a> Delete<'a> {
@@ -110,7 +126,46 @@ impl<'a> Delete<'a> {
             name,
             options,
             removal: Removal::Gone,
+            graceless: Graceless::Due,
         }
+    }
+
+    /// Makes the second write of a removal that takes two. Returns `None` if there is none, or nothing left
+    /// to remove.
+    async fn finish(&mut self) -> Result<Option<Written>, ApiError> {
+        if !self.has_to_remove() {
+            return Ok(None);
+        }
+        let call = self.call;
+        let removed = unless_gone(write::delete(call, self).await)?;
+        if removed.is_none() {
+            self.removal = Removal::Gone;
+        }
+        Ok(removed)
+    }
+
+    /// Returns whether the write that was made is the first of two. The next run plans the second one.
+    pub(crate) fn has_to_remove(&mut self) -> bool {
+        let is_said = self.graceless == Graceless::Said;
+        if is_said {
+            self.graceless = Graceless::Removing;
+        }
+        if let (true, Ok(options)) = (is_said, &mut self.options) {
+            // The first write has changed it.
+            options.resource_version = None;
+        }
+        is_said
+    }
+
+    /// Returns whether an object that would be removed has to say first that its grace period is over.
+    fn says_first(&self, options: &DeleteOptions, old: &Value) -> bool {
+        let meta = &old["metadata"];
+        let is_said = !meta.str_at(&["deletionTimestamp"]).is_empty()
+            && meta.int_at(&["deletionGracePeriodSeconds"]) == Some(0);
+        self.graceless != Graceless::Removing
+            && self.call.row.rules.graceful_delete
+            && options.persistence == Persistence::Store
+            && !is_said
     }
 }
 
@@ -151,7 +206,18 @@ impl ObjectDeletion for Delete<'_> {
             options,
             now: run.now,
         };
-        let next = marking.next(present.tree());
+        let mut next = marking.next(present.tree());
+        let says = matches!(next, ObjectFate::Removed) && self.says_first(options, present.tree());
+        if says {
+            next = marking.kept(last_state(present.tree().clone(), run.now));
+        }
+        if self.graceless != Graceless::Removing {
+            // Each run takes the place of the one before.
+            self.graceless = match says {
+                true => Graceless::Said,
+                false => Graceless::Due,
+            };
+        }
         self.removal = match next {
             ObjectFate::Removed => Removal::Gone,
             ObjectFate::Stored(_) | ObjectFate::Unchanged => Removal::Pending,
@@ -377,6 +443,14 @@ fn set_finalizers(tree: &mut Value, finalizers: Vec<Str>) {
     }
 }
 
+/// Returns the result of a deletion; `None` if there was nothing to delete any more.
+pub(crate) fn unless_gone(written: Result<Written, ApiError>) -> Result<Option<Written>, ApiError> {
+    match written {
+        Err(error) if error.reason == Reason::NotFound => Ok(None),
+        written => written.map(Some),
+    }
+}
+
 /// Deletes every selected object, one by one, and returns those that were selected.
 ///
 /// # Errors
@@ -421,8 +495,8 @@ async fn delete_selected(
     let single = call.part(&request);
     let name = key.name().into();
     let mut delete = Delete::new(&single, name, Ok(options.clone()));
-    match write::delete(&single, &mut delete).await {
-        Err(error) if error.reason != Reason::NotFound => Err(error),
-        _ => Ok(()),
+    if unless_gone(write::delete(&single, &mut delete).await)?.is_some() {
+        delete.finish().await?;
     }
+    Ok(())
 }

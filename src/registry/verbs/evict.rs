@@ -71,7 +71,11 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
         eviction,
         counted: None,
     };
-    write::delete(call, &mut evict).await.map(|_| ())
+    drop(write::delete(call, &mut evict).await?);
+    if evict.delete.has_to_remove() {
+        delete::unless_gone(write::delete(call, &mut evict).await)?;
+    }
+    Ok(())
 }
 
 /// Reads the options of the deletion in an eviction. A dry run may be requested in the query or in
