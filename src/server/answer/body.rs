@@ -125,6 +125,18 @@ impl ResponseBody {
         )))
     }
 
+    /// Creates a body of known length, which a stream brings piece by piece. Must be called inside the
+    /// runtime.
+    pub(crate) fn sized(
+        stream: SliceStream,
+        length: u64,
+        limits: ReadLimits,
+        abandoned: &Arc<AtomicCounter>,
+    ) -> Self {
+        let chunked = Chunked::new(Source::Stream(stream), Some(length), Coding::Identity);
+        Self::guarded(chunked, limits, abandoned)
+    }
+
     /// Creates a body that lasts until the client cancels, the source ends or `ending` resolves.
     pub(crate) fn watch(watch: Watch) -> Self {
         Self(Inner::Watch(Box::new(watch)))

@@ -1,17 +1,16 @@
-//! A body that is kept compressed and unpacked as its client reads it.
+//! A document that is kept compressed and unpacked as its client reads it.
 //!
 //! Unpacked whole, a document of megabytes would be held once for each stream whose client does not
 //! read, and a connection may have a hundred of these.
 
 use std::io::{self, Read as _};
+use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use flate2::bufread::GzDecoder;
-use http_body::{Frame, SizeHint};
-
-use crate::answer::body::BodyEnd;
-use crate::answer::guard::Finite;
+use futures_util::Stream;
+use polyplane_registry::StreamEnd;
 
 /// Bytes that are unpacked at a time. More would be held for each client that reads a little and stops.
 const PIECE_BYTES: usize = 32 * 1024;
@@ -30,7 +29,7 @@ enum Source {
 }
 
 impl Inflated {
-    /// Creates the body of what `gzip` has, which is `length` bytes unpacked.
+    /// Creates the stream of what `gzip` has, which is `length` bytes unpacked.
     pub(crate) fn new(gzip: Bytes, length: usize) -> Self {
         Self {
             source: Source::Packed(gzip),
@@ -58,30 +57,29 @@ impl Inflated {
     }
 }
 
-impl Finite for Inflated {
-    fn poll_next(
-        &mut self,
-        _context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
-        if self.left == 0 {
+impl Stream for Inflated {
+    type Item = Result<Bytes, StreamEnd>;
+
+    fn poll_next(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.left == 0 {
             return Poll::Ready(None);
         }
-        let piece = self.read().map_err(BodyEnd::Compression);
-        Poll::Ready(Some(piece.map(Frame::data)))
-    }
-
-    fn size(&self) -> SizeHint {
-        SizeHint::with_exact(self.left as u64)
+        Poll::Ready(Some(this.read().map_err(|error| {
+            tracing::error!(%error, "a document that was compressed here cannot be unpacked");
+            this.left = 0;
+            StreamEnd::Damaged
+        })))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::io::Write as _;
-    use std::task::Waker;
 
     use flate2::Compression;
     use flate2::write::GzEncoder;
+    use futures_util::StreamExt as _;
 
     use super::*;
 
@@ -91,33 +89,28 @@ mod tests {
         encoder.finish().expect("memory").into()
     }
 
-    fn all(mut body: Inflated) -> Result<Vec<Bytes>, BodyEnd> {
-        let mut context = Context::from_waker(Waker::noop());
-        let mut pieces = Vec::new();
-        while let Poll::Ready(Some(frame)) = body.poll_next(&mut context) {
-            pieces.push(frame?.into_data().expect("data"));
-        }
-        Ok(pieces)
+    async fn all(stream: Inflated) -> Result<Vec<Bytes>, StreamEnd> {
+        let pieces: Vec<_> = stream.collect().await;
+        pieces.into_iter().collect()
     }
 
-    #[test]
-    fn what_was_packed_comes_in_small_pieces_and_whole() {
+    #[tokio::test]
+    async fn what_was_packed_comes_in_small_pieces_and_whole() {
         let text = "one of many lines\n".repeat(100_000);
         for length in [0, 1, PIECE_BYTES, PIECE_BYTES + 1, text.len()] {
             let plain = &text.as_bytes()[..length];
-            let body = Inflated::new(packed(plain), length);
-            assert_eq!(body.size().exact(), Some(length as u64));
-            let pieces = all(body).expect("it is whole");
+            let stream = Inflated::new(packed(plain), length);
+            let pieces = all(stream).await.expect("it is whole");
             assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES));
             assert_eq!(pieces.concat(), plain);
         }
     }
 
-    #[test]
-    fn what_is_cut_short_breaks_off() {
+    #[tokio::test]
+    async fn what_is_cut_short_breaks_off() {
         let gzip = packed(&b"x".repeat(100_000));
         let short = gzip.slice(..gzip.len() / 2);
-        assert!(all(Inflated::new(short, 100_000)).is_err());
-        assert!(all(Inflated::new(gzip, 100_001)).is_err());
+        assert!(all(Inflated::new(short, 100_000)).await.is_err());
+        assert!(all(Inflated::new(gzip, 100_001)).await.is_err());
     }
 }

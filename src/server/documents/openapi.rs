@@ -30,13 +30,14 @@ use polyplane_apimachinery::{Map, Value, json, schema};
 use polyplane_descriptions::Descriptions;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
-use crate::answer::body::ResponseBody;
+use crate::answer::body::{ResponseBody, SliceStream};
 use crate::answer::inflated::Inflated;
 use crate::answer::negotiate;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
 use crate::documents::paths::{PathRequest, require_get};
 use crate::documents::{DocumentCache, HeapSize};
+use crate::request::charge::charged;
 
 /// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
@@ -371,13 +372,7 @@ fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
             .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         reply
     } else {
-        let body = Inflated::new(document.gzip.clone(), document.length);
-        let state = request.state;
-        let limits = state.answer_read_limits();
-        bare(
-            StatusCode::OK,
-            ResponseBody::guarded(body, limits, &state.abandoned_answers),
-        )
+        bare(StatusCode::OK, unpacked(request, document))
     };
     let headers = reply.headers_mut();
     let mut put = |name: HeaderName, value| headers.insert(name, value);
@@ -386,6 +381,23 @@ fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     put(LAST_MODIFIED, http_date(document.made));
     vary(headers);
     reply
+}
+
+/// Returns the body of a document for a client that takes it plain: unpacked as it is read, each piece in a
+/// turn of the plane.
+fn unpacked(request: &PathRequest<'_>, document: &Document) -> ResponseBody {
+    let state = request.state;
+    let mut stream: SliceStream = Box::pin(Inflated::new(document.gzip.clone(), document.length));
+    if let Some(meter) = request.meter {
+        stream = charged(stream, state, meter, None);
+    }
+    let limits = state.answer_read_limits();
+    ResponseBody::sized(
+        stream,
+        document.length as u64,
+        limits,
+        &state.abandoned_answers,
+    )
 }
 
 fn matches(request: &PathRequest<'_>, etag: &HeaderValue) -> bool {

@@ -2,6 +2,7 @@
 //! metrics.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
@@ -11,6 +12,7 @@ use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, TokenIssuer};
 use polyplane_auth::{Attributes, METRICS_PATH, Subject, UserInfo};
+use polyplane_fairness::PlaneMeter;
 use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
 use polyplane_registry::authority::forbidden;
 use polyplane_registry::{Kinds, ServedGroups};
@@ -35,7 +37,9 @@ use crate::server_state::ServerState;
 
 /// A request for a path that is not a resource.
 pub(crate) struct PathRequest<'a> {
-    pub state: &'a ServerState,
+    pub state: &'a Arc<ServerState>,
+    /// The plane that pays for the answer, once it is known.
+    pub meter: Option<&'a Arc<PlaneMeter>>,
     pub client: &'a Client<'a>,
     pub method: &'a Method,
     pub headers: &'a HeaderMap,
@@ -48,6 +52,7 @@ impl Pipeline<'_> {
     pub(crate) fn path_request<'p>(&'p self, plane: PlaneReference<'p>) -> PathRequest<'p> {
         PathRequest {
             state: self.state,
+            meter: self.charge.plane(),
             client: self.client,
             method: &self.parts.method,
             headers: &self.parts.headers,

@@ -97,6 +97,11 @@ impl<'a> Charge<'a> {
         self.plane.get_or_init(|| Arc::clone(meter));
     }
 
+    /// Returns the plane to charge, if it is known.
+    pub(crate) fn plane(&self) -> Option<&Arc<PlaneMeter>> {
+        self.plane.get()
+    }
+
     /// Returns how closely the request's work has to be measured now.
     pub(crate) fn precision(&self) -> Precision {
         self.gate.precision()
