@@ -42,7 +42,8 @@ pub struct DropIn {
     pub ready_in: Duration,
 }
 
-/// Returns the folder of programs that `polyplane envtest path` prints. It is made inside `folder`.
+/// Returns the folder of programs that `polyplane envtest path` prints, as it is where there is no kubectl. It is
+/// made inside `folder`.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be made.
@@ -50,6 +51,7 @@ pub fn assets(folder: &Path) -> Result<PathBuf> {
     let output = std::process::Command::new(polyplane()?)
         .args(["envtest", "path", "--dir"])
         .arg(folder.join("assets"))
+        .env("PATH", "")
         .output()?;
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))
 }

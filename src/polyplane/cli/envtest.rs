@@ -16,8 +16,8 @@ pub struct EnvtestCommand {
 pub enum EnvtestAction {
     /// Makes a folder with `kube-apiserver`, `etcd` and `kubectl`, and prints its path.
     ///
-    /// All three are links to this program. `kube-apiserver` serves one control plane at / without any
-    /// controllers, `etcd` keeps its state in memory, and `kubectl` leads to the one on PATH. For
+    /// `kube-apiserver`, which serves one control plane at / without any controllers, and `etcd`, which
+    /// keeps its state in memory, are links to this program. `kubectl` is a link to the one on PATH. For
     /// example: KUBEBUILDER_ASSETS=$(polyplane envtest path) go test ./...
     Path {
         /// The folder. Without it, one in the user's cache folder.

@@ -1,5 +1,5 @@
 //! `polyplane envtest path`: the folder that test harnesses look for their programs in, and what is
-//! in it: links to this program, which acts by the name that it is called by.
+//! in it: links to this program, which acts by the name that it is called by, and to the kubectl on PATH.
 
 use anyhow::{Context, bail};
 use std::ffi::OsStr;
@@ -20,7 +20,8 @@ pub fn run(folder: Option<PathBuf>) -> anyhow::Result<()> {
         Some(folder) => std::path::absolute(folder)?,
         None => cache_folder(&program)?,
     };
-    make(&folder, &program).with_context(|| {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    make(&folder, &program, &path).with_context(|| {
         let shown = folder.display();
         format!("cannot make the folder {shown}; name another with --dir")
     })?;
@@ -53,34 +54,48 @@ fn cache_folder(program: &Path) -> anyhow::Result<PathBuf> {
         .join(place.trim_matches('-')))
 }
 
-fn make(folder: &Path, program: &Path) -> std::io::Result<()> {
+/// Makes the folder. `path` has the folders in which a kubectl is looked for.
+fn make(folder: &Path, program: &Path, path: &OsStr) -> std::io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o755)
         .create(folder)?;
+    let real_kubectl = kubectl_outside(folder, program, path);
     for name in PROGRAMS {
+        // Some tests run it with no PATH.
+        let target = match &real_kubectl {
+            Some(kubectl) if name == "kubectl" => kubectl,
+            _ => program,
+        };
         let link = folder.join(name);
-        if std::fs::read_link(&link).is_ok_and(|target| target == program) {
+        if std::fs::read_link(&link).is_ok_and(|found| found == target) {
             continue;
         }
         // By a rename, so that tests that start at once find the old link or the new one.
         let fresh = folder.join(format!(".{name}.{}", std::process::id()));
-        symlink(program, &fresh)?;
+        symlink(target, &fresh)?;
         std::fs::rename(&fresh, &link)?;
     }
     Ok(())
 }
 
-/// Replaces this process by the kubectl on PATH.
+/// Returns the first kubectl in the folders of `path` that is neither in `folder` nor the program itself.
+fn kubectl_outside(folder: &Path, program: &Path, path: &OsStr) -> Option<PathBuf> {
+    let own = std::fs::canonicalize(program).ok()?;
+    std::env::split_paths(path)
+        .filter(|place| place.is_absolute() && place != folder)
+        .map(|place| place.join("kubectl"))
+        .find(|file| std::fs::canonicalize(file).is_ok_and(|real| real != own))
+}
+
+/// Replaces this process by the kubectl on PATH. It is called only if there was none when the folder was made.
 ///
 /// # Errors
 /// Returns an error if PATH has none but this program itself.
 pub fn kubectl() -> anyhow::Result<()> {
-    let own = std::env::current_exe().and_then(std::fs::canonicalize)?;
+    let own = std::env::current_exe()?;
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path)
-        .map(|folder| folder.join("kubectl"))
-        .find(|file| std::fs::canonicalize(file).is_ok_and(|real| real != own));
+    let found = kubectl_outside(Path::new(""), &own, &path);
     let Some(kubectl) = found else {
         bail!("there is no kubectl on PATH, to which this one would lead");
     };
@@ -105,7 +120,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let links = folder.path().join("a/b");
         for program in ["/bin/true", "/bin/false", "/bin/false"] {
-            make(&links, Path::new(program)).expect("made");
+            make(&links, Path::new(program), OsStr::new("")).expect("made");
             let mut names: Vec<String> = std::fs::read_dir(&links)
                 .expect("a folder")
                 .map(|entry| {
@@ -122,6 +137,22 @@ mod tests {
                 let target = std::fs::read_link(links.join(name)).expect("a link");
                 assert_eq!(target, Path::new(program));
             }
+        }
+    }
+
+    #[test]
+    fn kubectl_is_the_one_on_path_though_it_runs_without_path() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (links, other) = (folder.path().join("links"), folder.path().join("other"));
+        std::fs::create_dir(&other).expect("a folder");
+        symlink("/bin/false", other.join("kubectl")).expect("a link");
+        // Also where the folder itself is the first on PATH.
+        let path = std::env::join_paths([&links, &other]).expect("two folders");
+        for _ in 0..2 {
+            make(&links, Path::new("/bin/true"), &path).expect("made");
+            let target = |name: &str| std::fs::read_link(links.join(name)).expect("a link");
+            assert_eq!(target("kubectl"), other.join("kubectl"));
+            assert_eq!(target("etcd"), Path::new("/bin/true"));
         }
     }
 
