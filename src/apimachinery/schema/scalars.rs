@@ -92,7 +92,10 @@ fn quantity(value: &mut Value) -> Result<(), Scalar> {
         return Ok(());
     }
     let written = match &*value {
-        Value::String(text) => Quantity::parse(text.trim()).map_err(text_of)?.to_string(),
+        // Upstream trims the text as JSON has it, in which other spaces are escapes.
+        Value::String(text) => Quantity::parse(text.trim_matches(' '))
+            .map_err(text_of)?
+            .to_string(),
         other => Quantity::parse(&crate::json::to_string(other))
             .map_err(text_of)?
             .to_string(),

@@ -32,7 +32,8 @@ pub(crate) struct SpaceOptions {
 pub(crate) enum Shortage {
     #[error("the free disk space cannot be determined: {0}")]
     Unknown(io::Error),
-    #[error("{available} bytes are free on the disk of {}, {needed} are needed", folder.display())]
+    // Not which folder that is: whoever writes to a plane gets this text.
+    #[error("{available} bytes are free on the disk, {needed} are needed")]
     TooLittle {
         folder: PathBuf,
         available: u64,
