@@ -146,7 +146,7 @@ pub fn write(
 /// Writes a list of these objects; `meta` is the JSON of its metadata.
 ///
 /// # Errors
-/// See [`write`].
+/// See [`write()`].
 pub fn write_shown<'a>(
     call: &Call<'_>,
     wish: Representation,
