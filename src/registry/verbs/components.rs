@@ -35,7 +35,7 @@ pub(crate) fn get(call: &Call<'_>) -> Result<Answer, ApiError> {
     let wish = negotiate::output(call, Conversions::Offered)?;
     let name = call.name()?;
     let store = store(call).filter(|_| name == STORE);
-    // Upstream names the kind here as it names no other.
+    // In upstream's error the resource is in the singular, for this kind alone.
     let what = Qualified::new("", "componentstatus");
     let store = store.ok_or_else(|| ApiError::not_found(what, name))?;
     let body = representation::object(call, wish, &Shown::Tree(store))?;

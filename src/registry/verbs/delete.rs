@@ -96,20 +96,20 @@ pub(crate) struct Delete<'a> {
     name: Str,
     options: Result<DeleteOptions, ApiError>,
     removal: Removal,
-    /// How far the removal is of an object whose kind has grace periods.
+    /// Which of the two writes of a removal without a grace period is next.
     graceless: Graceless,
 }
 
-/// The two writes that remove an object without a grace period whose kind has grace periods: one that says
-/// so, which watchers get, and one that removes it. As upstream: a controller of pods may look at their
-/// changes alone.
+/// An object of a kind with grace periods that is deleted without one takes two writes, as upstream: the first
+/// marks it as deleted with a grace period of 0, the second removes it. So watchers get the mark as a change:
+/// a controller of pods may look at changes alone.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Graceless {
-    /// The first one is due if the object is to be removed at once.
+    /// The first write is due if the object is to be removed at once.
     Due,
-    /// It is planned or done.
+    /// The first write is planned or done.
     Said,
-    /// The second one is due.
+    /// The second write is due.
     Removing,
 }
 
@@ -157,7 +157,7 @@ impl<'a> Delete<'a> {
         is_said
     }
 
-    /// Returns whether an object that would be removed has to say first that its grace period is over.
+    /// Returns whether an object that would be removed has to be marked first.
     fn says_first(&self, options: &DeleteOptions, old: &Value) -> bool {
         let meta = &old["metadata"];
         let is_said = !meta.str_at(&["deletionTimestamp"]).is_empty()

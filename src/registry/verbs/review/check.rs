@@ -56,7 +56,8 @@ pub(super) fn check(tree: &Value, kind: Kind) -> Vec<FieldError> {
     errors
 }
 
-/// Returns the question about a path as upstream shows it, whose type has no names for JSON.
+/// Returns the attributes of a path as upstream shows them: by the names of Go's fields, because the type has
+/// none for JSON.
 fn of_path(attributes: Option<&Value>) -> Bad {
     let shown = attributes.map(|attributes| {
         let part = |name: &str| Value::from(attributes.str_at(&[name]));
@@ -210,7 +211,7 @@ fn fields_of(selector: &Value) -> (String, LeftOut) {
     (terms.join(","), left)
 }
 
-/// Authorizers here look at no labels, so only what upstream says of them is found out.
+/// Returns how much of a label selector upstream would leave out. Authorizers here look at no labels.
 fn labels_left(selector: &Value) -> LeftOut {
     let requirements = selector.items_at(&["requirements"]);
     if requirements.is_empty() {
