@@ -74,69 +74,41 @@ impl Registry {
     /// Replaces the admission plug-ins by these, in their order.
     #[must_use]
     pub fn admitting(self, admission: Vec<Arc<dyn Admission>>) -> Self {
-        let services = Services {
-            admission: AdmissionChain::new(admission),
-            ..Services::clone(&self.services)
-        };
-        Self {
-            services: Arc::new(services),
-            ..self
-        }
+        self.with(|services| services.admission = AdmissionChain::new(admission))
     }
 
     /// Sets the issuers of tokens.
     #[must_use]
     pub fn with_tokens(self, tokens: Arc<dyn TokenIssuers>) -> Self {
-        let services = Services {
-            tokens: Some(tokens),
-            ..Services::clone(&self.services)
-        };
-        Self {
-            services: Arc::new(services),
-            ..self
-        }
-    }
-
-    /// Returns the issuer of a plane's tokens, if it has one.
-    pub fn token_issuer(&self, tenant: &Tenant) -> Option<Arc<TokenIssuer>> {
-        self.services.tokens.as_ref()?.issuer(tenant.plane.id())
+        self.with(|services| services.tokens = Some(tokens))
     }
 
     /// Adds objects that are kept elsewhere than in a plane.
     #[must_use]
     pub fn with_external(self, objects: Arc<dyn ExternalObjects>) -> Self {
-        let mut services = Services::clone(&self.services);
-        services.external.push(objects);
-        Self {
-            services: Arc::new(services),
-            ..self
-        }
+        self.with(|services| services.external.push(objects))
     }
 
     /// Sets what planes run on.
     #[must_use]
     pub fn with_components(self, components: Arc<dyn Components>) -> Self {
-        let services = Services {
-            components: Some(components),
-            ..Services::clone(&self.services)
-        };
-        Self {
-            services: Arc::new(services),
-            ..self
-        }
+        self.with(|services| services.components = Some(components))
     }
 
     /// Adds the issuer of credentials for users of planes.
     #[must_use]
     pub fn with_credentials(self, issuer: Arc<dyn IssueCredential>) -> Self {
-        let services = Services {
-            credentials: Some(issuer),
-            ..Services::clone(&self.services)
-        };
-        Self {
-            services: Arc::new(services),
-            ..self
-        }
+        self.with(|services| services.credentials = Some(issuer))
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Services)) -> Self {
+        change(Arc::make_mut(&mut self.services));
+        self
+    }
+
+    /// Returns the issuer of a plane's tokens, if it has one.
+    pub fn token_issuer(&self, tenant: &Tenant) -> Option<Arc<TokenIssuer>> {
+        self.services.tokens.as_ref()?.issuer(tenant.plane.id())
     }
 
     /// Notifies the observers of everything that a plane publishes from now on. Called once each
