@@ -462,6 +462,20 @@ async fn floods_of_headers_and_nonsense_cost_only_their_connection() -> Result<(
         "a long path: {:.200}",
         answer
     );
+    for (hosts, why) in [
+        ("", "missing required Host header"),
+        ("Host: a\r\nHost: b\r\n", "too many Host headers"),
+    ] {
+        // It ends the connection, so the second request is not read.
+        let request = format!("GET /livez HTTP/1.1\r\n{hosts}\r\n").repeat(2);
+        let answer = converse(&target.endpoint, request.as_bytes()).await?;
+        ensure!(
+            answer.starts_with("HTTP/1.1 400 ")
+                && answer.ends_with(&format!("\r\n\r\n400 Bad Request: {why}"))
+                && answer.matches("HTTP/1.1").count() == 1,
+            "{hosts:?}: {answer}"
+        );
+    }
     for nonsense in [
         "\r\n\r\n\r\n\r\n",
         "GET\r\n\r\n",

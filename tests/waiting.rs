@@ -31,6 +31,10 @@ struct Replica {
 
 impl Replica {
     fn start(name: &str, folder: &Path, store: &str) -> Result<Self> {
+        Self::start_with(name, folder, store, &[])
+    }
+
+    fn start_with(name: &str, folder: &Path, store: &str, options: &[&str]) -> Result<Self> {
         let folder = folder.join(name);
         std::fs::create_dir_all(folder.join("certs"))?;
         let token = folder.join("metrics.token");
@@ -42,7 +46,8 @@ impl Replica {
             .with(["--listen", &address(0), "--endpoint", &address(0)])
             .with(["--peer-listen", &address(1), "--advertise", &address(1)])
             .with(["--certs", &folder.join("certs").to_string_lossy()])
-            .with(["--metrics-token-file", &token.to_string_lossy()]);
+            .with(["--metrics-token-file", &token.to_string_lossy()])
+            .with(options.iter().copied());
         Ok(Self {
             process: Process::start(name, &launch, None, &folder)?,
             folder,
@@ -131,6 +136,40 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .await?;
     ensure!(replica.process.ended()?.is_none());
     replica.process.kill().await
+}
+
+/// With planes that it cannot hand over and a write that waits for the store.
+#[tokio::test]
+async fn a_replica_whose_store_hangs_ends_within_its_grace() -> Result<()> {
+    const GRACE: Duration = Duration::from_secs(7);
+    let etcd = Cluster::start(1, &[], &[]).await?;
+    let folder = tempfile::tempdir()?;
+    let grace = GRACE.as_secs().to_string();
+    let options = ["--grace", &grace];
+    let mut replica = Replica::start_with("held", folder.path(), &etcd.url(), &options)?;
+    replica
+        .until("/readyz", |reply| reply.status == 200)
+        .await?;
+    let plane = Client::open(&create_plane(&replica.admin()?, "team-a").await?).await?;
+    let object = |name: &str| json!({"metadata": {"name": name}});
+    let maps = "/api/v1/namespaces/default/configmaps";
+    ensure!(plane.post(maps, &object("before")).await?.status == 201);
+    etcd.tell_member(0, Told::Stand)?;
+    let waits = tokio::spawn(async move { plane.post(maps, &object("after")).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let told = Instant::now();
+    replica.process.tell(Told::End)?;
+    // A second for a busy machine.
+    let ended = replica.process.end(GRACE + Duration::from_secs(1)).await?;
+    let took = told.elapsed();
+    etcd.tell_member(0, Told::GoOn)?;
+    waits.abort();
+    ensure!(
+        ended.is_some_and(|status| status.success()),
+        "{ended:?} after {took:?}: {}",
+        replica.process.last_words()
+    );
+    Ok(())
 }
 
 #[tokio::test]

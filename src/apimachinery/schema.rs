@@ -223,7 +223,7 @@ pub struct Field {
     pub omit: Omit,
     /// The choice whether absent differs from zero.
     pub presence: Presence,
-    /// True if a write that sends an empty list means something else than one that sends none.
+    /// True if a write that sends an empty list or map means something else than one that sends none.
     pub empty_is_said: bool,
     /// The constant that replaces an absent value.
     pub default: Option<Value>,

@@ -27,12 +27,17 @@ pub fn run(level: &str, work: impl Future<Output = anyhow::Result<()>>) -> anyho
     result
 }
 
+/// What is logged of the HTTP/2 library, unless the user says otherwise.
+const H2: &str = "h2=error";
+
 /// Starts the process log, on standard error.
 ///
 /// # Errors
 /// Returns an error if `level` is not a log filter.
 pub fn start_log(level: &str) -> anyhow::Result<()> {
     let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
+        // It warns of each connection that resets its streams fast, so a client could fill the log.
+        Ok(filter) if !level.contains("h2=") => filter.add_directive(H2.parse()?),
         Ok(filter) => filter,
         Err(error) => bail!(
             "--log or POLYPLANE_LOG: {level:?} is not a log filter: {error}; use off, error, warn, \

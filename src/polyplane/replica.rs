@@ -70,9 +70,6 @@ const CLEAN_EVERY: Duration = Duration::from_secs(600);
 /// Pause between two checks of all awake planes for an older layer. Replicas notice a raised floor
 /// at once; this check only finds planes that woke meanwhile.
 const FLOOR_LOOK: Duration = Duration::from_secs(60);
-/// How long planes may take to close. Without the limit a store that does not answer would keep the
-/// process alive.
-const CLOSE: Duration = Duration::from_secs(10);
 
 /// The parts from which a replica is assembled.
 pub struct ReplicaParts {
@@ -212,8 +209,9 @@ impl Replica {
     }
 
     /// Serves until the server is stopped, then releases the planes and leaves the ring. The store
-    /// stays open.
-    pub async fn run(self) {
+    /// stays open. Planes may take `close` for it: without a limit a store that does not answer would
+    /// keep the process alive.
+    pub async fn run(self, close: Duration) {
         let tasks = tokio_util::task::TaskTracker::new();
         tasks.spawn(keep_root(Arc::clone(&self.shared), self.stop.clone()));
         let root = {
@@ -248,7 +246,7 @@ impl Replica {
             self.directory.planes.close().await;
             tasks.wait().await;
         };
-        if tokio::time::timeout(CLOSE, closing).await.is_err() {
+        if tokio::time::timeout(close, closing).await.is_err() {
             tracing::warn!("the planes did not close in time; what was acknowledged is kept");
         }
         // Only after leaving the ring, because other members evict one that refuses connections.

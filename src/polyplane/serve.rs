@@ -43,12 +43,12 @@ use tokio::net::TcpListener;
 /// The part of --grace that is reserved for requests in flight after the planes are handed over.
 /// Without it they would be aborted if the hand-over needs all the time.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
+/// The part of --grace that is reserved for what follows: half of it for planes that were not handed over,
+/// and half for the store. Without the limits an etcd that does not answer would keep the process alive.
+const LAST_CLOSE: Duration = Duration::from_secs(2);
 /// How long a start may take before the waiting server answers health checks. Most starts take
 /// less, and starting a second server for them would only delay them.
 const QUIET: Duration = Duration::from_millis(500);
-/// How long the store may take to close. Without the limit an etcd that does not answer would keep
-/// the process alive.
-const CLOSE: Duration = Duration::from_secs(2);
 
 /// Runs until a signal ends it.
 ///
@@ -90,7 +90,7 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     finish(started.replica, signals, times).await;
     audit::close(started.auditor).await;
     drop(handover);
-    if tokio::time::timeout(CLOSE, started.store.close())
+    if tokio::time::timeout(LAST_CLOSE / 2, started.store.close())
         .await
         .is_err()
     {
@@ -308,7 +308,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
             () = drain.requested() => false,
         };
         tracing::info!(seconds = times.grace.as_secs(), "draining");
-        let deadline = times.grace.saturating_sub(LAST_REQUESTS);
+        let deadline = times.grace.saturating_sub(LAST_REQUESTS + LAST_CLOSE);
         stop.unready();
         let mut draining = std::pin::pin!(async {
             let drained = drain.run(tokio::time::Instant::now() + deadline);
@@ -341,7 +341,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
         signals.next().await;
         stop.abort();
     });
-    replica.run().await;
+    replica.run(LAST_CLOSE / 2).await;
     ending.abort();
 }
 

@@ -32,8 +32,8 @@ use tokio_util::task::TaskTracker;
 /// How long requests in flight may take when the server stops. After that their connections are
 /// aborted.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the store may take to close. Without the limit a disk that hangs would keep the process
-/// alive.
+/// How long the planes may take to close, and then the store. Without the limits a disk that hangs would
+/// keep the process alive.
 const CLOSE: Duration = Duration::from_secs(10);
 
 /// Runs until a signal ends it.
@@ -281,7 +281,7 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
     let signals = tokio::spawn(signals.stop(handles));
     let running = TaskTracker::new();
     for replica in replicas {
-        running.spawn(replica.run());
+        running.spawn(replica.run(CLOSE));
     }
     running.close();
     running.wait().await;

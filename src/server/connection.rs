@@ -14,7 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use http::{HeaderValue, Method};
+use futures_util::future::{Either, ready};
+use http::header::{CONNECTION, HOST};
+use http::{HeaderValue, Method, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -26,7 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use crate::answer::browsers::preflight;
-use crate::answer::respond::Reply;
+use crate::answer::respond::{Reply, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
@@ -269,6 +271,22 @@ async fn answer(
     reply
 }
 
+/// Returns the refusal of a request of HTTP/1.1 that names no host or several (RFC 9112, 3.2): what is in
+/// front of the server could understand another one. The connection ends with it.
+fn without_one_host(request: &http::Request<Incoming>) -> Option<Reply> {
+    let hosts = request.headers().get_all(HOST).iter().count();
+    let why = match hosts {
+        1 => return None,
+        0 if request.version() < Version::HTTP_11 => return None,
+        0 => "missing required Host header",
+        _ => "too many Host headers",
+    };
+    let mut reply = text(StatusCode::BAD_REQUEST, format!("400 Bad Request: {why}"));
+    let close = HeaderValue::from_static("close");
+    reply.headers_mut().insert(CONNECTION, close);
+    Some(reply)
+}
+
 /// The reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
@@ -343,7 +361,10 @@ async fn serve_h1(
         service_fn(move |mut request: http::Request<Incoming>| {
             let under_way = requests.begin();
             let upgrade = ClientUpgrade::take(&mut request);
-            let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
+            let work = match without_one_host(&request) {
+                Some(refusal) => Either::Left(ready(refusal)),
+                None => Either::Right(answered(Arc::clone(&state), Arc::clone(&caller), request)),
+            };
             let session = Arc::clone(&session);
             async move {
                 let mut reply = work.await;

@@ -48,7 +48,6 @@ use crate::answer::finish::{count, finish};
 use crate::answer::respond::{Client, Delivery, Refusal, Reply, add_flow_headers, refuse};
 use crate::backend::PlaneApi;
 use crate::connection::Connection;
-use crate::documents::paths;
 use crate::operations::access_metrics::AccessOutcome;
 use crate::operations::flow_dump::DUMPS;
 use crate::operations::local::{DRAIN_PATH, REPORTS};
@@ -471,8 +470,9 @@ impl Pipeline<'_> {
                 if let Some(reply) = self.metrics_of(plane, record.meter(), &*awake) {
                     return reply;
                 }
-                let (request, issuer) = (self.path_request(plane), record.token_issuer());
-                paths::serve(&request, &awake.kinds(), issuer.as_deref())
+                let issuer = record.token_issuer();
+                let served = self.path_of(plane, record.meter(), awake.kinds(), issuer.as_deref());
+                served.await
             }
             RequestInfo::Resource(info) => {
                 // After authorization, so that only authorized callers learn which kinds exist.

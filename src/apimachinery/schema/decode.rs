@@ -7,7 +7,11 @@
 //! depend on the order or the digits of JSON text are found by a second reading,
 //! [`Schemas::explain`], which is made only if the first one found an error.
 
+mod converted;
 mod explain;
+mod mode;
+
+pub use mode::{AsSent, Beyond, Empties, Numbers};
 
 use super::scalars::{self, BadBytes, Scalar};
 use super::{DefId, Definition, Field, ListType, Omit, Presence, Schemas, Type, Unknown, go};
@@ -51,32 +55,6 @@ pub fn strict_error(problems: &[Problem]) -> Option<String> {
     (!texts.is_empty()).then(|| format!("strict decoding error: {}", texts.join(", ")))
 }
 
-/// The treatment of lists and maps without items.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Empties {
-    /// They stay empty lists and maps, if the field shows them.
-    #[default]
-    Keep,
-    /// They become `null`, as they do in a store that keeps protobuf.
-    Null,
-    /// As [`Self::Null`], but those stay that say something to whoever prepares the object: see
-    /// [`Field::empty_is_said`](super::Field::empty_is_said).
-    NullUnlessSaid,
-    /// As [`Self::Keep`]. In addition everything stays that Go's decoded structs remember of a list
-    /// that is compared as a whole, until they are stored: empty lists and maps that the field does
-    /// not show, and quantities as they were written.
-    AsSent,
-}
-
-/// The result of decoding with [`Empties::AsSent`].
-#[derive(Debug, Default)]
-pub struct AsSent {
-    /// The complaints of strict decoding.
-    pub problems: Vec<Problem>,
-    /// True if the tree has something that its stored form does not have.
-    pub differs: bool,
-}
-
 impl Schemas {
     /// Brings a parsed tree into canonical form. `kind` and `apiVersion` of the root are dropped.
     ///
@@ -88,16 +66,35 @@ impl Schemas {
         value: &mut Value,
         empties: Empties,
     ) -> Result<Vec<Problem>, DecodeError> {
-        self.decode_with(id, value, empties)
+        self.decode_with(id, value, empties, Numbers::AsWritten)
             .map(|decoded| decoded.problems)
+    }
+
+    /// Decodes a tree with [`Empties::NullUnlessSaid`]. Returns true if one of these is in it.
+    ///
+    /// # Errors
+    /// See [`Self::decode`].
+    pub fn decode_unless_said(
+        &self,
+        id: DefId,
+        value: &mut Value,
+        numbers: Numbers,
+    ) -> Result<bool, DecodeError> {
+        self.decode_with(id, value, Empties::NullUnlessSaid, numbers)
+            .map(|decoded| decoded.beyond == Beyond::Said)
     }
 
     /// Decodes a tree with [`Empties::AsSent`].
     ///
     /// # Errors
     /// See [`Self::decode`].
-    pub fn decode_as_sent(&self, id: DefId, value: &mut Value) -> Result<AsSent, DecodeError> {
-        self.decode_with(id, value, Empties::AsSent)
+    pub fn decode_as_sent(
+        &self,
+        id: DefId,
+        value: &mut Value,
+        numbers: Numbers,
+    ) -> Result<AsSent, DecodeError> {
+        self.decode_with(id, value, Empties::AsSent, numbers)
     }
 
     fn decode_with(
@@ -105,8 +102,10 @@ impl Schemas {
         id: DefId,
         value: &mut Value,
         empties: Empties,
+        numbers: Numbers,
     ) -> Result<AsSent, DecodeError> {
         let mut decoder = Decoder::new(self, empties);
+        decoder.numbers = numbers;
         if let (true, Value::Object(members)) = (self.get(id).type_meta, &mut *value) {
             members.remove("kind");
             members.remove("apiVersion");
@@ -120,7 +119,7 @@ impl Schemas {
             Some(error) => Err(error),
             None => Ok(AsSent {
                 problems: decoder.problems,
-                differs: decoder.differs,
+                beyond: decoder.beyond,
             }),
         }
     }
@@ -238,7 +237,8 @@ struct Decoder<'s> {
     /// The number of lists around the value that are compared as a whole.
     whole: usize,
     /// True if something was kept that the stored form does not have.
-    differs: bool,
+    beyond: Beyond,
+    numbers: Numbers,
     /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
     /// an error shows a number as the client wrote it.
     literal: Option<&'s str>,
@@ -256,13 +256,17 @@ impl<'s> Decoder<'s> {
             quiet: 0,
             depth: 0,
             whole: 0,
-            differs: false,
+            beyond: Beyond::Nothing,
+            numbers: Numbers::AsWritten,
             literal: None,
         }
     }
 
     /// Brings a value that is not null into canonical form. A value of the wrong type becomes null.
     fn value(&mut self, value: &mut Value, ty: &Type, trail: &Trail<'_>) -> Outcome {
+        if self.numbers == Numbers::ByValue {
+            scalars::make_whole(ty, value);
+        }
         match (ty, &mut *value) {
             (Type::String, Value::String(_))
             | (Type::Bool, Value::Bool(_))
@@ -290,8 +294,14 @@ impl<'s> Decoder<'s> {
                 _,
             ) => self.scalar(value, ty, trail),
             _ => {
-                let number = matches!(ty, Type::Int32 | Type::Int64);
-                let text = self.type_text(value, number, trail, &self.type_name(ty, trail));
+                let (number, name) = (
+                    matches!(ty, Type::Int32 | Type::Int64),
+                    self.type_name(ty, trail),
+                );
+                let text = match self.numbers {
+                    Numbers::AsWritten => self.type_text(value, number, trail, &name),
+                    Numbers::ByValue => converted::type_text(value, ty, &name),
+                };
                 self.save(DecodeError(text));
                 *value = Value::Null;
                 Ok(())
@@ -405,12 +415,13 @@ impl<'s> Decoder<'s> {
         } else if matches!(field.ty, Type::List(_) | Type::Map(_)) && is_empty(&field.ty, value) {
             match self.empties {
                 Empties::Keep => {}
-                Empties::NullUnlessSaid if field.empty_is_said => return Ok(true),
+                Empties::NullUnlessSaid | Empties::AsSent if field.empty_is_said => {
+                    self.beyond = Beyond::Said;
+                    return Ok(true);
+                }
                 Empties::Null | Empties::NullUnlessSaid => *value = Value::Null,
-                Empties::AsSent
-                    if field.omit == Omit::Never || self.whole > 0 || field.empty_is_said =>
-                {
-                    self.differs = true;
+                Empties::AsSent if field.omit == Omit::Never || self.whole > 0 => {
+                    self.beyond = self.beyond.max(Beyond::Compared);
                     return Ok(true);
                 }
                 Empties::AsSent => {}
@@ -496,13 +507,18 @@ impl<'s> Decoder<'s> {
             Ok(()) => {
                 let text = written.trim();
                 if !text.is_empty() && value.as_str() != Some(text) {
-                    self.differs = true;
+                    self.beyond = self.beyond.max(Beyond::Compared);
                     *value = Value::string(text);
                 }
                 Ok(())
             }
             Err(Scalar::Text(text)) => Err(DecodeError(text)),
             Err(Scalar::Type(expected)) => {
+                // A converter hands a value that decodes itself to its decoder without its place.
+                let trail = match self.numbers {
+                    Numbers::AsWritten => trail,
+                    Numbers::ByValue => &Trail::ROOT,
+                };
                 let text = self.type_text(value, expected == "int32", trail, expected);
                 Err(DecodeError(text))
             }

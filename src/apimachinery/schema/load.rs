@@ -219,15 +219,36 @@ impl Field {
     }
 }
 
-/// Lists of a pod's status that a write of the status keeps if it sends none, and clears if it sends an
-/// empty one: as upstream, whose structs tell the two apart.
-const EMPTY_IS_SAID: [(&str, &str); 2] = [
-    ("io.k8s.api.core.v1.PodStatus", "resourceClaimStatuses"),
+/// Lists and maps for which upstream's defaults, strategies, validation or admission tell an empty one,
+/// as its structs do, from none.
+const EMPTY_IS_SAID: [(&str, &[&str]); 9] = [
+    // None gets the default, an empty one is refused.
+    ("io.k8s.api.autoscaling.v2.HPAScalingRules", &["policies"]),
+    // Refused for a pod of Windows.
+    (
+        "io.k8s.api.core.v1.PodSecurityContext",
+        &["supplementalGroups"],
+    ),
+    // Refused without a runtime class.
+    ("io.k8s.api.core.v1.PodSpec", &["overhead"]),
+    // A write of the status keeps them if it sends none, and clears them if it sends an empty one.
     (
         "io.k8s.api.core.v1.PodStatus",
-        "nodeAllocatableResourceClaimStatuses",
+        &[
+            "nodeAllocatableResourceClaimStatuses",
+            "resourceClaimStatuses",
+        ],
     ),
+    // Refused for the resources of a whole pod.
+    ("io.k8s.api.core.v1.ResourceRequirements", &["claims"]),
+    // Only one of several may be there, and a list of values is not empty.
+    ("io.k8s.api.resource.v1.DeviceAttribute", &VALUES),
+    ("io.k8s.api.resource.v1beta2.DeviceAttribute", &VALUES),
+    ("io.k8s.api.resource.v1.ResourceSliceSpec", &DEVICES),
+    ("io.k8s.api.resource.v1beta2.ResourceSliceSpec", &DEVICES),
 ];
+const VALUES: [&str; 4] = ["bools", "ints", "strings", "versions"];
+const DEVICES: [&str; 2] = ["devices", "sharedCounters"];
 
 fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<Field, LoadError> {
     let ty = read_type(schemas, &raw.t).ok_or_else(|| LoadError::Type {
@@ -246,7 +267,9 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     } else {
         Presence::Pointer
     };
-    field.empty_is_said = EMPTY_IS_SAID.contains(&(definition, &*field.name));
+    field.empty_is_said = EMPTY_IS_SAID
+        .iter()
+        .any(|(name, fields)| *name == definition && fields.contains(&&*field.name));
     field.default = raw.cd.map(|raw| read_value(raw.get())).transpose()?;
     field.list = match raw.lt.as_deref() {
         Some("set") => ListType::Set,

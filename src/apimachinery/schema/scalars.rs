@@ -54,6 +54,18 @@ pub(super) fn canonical(ty: &Type, value: &mut Value) -> Result<(), Scalar> {
     }
 }
 
+/// Takes the fraction from a number that is whole, if the type is one of whole numbers.
+pub(super) fn make_whole(ty: &Type, value: &mut Value) {
+    /// The first whole number that 64 bits do not hold.
+    const END: f64 = 9_223_372_036_854_775_808.0;
+    if let (Type::Int32 | Type::Int64 | Type::IntOrString, Value::Float(number)) = (ty, &*value)
+        && number.trunc() == *number
+        && (-END..END).contains(number)
+    {
+        *value = Value::Int(*number as i64);
+    }
+}
+
 /// The first second of the year 1, which Go treats as "no time".
 const ZERO_TIME: Timestamp = Timestamp::from_seconds(-62_135_596_800);
 

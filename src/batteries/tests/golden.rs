@@ -244,7 +244,7 @@ impl Bench {
         let canonical = prepare::canonical(row, &mut tree);
         let errors = match (allocated, canonical) {
             (Err(error), _) | (_, Err(error)) => refused(&error),
-            (Ok(_), Ok(())) => prepare::validate_create(row, &context, &tree)
+            (Ok(_), Ok(_)) => prepare::validate_create(row, &context, &tree)
                 .iter()
                 .map(|error| {
                     (
@@ -296,7 +296,7 @@ impl Bench {
         };
         let errors = match allocated.and_then(|()| prepare::canonical(row, &mut tree)) {
             Err(error) => refused(&error),
-            Ok(()) => prepare::validate_update(row, &context, &tree, &old)
+            Ok(_) => prepare::validate_update(row, &context, &tree, &old)
                 .iter()
                 .map(|error| {
                     (

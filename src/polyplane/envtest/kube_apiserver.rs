@@ -43,6 +43,8 @@ in the etcd that --etcd-servers names: the drop-in's own, or a real one.";
 
 /// How long requests in flight may take when the server stops. Watches do not delay the stop.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long the plane may take to close.
+const CLOSE: Duration = Duration::from_secs(10);
 /// How long the first connection to etcd may take: as long as a harness waits.
 const OPEN: Duration = Duration::from_secs(20);
 /// The time after which an unused plane sleeps: longer than any test. The only plane is always in use.
@@ -140,7 +142,7 @@ async fn serve(mut settings: Settings, given: FlagValues) -> anyhow::Result<()> 
     replica.directory.planes.raise_floor().await?;
     tracing::info!("serving");
     let stopping = tokio::spawn(signals.stop(vec![replica.stop_handle()]));
-    replica.run().await;
+    replica.run(CLOSE).await;
     store.close().await;
     stopping.abort();
     audit::close(auditor).await;

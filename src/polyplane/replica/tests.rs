@@ -20,6 +20,8 @@ use std::path::Path;
 /// Newcomers to the ring. With this number and these names, the ring designates one of them as
 /// owner of the root plane.
 const NEWCOMERS: usize = 4;
+/// How long planes may take to close.
+const CLOSE: Duration = Duration::from_secs(10);
 
 /// A replica, with the URL that its clients use and the keys of its server.
 struct Started {
@@ -98,7 +100,7 @@ async fn nobody_takes_a_newcomer_or_one_that_leaves_for_dead() -> anyhow::Result
         let directory = Arc::clone(&replica.directory);
         roots += usize::from(number > 0 && directory.root_here().is_some());
         directories.push(directory);
-        running.push((replica.stop_handle(), tokio::spawn(replica.run())));
+        running.push((replica.stop_handle(), tokio::spawn(replica.run(CLOSE))));
     }
     assert!(roots > 0, "no newcomer was to own the root plane");
     for (stop, run) in running {
@@ -160,7 +162,7 @@ async fn the_owner_decides_on_a_forwarded_request_by_the_last_acknowledged_write
         let (url, pki) = (started.url, started.pki);
         running.push((
             started.replica.stop_handle(),
-            tokio::spawn(started.replica.run()),
+            tokio::spawn(started.replica.run(CLOSE)),
         ));
         let ca = pki.root_pem().as_bytes().to_vec();
         let admin = Target::of_server(url.clone(), ca.clone(), pki.admin_token().to_owned());
@@ -274,7 +276,7 @@ async fn a_plane_that_lives_through_releases_folds_its_steps_and_keeps_its_objec
         let token = started.pki.admin_token().to_owned();
         let client = Client::new(&Target::of_server(started.url, ca, token))?;
         let stop = started.replica.stop_handle();
-        let run = tokio::spawn(started.replica.run());
+        let run = tokio::spawn(started.replica.run(CLOSE));
         if number == 0 {
             let plane = json!({"metadata": {"name": "a"}});
             let planes = "/apis/polyplane.dev/v1alpha1/controlplanes";
@@ -319,7 +321,7 @@ async fn a_record_stays_current_while_its_plane_moves() -> anyhow::Result<()> {
     let client = Client::new(&Target::of_server(started.url, ca, token))?;
     let directory = Arc::clone(&started.replica.directory);
     let stop = started.replica.stop_handle();
-    let run = tokio::spawn(started.replica.run());
+    let run = tokio::spawn(started.replica.run(CLOSE));
     let planes = "/apis/polyplane.dev/v1alpha1/controlplanes";
     let plane = json!({"metadata": {"name": "a"}});
     let mut object = client.send("POST", planes, Some(&plane)).await?;

@@ -329,7 +329,7 @@ fn default_again<C: ObjectChange>(
     let subject = change.subject();
     let decoded = subject
         .schemas
-        .decode(subject.definition, &mut tree, Empties::Null);
+        .decode(subject.definition, &mut tree, Empties::NullUnlessSaid);
     decoded.map_err(|error| {
         let kind = subject.kind;
         ApiError::internal(format!("admission made a malformed {kind}: {error}"))

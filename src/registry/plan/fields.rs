@@ -16,6 +16,7 @@ use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::schema::decode::Beyond;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_managedfields::{
     Answers, Entries, Step, Writer, differ_in_times_only, repeats, resets,
@@ -54,18 +55,18 @@ pub(super) fn manage<C: ObjectChange>(
     defaulted: Defaulted,
     target: &Target,
 ) -> Result<Managed, Interrupted> {
-    let differs = defaulted.differs();
+    let beyond = defaulted.beyond();
     let mut tree = defaulted.into_tree();
     normalize(run, change, &mut tree);
     if change.ownership() == Ownership::OfChanges {
         if run.drops_owners() {
             drop(take_managed(&mut tree));
         } else {
-            own_changes(run, change, target, &mut tree)?;
+            own_changes(run, change, target, &mut tree, beyond)?;
         }
     }
-    if differs {
-        body::to_stored_form(change.subject(), &mut tree)?;
+    if beyond != Beyond::Nothing {
+        run.says_empties = body::to_stored_form(change.subject(), &mut tree)?;
     }
     Ok(Managed(tree))
 }
@@ -75,6 +76,7 @@ fn own_changes<C: ObjectChange>(
     change: &C,
     target: &Target,
     tree: &mut Value,
+    beyond: Beyond,
 ) -> Result<(), Interrupted> {
     let mut kind = ManagedKind::of_row(run.call);
     let name = manager_name(run.call, &change.request().options.field_manager);
@@ -82,7 +84,13 @@ fn own_changes<C: ObjectChange>(
         Target::New => None,
         Target::Present(present) => Some(run.call.as_served(present.tree())),
     };
-    match run.call.row.strategy.converted_at_once(tree) {
+    let shown = match beyond {
+        Beyond::Said => Some(body::as_shown(change.subject(), tree)?),
+        Beyond::Nothing | Beyond::Compared => None,
+    };
+    let converted = &run.call.row.strategy;
+    let converted = converted.converted_at_once(shown.as_ref().unwrap_or(tree));
+    match converted.or(shown) {
         None => update(run, &mut kind, &name, live.as_deref(), tree),
         Some(mut shown) => {
             update(run, &mut kind, &name, live.as_deref(), &mut shown)?;

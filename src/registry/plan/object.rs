@@ -220,7 +220,7 @@ pub fn admit_kind(run: &Run<'_>, custom: &CustomKind, tree: &Value) -> Result<Cl
 pub enum VersionPrecondition {
     /// The object names the version it replaces, or may name none.
     AsGiven,
-    /// The object was made from the present one by a patch, so naming no version means any version.
+    /// The object was made from the present one, so naming no version means any version.
     Any,
 }
 

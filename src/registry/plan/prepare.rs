@@ -11,7 +11,7 @@ use crate::strategy::Context;
 use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
-use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::schema::decode::{DecodeError, Empties, Numbers};
 use polyplane_apimachinery::shape::defaults::TooLarge;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Map, Value};
@@ -99,26 +99,47 @@ fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
     }
 }
 
-/// Brings a tree that strategies have changed back into the one canonical form.
+/// Brings a tree that strategies have changed back into the one canonical form, but for empty lists and
+/// maps that say something to whoever validates it. Returns true if there are such:
+/// [`without_said_empties`] drops them.
 ///
 /// # Errors
 /// Returns 500 if a strategy produced something that the schema does not allow.
-pub fn canonical(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
-    // Field management has made them, or a decoder has.
+pub fn canonical(row: &Resource, tree: &mut Value) -> Result<bool, ApiError> {
+    decoded(row, tree, |row, tree| {
+        row.schemas
+            .decode_unless_said(row.prepared_definition(), tree, Numbers::AsWritten)
+    })
+}
+
+/// Brings a tree into the form that is stored, which has no empty list or map but where the field is
+/// always written.
+///
+/// # Errors
+/// See [`canonical`].
+pub fn without_said_empties(row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
+    decoded(row, tree, |row, tree| {
+        let decoded = row
+            .schemas
+            .decode(row.prepared_definition(), tree, Empties::Null);
+        decoded.map(drop)
+    })
+}
+
+/// Decodes a tree without its managed fields: field management has made them, or a decoder has.
+fn decoded<T>(
+    row: &Resource,
+    tree: &mut Value,
+    decode: impl FnOnce(&Resource, &mut Value) -> Result<T, DecodeError>,
+) -> Result<T, ApiError> {
     let managed = tree.remove(&["metadata", "managedFields"]);
-    let decoded = row
-        .schemas
-        .decode(row.prepared_definition(), tree, Empties::Null);
+    let decoded = decode(row, tree);
     if let Some(managed) = managed {
         tree.set(&["metadata", "managedFields"], managed);
     }
-    match decoded {
-        Ok(_) => Ok(()),
-        Err(error) => Err(ApiError::internal(format!(
-            "a prepared {} is malformed: {error}",
-            row.kind
-        ))),
-    }
+    decoded.map_err(|error| {
+        ApiError::internal(format!("a prepared {} is malformed: {error}", row.kind))
+    })
 }
 
 /// Validates a new object.

@@ -7,8 +7,10 @@ use crate::environment::generate_name;
 use crate::kinds::conversion;
 use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
+use crate::plan::prepare;
 use crate::request::call::Call;
 use crate::strategy::Context;
+use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::Verdict;
@@ -28,6 +30,9 @@ pub struct Run<'r> {
     pub call_outs: CallOuts<'r>,
     /// The time of the run, in seconds since 1970.
     pub now: i64,
+    /// True if the object of the request has empty lists or maps that are not stored, but say something
+    /// to whoever prepares and validates it.
+    pub says_empties: bool,
     new: &'r mut NewObject,
     owners: &'r mut Owners,
 }
@@ -76,6 +81,7 @@ impl PlanState {
             cut,
             call_outs: self.memo.begin(call.authority(), cut),
             now: self.now,
+            says_empties: false,
             new: &mut self.new,
             owners: &mut self.owners,
         }
@@ -149,6 +155,30 @@ impl<'r> Run<'r> {
             kinds: &self.call.tenant.base,
             warnings: self.call.warnings(),
         }
+    }
+
+    /// Brings the object into its canonical form: see [`prepare::canonical`].
+    pub(super) fn canonical(&mut self, row: &Resource, tree: &mut Value) -> Result<(), ApiError> {
+        self.says_empties = prepare::canonical(row, tree)?;
+        Ok(())
+    }
+
+    /// Returns the generation of an object that [`Self::says_empties`]: these are no change by
+    /// themselves. Returns nothing for other objects, and for kinds that count none.
+    pub(super) fn generation_of(
+        &self,
+        row: &Resource,
+        context: &Context<'_>,
+        tree: &Value,
+        old: &Value,
+    ) -> Result<Option<i64>, ApiError> {
+        if !self.says_empties {
+            return Ok(None);
+        }
+        let mut plain = tree.clone();
+        prepare::without_said_empties(row, &mut plain)?;
+        prepare::update(row, context, &mut plain, old);
+        Ok(plain.int_at(&["metadata", "generation"]))
     }
 
     /// Returns whether the object is stored without the owners of its fields.

@@ -18,6 +18,7 @@ use crate::request::options::Persistence;
 use crate::strategy::{Allocation, Context};
 use crate::write::{PlannedWrite, Unstored};
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::schema::decode::Beyond;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{Claim, ObjectRef, Operation, Write};
 
@@ -25,8 +26,7 @@ use polyplane_plane::{Claim, ObjectRef, Operation, Write};
 /// present object.
 pub struct Decoded {
     tree: Value,
-    /// True if the tree has something that its stored form does not have.
-    differs: bool,
+    beyond: Beyond,
 }
 
 impl Decoded {
@@ -34,14 +34,14 @@ impl Decoded {
     pub fn new(tree: Value) -> Self {
         Self {
             tree,
-            differs: false,
+            beyond: Beyond::Nothing,
         }
     }
 
     /// Creates it from a tree that has been decoded with
     /// [`Empties::AsSent`](polyplane_apimachinery::schema::decode::Empties::AsSent).
-    pub fn as_sent(tree: Value, differs: bool) -> Self {
-        Self { tree, differs }
+    pub fn as_sent(tree: Value, beyond: Beyond) -> Self {
+        Self { tree, beyond }
     }
 
     /// Returns the tree.
@@ -53,7 +53,7 @@ impl Decoded {
     pub fn without_defaults(self) -> Defaulted {
         Defaulted {
             tree: self.tree,
-            differs: self.differs,
+            beyond: self.beyond,
         }
     }
 
@@ -66,7 +66,7 @@ impl Decoded {
 /// An object with defaults, whose name and namespace are those of the path.
 pub struct Defaulted {
     tree: Value,
-    differs: bool,
+    beyond: Beyond,
 }
 
 impl Defaulted {
@@ -75,9 +75,9 @@ impl Defaulted {
         &self.tree
     }
 
-    /// Returns true if the tree has something that its stored form does not have.
-    pub(super) fn differs(&self) -> bool {
-        self.differs
+    /// Returns what the tree has beyond its stored form.
+    pub(super) fn beyond(&self) -> Beyond {
+        self.beyond
     }
 
     pub(super) fn into_tree(self) -> Value {
@@ -110,7 +110,7 @@ pub fn default(
     decoded: Decoded,
     path_name: PathName<'_>,
 ) -> Result<Defaulted, ApiError> {
-    let Decoded { mut tree, differs } = decoded;
+    let Decoded { mut tree, beyond } = decoded;
     prepare::default(call.row, call.row.definition, &mut tree)?;
     body::match_path(call, &mut tree)?;
     match path_name {
@@ -129,7 +129,7 @@ pub fn default(
             duplicates.join(", ")
         ));
     }
-    Ok(Defaulted { tree, differs })
+    Ok(Defaulted { tree, beyond })
 }
 
 /// The object that a write changes.
@@ -295,7 +295,7 @@ fn prepare_new(
         "status" => Allocation::default(),
         _ => row.strategy.allocate(&context, run.cut, tree, None)?,
     };
-    prepare::canonical(row, tree)?;
+    run.canonical(row, tree)?;
     if let Some(manager) = row.strategy.server_manager() {
         let claims = settle(run, row, manager, tree)?;
         allocation.claims.extend(claims);
@@ -313,7 +313,7 @@ fn settle(
 ) -> Result<Vec<Claim>, Interrupted> {
     let before = tree.clone();
     let claims = row.strategy.settle(&run.context(row, ""), run.cut, tree);
-    prepare::canonical(row, tree)?;
+    run.canonical(row, tree)?;
     if before["status"] != tree["status"] && !run.drops_owners() {
         let mut kind = ManagedKind::of(run.call, run.call.row, "status");
         fields::update(run, &mut kind, manager, Some(&before), tree)?;
@@ -330,7 +330,11 @@ fn prepare_present(
 ) -> Result<Allocation, Interrupted> {
     let context = run.context(row, through);
     let old = present.tree();
+    let generation = run.generation_of(row, &context, tree, old)?;
     prepare::update(row, &context, tree, old);
+    if let Some(generation) = generation {
+        tree.set(&["metadata", "generation"], generation);
+    }
     let version = present.object().version();
     let version = version.map(|version| version.to_string());
     tree.set(
@@ -344,7 +348,7 @@ fn prepare_present(
             .admit_subresource(&context, run.cut, tree, old)?;
         Allocation::default()
     };
-    prepare::canonical(row, tree)?;
+    run.canonical(row, tree)?;
     if let (Some(manager), true) = (row.strategy.server_manager(), through.is_empty()) {
         let claims = settle(run, row, manager, tree)?;
         allocation.claims.extend(claims);
@@ -417,12 +421,15 @@ pub(super) fn store(
 ) -> Result<PlannedWrite, Interrupted> {
     let Planned {
         target,
-        next,
+        mut next,
         persistence,
         goes_with_last_finalizer,
         allocation,
         claims,
     } = allowed.into_planned();
+    if let (true, ObjectFate::Stored(tree)) = (run.says_empties, &mut next) {
+        prepare::without_said_empties(row, tree)?;
+    }
     let storing = Storing {
         run,
         row,

@@ -12,7 +12,7 @@ use crate::plan::fields;
 use crate::request::call::Call;
 use crate::request::options::FieldValidation;
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
-use polyplane_apimachinery::schema::decode::{DecodeError, Empties, Problem};
+use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Empties, Numbers, Problem};
 use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
@@ -115,28 +115,41 @@ pub fn decode(
     expected: Expected<'_>,
     validation: FieldValidation,
 ) -> Result<Value, ApiError> {
-    let (mut tree, differs) = decode_as_sent(call, syntax, expected, validation)?;
-    if differs {
+    let (mut tree, beyond) = decode_as_sent(call, syntax, expected, validation)?;
+    if beyond != Beyond::Nothing {
         to_stored_form(expected, &mut tree)?;
     }
     Ok(tree)
 }
 
-/// Brings a tree that was decoded as it was sent into the form that is stored.
+/// Brings a tree that was decoded as it was sent into the form that is stored, but for empty lists and
+/// maps that say something to whoever prepares and validates the object. Returns true if there are such.
 ///
 /// # Errors
 /// Returns 400 if something has changed the tree so that the schema does not allow it.
-pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<(), ApiError> {
-    let decoded = expected
-        .schemas
-        .decode(expected.definition, tree, Empties::NullUnlessSaid);
-    decoded
-        .map(drop)
-        .map_err(|error| ApiError::bad_request(error.to_string()))
+pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<bool, ApiError> {
+    let decoded = expected.schemas;
+    let decoded = decoded.decode_unless_said(expected.definition, tree, Numbers::AsWritten);
+    decoded.map_err(|error| ApiError::bad_request(error.to_string()))
+}
+
+/// Returns a tree as it is shown: without the empty lists and maps that its fields leave out. Nobody can
+/// own them.
+///
+/// # Errors
+/// See [`to_stored_form`].
+pub fn as_shown(expected: Expected<'_>, tree: &Value) -> Result<Value, ApiError> {
+    let mut shown = tree.clone();
+    let decoded = expected.schemas;
+    let decoded = decoded.decode(expected.definition, &mut shown, Empties::Keep);
+    match decoded {
+        Ok(_) => Ok(shown),
+        Err(error) => Err(ApiError::bad_request(error.to_string())),
+    }
 }
 
 /// Reads the request's body as [`decode`] does, but keeps what matters for the owners of fields:
-/// see [`Empties::AsSent`]. Returns true if there is something of it.
+/// see [`Empties::AsSent`]. Returns what the tree then has beyond its stored form.
 ///
 /// # Errors
 /// See [`decode`].
@@ -145,7 +158,7 @@ pub fn decode_as_sent(
     syntax: BodySyntax,
     expected: Expected<'_>,
     validation: FieldValidation,
-) -> Result<(Value, bool), ApiError> {
+) -> Result<(Value, Beyond), ApiError> {
     let (tree, complaints) = read(&call.request.body, syntax, expected, Some(call.sharing()))?;
     match validation {
         FieldValidation::Ignore => {}
@@ -156,7 +169,7 @@ pub fn decode_as_sent(
             return Err(cannot_be_handled(&complaints.named, expected, &text));
         }
     }
-    Ok((tree, complaints.differs))
+    Ok((tree, complaints.beyond))
 }
 
 /// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
@@ -172,8 +185,8 @@ pub struct Complaints {
     named: Named,
     /// The texts of the complaints.
     pub texts: Vec<String>,
-    /// True if the tree has something that its stored form does not have.
-    pub differs: bool,
+    /// What the tree has beyond its stored form.
+    pub beyond: Beyond,
 }
 
 /// Reads bytes that should be of the `expected` kind. Sets of fields in them are taken from other
@@ -210,8 +223,9 @@ pub fn read(
     let named = named.map_err(unrecognized)?.or(expected);
     check_kind(&named, expected)?;
     fields::keep_reset(&mut tree);
-    let decoded = schemas.decode_as_sent(expected.definition, &mut tree);
-    let differs = decoded.as_ref().is_ok_and(|decoded| decoded.differs);
+    let decoded = schemas.decode_as_sent(expected.definition, &mut tree, Numbers::AsWritten);
+    let beyond = decoded.as_ref().map(|decoded| decoded.beyond);
+    let beyond = beyond.unwrap_or_default();
     let mut outcome = decoded.map(|decoded| decoded.problems);
     if syntax == BodySyntax::Json
         && (repeats || !matches!(&outcome, Ok(problems) if problems.is_empty()))
@@ -232,7 +246,7 @@ pub fn read(
     let complaints = Complaints {
         named,
         texts,
-        differs,
+        beyond,
     };
     Ok((tree, complaints))
 }

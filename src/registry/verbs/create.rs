@@ -106,8 +106,8 @@ impl Sent {
             return Ok(object);
         }
         let expected = Expected::of(call.row);
-        let (tree, differs) =
+        let (tree, beyond) =
             body::decode_as_sent(call, self.syntax, expected, options.field_validation)?;
-        plan::default(call, Decoded::as_sent(tree, differs), path_name)
+        plan::default(call, Decoded::as_sent(tree, beyond), path_name)
     }
 }

@@ -7,6 +7,7 @@
 use crate::answer::negotiate::{CUSTOM_PATCH_TYPES, PATCH_TYPES};
 use crate::plan::fields;
 use crate::plan::fields::ManagedKind;
+use crate::plan::object::VersionPrecondition;
 use crate::plan::{
     self, ChangeRequest, Decoded, Defaulted, Interrupted, ObjectChange, Ownership, PathName,
     Present, Rules, Run, Target,
@@ -23,7 +24,7 @@ use polyplane_apimachinery::patch::json_patch;
 use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
 use polyplane_apimachinery::patch::merge_patch::MergePatch;
 use polyplane_apimachinery::patch::strategic_merge_patch;
-use polyplane_apimachinery::schema::decode::{AsSent, Problem};
+use polyplane_apimachinery::schema::decode::{AsSent, Beyond, Numbers, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
@@ -240,16 +241,20 @@ impl ReadPatch {
                 patched = Value::object();
             }
         }
+        let numbers = match self.patch {
+            Patch::Strategic(_) => Numbers::ByValue,
+            _ => Numbers::AsWritten,
+        };
         let decoded = match expected.custom {
             Some(custom) => {
                 body::custom::decode_patched(&mut patched, expected, custom).map(|problems| {
                     AsSent {
                         problems,
-                        differs: false,
+                        beyond: Beyond::Nothing,
                     }
                 })
             }
-            None => schemas.decode_as_sent(definition, &mut patched),
+            None => schemas.decode_as_sent(definition, &mut patched, numbers),
         };
         let decoded = decoded.map_err(|error| Failed::Refused(error.to_string()))?;
         complaints.extend(decoded.problems.iter().map(Problem::to_string));
@@ -262,13 +267,13 @@ impl ReadPatch {
                 return Err(Failed::Refused(text));
             }
         }
-        Ok(Decoded::as_sent(patched, decoded.differs))
+        Ok(Decoded::as_sent(patched, decoded.beyond))
     }
 
     /// Reports that the result of the patch, `shown` as JSON, is not an object of the kind.
     fn refused(&self, shown: &str, why: &str) -> ApiError {
         let (bad, why) = match &self.patch {
-            Patch::Strategic(patch) => (go_map(patch), restore_error(why)),
+            Patch::Strategic(patch) => (go_map(patch), why.to_owned()),
             Patch::Json(_) | Patch::Merge(_) => (shown.to_owned(), why.to_owned()),
         };
         let error = FieldError::invalid(&Path::new("patch"), bad.as_str(), why);
@@ -303,35 +308,6 @@ fn write_shown(original: &Value, stored: &[u8], patched: &Value, out: &mut Vec<u
         }
     }
     out.push(b'}');
-}
-
-/// Returns the error about a strategically patched object with the text of upstream's converter,
-/// which names kinds of values where its decoder names fields.
-fn restore_error(why: &str) -> String {
-    let parts = why
-        .strip_prefix("json: cannot unmarshal ")
-        .and_then(|rest| {
-            let (found, rest) = rest.split_once(" into Go ")?;
-            Some((found, rest.rsplit_once(" of type ")?.1))
-        });
-    let Some((found, wanted)) = parts else {
-        return why.to_owned();
-    };
-    let found = match found.split(' ').next().unwrap_or("") {
-        "array" => "slice",
-        "object" => "map",
-        "number" => "int64",
-        other => other,
-    };
-    if wanted.starts_with("[]") {
-        format!("cannot restore slice from {found}")
-    } else if wanted.starts_with("map[") {
-        format!("cannot restore map from {found}")
-    } else if wanted.chars().next().is_some_and(char::is_lowercase) && !wanted.contains('.') {
-        format!("unrecognized type: {wanted}")
-    } else {
-        format!("cannot restore struct from: {found}")
-    }
 }
 
 fn repeated(paths: &[String]) -> Vec<String> {
@@ -393,6 +369,7 @@ pub async fn patch(call: &Call<'_>) -> Result<Written, ApiError> {
             options,
         },
         source,
+        version: VersionPrecondition::Any,
     };
     write::change(call, &mut patch).await
 }
@@ -406,6 +383,8 @@ enum Source {
 struct PatchObject<'a> {
     request: ChangeRequest<'a>,
     source: Source,
+    /// The version that the patched object names.
+    version: VersionPrecondition,
 }
 
 impl ObjectChange for PatchObject<'_> {
@@ -422,6 +401,10 @@ impl ObjectChange for PatchObject<'_> {
             Source::Patch(_) => Ownership::OfChanges,
             Source::Apply(_) => Ownership::OfVerb,
         }
+    }
+
+    fn version_precondition(&self) -> VersionPrecondition {
+        self.version
     }
 
     fn propose(&mut self, run: &mut Run<'_>) -> Result<(Defaulted, Target), Interrupted> {
@@ -449,6 +432,15 @@ impl ObjectChange for PatchObject<'_> {
         let validation = self.request.options.field_validation;
         let merged = patch.apply(call, self.subject(), served, validation)?;
         let merged = self.default(call, merged)?;
+        let names = |tree: &Value| {
+            let version = tree.str_at(&["metadata", "resourceVersion"]);
+            !matches!(version, "" | "0")
+        };
+        // The patch has taken away the version that it was given.
+        self.version = match names(present.tree()) && !names(merged.tree()) {
+            true => VersionPrecondition::AsGiven,
+            false => VersionPrecondition::Any,
+        };
         Ok((merged, Target::Present(present)))
     }
 
@@ -543,29 +535,5 @@ mod tests {
             shown(touched),
             r#"{"metadata":{"labels":{"y":"1","x":"2"},"name":"b","uid":"u"}}"#
         );
-    }
-
-    #[test]
-    fn wrong_types_in_strategic_patches_are_named_by_kind() {
-        for (decoder, converter) in [
-            (
-                "json: cannot unmarshal array into Go struct field Deployment.spec of type v1.DeploymentSpec",
-                "cannot restore struct from: slice",
-            ),
-            (
-                "json: cannot unmarshal object into Go struct field PodSpec.containers of type []v1.Container",
-                "cannot restore slice from map",
-            ),
-            (
-                "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
-                "unrecognized type: int32",
-            ),
-            (
-                "quantities must match the regular expression",
-                "quantities must match the regular expression",
-            ),
-        ] {
-            assert_eq!(restore_error(decoder), converter);
-        }
     }
 }

@@ -243,6 +243,12 @@ fn everything(table: &ServedGroups) -> Value {
     write::version2(&table.schemas, &items, custom)
 }
 
+/// Returns whether a path is that of OpenAPI documents.
+pub(crate) fn is_path(path: &str) -> bool {
+    let below = path.strip_prefix("/openapi");
+    below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Answers a request below `/openapi`.
 pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<Reply, Refusal> {
     let documents = request.state.documents.open_api();
@@ -389,7 +395,7 @@ fn unpacked(request: &PathRequest<'_>, document: &Document) -> ResponseBody {
     let state = request.state;
     let mut stream: SliceStream = Box::pin(Inflated::new(document.gzip.clone(), document.length));
     if let Some(meter) = request.meter {
-        stream = charged(stream, state, meter, None);
+        stream = charged(stream, state, meter, request.seat.cloned());
     }
     let limits = state.answer_read_limits();
     ResponseBody::sized(

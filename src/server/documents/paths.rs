@@ -2,7 +2,9 @@
 //! metrics.
 
 use std::borrow::Cow;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
@@ -32,6 +34,7 @@ use crate::operations::health::{Endpoint, Health};
 use crate::operations::local::SLIS_PATH;
 use crate::operations::status_pages::Page;
 use crate::pipeline::Pipeline;
+use crate::request::flow::FlowSeat;
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
 
@@ -46,6 +49,8 @@ pub(crate) struct PathRequest<'a> {
     pub query: &'a [(String, String)],
     pub path: &'a str,
     pub plane: PlaneReference<'a>,
+    /// The seats of the request at its priority level, which it keeps until its answer is written.
+    pub seat: Option<&'a Arc<FlowSeat>>,
 }
 
 impl Pipeline<'_> {
@@ -59,7 +64,27 @@ impl Pipeline<'_> {
             query: self.query,
             path: self.path,
             plane,
+            seat: self.flow.seat.as_ref(),
         }
+    }
+
+    /// Answers an authorized request for a path of a plane. OpenAPI documents of many definitions take a
+    /// thread for a second when they are made, so they are made aside, in a turn of the plane.
+    pub(crate) async fn path_of(
+        &self,
+        plane: PlaneReference<'_>,
+        meter: &Arc<PlaneMeter>,
+        kinds: Kinds,
+        issuer: Option<&TokenIssuer>,
+    ) -> Result<Reply, Refusal> {
+        let request = self.path_request(plane);
+        if !openapi::is_path(request.path) {
+            return serve(&request, &kinds, issuer);
+        }
+        let is_shared = || self.state.gate.is_shared(meter, self.state.now());
+        let work = poll_fn(|_| Poll::Ready(serve(&request, &kinds, issuer)));
+        let heavy = &self.state.heavy;
+        Box::pin(heavy.carry_out(meter, self.charge, is_shared, work)).await
     }
 }
 
@@ -100,9 +125,7 @@ pub(crate) fn serve(
     let kinds = &kinds.served();
     match request.path {
         "/" => return Ok(index(request, kinds, issuer)),
-        path if path == "/openapi" || path.starts_with("/openapi/") => {
-            return openapi::serve(request, kinds);
-        }
+        path if openapi::is_path(path) => return openapi::serve(request, kinds),
         _ => {}
     }
     discovery(request, kinds)

@@ -83,7 +83,8 @@ pub(crate) fn apply(
             Step::Need(needs) => kind.answer(run, needs, &mut answers)?,
             Step::Done(mut tree) => {
                 drop(take_managed(&mut tree));
-                kind.decode(&mut tree)
+                run.says_empties = kind
+                    .decode(&mut tree)
                     .map_err(|why| malformed(&why, wanted.object, &named))?;
                 put_managed(&mut tree, entries.encode().unwrap_or_default());
                 return Ok(tree);

@@ -9,7 +9,7 @@ use crate::kinds::{Kinds, conversion::is_same};
 use crate::plan::{Interrupted, Run};
 use crate::request::body::Expected;
 use crate::request::call::Call;
-use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::schema::decode::{Empties, Numbers};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::BuiltIn;
 use polyplane_apimachinery::structural::{ObjectShape, Structural};
@@ -121,14 +121,17 @@ impl ManagedKind {
         self.schemas.get(self.definition).zero()
     }
 
-    /// Brings a tree into the form in which objects are compared.
-    pub(super) fn decode(&self, tree: &mut Value) -> Result<(), String> {
-        if let Some(custom) = &self.custom {
-            let decoded = custom.decode_metadata(&self.schemas, tree);
-            return decoded.map_err(|error| error.to_string());
-        }
-        let decoded = self.schemas.decode(self.definition, tree, Empties::Null);
-        decoded.map(drop).map_err(|error| error.to_string())
+    /// Brings an applied tree into the form in which objects are compared, but for empty lists and maps
+    /// that say something. Returns true if there are such.
+    pub(super) fn decode(&self, tree: &mut Value) -> Result<bool, String> {
+        let decoded = match &self.custom {
+            Some(custom) => custom.decode_metadata(&self.schemas, tree).map(|()| false),
+            None => {
+                let (schemas, kind) = (&self.schemas, self.definition);
+                schemas.decode_unless_said(kind, tree, Numbers::ByValue)
+            }
+        };
+        decoded.map_err(|error| error.to_string())
     }
 
     /// Returns the managed fields of `new`, which replaces `live`, if no sets are needed for that: the

@@ -8,7 +8,7 @@ use crate::kinds::custom::CustomKind;
 use crate::kinds::table::api_version;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits};
-use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
+use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Problem};
 use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::value::Sharing;
@@ -69,7 +69,7 @@ pub(super) fn read(
     let complaints = Complaints {
         named,
         texts,
-        differs: false,
+        beyond: Beyond::Nothing,
     };
     Ok((tree, complaints))
 }

@@ -63,14 +63,6 @@ pub fn validate(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn is_set(value: &Value) -> bool {
-    match value {
-        Value::Null => false,
-        Value::Array(items) => !items.is_empty(),
-        _ => true,
-    }
-}
-
 fn validate_windows(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let own = |errors: &mut Vec<FieldError>| {
         let fields = [
@@ -133,7 +125,7 @@ fn forbid_context(
     errors: &mut Vec<FieldError>,
 ) {
     let path = path.child("securityContext");
-    for field in fields.iter().filter(|field| is_set(&context[**field])) {
+    for field in fields.iter().filter(|field| !context[**field].is_null()) {
         errors.push(FieldError::forbidden(&path.child(field), detail));
     }
 }
