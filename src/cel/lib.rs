@@ -38,7 +38,10 @@ pub use estimate::{Range, Sizes, estimate};
 pub use eval::Evaluated;
 pub use library::{Decision, Decisions, Library, Question, Run, authorizer, resource_authorizer};
 pub use parse::{Macros, RESERVED, Syntax, is_reserved, parse};
-pub use pattern::{Refused, compile as compile_pattern, translate as translate_pattern};
+pub use pattern::{
+    Engine as PatternEngine, Pattern, Refused, TooLong, compile as compile_pattern,
+    translate as translate_pattern,
+};
 pub use plan::Program;
 pub use print::print;
 pub use source::{Issue, Issues, Source};

@@ -2,16 +2,16 @@
 //!
 //! Everything that means the same on both sides is passed on, everything else is written so that it
 //! does, and what is not known here is refused: a pattern that is accepted matches as in Go.
-//! Refused though Go takes them: code points of surrogates, `\C`, and programs above 8 MiB.
+//! Refused though Go takes them: code points of surrogates, `\C`, and programs of more than 100 000 steps.
 
 mod compiled;
-
-use regex::{Regex, RegexBuilder};
+mod engine;
+mod program;
 
 pub(crate) use compiled::{Compiled, with};
+pub use engine::{Engine, Pattern, compile};
+pub use program::TooLong;
 
-/// Most bytes of a compiled pattern. Larger ones take the memory of other tenants.
-const BYTES_MAX: usize = 8 << 20;
 /// Most repetitions of one part, nested ones multiplied; the limit of Go.
 const REPEATS_MAX: u32 = 1_000;
 /// Most levels of groups; the limit of Go.
@@ -53,22 +53,12 @@ pub enum Refused {
     /// Groups in groups beyond the limit.
     #[error("expression nests too deeply")]
     Depth,
+    /// More steps than a program may have.
+    #[error("expression too large")]
+    Size,
     /// What the library refuses.
     #[error("{0}")]
     Library(String),
-}
-
-/// Compiles a pattern.
-///
-/// # Errors
-/// Returns why the pattern is refused.
-pub fn compile(pattern: &str) -> Result<Regex, Refused> {
-    let translated = translate(pattern)?;
-    RegexBuilder::new(&translated)
-        .size_limit(BYTES_MAX)
-        .nest_limit(1_000)
-        .build()
-        .map_err(|error| Refused::Library(error.to_string().replace('\n', " ")))
 }
 
 /// Writes a pattern in the library's syntax.

@@ -302,17 +302,16 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
     let Some(pattern) = &bounds.pattern else {
         return;
     };
-    match pattern.regex() {
-        Ok(regex) if regex.is_match(text) => {}
-        Ok(_) => found.add(place.invalid(text, &format!("should match '{}'", pattern.text))),
+    let wanted = pattern.text();
+    let detail = match pattern.engine().map(|engine| engine.is_match(text)) {
+        Ok(Ok(true)) => return,
+        Ok(Ok(false)) => format!("should match '{wanted}'"),
+        Ok(Err(why)) => format!("should match '{wanted}', but {why}"),
         Err(why) => {
-            let detail = format!(
-                "should match '{}, but pattern is invalid: error parsing regexp: {why}'",
-                pattern.text
-            );
-            found.add(place.invalid(text, &detail));
+            format!("should match '{wanted}, but pattern is invalid: error parsing regexp: {why}'")
         }
-    }
+    };
+    found.add(place.invalid(text, &detail));
 }
 
 fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found: &mut Found) {

@@ -2,8 +2,7 @@
 
 use super::formats::{self, Format};
 use polyplane_apimachinery::{Map, Str, Value};
-use regex::Regex;
-use std::sync::OnceLock;
+use polyplane_cel::Pattern;
 
 /// Depth of nested schemas. Each level is a stack frame of a recursive check.
 const DEPTH_MAX: usize = 256;
@@ -63,13 +62,6 @@ pub(super) struct Range {
     pub max: Option<i64>,
 }
 
-/// A pattern, compiled when a text is first compared with it.
-#[derive(Debug)]
-pub(super) struct Pattern {
-    pub text: Str,
-    compiled: OnceLock<Result<Regex, String>>,
-}
-
 /// Schemas that have to hold together with the one that has them.
 #[derive(Debug, Default)]
 pub(super) struct Junctors {
@@ -77,18 +69,6 @@ pub(super) struct Junctors {
     pub any: Vec<Schema>,
     pub one: Vec<Schema>,
     pub not: Option<Schema>,
-}
-
-impl Pattern {
-    /// Returns the compiled pattern.
-    ///
-    /// # Errors
-    /// Returns the reason why it cannot be compiled.
-    pub fn regex(&self) -> Result<&Regex, &str> {
-        let compile = || polyplane_cel::compile_pattern(&self.text).map_err(|why| why.to_string());
-        let compiled = self.compiled.get_or_init(compile);
-        compiled.as_ref().map_err(String::as_str)
-    }
 }
 
 impl Schema {
@@ -107,10 +87,9 @@ impl Schema {
             let not = junctors.not.iter().map(Self::bytes).sum::<usize>();
             list(&junctors.all) + list(&junctors.any) + list(&junctors.one) + not
         });
-        // A compiled pattern takes some kilobytes.
         let bounds = self.bounds.as_ref().map_or(0, |bounds| {
-            let pattern = bounds.pattern.as_ref().map_or(0, |_| 8 << 10);
-            size_of::<Bounds>() + pattern
+            let pattern = bounds.pattern.as_ref();
+            size_of::<Bounds>() + pattern.map_or(0, |pattern| pattern.text().len())
         });
         let properties = self.properties.iter();
         let properties: usize = properties.map(|(_, schema)| schema.bytes() + 24).sum();
@@ -270,10 +249,7 @@ fn bounds(json: &Value) -> Option<Bounds> {
         length: range("minLength", "maxLength"),
         items: range("minItems", "maxItems"),
         properties: range("minProperties", "maxProperties"),
-        pattern: (!pattern.is_empty()).then(|| Pattern {
-            text: pattern.into(),
-            compiled: OnceLock::new(),
-        }),
+        pattern: (!pattern.is_empty()).then(|| Pattern::new(pattern)),
     };
     let is_set = bounds.maximum.is_some()
         || bounds.minimum.is_some()

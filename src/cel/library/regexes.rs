@@ -20,9 +20,9 @@ fn find<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::String(text), pattern] = args else {
         return Err(Fault::no_overload());
     };
-    pattern::with(pattern, LABEL, |regex| {
-        let found = regex.find(text).map_or("", |found| found.as_str());
-        Value::text(found)
+    pattern::with(pattern, LABEL, |engine| {
+        let found = engine.find(text, 1)?;
+        Ok(Value::text(found.first().copied().unwrap_or_default()))
     })
 }
 
@@ -33,8 +33,8 @@ fn find_all<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         _ => return Err(Fault::no_overload()),
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    pattern::with(pattern, LABEL, |regex| {
-        let found = regex.find_iter(text).take(count);
-        Value::list(found.map(|found| Value::text(found.as_str())).collect())
+    pattern::with(pattern, LABEL, |engine| {
+        let found = engine.find(text, count)?;
+        Ok(Value::list(found.into_iter().map(Value::text).collect()))
     })
 }

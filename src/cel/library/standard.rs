@@ -68,7 +68,7 @@ fn starts_with<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
 fn matches<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::String(text), pattern] => {
-            pattern::with(pattern, "", |regex| Value::Bool(regex.is_match(text)))
+            pattern::with(pattern, "", |engine| engine.is_match(text).map(Value::Bool))
         }
         _ => Err(Fault::no_overload()),
     }

@@ -2,26 +2,26 @@
 
 use std::any::Any;
 
-use regex::Regex;
-
 use crate::value::{Fault, Opaque, Value};
 
-use super::compile;
+use super::engine::shared;
+use super::{Engine, Pattern, TooLong};
 
-/// A constant pattern, compiled when the program was planned.
+/// A constant pattern, read when the program was planned.
 #[derive(Debug)]
 pub(crate) struct Compiled {
-    regex: Regex,
+    pattern: Pattern,
     letters: u64,
 }
 
 impl Compiled {
     /// Compiles a pattern; `None` if it is refused, which the evaluation then reports.
     pub fn new(pattern: &str) -> Option<Self> {
-        Some(Self {
-            regex: compile(pattern).ok()?,
+        let compiled = Self {
+            pattern: Pattern::new(pattern),
             letters: pattern.chars().count() as u64,
-        })
+        };
+        compiled.pattern.engine().ok().map(|_| compiled)
     }
 }
 
@@ -47,16 +47,17 @@ impl Opaque for Compiled {
 pub(crate) fn with<R>(
     value: &Value<'_>,
     label: &str,
-    search: impl FnOnce(&Regex) -> R,
+    search: impl FnOnce(&Engine) -> Result<R, TooLong>,
 ) -> Result<R, Fault> {
-    match value {
+    let engine = match value {
         Value::Opaque(compiled) => match compiled.as_any().downcast_ref::<Compiled>() {
-            Some(compiled) => Ok(search(&compiled.regex)),
-            None => Err(Fault::no_overload()),
+            Some(compiled) => compiled.pattern.engine(),
+            None => return Err(Fault::no_overload()),
         },
-        Value::String(text) => compile(text)
-            .map(|regex| search(&regex))
-            .map_err(|refused| Fault::error(format!("{label}error parsing regexp: {refused}"))),
-        _ => Err(Fault::no_overload()),
-    }
+        Value::String(text) => shared(text),
+        _ => return Err(Fault::no_overload()),
+    };
+    let engine = engine
+        .map_err(|refused| Fault::error(format!("{label}error parsing regexp: {refused}")))?;
+    search(&engine).map_err(|why| Fault::error(format!("{label}{why}")))
 }

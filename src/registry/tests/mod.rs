@@ -6,6 +6,7 @@ mod asking;
 mod authority;
 mod conversion;
 mod eviction;
+mod pod_deletion;
 mod watch;
 
 use crate::environment::Environment;
