@@ -211,7 +211,7 @@ impl Compiler {
                 _ => "must evaluate to a string".to_owned(),
             });
         }
-        checked.check_patterns()?;
+        checked.check_constants(&RUNTIME)?;
         let program = Program::checked(&checked, &RUNTIME);
         Ok(Compiled { checked, program })
     }

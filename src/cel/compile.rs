@@ -5,9 +5,10 @@ use crate::check::{Checked, check};
 use crate::environment::Environment;
 use crate::parse::parse;
 use crate::pattern::compile as compile_pattern;
+use crate::plan::{CONVERSIONS, Constant};
 
 /// Parses an expression and checks its types. Look at its result first and then at
-/// [`Checked::check_patterns`], as upstream does.
+/// [`Checked::check_constants`], as upstream does.
 ///
 /// # Errors
 /// Returns upstream's text, with all complaints.
@@ -17,23 +18,35 @@ pub fn compile(text: &str, environment: &Environment) -> Result<Checked, String>
 }
 
 impl Checked {
-    /// Checks the constant patterns that are searched for. Those of `matches` are checked with the types.
+    /// Checks what is constant: patterns that are searched for, and values that are converted. Patterns of
+    /// `matches` are checked with the types.
     ///
     /// # Errors
-    /// Returns upstream's text about a pattern that cannot be read.
-    pub fn check_patterns(&self) -> Result<(), String> {
+    /// Returns upstream's text about the first constant that is wrong, also where it would never be needed.
+    pub fn check_constants(&self, environment: &Environment) -> Result<(), String> {
         let ast = self.ast();
         let mut open = vec![ast.root()];
         while let Some(id) = open.pop() {
             if let Expr::Call { function, args, .. } = ast.expr(id)
-                && matches!(&**function, "find" | "findAll")
-                && let Some(pattern) = args.first()
-                && let Expr::Literal(Literal::String(pattern)) = ast.expr(*pattern)
-                && let Err(why) = compile_pattern(pattern)
+                && let [only, ..] = &args[..]
+                && let Expr::Literal(literal) = ast.expr(*only)
             {
-                return Err(format!(
-                    "program instantiation failed: error parsing regexp: {why}"
-                ));
+                let wrong = match (&**function, literal) {
+                    ("find" | "findAll", Literal::String(pattern)) => {
+                        let refused = compile_pattern(pattern).err();
+                        refused.map(|why| format!("error parsing regexp: {why}"))
+                    }
+                    (name, literal) if args.len() == 1 && CONVERSIONS.contains(&name) => {
+                        let value = Constant::Literal(literal.clone()).owned();
+                        let run = environment.function(name).and_then(|(_, found)| found.run);
+                        let fault = run.and_then(|run| run(environment, &mut [value]).err());
+                        fault.map(|fault| fault.to_string())
+                    }
+                    _ => None,
+                };
+                if let Some(why) = wrong {
+                    return Err(format!("program instantiation failed: {why}"));
+                }
             }
             open.extend(ast.children(id));
         }

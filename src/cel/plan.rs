@@ -118,7 +118,7 @@ impl Constant {
     }
 
     /// Returns the value so that it borrows nothing.
-    fn owned(&self) -> Value<'static> {
+    pub fn owned(&self) -> Value<'static> {
         match self {
             Self::Literal(Literal::Null) => Value::Null,
             Self::Literal(Literal::Bool(value)) => Value::Bool(*value),
@@ -134,7 +134,7 @@ impl Constant {
 }
 
 /// The functions whose result for a constant is a constant.
-const CONVERSIONS: [&str; 10] = [
+pub(crate) const CONVERSIONS: [&str; 10] = [
     "bool",
     "bytes",
     "double",

@@ -98,7 +98,7 @@ impl Compiler {
                 ),
             });
         }
-        checked.check_patterns()?;
+        checked.check_constants(self.environment(uses))?;
         Ok(made.clone())
     }
 

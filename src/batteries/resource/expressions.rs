@@ -40,7 +40,7 @@ pub fn cost_of(text: &str, purpose: Purpose) -> Result<u64, String> {
             made.declared_name()
         ));
     }
-    checked.check_patterns()?;
+    checked.check_constants(&DEVICE)?;
     Ok(estimate(&checked, &DeviceSizes, 0).max)
 }
 

@@ -199,8 +199,8 @@ impl Estimator<'_> {
     /// Returns a number that stands in the expression.
     fn number(&self, id: ExprId) -> Option<u64> {
         match self.expr(id) {
-            Expr::Literal(Literal::Int(number)) => Some(number.cast_unsigned()),
-            Expr::Literal(Literal::Uint(number)) => Some(*number),
+            // As upstream, which does not look at unsigned ones.
+            Expr::Literal(Literal::Int(number)) => Some(u64::try_from(*number).unwrap_or(0)),
             _ => None,
         }
     }

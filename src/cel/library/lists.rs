@@ -73,6 +73,10 @@ pub(crate) const LIBRARY: Library = Library {
         ("@sortByAssociatedKeys", sort_by_keys),
         ("lists.range", range),
         ("distinct", distinct),
+        ("reverse", |_, args| match args {
+            [Value::List(list)] => Ok(reversed(list)),
+            _ => Err(Fault::no_overload()),
+        }),
         ("isSorted", is_sorted),
         ("sum", sum),
         ("max", |_, args| extreme(args, Ordering::Less, "max")),
@@ -180,7 +184,7 @@ fn range<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
 }
 
 /// Returns the list backwards.
-pub(crate) fn reversed<'a>(list: &List<'a>) -> Value<'a> {
+fn reversed<'a>(list: &List<'a>) -> Value<'a> {
     let elements = (0..list.len()).rev().filter_map(|at| list.at(at));
     Value::list(elements.collect())
 }

@@ -26,8 +26,7 @@ pub(crate) const LIBRARY: Library = Library {
         string_format: format:(string, list(dyn)) -> string
         strings_quote: strings.quote(string) -> string
         list_join: join:(list(string)) -> string
-        list_join_string: join:(list(string), string) -> string
-        string_reverse: reverse:(string) -> string",
+        list_join_string: join:(list(string), string) -> string",
     runs: &[
         ("charAt", char_at),
         ("indexOf", |_, args| index_of(args, false)),
@@ -47,10 +46,6 @@ pub(crate) const LIBRARY: Library = Library {
         ("format", formatting::format),
         ("strings.quote", |_, args| change(args, quote)),
         ("join", join),
-        ("reverse", |_, args| match args {
-            [Value::List(list)] => Ok(lists::reversed(list)),
-            _ => change(args, |text| text.chars().rev().collect()),
-        }),
     ],
     types: &[],
 };

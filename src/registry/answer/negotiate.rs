@@ -329,8 +329,11 @@ const BODY_TYPES: [&str; 3] = ["application/json", "application/yaml", proto::ME
 /// Returns 415, which names the media types that are understood.
 pub fn input(request: &ResourceRequest) -> Result<BodySyntax, ApiError> {
     let text = request.content_type.as_deref().unwrap_or("");
-    let media = text.split(';').next().unwrap_or("").trim();
-    if text.is_empty() || media.eq_ignore_ascii_case("application/json") {
+    let (media, parameters) = text.split_at(text.find(';').unwrap_or(text.len()));
+    let media = media.trim();
+    if !are_parameters(parameters) {
+        Err(ApiError::unsupported_media_type(&BODY_TYPES))
+    } else if text.is_empty() || media.eq_ignore_ascii_case("application/json") {
         Ok(BodySyntax::Json)
     } else if media.eq_ignore_ascii_case("application/yaml") {
         Ok(BodySyntax::Yaml)
@@ -341,9 +344,78 @@ pub fn input(request: &ResourceRequest) -> Result<BodySyntax, ApiError> {
     }
 }
 
+/// Returns whether a text is the parameters of a media type, as Go reads them: none twice with different
+/// values, and perhaps a semicolon at the end.
+fn are_parameters(text: &str) -> bool {
+    let is_token =
+        |letter: char| letter.is_ascii_graphic() && !r#"()<>@,;:\"/[]?="#.contains(letter);
+    let mut known: Vec<(String, String)> = Vec::new();
+    let mut rest = text.trim_start();
+    while !matches!(rest.trim(), "" | ";") {
+        let Some((name, value)) = rest.strip_prefix(';').and_then(|rest| rest.split_once('='))
+        else {
+            return false;
+        };
+        let name = name.trim_start().to_ascii_lowercase();
+        let taken = match value.strip_prefix('"') {
+            Some(quoted) => quoted_string(quoted),
+            None => {
+                let end = value
+                    .find(|letter| !is_token(letter))
+                    .unwrap_or(value.len());
+                (end > 0).then(|| (value[..end].to_owned(), &value[end..]))
+            }
+        };
+        let Some((value, after)) = taken else {
+            return false;
+        };
+        let differs = |(other, has): &(String, String)| *other == name && *has != value;
+        if name.is_empty() || !name.chars().all(is_token) || known.iter().any(differs) {
+            return false;
+        }
+        known.push((name, value));
+        rest = after.trim_start();
+    }
+    true
+}
+
+/// Reads a quoted string behind its first quote. Returns its value and what follows.
+fn quoted_string(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut letters = text.char_indices();
+    while let Some((at, letter)) = letters.next() {
+        match letter {
+            '"' => return Some((value, &text[at + 1..])),
+            '\\' => value.push(letters.next()?.1),
+            _ => value.push(letter),
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_of_a_media_type_are_read_as_go_reads_them() {
+        for (parameters, good) in [
+            ("", true),
+            (";", true),
+            ("; ;", false),
+            ("; charset=utf-8", true),
+            (";charset=\"a;b\\\"\" ; q=1;", true),
+            (";a=1;A=1", true),
+            (";a=1;a=2", false),
+            (";x", false),
+            (";=1", false),
+            (";a=", false),
+            (";a=\"", false),
+            (";a=1 b=2", false),
+        ] {
+            assert_eq!(are_parameters(parameters), good, "{parameters}");
+        }
+    }
 
     #[test]
     fn a_path_compares_media_types_as_text() {

@@ -6,8 +6,9 @@
 
 use crate::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, DRY_RUN, FIELD_MANAGER, FIELD_SELECTOR, FIELD_VALIDATION,
-    FORCE, GRACE_PERIOD_SECONDS, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS, PROPAGATION_POLICY,
-    RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
+    FORCE, GRACE_PERIOD_SECONDS, IGNORE_STORE_READ_ERROR, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS,
+    PROPAGATION_POLICY, RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS,
+    TIMEOUT_SECONDS,
 };
 use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -376,9 +377,24 @@ pub struct DeleteOptions {
     pub uid: Option<Str>,
     /// The version that the object must have.
     pub resource_version: Option<Str>,
+    /// True if only an object that cannot be read is to be deleted.
+    pub ignores_read_error: bool,
 }
 
 impl DeleteOptions {
+    /// The option of an object that cannot be read.
+    pub const IGNORE_READ_ERROR: &'static str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+
+    /// Returns the refusal of that option.
+    pub fn read_error_refused(why: &str) -> FieldError {
+        FieldError::invalid(&Path::new(Self::IGNORE_READ_ERROR), true, why)
+    }
+
+    /// Returns the error about options.
+    pub fn refused(errors: &[FieldError]) -> ApiError {
+        ApiError::invalid(Qualified::new("meta.k8s.io", "DeleteOptions"), "", errors)
+    }
+
     /// Reads the options from a decoded `DeleteOptions` body, or from the query if there is none.
     ///
     /// # Errors
@@ -394,14 +410,24 @@ impl DeleteOptions {
             None => PROPAGATION_POLICY.given(&request.query),
         };
         options.read_policy(policy, &mut errors);
-        if errors.is_empty() {
-            Ok(options)
-        } else {
-            Err(ApiError::invalid(
-                Qualified::new("meta.k8s.io", "DeleteOptions"),
-                "",
-                &errors,
-            ))
+        if options.ignores_read_error {
+            let others = [
+                ("propagationPolicy", policy.is_some()),
+                ("orphanDependents", options.orphan_dependents.is_some()),
+                ("gracePeriodSeconds", options.grace_seconds.is_some()),
+                (
+                    "preconditions",
+                    body.is_some_and(|body| !body["preconditions"].is_null()),
+                ),
+            ];
+            for (other, _) in others.into_iter().filter(|(_, is_set)| *is_set) {
+                let why = format!("cannot be set together with .{other}");
+                errors.push(Self::read_error_refused(&why));
+            }
+        }
+        match errors.is_empty() {
+            true => Ok(options),
+            false => Err(Self::refused(&errors)),
         }
     }
 
@@ -419,6 +445,7 @@ impl DeleteOptions {
             orphan_dependents: body.get("orphanDependents").and_then(Value::as_bool),
             uid: text(&["preconditions", "uid"]),
             resource_version: text(&["preconditions", "resourceVersion"]),
+            ignores_read_error: body.bool_at(&[Self::IGNORE_READ_ERROR]),
         }
     }
 
@@ -430,6 +457,9 @@ impl DeleteOptions {
             orphan_dependents: ORPHAN_DEPENDENTS.read(&request.query),
             uid: None,
             resource_version: None,
+            ignores_read_error: IGNORE_STORE_READ_ERROR
+                .read(&request.query)
+                .unwrap_or(false),
         })
     }
 

@@ -235,8 +235,7 @@ pub static FORCE: Flag = Flag(row("force", Form::Flag, &[OptionSet::Patch]));
 /// The time that a deletion waits, in seconds.
 pub static GRACE_PERIOD_SECONDS: Integer =
     Integer(row("gracePeriodSeconds", Form::Integer, DELETES));
-/// True to delete objects that cannot be read. Documented and ignored, because no object is stored
-/// here so that it cannot be read.
+/// True to delete only an object that cannot be read.
 pub static IGNORE_STORE_READ_ERROR: Flag = Flag(row(
     "ignoreStoreReadErrorWithClusterBreakingPotential",
     Form::Flag,

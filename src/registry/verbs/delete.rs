@@ -17,9 +17,10 @@ use crate::services::Removal;
 use crate::strategy::Grace;
 use crate::verbs::list;
 use crate::verbs::list::streamed::Listed;
+use crate::verbs::update;
 use crate::write::{self, Written};
 use futures_util::future::{self, BoxFuture};
-use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::Key;
@@ -39,6 +40,10 @@ pub struct Deleted {
     /// The status of the answer.
     pub outcome: Outcome,
 }
+
+/// Why an object that can be read is not deleted by whoever wants to ignore that it cannot be read.
+const READABLE: &str =
+    "unsafe deletion is not allowed because the object is decodable from storage";
 
 /// Reads the options of a deletion from the body or the query.
 ///
@@ -188,6 +193,11 @@ impl ObjectDeletion for Delete<'_> {
             return Err(Interrupted::VersionUnsettled);
         }
         let present = Present::read(run, call.row, existing)?;
+        if options.ignores_read_error {
+            let object = (call.row.as_ref(), call.namespace(), &*self.name);
+            let why = update::invalid_object(object, READABLE);
+            return Err(call.conflict(&self.name, &why).into());
+        }
         let context = run.context(call.row, call.subresource());
         let strategy = &call.row.strategy;
         strategy.admit_delete(&context, present.tree())?;
@@ -232,10 +242,7 @@ impl Delete<'_> {
         options: &DeleteOptions,
         present: &Present,
     ) -> Result<(), ApiError> {
-        let kind = polyplane_apimachinery::status::Qualified::new(
-            &self.call.row.group,
-            &self.call.row.kind,
-        );
+        let kind = Qualified::new(&self.call.row.group, &self.call.row.kind);
         let uid = present.tree().str_at(&["metadata", "uid"]);
         if let Some(wished) = &options.uid
             && wished != uid
@@ -458,6 +465,12 @@ pub(crate) fn unless_gone(written: Result<Written, ApiError>) -> Result<Option<W
 pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
     let listing = ListOptions::parse(call.request, ListPurpose::List)?;
     let options = options(call)?;
+    if options.ignores_read_error {
+        let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
+        return Err(DeleteOptions::refused(&[
+            DeleteOptions::read_error_refused(why),
+        ]));
+    }
     let selection = Selection::of(call, &listing)?;
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;

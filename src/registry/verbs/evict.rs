@@ -28,8 +28,6 @@ const OBSERVE_SECONDS: u32 = 10;
 /// Number of evicted pods of a budget that its controller may leave unconfirmed. More mean that no
 /// controller is running.
 const DISRUPTED_MAX: usize = 2000;
-/// The option of deletions that removes objects which cannot be read.
-const IGNORE_ERRORS: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
 
 /// Evicts the pod of the path.
 ///
@@ -55,10 +53,11 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
             "name in URL does not match name in Eviction object",
         ));
     }
-    if eviction.bool_at(&["deleteOptions", IGNORE_ERRORS]) {
+    if eviction.bool_at(&["deleteOptions", DeleteOptions::IGNORE_READ_ERROR]) {
         let path = Path::new("deleteOptions");
         let detail = "can not be set for pod eviction, try after removing the option";
-        let error = FieldError::invalid(&path.child(IGNORE_ERRORS), true, detail);
+        let error =
+            FieldError::invalid(&path.child(DeleteOptions::IGNORE_READ_ERROR), true, detail);
         let what = Qualified::new("policy", "Eviction");
         return Err(ApiError::invalid(what, &name, &[error]));
     }

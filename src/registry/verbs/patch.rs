@@ -232,10 +232,11 @@ impl ReadPatch {
         } else if !matches!(self.patch, Patch::Strategic(_)) {
             body::check_patched(&patched, expected)
                 .map_err(|error| Failed::Refused(error.to_string()))?;
-            if patched.get("kind").is_none() && patched.get("apiVersion").is_none() {
+            if patched.get("apiVersion").is_none() {
                 // Upstream reads an object without a version in its internal form, which has none
                 // of the fields of any version.
                 let unknown = patched.as_object().into_iter().flat_map(Map::keys);
+                let unknown = unknown.filter(|name| *name != "kind");
                 let unknown = unknown.map(|name| Problem::Unknown(name.to_owned()).to_string());
                 complaints.extend(unknown);
                 patched = Value::object();

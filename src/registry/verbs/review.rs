@@ -5,6 +5,7 @@ mod check;
 
 use crate::answer::negotiate;
 use crate::authority::{AsOf, RuleLists};
+use crate::metadata;
 use crate::plan::fields;
 use crate::request::body;
 use crate::request::body::Expected;
@@ -35,6 +36,7 @@ pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiErr
         options.field_validation,
     )?;
     body::match_path(call, &mut tree)?;
+    metadata::wipe_system_fields(&mut tree);
     // The answers of the other reviews are made anew, and nobody owns them.
     if !matches!(
         call.row.kind.as_str(),
@@ -45,6 +47,7 @@ pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiErr
     }
     match call.row.kind.as_str() {
         "SelfSubjectReview" => {
+            drop(tree.remove(&["metadata"]));
             tree.set(&["metadata", "creationTimestamp"], now(call));
             tree.set(&["status", "userInfo"], user_tree(&call.request.user));
         }

@@ -122,17 +122,25 @@ pub fn check_uid(call: &Call<'_>, tree: &Value, existing: &ObjectRef) -> Result<
 /// Returns upstream's text for a precondition that does not hold, about the object of a row,
 /// namespace and name.
 pub fn precondition_failed(
-    (row, namespace, name): (&Resource, &str, &str),
+    object: (&Resource, &str, &str),
     what: &str,
     wished: &str,
     present: &str,
 ) -> String {
+    let why = format!(
+        "Precondition failed: {what} in precondition: {wished}, {what} in object meta: {present}"
+    );
+    invalid_object(object, &why)
+}
+
+/// Returns upstream's text about an object that its store does not take for what it should be.
+pub fn invalid_object((row, namespace, name): (&Resource, &str, &str), why: &str) -> String {
     let prefix = &row.storage.upstream_prefix;
     let place = match namespace {
         "" => format!("/registry/{prefix}/{name}"),
         namespace => format!("/registry/{prefix}/{namespace}/{name}"),
     };
     format!(
-        "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: {wished}, {what} in object meta: {present}"
+        "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: {why}"
     )
 }
