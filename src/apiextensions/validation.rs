@@ -9,4 +9,5 @@ mod numbers;
 mod schema;
 
 pub use check::{Change, validate};
+pub(crate) use formats::duration;
 pub use schema::{Schema, SchemaError};

@@ -1,9 +1,9 @@
 //! Values of objects as expressions see them: typed by the schema, borrowed from the tree.
 
 use super::declaration::{Declaration, Form, escape};
+use crate::validation::duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use polyplane_apimachinery::time::parse_duration;
 use polyplane_apimachinery::{Map, Value, json};
 use polyplane_cel::{Elements, Fields, Node, Relation, Timestamp, is_reserved};
 
@@ -111,7 +111,7 @@ impl<'v> View<'v> {
     fn of_text(form: &Form, text: &'v str) -> Self {
         let read = match form {
             Form::Bytes => STANDARD.decode(text).ok().map(Self::Bytes),
-            Form::Duration => parse_duration(text).ok().map(Self::Duration),
+            Form::Duration => duration(text).map(Self::Duration),
             Form::Date => timestamp(&format!("{text}T00:00:00Z")),
             Form::DateTime => timestamp(text),
             _ => None,

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
-use polyplane_apimachinery::time::days_in_month;
+use polyplane_apimachinery::time::{days_in_month, parse_duration};
 use regex::Regex;
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
@@ -103,7 +103,7 @@ static TEXTS: [TextFormat; 27] = [
     text("byte", |text| STANDARD.decode(text).is_ok()),
     text("password", |_| true),
     text("date", is_date),
-    text("duration", is_duration),
+    text("duration", |text| duration(text).is_some()),
     text("datetime", is_date_time),
     text("date-time", is_date_time),
     text("k8s-short-name", |text| {
@@ -330,30 +330,35 @@ fn is_date_time(text: &str) -> bool {
     &found[1] <= "23" && &found[2] <= "59" && &found[3] <= "59"
 }
 
-fn is_duration(text: &str) -> bool {
-    const UNITS: [&[&str]; 8] = [
-        &["ns", "nano"],
-        &["us", "µs", "micro"],
-        &["ms", "milli"],
-        &["s", "sec"],
-        &["m", "min"],
-        &["h", "hr", "hour"],
-        &["d", "day"],
-        &["w", "wk", "week"],
+/// Reads a duration as Go writes it or in words, such as `1 day` and `2w 3h`. Returns nanoseconds.
+pub(crate) fn duration(text: &str) -> Option<i64> {
+    /// The names of each unit, the last of which may have an end, and its nanoseconds.
+    const UNITS: [(&[&str], i64); 8] = [
+        (&["ns", "nano"], 1),
+        (&["us", "µs", "micro"], 1_000),
+        (&["ms", "milli"], 1_000_000),
+        (&["s", "sec"], SECOND),
+        (&["m", "min"], 60 * SECOND),
+        (&["h", "hr", "hour"], 3_600 * SECOND),
+        (&["d", "day"], 86_400 * SECOND),
+        (&["w", "wk", "week"], 604_800 * SECOND),
     ];
-    if polyplane_apimachinery::time::parse_duration(text).is_ok() {
-        return true;
+    const SECOND: i64 = 1_000_000_000;
+    if let Ok(duration) = parse_duration(text) {
+        return Some(duration);
     }
-    let mut fits = false;
+    let mut sum = None;
     for part in DURATION_PART.captures_iter(text) {
-        if part[1].parse::<i64>().is_err() {
-            return false;
-        }
+        let count: i64 = part[1].parse().ok()?;
         let unit = part[2].to_lowercase();
-        fits |= UNITS.iter().any(|names| {
+        for (names, size) in UNITS {
             let last = names.last().copied().unwrap_or("");
-            unit.starts_with(last) || names.iter().any(|name| *name == unit)
-        });
+            if unit.starts_with(last) || names.contains(&&*unit) {
+                // As Go, whose sums wrap.
+                let more = count.wrapping_mul(size);
+                sum = Some(sum.unwrap_or(0i64).wrapping_add(more));
+            }
+        }
     }
-    fits
+    sum
 }

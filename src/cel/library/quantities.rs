@@ -29,19 +29,20 @@ pub(crate) const LIBRARY: Library = Library {
             _ => Err(Fault::no_overload()),
         }),
         ("sign", |_, args| {
-            of(args.first()).map(|it| Value::Int(i64::try_from(it.signum()).unwrap_or(0)))
+            of(args.first())
+                .map(|it| Value::Int(i64::try_from(it.billionths.signum()).unwrap_or(0)))
         }),
         ("asApproximateFloat", |_, args| {
-            of(args.first()).map(|it| Value::Double(approximate(it)))
+            of(args.first()).map(|it| Value::Double(approximate(it.billionths)))
         }),
         ("asInteger", |_, args| {
-            let whole = integer(of(args.first())?);
+            let whole = of(args.first())?.integer();
             whole
                 .map(Value::Int)
                 .ok_or_else(|| Fault::error("cannot convert value to integer"))
         }),
         ("isInteger", |_, args| {
-            of(args.first()).map(|it| Value::Bool(integer(it).is_some()))
+            of(args.first()).map(|it| Value::Bool(it.integer().is_some()))
         }),
         ("add", |_, args| calculate(args, i128::saturating_add)),
         ("sub", |_, args| calculate(args, i128::saturating_sub)),
@@ -54,8 +55,18 @@ const UNIT: i128 = 1_000_000_000;
 /// The most that a quantity can be.
 const MOST: i128 = (i64::MAX as i128) * UNIT;
 
-#[derive(Debug)]
-struct Quantity(i128);
+#[derive(Debug, Clone, Copy)]
+struct Quantity {
+    billionths: i128,
+    /// True if it was written without a part of a unit: upstream calls no other an integer, whatever its value.
+    is_whole: bool,
+}
+
+impl Quantity {
+    fn integer(self) -> Option<i64> {
+        integer(self.billionths).filter(|_| self.is_whole)
+    }
+}
 
 impl Opaque for Quantity {
     fn type_name(&self) -> &'static str {
@@ -68,7 +79,7 @@ impl Opaque for Quantity {
 
     fn compare(&self, other: &dyn Opaque) -> Option<Ordering> {
         let other: &Self = other.as_any().downcast_ref()?;
-        Some(self.0.cmp(&other.0))
+        Some(self.billionths.cmp(&other.billionths))
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -76,16 +87,16 @@ impl Opaque for Quantity {
     }
 }
 
-fn made<'a>(billionths: i128) -> Value<'a> {
-    Value::Opaque(Arc::new(Quantity(billionths)))
+fn made<'a>(quantity: Quantity) -> Value<'a> {
+    Value::Opaque(Arc::new(quantity))
 }
 
-fn of(value: Option<&Value<'_>>) -> Result<i128, Fault> {
+fn of(value: Option<&Value<'_>>) -> Result<Quantity, Fault> {
     let found = match value {
         Some(Value::Opaque(value)) => value.as_any().downcast_ref::<Quantity>(),
         _ => None,
     };
-    found.map(|found| found.0).ok_or_else(Fault::no_overload)
+    found.copied().ok_or_else(Fault::no_overload)
 }
 
 fn integer(billionths: i128) -> Option<i64> {
@@ -119,18 +130,26 @@ fn calculate<'a>(args: &[Value<'a>], by: fn(i128, i128) -> i128) -> Outcome<'a> 
         return Err(Fault::no_overload());
     };
     let two = match two {
-        Value::Int(units) => i128::from(*units) * UNIT,
+        Value::Int(units) => Quantity {
+            billionths: i128::from(*units) * UNIT,
+            is_whole: true,
+        },
         other => of(Some(other))?,
     };
-    Ok(made(by(of(Some(one))?, two)))
+    let one = of(Some(one))?;
+    Ok(made(Quantity {
+        billionths: by(one.billionths, two.billionths),
+        // As upstream, for which nothing has no parts.
+        is_whole: (one.is_whole || one.billionths == 0) && (two.is_whole || two.billionths == 0),
+    }))
 }
 
 const FORMAT: &str =
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 const SUFFIX: &str = "unable to parse quantity's suffix";
 
-/// Reads a quantity; returns billionths.
-fn parse(text: &str) -> Result<i128, &'static str> {
+/// Reads a quantity.
+fn parse(text: &str) -> Result<Quantity, &'static str> {
     if text.is_empty() {
         return Err(FORMAT);
     }
@@ -151,7 +170,14 @@ fn parse(text: &str) -> Result<i128, &'static str> {
     }
     let (base, power) = scale(suffix)?;
     let size = size(whole, part, base, power);
-    Ok(if negative { -size } else { size })
+    let places = i32::try_from(part.len()).unwrap_or(i32::MAX);
+    Ok(Quantity {
+        billionths: if negative { -size } else { size },
+        is_whole: match base {
+            10 => power >= places,
+            _ => part.is_empty(),
+        },
+    })
 }
 
 /// Returns the base and the power that a suffix multiplies with.

@@ -1,4 +1,5 @@
-//! Work that takes a thread for milliseconds: parsing, checking and packing a large body.
+//! Work that takes a thread for milliseconds: parsing, checking and packing a large body, and making the
+//! OpenAPI documents of many definitions.
 //!
 //! On a worker thread, everything that waits in that thread's queue would wait for it: requests of
 //! other planes, their connections, renewals of leases. So each poll of such work is done *aside*: the
@@ -10,7 +11,7 @@
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
 //!
-//! Invariant: a request with a small body never comes here.
+//! Invariant: a request for an object with a small body never comes here.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -109,11 +110,12 @@ impl HeavyWork {
 
     pub(crate) fn expose(&self, out: &mut Exposition) {
         let name = "polyplane_heavy_work_queued";
-        let help = "Requests with a large body that wait for a thread.";
+        let help =
+            "Requests with a large body, or for an OpenAPI document, that wait for a thread.";
         out.family(name, Kind::Gauge, help);
         out.sample(name, &[], self.places.waiting());
         let name = "polyplane_heavy_work_total";
-        let help = "Polls of requests with a large body that were done aside.";
+        let help = "Polls of requests with a large body, or for an OpenAPI document, that were done aside.";
         out.family(name, Kind::Counter, help);
         out.sample(name, &[], self.done.load(Ordering::Relaxed));
     }

@@ -1,0 +1,92 @@
+"""Draws requests, sends them to the reference and to the tested server, and reports how the answers differ.
+tests/fuzz-reference starts it."""
+
+import argparse
+import os
+import random
+import sys
+import time
+
+from builtin import Builtin
+from crds import Custom
+from objects import NAMESPACE, served
+from raw import Raw
+from report import Report
+from schemas import Schemas
+from servers import Pair
+from steps import JSON, Player, Step
+
+SORTS = {"create": 30, "update": 22, "patch": 22, "apply": 14, "read": 6, "raw": 3, "crd": 2, "cel": 1}
+
+
+def arguments():
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(prog="fuzz-reference")
+    parser.add_argument("reference")
+    parser.add_argument("tested")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--only", default="", choices=["", *SORTS], help="one of " + ", ".join(SORTS))
+    return parser.parse_args()
+
+
+def prepare(pair):
+    """Makes the namespace and the accounts that objects name, where they are not there yet."""
+    made = [("/api/v1/namespaces", {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": NAMESPACE}})]
+    for name in ("default", "builder"):
+        made.append((f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts", {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": name}}))
+    for path, tree in made:
+        for answer in pair.both("POST", path, tree):
+            if answer.code not in (201, 409):
+                sys.exit(f"fuzz-reference: {path} answered {answer.code}: {answer.body[:300]!r}")
+
+
+def checked(kinds, pair):
+    """Leaves out objects that the reference refuses as they are."""
+    for kind in kinds:
+        good = []
+        for base in kind.bases:
+            step = Step("POST", kind.collection, [("dryRun", "All")], [JSON], base)
+            answer = pair.servers[0].send("POST", step.target(), step.headers, step.text().replace("{{name}}", "base").encode())
+            good += [base] if answer.code in (200, 201) else []
+        if not good:
+            print(f"fuzz-reference: no valid object of {kind.group}/{kind.version} {kind.kind}: {answer.body[:200]!r}", file=sys.stderr)
+        kind.bases = good
+    return [kind for kind in kinds if kind.bases]
+
+
+def main():
+    """Runs the command."""
+    wanted = arguments()
+    pair = Pair(wanted.reference, wanted.tested)
+    prepare(pair)
+    schemas = Schemas(pair.servers[0])
+    kinds = checked(served(pair.servers[0], schemas), pair)
+    if wanted.kinds:
+        kinds = [kind for kind in kinds if kind.kind in wanted.kinds.split(",")]
+    dice = random.Random(wanted.seed)
+    player = Player(pair)
+    report = Report(player, os.environ.get("RESULTS"))
+    builtin = Builtin(dice, schemas, kinds)
+    custom = Custom(dice, schemas, player, report, wanted.seed)
+    raw = Raw(dice, builtin)
+    sorts = [wanted.only] if wanted.only else list(SORTS)
+    weights = [SORTS[sort] for sort in sorts]
+    sent, started = pair.sent, time.monotonic()
+    while pair.sent - sent < wanted.requests:
+        sort = dice.choices(sorts, weights)[0]
+        if sort in ("crd", "cel"):
+            getattr(custom, sort)()
+            continue
+        case = raw.draw() if sort == "raw" else builtin.draw(sort)
+        found = player.play(case)
+        if found:
+            report.add(case, found)
+    report.totals()
+    print(f"({time.monotonic() - started:.0f} s)", file=sys.stderr)
+    sys.exit(1 if report.groups else 0)
+
+
+if __name__ == "__main__":
+    main()

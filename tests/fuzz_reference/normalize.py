@@ -1,0 +1,124 @@
+"""Replaces what must differ between two servers, and compares what is left."""
+
+import datetime
+import json
+import re
+
+UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
+VERSION = re.compile(r'((?:\\*"|)resourceVersion(?:\\*"|):\s?\\*")\d+(?=\\*")')
+# A version in a message.
+RECORDED = re.compile(r"current: \d+|(precondition|record|ResourceVersion): ?\(?\d+\)?|(precondition|record) \(\d+\)")
+TIME = re.compile(r"\b" + str(datetime.datetime.now(datetime.timezone.utc).year) + r"-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+TOKEN_VOLUME = re.compile(r"kube-api-access-[a-z0-9]{5}\b")
+AGE = re.compile(r"^(\d+[smh])+$")
+CONTINUE = re.compile(r'("continue":\s?")[^"]+"')
+ADDRESS = re.compile(r"^10\.0\.\d+\.\d+$")
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+GENERATED = re.compile(r'"generateName": ?"([^"]{1,300})"')
+YAML_ADDRESS = re.compile(r"(?m)^(\s*(?:- |clusterIP: ))10\.0\.\d+\.\d+$")
+YAML_PORT = re.compile(r"(?m)^(\s*(?:- )?(?:nodePort|healthCheckNodePort): )\d+$")
+SOURCE = re.compile(r"[\w/.@-]{1,200}\.go:\d+")
+
+
+def normalized(answer, request):
+    """Returns the tree or text of an answer without what must differ. `request` is the text of the request:
+    what it names itself stays."""
+    if answer.type.startswith(PROTOBUF):
+        return "protobuf"
+    body = text(answer.body.decode("utf-8", "replace"))
+    for prefix in GENERATED.findall(request):
+        body = re.sub(re.escape(prefix[:58]) + r"[a-z0-9]{5}\b", prefix[:58].replace("\\", "") + "<drawn>", body)
+    if answer.tree is None:
+        return YAML_ADDRESS.sub(r"\1<address>", YAML_PORT.sub(r"\1<port>", body))
+    tree = json.loads(body)
+    if isinstance(tree, dict) and tree.get("kind") == "CustomResourceDefinition":
+        unestablished(tree)
+    allocated(tree, request)
+    return tree
+
+
+def unestablished(tree):
+    """Leaves out the status of a definition, which one server has written when it answers and the other has not."""
+    tree.pop("status", None)
+    metadata = tree.get("metadata", {})
+    metadata["managedFields"] = [entry for entry in metadata.get("managedFields", []) if entry.get("manager") != "kube-apiserver"]
+
+
+def text(body):
+    """Replaces uids, times, versions and drawn names in a text."""
+    body = UUID.sub(lambda found: found.group() if found.group().startswith("11111111") else "<uid>", body)
+    body = VERSION.sub(r"\1<version>", body)
+    body = RECORDED.sub("<version>", body)
+    body = CONTINUE.sub(r'\1<continue>"', body)
+    body = TIME.sub("<time>", body)
+    if ".go:" in body:
+        body = SOURCE.sub("<source>", body)
+    body = re.sub(r"(selfType)\d+", r"\1", body)
+    return TOKEN_VOLUME.sub("kube-api-access-<drawn>", body)
+
+
+def allocated(tree, request):
+    """Replaces addresses, ports, ages and drawn names in a tree."""
+    if isinstance(tree, list):
+        for item in tree:
+            allocated(item, request)
+        return
+    if not isinstance(tree, dict):
+        return
+    metadata = tree.get("metadata")
+    if isinstance(metadata, dict) and metadata.get("generateName") and isinstance(metadata.get("name"), str):
+        if metadata["name"].startswith(metadata["generateName"]):
+            metadata["name"] = metadata["generateName"] + "<drawn>"
+    if isinstance(metadata, dict) and isinstance(metadata.get("managedFields"), list):
+        for entry in metadata["managedFields"]:
+            if isinstance(entry, dict):
+                entry.pop("time", None)
+        metadata["managedFields"].sort(key=lambda entry: json.dumps(entry, sort_keys=True))
+    for key, value in tree.items():
+        if key in ("nodePort", "healthCheckNodePort") and isinstance(value, int) and str(value) not in request:
+            tree[key] = "<port>"
+        elif key == "clusterIP" and isinstance(value, str) and ADDRESS.match(value) and f'"{value}"' not in request:
+            tree[key] = "<address>"
+        elif key == "clusterIPs" and isinstance(value, list):
+            tree[key] = ["<address>" if isinstance(one, str) and ADDRESS.match(one) and f'"{one}"' not in request else one for one in value]
+        elif key == "cells" and isinstance(value, list):
+            tree[key] = ["<age>" if isinstance(cell, str) and AGE.match(cell) else "<address>" if isinstance(cell, str) and ADDRESS.match(cell) else cell for cell in value]
+        elif key == "name" and isinstance(value, str) and tree.get("kind") == "Status":
+            pass
+        elif key == "columnDefinitions" and isinstance(value, list):
+            for column in value:
+                column.pop("description", None)
+        else:
+            allocated(value, request)
+
+
+def trees_differ(one, two, path=()):
+    """Lists the places at which two trees differ, as (path, reference's value, tested server's value)."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        for key in sorted(set(one) | set(two)):
+            if key not in one:
+                yield path + (key,), ABSENT, two[key]
+            elif key not in two:
+                yield path + (key,), one[key], ABSENT
+            else:
+                yield from trees_differ(one[key], two[key], path + (key,))
+    elif isinstance(one, list) and isinstance(two, list):
+        for index in range(max(len(one), len(two))):
+            if index >= len(one):
+                yield path + (index,), ABSENT, two[index]
+            elif index >= len(two):
+                yield path + (index,), one[index], ABSENT
+            else:
+                yield from trees_differ(one[index], two[index], path + (index,))
+    elif type(one) is not type(two) or one != two:
+        yield path, one, two
+
+
+class Absent:
+    """Stands for no value."""
+
+    def __repr__(self):
+        return "(absent)"
+
+
+ABSENT = Absent()
