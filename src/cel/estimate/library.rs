@@ -199,7 +199,16 @@ impl Estimator<'_> {
     /// Returns a number that stands in the expression.
     fn number(&self, id: ExprId) -> Option<u64> {
         match self.expr(id) {
-            // As upstream, which does not look at unsigned ones.
+            Expr::Literal(Literal::Int(number)) => Some(number.cast_unsigned()),
+            Expr::Literal(Literal::Uint(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Returns a number of elements that stands in the expression: a negative one is none, and upstream does not
+    /// look at unsigned ones.
+    fn count(&self, id: ExprId) -> Option<u64> {
+        match self.expr(id) {
             Expr::Literal(Literal::Int(number)) => Some(u64::try_from(*number).unwrap_or(0)),
             _ => None,
         }
@@ -218,18 +227,18 @@ impl Estimator<'_> {
         match (overload, target, args) {
             ("list_slice", Some(list), [start, end]) => {
                 let size = self.size_or_unknown(list);
-                let start = self.number(*start).unwrap_or(0);
-                let end = self.number(*end).unwrap_or(size.max);
+                let start = self.count(*start).unwrap_or(0);
+                let end = self.count(*end).unwrap_or(size.max);
                 made(1.0, Range::fixed(end.wrapping_sub(start)))
             }
             ("lists_range", None, [count]) => {
-                let count = self.number(*count).unwrap_or(u64::MAX);
+                let count = self.count(*count).unwrap_or(u64::MAX);
                 made(1.0, Range::fixed(count))
             }
             ("list_reverse", Some(list), []) => made(1.0, self.size_or_unknown(list)),
             ("list_flatten" | "list_flatten_int", Some(list), levels) => {
                 let levels = match levels.first() {
-                    Some(levels) => self.number(*levels).unwrap_or(u64::MAX),
+                    Some(levels) => self.count(*levels).unwrap_or(u64::MAX),
                     None => 1,
                 };
                 #[expect(clippy::cast_precision_loss, reason = "upstream's figure is a float")]
