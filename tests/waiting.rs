@@ -159,7 +159,7 @@ async fn a_replica_whose_store_hangs_ends_within_its_grace() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let told = Instant::now();
     replica.process.tell(Told::End)?;
-    // A second for a busy machine.
+    // Its last steps may take all of the grace, so a second for a busy machine.
     let ended = replica.process.end(GRACE + Duration::from_secs(1)).await?;
     let took = told.elapsed();
     etcd.tell_member(0, Told::GoOn)?;
@@ -169,6 +169,7 @@ async fn a_replica_whose_store_hangs_ends_within_its_grace() -> Result<()> {
         "{ended:?} after {took:?}: {}",
         replica.process.last_words()
     );
+    println!("it ended after {took:?} of {GRACE:?}");
     Ok(())
 }
 

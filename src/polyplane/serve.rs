@@ -43,9 +43,11 @@ use tokio::net::TcpListener;
 /// The part of --grace that is reserved for requests in flight after the planes are handed over.
 /// Without it they would be aborted if the hand-over needs all the time.
 const LAST_REQUESTS: Duration = Duration::from_secs(3);
-/// The part of --grace that is reserved for what follows: half of it for planes that were not handed over,
-/// and half for the store. Without the limits an etcd that does not answer would keep the process alive.
-const LAST_CLOSE: Duration = Duration::from_secs(2);
+/// How long each of the three last steps may take: planes that were not handed over, the store, and the
+/// runtime's threads. Without the limits an etcd that does not answer would keep the process alive.
+const LAST_CLOSE: Duration = Duration::from_secs(1);
+/// The part of --grace that is left when the planes have to be handed over.
+const LAST: Duration = LAST_REQUESTS.saturating_add(LAST_CLOSE.saturating_mul(3));
 /// How long a start may take before the waiting server answers health checks. Most starts take
 /// less, and starting a second server for them would only delay them.
 const QUIET: Duration = Duration::from_millis(500);
@@ -90,7 +92,7 @@ async fn serve(options: ServeOptions, release: Arc<Release>) -> anyhow::Result<(
     finish(started.replica, signals, times).await;
     audit::close(started.auditor).await;
     drop(handover);
-    if tokio::time::timeout(LAST_CLOSE / 2, started.store.close())
+    if tokio::time::timeout(LAST_CLOSE, started.store.close())
         .await
         .is_err()
     {
@@ -308,7 +310,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
             () = drain.requested() => false,
         };
         tracing::info!(seconds = times.grace.as_secs(), "draining");
-        let deadline = times.grace.saturating_sub(LAST_REQUESTS + LAST_CLOSE);
+        let deadline = times.grace.saturating_sub(LAST);
         stop.unready();
         let mut draining = std::pin::pin!(async {
             let drained = drain.run(tokio::time::Instant::now() + deadline);
@@ -341,7 +343,7 @@ async fn finish(replica: Replica, mut signals: Signals, times: Times) {
         signals.next().await;
         stop.abort();
     });
-    replica.run(LAST_CLOSE / 2).await;
+    replica.run(LAST_CLOSE).await;
     ending.abort();
 }
 
