@@ -4,7 +4,7 @@ use crate::ast::{Expr, Literal};
 use crate::check::{Checked, check};
 use crate::environment::Environment;
 use crate::parse::parse;
-use crate::pattern::compile as compile_pattern;
+use crate::pattern::shared;
 use crate::plan::{CONVERSIONS, Constant};
 
 /// Parses an expression and checks its types. Look at its result first and then at
@@ -28,12 +28,12 @@ impl Checked {
         let mut open = vec![ast.root()];
         while let Some(id) = open.pop() {
             if let Expr::Call { function, args, .. } = ast.expr(id)
-                && let [only, ..] = &args[..]
-                && let Expr::Literal(literal) = ast.expr(*only)
+                && let [first, ..] = &args[..]
+                && let Expr::Literal(literal) = ast.expr(*first)
             {
                 let wrong = match (&**function, literal) {
                     ("find" | "findAll", Literal::String(pattern)) => {
-                        let refused = compile_pattern(pattern).err();
+                        let refused = shared(pattern).err();
                         refused.map(|why| format!("error parsing regexp: {why}"))
                     }
                     (name, literal) if args.len() == 1 && CONVERSIONS.contains(&name) => {

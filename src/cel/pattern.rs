@@ -9,6 +9,7 @@ mod engine;
 mod program;
 
 pub(crate) use compiled::{Compiled, with};
+pub(crate) use engine::shared;
 pub use engine::{Engine, Pattern, compile};
 pub use program::TooLong;
 

@@ -236,8 +236,9 @@ struct Decoder<'s> {
     depth: usize,
     /// The number of lists around the value that are compared as a whole.
     whole: usize,
-    /// True if something was kept that the stored form does not have.
+    /// What was kept that the stored form does not have.
     beyond: Beyond,
+    /// The numbers that fields for whole numbers take.
     numbers: Numbers,
     /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
     /// an error shows a number as the client wrote it.

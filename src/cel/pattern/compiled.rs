@@ -4,8 +4,7 @@ use std::any::Any;
 
 use crate::value::{Fault, Opaque, Value};
 
-use super::engine::shared;
-use super::{Engine, Pattern, TooLong};
+use super::{Engine, Pattern, TooLong, shared};
 
 /// A constant pattern, read when the program was planned.
 #[derive(Debug)]

@@ -147,20 +147,14 @@ pub fn compile(pattern: &str) -> Result<Engine, Refused> {
         .build()
         .parse(&translated);
     let program = Program::of(&parsed.map_err(|error| refused(error.to_string()))?)?;
-    let library = match program.weight() <= LIBRARY_WEIGHT_MAX {
-        true => {
-            let mut builder = RegexBuilder::new(&translated);
-            builder
-                .nest_limit(NEST_MAX)
-                .dfa_size_limit(LIBRARY_TABLE_BYTES);
-            Some(
-                builder
-                    .build()
-                    .map_err(|error| refused(error.to_string()))?,
-            )
-        }
-        false => None,
-    };
+    let library = (program.weight() <= LIBRARY_WEIGHT_MAX).then(|| {
+        let mut builder = RegexBuilder::new(&translated);
+        builder.nest_limit(NEST_MAX);
+        builder.dfa_size_limit(LIBRARY_TABLE_BYTES);
+        // What the parser takes, the library refuses only for its size.
+        builder.build().ok()
+    });
+    let library = library.flatten();
     Ok(Engine { program, library })
 }
 
@@ -283,8 +277,7 @@ mod tests {
             pattern in r"(\(?(\(\?:)?[ab.é\^$][*+?]?(\||\{1,2\})?\)?){1,5}",
             text in "[abé\n]{0,12}",
         ) {
-            // Where the library counts an empty part of a repetition is its own; Go's rule is that of the program.
-            if compile(&pattern).is_ok() && !pattern.contains('(') {
+            if compile(&pattern).is_ok() {
                 agree(&pattern, &text);
             }
         }

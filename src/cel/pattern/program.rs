@@ -162,6 +162,9 @@ impl Writer {
                 }
             }
             HirKind::Class(class) => self.class(class)?,
+            HirKind::Look(look) if holds(*look, "", 0).is_none() => {
+                return Err(Refused::Library(format!("{look:?} is not known")));
+            }
             HirKind::Look(look) => drop(self.push(Step::Look(*look))?),
             HirKind::Repetition(repetition) => self.repeat(repetition)?,
             HirKind::Capture(capture) => self.add(&capture.sub)?,
@@ -421,25 +424,25 @@ fn follow(
         match program.steps[step as usize] {
             Step::Jump(to) => stack.push(to),
             Step::Split(first, second) => stack.extend([second, first]),
-            Step::Look(look) if holds(look, text, at) => stack.push(step + 1),
+            Step::Look(look) if holds(look, text, at) == Some(true) => stack.push(step + 1),
             _ => {}
         }
     }
 }
 
-fn holds(look: Look, text: &str, at: usize) -> bool {
+/// Returns whether an assertion holds at a place in the text; `None` for one that Go's syntax does not have.
+fn holds(look: Look, text: &str, at: usize) -> Option<bool> {
     let (before, after) = text.as_bytes().split_at(at);
     let (before, after) = (before.last(), after.first());
     let is_word =
         |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
-    match look {
+    Some(match look {
         Look::Start => before.is_none(),
         Look::End => after.is_none(),
         Look::StartLF => before.is_none_or(|byte| *byte == b'\n'),
         Look::EndLF => after.is_none_or(|byte| *byte == b'\n'),
         Look::WordAscii => is_word(before) != is_word(after),
         Look::WordAsciiNegate => is_word(before) == is_word(after),
-        // Go's syntax has no others.
-        _ => false,
-    }
+        _ => return None,
+    })
 }

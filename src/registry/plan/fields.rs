@@ -88,8 +88,8 @@ fn own_changes<C: ObjectChange>(
         Beyond::Said => Some(body::as_shown(change.subject(), tree)?),
         Beyond::Nothing | Beyond::Compared => None,
     };
-    let converted = &run.call.row.strategy;
-    let converted = converted.converted_at_once(shown.as_ref().unwrap_or(tree));
+    let strategy = &run.call.row.strategy;
+    let converted = strategy.converted_at_once(shown.as_ref().unwrap_or(tree));
     match converted.or(shown) {
         None => update(run, &mut kind, &name, live.as_deref(), tree),
         Some(mut shown) => {

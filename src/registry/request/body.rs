@@ -128,8 +128,8 @@ pub fn decode(
 /// # Errors
 /// Returns 400 if something has changed the tree so that the schema does not allow it.
 pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<bool, ApiError> {
-    let decoded = expected.schemas;
-    let decoded = decoded.decode_unless_said(expected.definition, tree, Numbers::AsWritten);
+    let schemas = expected.schemas;
+    let decoded = schemas.decode_unless_said(expected.definition, tree, Numbers::AsWritten);
     decoded.map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
@@ -140,12 +140,11 @@ pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<bool, 
 /// See [`to_stored_form`].
 pub fn as_shown(expected: Expected<'_>, tree: &Value) -> Result<Value, ApiError> {
     let mut shown = tree.clone();
-    let decoded = expected.schemas;
-    let decoded = decoded.decode(expected.definition, &mut shown, Empties::Keep);
-    match decoded {
-        Ok(_) => Ok(shown),
-        Err(error) => Err(ApiError::bad_request(error.to_string())),
-    }
+    let schemas = expected.schemas;
+    let decoded = schemas.decode(expected.definition, &mut shown, Empties::Keep);
+    decoded
+        .map(|_| shown)
+        .map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 /// Reads the request's body as [`decode`] does, but keeps what matters for the owners of fields:

@@ -273,9 +273,9 @@ impl ReadPatch {
 
     /// Reports that the result of the patch, `shown` as JSON, is not an object of the kind.
     fn refused(&self, shown: &str, why: &str) -> ApiError {
-        let (bad, why) = match &self.patch {
-            Patch::Strategic(patch) => (go_map(patch), why.to_owned()),
-            Patch::Json(_) | Patch::Merge(_) => (shown.to_owned(), why.to_owned()),
+        let bad = match &self.patch {
+            Patch::Strategic(patch) => go_map(patch),
+            Patch::Json(_) | Patch::Merge(_) => shown.to_owned(),
         };
         let error = FieldError::invalid(&Path::new("patch"), bad.as_str(), why);
         ApiError::invalid(Qualified::new("", ""), "", &[error])
