@@ -1,10 +1,12 @@
 //! Compiles an expression as upstream's callers do, with the texts that they put in front of complaints.
 
 use crate::ast::{Expr, Literal};
+use crate::budget::WorkBudget;
 use crate::check::{Checked, check};
 use crate::environment::Environment;
+use crate::library::Context;
 use crate::parse::parse;
-use crate::pattern::shared;
+use crate::pattern;
 use crate::plan::{CONVERSIONS, Constant};
 
 /// Parses an expression and checks its types. Look at its result first and then at
@@ -25,6 +27,11 @@ impl Checked {
     /// Returns upstream's text about the first constant that is wrong, also where it would never be needed.
     pub fn check_constants(&self, environment: &Environment) -> Result<(), String> {
         let ast = self.ast();
+        let budget = WorkBudget::default();
+        let context = Context {
+            environment,
+            budget: &budget,
+        };
         let mut open = vec![ast.root()];
         while let Some(id) = open.pop() {
             if let Expr::Call { function, args, .. } = ast.expr(id)
@@ -33,13 +40,13 @@ impl Checked {
             {
                 let wrong = match (&**function, literal) {
                     ("find" | "findAll", Literal::String(pattern)) => {
-                        let refused = shared(pattern).err();
+                        let refused = pattern::check(pattern).err();
                         refused.map(|why| format!("error parsing regexp: {why}"))
                     }
                     (name, literal) if args.len() == 1 && CONVERSIONS.contains(&name) => {
                         let value = Constant::Literal(literal.clone()).owned();
                         let run = environment.function(name).and_then(|(_, found)| found.run);
-                        let fault = run.and_then(|run| run(environment, &mut [value]).err());
+                        let fault = run.and_then(|run| run(context, &mut [value]).err());
                         fault.map(|fault| fault.to_string())
                     }
                     _ => None,

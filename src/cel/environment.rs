@@ -29,7 +29,19 @@ pub(crate) struct Function {
 }
 
 /// Returns the offset from UTC, in seconds, of a named time zone at a time in seconds since 1970.
-pub type Zones = fn(&str, i64) -> Option<i32>;
+pub(crate) type Zones = fn(&str, i64) -> Option<i32>;
+
+/// Looks an offset up in the time zones that this program carries, whatever machine it runs on. Names are as they
+/// are written there; `Local` is UTC, as on a server.
+fn known_offset(name: &str, seconds: i64) -> Option<i32> {
+    if name == "Local" {
+        return Some(0);
+    }
+    let zone = jiff::tz::TimeZone::get(name).ok();
+    let zone = zone.filter(|zone| zone.iana_name() == Some(name))?;
+    let at = jiff::Timestamp::from_second(seconds).ok()?;
+    Some(zone.to_offset(at).seconds())
+}
 
 /// What an expression may use.
 #[derive(Debug, Clone)]
@@ -87,6 +99,7 @@ impl Environment {
     #[must_use]
     pub fn kubernetes() -> Self {
         let mut made = Self::new(Syntax::kubernetes(), crate::library::KUBERNETES);
+        made.zones = known_offset;
         made.validated = true;
         made
     }
@@ -108,11 +121,6 @@ impl Environment {
             made.add(library);
         }
         made
-    }
-
-    /// Lets the environment know time zones by their names.
-    pub fn know_zones(&mut self, zones: Zones) {
-        self.zones = zones;
     }
 
     fn declare_type(&mut self, name: &str, text: &str) {

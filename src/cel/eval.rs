@@ -4,12 +4,16 @@
 //! access inside it once more, and an attribute that another one or a condition contains costs only
 //! its accesses. The budget is compared after every charge.
 
+mod fold;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::budget::WorkBudget;
 use crate::cost::{self, ACCESS};
-use crate::limits::{DEPTH_MAX, PARTS_MAX};
-use crate::plan::{At, Call, Fold, Program, Step};
+use crate::library::Context;
+use crate::limits::DEPTH_MAX;
+use crate::plan::{At, Call, Program, Step};
 use crate::value::{Fault, Key, List, Map, Outcome, Value};
 
 /// What an evaluation gave and what it cost.
@@ -26,6 +30,18 @@ impl Program {
     /// cost beyond which evaluation stops.
     #[must_use]
     pub fn evaluate<'a>(&'a self, variables: &[Value<'a>], cost_max: u64) -> Evaluated<'a> {
+        self.evaluate_within(variables, cost_max, &WorkBudget::default())
+    }
+
+    /// Like [`Self::evaluate`], with a budget from which other evaluations take too.
+    #[must_use]
+    pub fn evaluate_within<'a>(
+        &'a self,
+        variables: &[Value<'a>],
+        cost_max: u64,
+        budget: &WorkBudget,
+    ) -> Evaluated<'a> {
+        budget.begin();
         let mut machine = Machine {
             program: self,
             variables,
@@ -33,6 +49,7 @@ impl Program {
             depth: 0,
             cost: 0,
             cost_max,
+            budget,
         };
         let outcome = machine.eval(self.root);
         Evaluated {
@@ -50,6 +67,7 @@ struct Machine<'p, 'a> {
     depth: usize,
     cost: u64,
     cost_max: u64,
+    budget: &'p WorkBudget,
 }
 
 impl<'a> Machine<'_, 'a> {
@@ -60,7 +78,7 @@ impl<'a> Machine<'_, 'a> {
 
     fn charge(&mut self, cost: u64) -> Result<(), Fault> {
         self.cost = self.cost.saturating_add(cost);
-        if self.cost > self.cost_max {
+        if self.cost > self.cost_max || self.budget.is_spent() {
             return Err(Fault::Budget);
         }
         Ok(())
@@ -111,8 +129,10 @@ impl<'a> Machine<'_, 'a> {
                 let element = self.eval(*element)?;
                 match list.value() {
                     Value::List(list) => {
-                        let found = list.iter().any(|it| it.equals(&element));
-                        Ok(Value::Bool(found))
+                        self.budget.read(element.bytes())?;
+                        let is_here = |it: Value<'_>| it.equals_within(&element, self.budget);
+                        let found = list.iter().any(is_here);
+                        self.unless_spent(Value::Bool(found))
                     }
                     _ => Err(Fault::no_overload()),
                 }
@@ -217,6 +237,7 @@ impl<'a> Machine<'_, 'a> {
                     return self.optional(found);
                 }
                 self.charge(ACCESS)?;
+                self.budget.read(index.bytes())?;
                 element(&operand, &index)?.map_err(Fault::Error)
             }
             Step::OptionalIndex { operand, index } => {
@@ -283,6 +304,9 @@ impl<'a> Machine<'_, 'a> {
             Err(fault) if fault.is_final() => return left,
             _ => self.eval(right),
         };
+        for side in [&left, &right].into_iter().flatten() {
+            self.budget.read(side.bytes())?;
+        }
         let size = |side: &Outcome<'a>| side.as_ref().map_or(1, Value::cost_size);
         // Values of a library's type cost one, whatever their size is.
         let cost = match (&left, negated) {
@@ -290,12 +314,23 @@ impl<'a> Machine<'_, 'a> {
             _ => cost::smaller(size(&left), size(&right)),
         };
         self.charge(cost)?;
-        let mut parts = PARTS_MAX;
-        let is_equal = left?.equals_within(&right?, &mut parts);
-        if parts == 0 {
-            return Err(Fault::Budget);
+        let (left, right) = (left?, right?);
+        if left.lacks_equality_with(&right) {
+            return match negated {
+                true => Ok(Value::Bool(true)),
+                false => Err(Fault::no_overload()),
+            };
         }
-        Ok(Value::Bool(is_equal != negated))
+        let is_equal = left.equals_within(&right, self.budget);
+        self.unless_spent(Value::Bool(is_equal != negated))
+    }
+
+    /// Returns a value that was computed as far as the budget allowed it.
+    fn unless_spent(&self, value: Value<'a>) -> Outcome<'a> {
+        match self.budget.is_spent() {
+            true => Err(Fault::Budget),
+            false => Ok(value),
+        }
     }
 
     fn call(&mut self, call: &'a Call) -> Outcome<'a> {
@@ -375,15 +410,26 @@ impl<'a> Machine<'_, 'a> {
     }
 
     fn run(&mut self, call: &'a Call, args: &mut [Value<'a>]) -> Outcome<'a> {
-        self.charge(call.cost.before(args))?;
+        for arg in &*args {
+            self.budget.read(arg.bytes())?;
+        }
+        self.charge(call.cost.before(args, self.budget))?;
         let run = call.run.ok_or_else(Fault::no_overload)?;
-        let outcome = run(&self.program.environment, args);
+        let context = Context {
+            environment: &self.program.environment,
+            budget: self.budget,
+        };
+        let outcome = run(context, args);
+        if let Ok(made) = &outcome {
+            self.budget.make(made.made_bytes())?;
+        }
         self.charge(call.cost.after(outcome.as_ref().ok()))?;
         outcome
     }
 
     fn list(&mut self, elements: &[(At, bool)]) -> Outcome<'a> {
         let mut made = Vec::with_capacity(elements.len());
+        self.budget.elements(elements.len() + 1)?;
         for (at, optional) in elements {
             let value = self.eval(*at)?;
             match (optional, value) {
@@ -411,6 +457,8 @@ impl<'a> Machine<'_, 'a> {
                 other => Key::of(&other),
             };
             let key = key.ok_or_else(|| Fault::error("unsupported key type"))?;
+            self.budget.elements(2)?;
+            self.budget.read(key.value().bytes())?;
             let value = match (optional, value) {
                 (false, value) => value,
                 (true, Value::Optional(Some(value))) => (*value).clone(),
@@ -430,87 +478,6 @@ impl<'a> Machine<'_, 'a> {
             made.insert(key, value);
         }
         Ok(Value::map(made))
-    }
-
-    fn fold(&mut self, fold: &'a Fold) -> Outcome<'a> {
-        let range = self.eval(fold.range)?;
-        let init = self.eval(fold.init);
-        if init.as_ref().is_err_and(Fault::is_final) {
-            return init;
-        }
-        let depth = self.locals.len();
-        self.locals.push(init);
-        let ended = if fold.always == Some(false) {
-            Ok(())
-        } else {
-            self.iterate(fold, depth, &range)
-        };
-        self.locals.truncate(depth + 1);
-        let outcome = ended.and_then(|()| self.eval(fold.result));
-        self.locals.truncate(depth);
-        outcome
-    }
-
-    fn iterate(&mut self, fold: &'a Fold, depth: usize, range: &Value<'a>) -> Result<(), Fault> {
-        self.locals.push(Ok(Value::Null));
-        if fold.two {
-            self.locals.push(Ok(Value::Null));
-        }
-        match range {
-            Value::List(list) => {
-                for (number, value) in list.iter().enumerate() {
-                    let number = i64::try_from(number).unwrap_or(i64::MAX);
-                    if !self.turn(fold, depth, Value::Int(number), Some(value))? {
-                        break;
-                    }
-                }
-                Ok(())
-            }
-            Value::Map(map) => {
-                for (key, value) in map.iter() {
-                    let value = fold.two.then_some(value);
-                    if !self.turn(fold, depth, key, value)? {
-                        break;
-                    }
-                }
-                Ok(())
-            }
-            other => Err(Fault::error(format!(
-                "got '{}', expected iterable type",
-                other.type_name()
-            ))),
-        }
-    }
-
-    /// Does one turn of a loop. Returns false if the loop ends before it.
-    fn turn(
-        &mut self,
-        fold: &'a Fold,
-        depth: usize,
-        place: Value<'a>,
-        value: Option<Value<'a>>,
-    ) -> Result<bool, Fault> {
-        match (fold.two, value) {
-            (true, Some(value)) => {
-                self.locals[depth + 1] = Ok(place);
-                self.locals[depth + 2] = Ok(value);
-            }
-            (false, Some(value)) => self.locals[depth + 1] = Ok(value),
-            (_, None) => self.locals[depth + 1] = Ok(place),
-        }
-        if fold.always != Some(true) {
-            match self.eval(fold.condition) {
-                Ok(Value::Bool(true)) => {}
-                Err(fault) if fault.is_final() => return Err(fault),
-                _ => return Ok(false),
-            }
-        }
-        let next = self.eval(fold.step);
-        match next {
-            Err(fault) if fault.is_final() => return Err(fault),
-            other => self.locals[depth] = other,
-        }
-        Ok(true)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`parse`](fn@parse) makes an [`Ast`] of a text, [`check`](fn@check) finds its types in an
 //! [`Environment`], [`compile`](fn@compile) does both, [`Program`] evaluates it on [`Value`]s that borrow the caller's trees, counts
-//! the cost as upstream does and stops beyond a budget; [`estimate`](fn@estimate) bounds that cost
+//! the cost as upstream does and stops beyond a budget, of cost or of the work that it really is ([`WorkBudget`]); [`estimate`](fn@estimate) bounds that cost
 //! before. An evaluation that lacks an answer of the authorizer stops with [`Fault::Need`]; the caller
 //! asks and evaluates again. [`print`](fn@print) writes a tree back. The texts of
 //! errors are those of upstream's compiler, because clients see them.
@@ -12,6 +12,7 @@
 //! other crate of the workspace and does not know what an object is.
 
 mod ast;
+mod budget;
 mod check;
 mod compile;
 mod cost;
@@ -31,16 +32,19 @@ mod types;
 mod value;
 
 pub use ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal};
+pub use budget::{TooMuchWork, WorkBudget};
 pub use check::{Checked, check};
 pub use compile::compile;
-pub use environment::{Environment, Overload, Zones};
+pub use environment::{Environment, Overload};
 pub use estimate::{Range, Sizes, estimate};
 pub use eval::Evaluated;
-pub use library::{Decision, Decisions, Library, Question, Run, authorizer, resource_authorizer};
+pub use library::{
+    Context, Decision, Decisions, Library, Question, Run, authorizer, resource_authorizer,
+};
 pub use parse::{Macros, RESERVED, Syntax, is_reserved, parse};
 pub use pattern::{
-    Engine as PatternEngine, Pattern, Refused, TooLong, compile as compile_pattern,
-    translate as translate_pattern,
+    Engine as PatternEngine, Failed as SearchFailed, Pattern, Refused, check as check_pattern,
+    compile as compile_pattern, translate as translate_pattern,
 };
 pub use plan::Program;
 pub use print::print;

@@ -24,13 +24,39 @@ mod versions;
 
 pub use authorization::{Decision, Decisions, Question, authorizer, resource_authorizer};
 
+use crate::budget::{TooMuchWork, WorkBudget};
 use crate::environment::Environment;
-use crate::value::{Outcome, Value};
+use crate::value::{List, Outcome, Value};
 pub(crate) use strings::formatting;
 
 /// The code of a function. It chooses by the values, so one serves all overloads. It may take the
 /// arguments out of the slice.
-pub type Run = for<'a> fn(&Environment, &mut [Value<'a>]) -> Outcome<'a>;
+pub type Run = for<'a> fn(Context<'_>, &mut [Value<'a>]) -> Outcome<'a>;
+
+/// What the code of a function may use beside its arguments.
+#[derive(Clone, Copy, Debug)]
+pub struct Context<'c> {
+    /// Where the program was planned.
+    pub environment: &'c Environment,
+    /// What the evaluation may still take.
+    pub budget: &'c WorkBudget,
+}
+
+impl Context<'_> {
+    /// Takes the work of going through a list once.
+    ///
+    /// # Errors
+    /// Returns an error if less is left.
+    pub(crate) fn walk(&self, list: &List<'_>) -> Result<(), TooMuchWork> {
+        self.budget.parts(list.len())?;
+        list.iter().try_for_each(|it| self.budget.read(it.bytes()))
+    }
+
+    /// Returns whether a list has a value, as far as the budget allows to look for it.
+    pub(crate) fn has(&self, list: &List<'_>, value: &Value<'_>) -> bool {
+        list.iter().any(|it| it.equals_within(value, self.budget))
+    }
+}
 
 /// Functions that belong together.
 #[derive(Debug)]

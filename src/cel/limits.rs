@@ -1,13 +1,8 @@
-//! Limits of what an expression may compute in one step.
-//!
-//! Upstream's costs bound what is read, not always what is made: without these limits a short
-//! expression could take all memory. Beyond them an evaluation stops as beyond its budget.
+//! Limits of what one step of an evaluation may compute, which are checked before it is done.
+//! Beyond them the evaluation stops as beyond its budget.
 
 use crate::value::Fault;
 
-/// Most parts of values that one step walks through. Lists may contain one list many times, so that
-/// a short expression makes values whose parts cannot be counted in a lifetime.
-pub(crate) const PARTS_MAX: u64 = 10_000_000;
 /// Most levels of an evaluation; a loop takes three. More could overflow the stack of a thread,
 /// which ends the process.
 pub(crate) const DEPTH_MAX: usize = 400;

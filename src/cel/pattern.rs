@@ -10,8 +10,9 @@ mod program;
 
 pub(crate) use compiled::{Compiled, with};
 pub(crate) use engine::shared;
-pub use engine::{Engine, Pattern, compile};
-pub use program::TooLong;
+pub use engine::{Engine, Pattern, check, compile};
+
+use crate::budget::TooMuchWork;
 
 /// Most repetitions of one part, nested ones multiplied; the limit of Go.
 const REPEATS_MAX: u32 = 1_000;
@@ -60,6 +61,17 @@ pub enum Refused {
     /// What the library refuses.
     #[error("{0}")]
     Library(String),
+}
+
+/// Why a search has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failed {
+    /// The pattern is refused.
+    #[error("error parsing regexp: {0}")]
+    Refused(#[from] Refused),
+    /// The budget is spent.
+    #[error(transparent)]
+    TooMuchWork(#[from] TooMuchWork),
 }
 
 /// Writes a pattern in the library's syntax.

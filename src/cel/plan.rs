@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::ast::{Ast, Entry, Expr, ExprId, Literal};
+use crate::budget::WorkBudget;
 use crate::check::Checked;
 use crate::cost::CallCost;
 use crate::environment::Environment;
-use crate::library::Run;
+use crate::library::{Context, Run};
 use crate::pattern::Compiled;
 use crate::value::{Blob, Text, Value};
 
@@ -366,15 +367,20 @@ impl Planner<'_> {
             };
         }
         if SEARCHES.contains(&&*name) {
-            self.compile_pattern(&mut args);
+            self.keep_pattern(&mut args);
         }
         let overload = self.checked.and_then(|checked| checked.overload(id));
         if let (Some("in_list"), [element, list]) = (overload, args.as_slice())
             && let Some(list) = self.constant(*list)
         {
-            return Step::InConstant {
-                element: *element,
-                list: list.clone(),
+            // As upstream, what cannot be in the list is not evaluated.
+            let is_empty = matches!(list.value(), Value::List(list) if list.is_empty());
+            return match is_empty {
+                true => Step::Constant(Constant::Literal(Literal::Bool(false))),
+                false => Step::InConstant {
+                    element: *element,
+                    list: list.clone(),
+                },
             };
         }
         let call = Call {
@@ -389,15 +395,13 @@ impl Planner<'_> {
         Step::Call(call)
     }
 
-    /// Compiles the second argument of a search now if it is a constant.
-    fn compile_pattern(&mut self, args: &mut [At]) {
+    /// Lets the second argument of a search keep its compiled form if it is a constant.
+    fn keep_pattern(&mut self, args: &mut [At]) {
         let Some(pattern) = args.get_mut(1) else {
             return;
         };
-        if let Some(Constant::Literal(Literal::String(text))) = self.constant(*pattern)
-            && let Some(compiled) = Compiled::new(text)
-        {
-            let value = Value::Opaque(Arc::new(compiled));
+        if let Some(Constant::Literal(Literal::String(text))) = self.constant(*pattern) {
+            let value = Value::Opaque(Arc::new(Compiled::new(text)));
             *pattern = self.add(Step::Constant(Constant::Computed(value)));
         }
     }
@@ -408,8 +412,12 @@ impl Planner<'_> {
             [only] => self.constant(only),
             _ => None,
         };
+        let context = Context {
+            environment: self.environment,
+            budget: &WorkBudget::default(),
+        };
         if let (Some(constant), Some(run)) = (constant, call.run)
-            && let Ok(value) = run(self.environment, &mut [constant.owned()])
+            && let Ok(value) = run(context, &mut [constant.owned()])
         {
             return Step::Constant(Constant::Computed(value));
         }

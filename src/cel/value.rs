@@ -1,8 +1,10 @@
 //! Values, borrowed from the caller's trees wherever possible.
 
+mod equality;
 pub(crate) mod relations;
 mod tree;
 
+pub(crate) use equality::{compare_numbers, exact_int, exact_uint};
 pub use tree::{Elements, Fields, Node, Relation};
 
 use std::any::Any;
@@ -14,7 +16,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::library::Question;
-use crate::limits::PARTS_MAX;
 use crate::time::Timestamp;
 
 /// A text, borrowed or shared.
@@ -80,6 +81,10 @@ pub trait Opaque: fmt::Debug + Send + Sync {
     fn cost_size(&self) -> u64 {
         1
     }
+    /// Returns the bytes that it takes.
+    fn bytes(&self) -> usize {
+        64
+    }
     /// Returns the value for the library that made it.
     fn as_any(&self) -> &dyn Any;
 }
@@ -135,6 +140,11 @@ impl<'a> List<'a> {
     /// Iterates over the elements.
     pub fn iter(&self) -> impl Iterator<Item = Value<'a>> + '_ {
         (0..self.len()).filter_map(|index| self.at(index))
+    }
+
+    /// Returns whether nobody else has the elements.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self, Self::Owned(elements) if Arc::strong_count(elements) == 1)
     }
 
     /// Returns the elements to add to, without a copy if nobody else has them.
@@ -287,6 +297,11 @@ impl<'a> Map<'a> {
         }
     }
 
+    /// Returns whether nobody else has the entries.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self, Self::Owned(entries) if Arc::strong_count(entries) == 1)
+    }
+
     /// Returns the entries to add to, without a copy if nobody else has them.
     #[must_use]
     pub fn into_entries(self) -> BTreeMap<Key<'a>, Value<'a>> {
@@ -429,125 +444,24 @@ impl<'a> Value<'a> {
         size as u64
     }
 
-    /// Returns whether two values are equal. Numbers of different types are equal if they are the
-    /// same number; values of other different types never are. Values beyond a limit of parts are
-    /// not equal.
-    #[must_use]
-    pub fn equals(&self, other: &Value<'_>) -> bool {
-        self.equals_within(other, &mut { PARTS_MAX })
-    }
-
-    /// Like [`Self::equals`]; takes one from `parts` for each part that is compared.
-    pub(crate) fn equals_within(&self, other: &Value<'_>, parts: &mut u64) -> bool {
-        let Some(left) = parts.checked_sub(1) else {
-            return false;
-        };
-        *parts = left;
-        match (self, other) {
-            (Self::Null, Value::Null) => true,
-            (Self::Bool(one), Value::Bool(two)) => one == two,
-            (Self::String(one), Value::String(two)) => **one == **two,
-            (Self::Bytes(one), Value::Bytes(two)) => **one == **two,
-            (Self::Duration(one), Value::Duration(two)) => one == two,
-            (Self::Timestamp(one), Value::Timestamp(two)) => one == two,
-            (Self::Type(one), Value::Type(two)) => **one == **two,
-            (Self::Optional(one), Value::Optional(two)) => match (one, two) {
-                (Some(one), Some(two)) => one.equals_within(two, parts),
-                (None, None) => true,
-                _ => false,
-            },
-            (Self::Opaque(one), Value::Opaque(two)) => {
-                one.type_name() == two.type_name() && one.equals(&**two)
-            }
-            (Self::List(one), Value::List(two)) => relations::equal(one, two, parts),
-            (Self::Map(one), Value::Map(two)) => {
-                one.len() == two.len()
-                    && one.iter().all(|(key, value)| {
-                        let found = two.iter_get(&key);
-                        found.is_some_and(|found| value.equals_within(&found, parts))
-                    })
-                    && one.hides_the_same(two)
-            }
-            _ => compare_numbers(self, other) == Some(Ordering::Equal),
+    /// Returns the bytes of the value itself, without the parts of lists and maps.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::String(text) => text.len(),
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Opaque(value) => value.bytes(),
+            Self::Optional(Some(_)) => size_of::<Self>(),
+            _ => 0,
         }
     }
-}
 
-impl<'a> Map<'a> {
-    /// Returns whether the fields that both have and expressions cannot read are equal.
-    fn hides_the_same(&self, other: &Map<'_>) -> bool {
-        let (Self::Tree(one), Map::Tree(two)) = (self, other) else {
-            return true;
-        };
-        let (one, two) = (one.hidden(), two.hidden());
-        let differ = |(name, value): &(&str, String)| {
-            two.iter()
-                .any(|(known, other)| known == name && other != value)
-        };
-        !one.iter().any(differ)
-    }
-
-    /// Looks a key up whose life is another than the map's.
-    fn iter_get(&self, key: &Value<'_>) -> Option<Value<'a>> {
-        match key {
-            Value::String(name) => self.field(name),
-            Value::Bool(value) => self.get(&Value::Bool(*value)),
-            Value::Int(value) => self.get(&Value::Int(*value)),
-            Value::Uint(value) => self.get(&Value::Uint(*value)),
-            _ => None,
+    /// Like [`Self::bytes`], but nothing for what belongs to the caller's tree or to the expression.
+    pub(crate) fn made_bytes(&self) -> usize {
+        match self {
+            Self::String(Text::Borrowed(_)) | Self::Bytes(Blob::Borrowed(_)) => 0,
+            other => other.bytes(),
         }
     }
-}
-
-/// Compares two numbers by value. `None` if one is not a number, or not a number at all.
-#[must_use]
-pub(crate) fn compare_numbers(one: &Value<'_>, two: &Value<'_>) -> Option<Ordering> {
-    let whole = |value: &Value<'_>| match value {
-        Value::Int(value) => Some(i128::from(*value)),
-        Value::Uint(value) => Some(i128::from(*value)),
-        _ => None,
-    };
-    match (one, two) {
-        (Value::Double(one), Value::Double(two)) => one.partial_cmp(two),
-        (Value::Double(one), other) => compare_double(*one, whole(other)?),
-        (other, Value::Double(two)) => compare_double(*two, whole(other)?).map(Ordering::reverse),
-        (one, two) => Some(whole(one)?.cmp(&whole(two)?)),
-    }
-}
-
-/// Compares a double with a whole number of at most 65 bits, as upstream does: within the range
-/// of the type by the nearest double.
-fn compare_double(double: f64, whole: i128) -> Option<Ordering> {
-    if double.is_nan() {
-        return None;
-    }
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "upstream compares the nearest double"
-    )]
-    let near = whole as f64;
-    double.partial_cmp(&near)
-}
-
-/// Returns a double as a signed number if it is one exactly.
-pub(crate) fn exact_int(value: f64) -> Option<i64> {
-    #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
-    let whole = (value.fract() == 0.0
-        && (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&value))
-    .then_some(value as i64);
-    whole
-}
-
-/// Returns a double as an unsigned number if it is one exactly.
-pub(crate) fn exact_uint(value: f64) -> Option<u64> {
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the range is checked"
-    )]
-    let whole = (value.fract() == 0.0 && (0.0..1.844_674_407_370_955_2e19).contains(&value))
-        .then_some(value as u64);
-    whole
 }
 
 /// Why an evaluation has no value.

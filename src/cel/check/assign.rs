@@ -9,6 +9,9 @@ use crate::types::Type;
 #[derive(Debug, Clone, Default)]
 pub(super) struct Substitutions {
     found: BTreeMap<Arc<str>, Type>,
+    /// What the present assignment has replaced, to be put back if it fails. A copy of all would make the check of
+    /// a long expression take the square of its length.
+    replaced: Vec<(Arc<str>, Option<Type>)>,
 }
 
 impl Substitutions {
@@ -33,12 +36,27 @@ impl Substitutions {
 
     /// Returns whether two types agree, and remembers what that says of type parameters.
     pub fn assign(&mut self, one: &Type, two: &Type) -> bool {
-        let mut tried = self.clone();
-        let agree = tried.agree(one, two);
-        if agree {
-            *self = tried;
+        self.try_all(|tried| tried.agree(one, two))
+    }
+
+    /// Forgets what an attempt has said of type parameters if it fails.
+    fn try_all(&mut self, attempt: impl FnOnce(&mut Self) -> bool) -> bool {
+        self.replaced.clear();
+        let agree = attempt(self);
+        if !agree {
+            while let Some((name, before)) = self.replaced.pop() {
+                match before {
+                    Some(before) => self.found.insert(name, before),
+                    None => self.found.remove(&name),
+                };
+            }
         }
         agree
+    }
+
+    fn set(&mut self, name: &Arc<str>, of: Type) {
+        let before = self.found.insert(Arc::clone(name), of);
+        self.replaced.push((Arc::clone(name), before));
     }
 
     /// Like [`Self::assign`], for all arguments of a call at once.
@@ -46,15 +64,10 @@ impl Substitutions {
         if ones.len() != twos.len() {
             return false;
         }
-        let mut tried = self.clone();
-        let agree = ones
-            .iter()
-            .zip(twos)
-            .all(|(one, two)| tried.agree(one, two));
-        if agree {
-            *self = tried;
-        }
-        agree
+        self.try_all(|tried| {
+            let mut pairs = ones.iter().zip(twos);
+            pairs.all(|(one, two)| tried.agree(one, two))
+        })
     }
 
     fn agree(&mut self, one: &Type, two: &Type) -> bool {
@@ -94,14 +107,14 @@ impl Substitutions {
             if self.agree(one, &known) {
                 let general = most_general(one.clone(), known);
                 if self.is_free_in(two, &general) {
-                    self.found.insert(name.clone(), general);
+                    self.set(name, general);
                 }
                 return (true, true);
             }
             return (false, true);
         }
         if self.is_free_in(two, one) {
-            self.found.insert(name.clone(), one.clone());
+            self.set(name, one.clone());
             return (true, false);
         }
         (false, false)

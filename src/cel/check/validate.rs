@@ -109,7 +109,7 @@ impl Validator<'_> {
         let good = match function {
             "duration" => parse_duration(&argument).is_some(),
             "timestamp" => Timestamp::parse(&argument).is_some_and(|parsed| parsed.is_ok()),
-            "matches" => crate::pattern::shared(&argument).is_ok(),
+            "matches" => crate::pattern::check(&argument).is_ok(),
             _ => return,
         };
         if !good {

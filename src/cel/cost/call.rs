@@ -1,6 +1,6 @@
 //! How the cost of a call follows from its arguments, by function and overload.
 
-use crate::limits::PARTS_MAX;
+use crate::budget::WorkBudget;
 use crate::value::Value;
 
 use super::{LIST, PATTERN_FACTOR, STRUCT, TEXT_FACTOR, compares_sizes, scaled, smaller};
@@ -77,7 +77,7 @@ impl CallCost {
     }
 
     /// Returns the cost of a call with these arguments, if it does not depend on the result.
-    pub fn before(self, args: &[Value<'_>]) -> u64 {
+    pub fn before(self, args: &[Value<'_>], budget: &WorkBudget) -> u64 {
         let size = |at: usize| args.get(at).map_or(1, Value::cost_size);
         let tenth = |size: u64| scaled(size, TEXT_FACTOR);
         match self {
@@ -96,7 +96,7 @@ impl CallCost {
                 tenth(size(1).saturating_add(1)).saturating_mul(pattern)
             }
             Self::Product => tenth(size(0)).saturating_mul(tenth(size(1))),
-            Self::Deep => args.first().map_or(0, traversal),
+            Self::Deep => args.first().map_or(0, |value| traversal(value, budget)),
             Self::Contains { network, text } => {
                 let mut cost = tenth(size(0).saturating_mul(2));
                 if network {
@@ -178,25 +178,18 @@ fn part(size: u64) -> u64 {
     size / 10
 }
 
-/// Returns the cost of walking through a value; more than any budget if it has too many parts.
-fn traversal(value: &Value<'_>) -> u64 {
-    let mut parts = PARTS_MAX;
-    let cost = walk(value, &mut parts);
-    if parts == 0 { u64::MAX } else { cost }
-}
-
-fn walk(value: &Value<'_>, parts: &mut u64) -> u64 {
-    *parts = parts.saturating_sub(1);
-    if *parts == 0 {
+/// Returns the cost of walking through a value, as far as the budget allows it.
+fn traversal(value: &Value<'_>, budget: &WorkBudget) -> u64 {
+    if budget.parts(1).is_err() {
         return 0;
     }
     match value {
         Value::String(text) => part(text.len() as u64),
         Value::Bytes(bytes) => part(bytes.len() as u64),
-        Value::List(list) => list.iter().map(|it| walk(&it, parts)).sum(),
+        Value::List(list) => list.iter().map(|it| traversal(&it, budget)).sum(),
         Value::Map(map) => map
             .iter()
-            .map(|(key, value)| walk(&key, parts) + walk(&value, parts))
+            .map(|(key, value)| traversal(&key, budget) + traversal(&value, budget))
             .sum(),
         _ => 1,
     }

@@ -5,8 +5,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -208,7 +207,7 @@ fn step<'a>(args: &[Value<'a>], next: Stage) -> Outcome<'a> {
     Ok(made(next, question, check.known.clone()))
 }
 
-fn service_account<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn service_account<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [value, Value::String(namespace), Value::String(name)] = args else {
         return Err(Fault::no_overload());
     };
@@ -228,7 +227,7 @@ fn refine<'a>(args: &[Value<'a>], set: fn(&mut Question, String)) -> Outcome<'a>
     Ok(made(Stage::Resource, question, check.known.clone()))
 }
 
-fn check<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn check<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [value, Value::String(verb)] = args else {
         return Err(Fault::no_overload());
     };

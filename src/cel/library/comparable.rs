@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -33,6 +33,6 @@ fn order(args: &[Value<'_>]) -> Result<Ordering, Fault> {
     found.ok_or_else(Fault::no_overload)
 }
 
-fn compare<'a>(_: &crate::environment::Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn compare<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     order(args).map(|order| Value::Int(order as i64))
 }

@@ -1,7 +1,6 @@
 //! Conversions between types.
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::time::{self, Timestamp};
 use crate::value::{Blob, Fault, Outcome, Text, Value};
 
@@ -70,7 +69,7 @@ fn one<'v, 'a>(args: &'v [Value<'a>]) -> Result<&'v Value<'a>, Fault> {
     }
 }
 
-fn to_bool<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_bool<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     match value {
         Value::Bool(value) => Ok(Value::Bool(*value)),
@@ -83,7 +82,7 @@ fn to_bool<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn to_bytes<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_bytes<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match one(args)? {
         Value::Bytes(bytes) => Ok(Value::Bytes(bytes.clone())),
         Value::String(Text::Borrowed(text)) => Ok(Value::Bytes(Blob::Borrowed(text.as_bytes()))),
@@ -96,7 +95,7 @@ fn to_bytes<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     clippy::cast_precision_loss,
     reason = "the nearest double is the result"
 )]
-fn to_double<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_double<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     match value {
         Value::Double(value) => Ok(Value::Double(*value)),
@@ -112,7 +111,7 @@ fn to_double<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn to_duration<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_duration<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     match value {
         Value::Duration(nanos) | Value::Int(nanos) => Ok(Value::Duration(*nanos)),
@@ -123,11 +122,11 @@ fn to_duration<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn to_dyn<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_dyn<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     one(args).cloned()
 }
 
-fn to_int<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_int<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     let overflow = || Fault::error("integer overflow");
     match value {
@@ -153,7 +152,7 @@ fn to_int<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn to_uint<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_uint<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     let overflow = || Fault::error("unsigned integer overflow");
     match value {
@@ -201,11 +200,11 @@ pub(crate) fn string_of<'a>(value: &Value<'a>) -> Outcome<'a> {
     }
 }
 
-fn to_string<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_string<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     string_of(one(args)?)
 }
 
-fn to_timestamp<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_timestamp<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     match value {
         Value::Timestamp(at) => Ok(Value::Timestamp(*at)),
@@ -218,6 +217,6 @@ fn to_timestamp<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn type_of<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn type_of<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     Ok(Value::Type(Text::Borrowed(one(args)?.type_name())))
 }

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use crate::environment::Environment;
+use crate::library::Context;
 use crate::library::{Library, urls};
 use crate::time::Timestamp;
 use crate::value::{Fault, Opaque, Outcome, Value};
@@ -134,7 +134,7 @@ fn constant<'a>(name: &str) -> Outcome<'a> {
     named(name).ok_or_else(Fault::no_overload)
 }
 
-fn validate<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn validate<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::Opaque(format), Value::String(text)] = args else {
         return Err(Fault::no_overload());
     };
@@ -146,6 +146,7 @@ fn validate<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     if found.is_empty() {
         return Ok(Value::Optional(None));
     }
+    context.budget.make(found.iter().map(String::len).sum())?;
     let complaints = found.into_iter().map(Value::text).collect();
     Ok(Value::some(Value::list(complaints)))
 }

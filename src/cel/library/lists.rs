@@ -2,9 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::environment::Environment;
-use crate::library::Library;
 use crate::library::operators::compare;
+use crate::library::{Context, Library};
 use crate::limits::check_elements;
 use crate::value::{Fault, List, Outcome, Value};
 
@@ -73,20 +72,27 @@ pub(crate) const LIBRARY: Library = Library {
         ("@sortByAssociatedKeys", sort_by_keys),
         ("lists.range", range),
         ("distinct", distinct),
-        ("reverse", |_, args| match args {
-            [Value::List(list)] => Ok(reversed(list)),
+        ("reverse", |context, args| match args {
+            [Value::List(list)] => {
+                context.budget.elements(list.len())?;
+                Ok(reversed(list))
+            }
             _ => Err(Fault::no_overload()),
         }),
         ("isSorted", is_sorted),
         ("sum", sum),
-        ("max", |_, args| extreme(args, Ordering::Less, "max")),
-        ("min", |_, args| extreme(args, Ordering::Greater, "min")),
+        ("max", |context, args| {
+            extreme(context, args, Ordering::Less, "max")
+        }),
+        ("min", |context, args| {
+            extreme(context, args, Ordering::Greater, "min")
+        }),
         ("includes", includes),
     ],
     types: &[],
 };
 
-fn slice<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn slice<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::List(list), Value::Int(start), Value::Int(end)] = args else {
         return Err(Fault::no_overload());
     };
@@ -97,6 +103,7 @@ fn slice<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         }
         (Ok(_), Ok(to)) if to > list.len() => format!("list is length {}", list.len()),
         (Ok(from), Ok(to)) => {
+            context.budget.elements(to - from)?;
             let part = (from..to).filter_map(|at| list.at(at)).collect();
             return Ok(Value::list(part));
         }
@@ -107,7 +114,7 @@ fn slice<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     )))
 }
 
-fn flattened<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn flattened<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let (list, depth) = match args {
         [Value::List(list)] => (list, 1),
         [Value::List(_), Value::Int(depth)] if *depth < 0 => {
@@ -117,14 +124,20 @@ fn flattened<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         _ => return Err(Fault::no_overload()),
     };
     let mut made = Vec::new();
-    flatten(list, depth, &mut made)?;
+    flatten(context, list, depth, &mut made)?;
     Ok(Value::list(made))
 }
 
-fn flatten<'a>(list: &List<'a>, depth: i64, made: &mut Vec<Value<'a>>) -> Result<(), Fault> {
+fn flatten<'a>(
+    context: Context<'_>,
+    list: &List<'a>,
+    depth: i64,
+    made: &mut Vec<Value<'a>>,
+) -> Result<(), Fault> {
     for element in list.iter() {
+        context.budget.elements(1)?;
         match element {
-            Value::List(inner) if depth > 0 => flatten(&inner, depth - 1, made)?,
+            Value::List(inner) if depth > 0 => flatten(context, &inner, depth - 1, made)?,
             other => {
                 check_elements(made.len())?;
                 made.push(other);
@@ -134,21 +147,21 @@ fn flatten<'a>(list: &List<'a>, depth: i64, made: &mut Vec<Value<'a>>) -> Result
     Ok(())
 }
 
-fn sort<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn sort<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [Value::List(list)] => sorted(list, list),
+        [Value::List(list)] => sorted(context, list, list),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn sort_by_keys<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn sort_by_keys<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [Value::List(list), Value::List(keys)] => sorted(list, keys),
+        [Value::List(list), Value::List(keys)] => sorted(context, list, keys),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> Outcome<'a> {
+fn sorted<'a>(context: Context<'_>, list: &List<'a>, keys: &List<'a>) -> Outcome<'a> {
     if list.len() != keys.len() {
         return Err(Fault::error(format!(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, but got {} and {} elements respectively",
@@ -165,12 +178,16 @@ fn sorted<'a>(list: &List<'a>, keys: &List<'a>) -> Outcome<'a> {
     if keys.iter().any(|key| key.type_name() != first.type_name()) {
         return Err(Fault::error("list elements must have the same type"));
     }
+    context.budget.elements(2 * list.len())?;
+    for _ in 0..=list.len().ilog2() {
+        context.walk(keys)?;
+    }
     let mut pairs: Vec<(Value<'a>, Value<'a>)> = keys.iter().zip(list.iter()).collect();
     pairs.sort_by(|one, two| compare(&one.0, &two.0).unwrap_or(Ordering::Equal));
     Ok(Value::list(pairs.into_iter().map(|pair| pair.1).collect()))
 }
 
-fn range<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn range<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Int(size)] if *size < 0 => Err(Fault::error(format!(
             "lists.range: size must be non-negative, got {size}"
@@ -178,7 +195,12 @@ fn range<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         [Value::Int(size)] if *size > RANGE_MAX => Err(Fault::error(format!(
             "lists.range: size {size} exceeds maximum allowed ({RANGE_MAX})"
         ))),
-        [Value::Int(size)] => Ok(Value::list((0..*size).map(Value::Int).collect())),
+        [Value::Int(size)] => {
+            context
+                .budget
+                .elements(usize::try_from(*size).unwrap_or(0))?;
+            Ok(Value::list((0..*size).map(Value::Int).collect()))
+        }
         _ => Err(Fault::no_overload()),
     }
 }
@@ -189,23 +211,26 @@ fn reversed<'a>(list: &List<'a>) -> Value<'a> {
     Value::list(elements.collect())
 }
 
-fn distinct<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn distinct<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::List(list)] = args else {
         return Err(Fault::no_overload());
     };
     let mut made: Vec<Value<'a>> = Vec::new();
     for element in list.iter() {
-        if !made.iter().any(|it| it.equals(&element)) {
+        let is_equal = |it: &Value<'_>| it.equals_within(&element, context.budget);
+        if !made.iter().any(is_equal) {
+            context.budget.elements(1)?;
             made.push(element);
         }
     }
     Ok(Value::list(made))
 }
 
-fn is_sorted<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn is_sorted<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::List(list)] = args else {
         return Err(Fault::no_overload());
     };
+    context.walk(list)?;
     for (before, after) in list.iter().zip(list.iter().skip(1)) {
         if compare(&before, &after)?.is_gt() {
             return Ok(Value::Bool(false));
@@ -214,12 +239,17 @@ fn is_sorted<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     Ok(Value::Bool(true))
 }
 
-fn sum<'a>(env: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn sum<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::List(list)] = args else {
         return Err(Fault::no_overload());
     };
-    let add = env.functions.get("_+_").and_then(|function| function.run);
+    let add = context
+        .environment
+        .functions
+        .get("_+_")
+        .and_then(|function| function.run);
     let add = add.ok_or_else(Fault::no_overload)?;
+    context.budget.parts(list.len())?;
     let mut total = match list.at(0) {
         Some(Value::Uint(_)) => Value::Uint(0),
         Some(Value::Double(_)) => Value::Double(0.0),
@@ -227,15 +257,21 @@ fn sum<'a>(env: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         _ => Value::Int(0),
     };
     for element in list.iter() {
-        total = add(env, &mut [total, element])?;
+        total = add(context, &mut [total, element])?;
     }
     Ok(total)
 }
 
-fn extreme<'a>(args: &[Value<'a>], replace: Ordering, name: &str) -> Outcome<'a> {
+fn extreme<'a>(
+    context: Context<'_>,
+    args: &[Value<'a>],
+    replace: Ordering,
+    name: &str,
+) -> Outcome<'a> {
     let [Value::List(list)] = args else {
         return Err(Fault::no_overload());
     };
+    context.walk(list)?;
     let mut best: Option<Value<'a>> = None;
     for element in list.iter() {
         best = Some(match best {
@@ -247,9 +283,17 @@ fn extreme<'a>(args: &[Value<'a>], replace: Ordering, name: &str) -> Outcome<'a>
 }
 
 /// Returns the place of a value in a list, from the beginning or from the end.
-pub(crate) fn place<'a>(list: &List<'a>, value: &Value<'a>, from_end: bool) -> Value<'a> {
+pub(crate) fn place<'a>(
+    context: Context<'_>,
+    list: &List<'a>,
+    value: &Value<'a>,
+    from_end: bool,
+) -> Value<'a> {
     let mut places = 0..list.len();
-    let is_here = |at: &usize| list.at(*at).is_some_and(|it| it.equals(value));
+    let is_here = |at: &usize| {
+        let element = list.at(*at);
+        element.is_some_and(|it| it.equals_within(value, context.budget))
+    };
     let found = if from_end {
         places.rev().find(is_here)
     } else {
@@ -258,10 +302,10 @@ pub(crate) fn place<'a>(list: &List<'a>, value: &Value<'a>, from_end: bool) -> V
     Value::Int(found.and_then(|at| i64::try_from(at).ok()).unwrap_or(-1))
 }
 
-fn includes<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn includes<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [Value::List(list), value] => Ok(Value::Bool(list.iter().any(|it| it.equals(value)))),
-        [one, value] => Ok(Value::Bool(one.equals(value))),
+        [Value::List(list), value] => Ok(Value::Bool(context.has(list, value))),
+        [one, value] => Ok(Value::Bool(one.equals_within(value, context.budget))),
         _ => Err(Fault::no_overload()),
     }
 }

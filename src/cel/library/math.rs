@@ -2,8 +2,8 @@
 
 use std::cmp::Ordering;
 
-use crate::library::Library;
 use crate::library::operators::compare;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -67,9 +67,11 @@ pub(crate) const LIBRARY: Library = Library {
         math_sqrt_int: math.sqrt(int) -> double
         math_sqrt_uint: math.sqrt(uint) -> double",
     runs: &[
-        ("math.@min", |_, args| extreme(args, Ordering::Less, "min")),
-        ("math.@max", |_, args| {
-            extreme(args, Ordering::Greater, "max")
+        ("math.@min", |context, args| {
+            extreme(context, args, Ordering::Less, "min")
+        }),
+        ("math.@max", |context, args| {
+            extreme(context, args, Ordering::Greater, "max")
         }),
         ("math.ceil", |_, args| change(args, f64::ceil)),
         ("math.floor", |_, args| change(args, f64::floor)),
@@ -111,9 +113,10 @@ pub(crate) const LIBRARY: Library = Library {
         ("math.bitShiftRight", |_, args| {
             shift(args, "Right", |bits, by| bits.checked_shr(by))
         }),
-        ("math.sqrt", |env, args| {
-            let double = env.functions.get("double").and_then(|found| found.run);
-            let value = double.ok_or_else(Fault::no_overload)?(env, args)?;
+        ("math.sqrt", |context, args| {
+            let double = context.environment.functions.get("double");
+            let double = double.and_then(|found| found.run);
+            let value = double.ok_or_else(Fault::no_overload)?(context, args)?;
             change(&[value], f64::sqrt)
         }),
     ],
@@ -162,9 +165,17 @@ fn shift<'a>(args: &[Value<'a>], side: &str, by: fn(u64, u32) -> Option<u64>) ->
     }
 }
 
-fn extreme<'a>(args: &[Value<'a>], keep: Ordering, name: &str) -> Outcome<'a> {
+fn extreme<'a>(
+    context: Context<'_>,
+    args: &[Value<'a>],
+    keep: Ordering,
+    name: &str,
+) -> Outcome<'a> {
     let values: Vec<Value<'a>> = match args {
-        [Value::List(list)] => list.iter().collect(),
+        [Value::List(list)] => {
+            context.budget.elements(list.len())?;
+            list.iter().collect()
+        }
         several => several.to_vec(),
     };
     let is_number =

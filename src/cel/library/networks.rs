@@ -4,8 +4,7 @@ use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -239,7 +238,7 @@ fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
     })
 }
 
-fn to_ip<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn to_ip<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::String(text)] => parse_ip(text).map(made_ip),
         [network] => cidr(Some(network)).map(|network| made_ip(network.address)),
@@ -274,7 +273,7 @@ fn is_global_unicast(address: &IpAddr) -> bool {
         && !is_link_local_unicast(address)
 }
 
-fn contains_ip<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn contains_ip<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [network, address] = args else {
         return Err(Fault::no_overload());
     };
@@ -286,7 +285,7 @@ fn contains_ip<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     Ok(Value::Bool(network.contains(address, u8::MAX)))
 }
 
-fn contains_cidr<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn contains_cidr<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [network, part] = args else {
         return Err(Fault::no_overload());
     };

@@ -2,8 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::limits::check_elements;
 use crate::value::relations;
 use crate::value::{Blob, Fault, List, Outcome, Relation, Value, compare_numbers};
@@ -135,14 +134,14 @@ fn uint<'a>(value: Option<u64>) -> Outcome<'a> {
     value.map(Value::Uint).ok_or_else(uint_overflow)
 }
 
-fn not<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn not<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Bool(value)] => Ok(Value::Bool(!*value)),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn negate<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn negate<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Int(value)] => int(value.checked_neg()),
         [Value::Double(value)] => Ok(Value::Double(-*value)),
@@ -154,7 +153,7 @@ fn negate<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn add<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn add<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [one, two] = args else {
         return Err(Fault::no_overload());
     };
@@ -182,7 +181,7 @@ fn add<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
                 return Err(Fault::no_overload());
             };
             check_elements(one.len().saturating_add(two.len()))?;
-            Ok(concatenate(one, two))
+            concatenate(context, one, two)
         }
         _ => Err(Fault::no_overload()),
     }
@@ -190,23 +189,28 @@ fn add<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
 
 /// Appends to the first list in place if nothing else holds it. To elements without an order only
 /// those are added that are not there.
-fn concatenate<'a>(one: List<'a>, two: &List<'a>) -> Value<'a> {
+fn concatenate<'a>(context: Context<'_>, one: List<'a>, two: &List<'a>) -> Outcome<'a> {
     let relation = one.relation();
     if relation != Relation::Ordered {
-        return Value::List(relations::joined(&one, two, relation));
+        let joined = relations::joined(&one, two, relation, context.budget)?;
+        return Ok(Value::List(joined));
     }
     if one.is_empty() {
-        return Value::List(two.clone());
+        return Ok(Value::List(two.clone()));
     }
     if two.is_empty() {
-        return Value::List(one);
+        return Ok(Value::List(one));
     }
+    if !one.is_own() {
+        context.budget.elements(one.len())?;
+    }
+    context.budget.elements(two.len())?;
     let mut all = one.into_vec();
     all.extend(two.iter());
-    Value::list(all)
+    Ok(Value::list(all))
 }
 
-fn subtract<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn subtract<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Int(one), Value::Int(two)] => int(one.checked_sub(*two)),
         [Value::Uint(one), Value::Uint(two)] => uint(one.checked_sub(*two)),
@@ -223,7 +227,7 @@ fn subtract<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn multiply<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn multiply<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Int(one), Value::Int(two)] => int(one.checked_mul(*two)),
         [Value::Uint(one), Value::Uint(two)] => uint(one.checked_mul(*two)),
@@ -232,7 +236,7 @@ fn multiply<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn divide<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn divide<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
             Err(Fault::error("division by zero"))
@@ -244,7 +248,7 @@ fn divide<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     }
 }
 
-fn modulo<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn modulo<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
             Err(Fault::error("modulus by zero"))
@@ -281,9 +285,9 @@ fn order<'a>(args: &[Value<'a>], holds: fn(Ordering) -> bool, name: &str) -> Out
     }
 }
 
-fn contains<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn contains<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [element, Value::List(list)] => Ok(Value::Bool(list.iter().any(|it| it.equals(element)))),
+        [element, Value::List(list)] => Ok(Value::Bool(context.has(list, element))),
         [key, Value::Map(map)] => Ok(Value::Bool(map.get(key).is_some())),
         _ => Err(Fault::no_overload()),
     }

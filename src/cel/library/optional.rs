@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -83,10 +82,11 @@ fn is_zero(value: &Value<'_>) -> bool {
     }
 }
 
-fn unwrap<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn unwrap<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::List(list)] = args else {
         return Err(Fault::no_overload());
     };
+    context.budget.elements(list.len())?;
     let mut made = Vec::new();
     for element in list.iter() {
         match element {

@@ -6,8 +6,7 @@ use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -118,7 +117,7 @@ fn approximate(billionths: i128) -> f64 {
     }
 }
 
-fn quantity<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn quantity<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::String(text)] => parse(text).map(made).map_err(Fault::error),
         _ => Err(Fault::no_overload()),

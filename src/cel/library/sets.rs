@@ -1,6 +1,6 @@
 //! Lists as sets.
 
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, List, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -9,19 +9,19 @@ pub(crate) const LIBRARY: Library = Library {
         list_sets_equivalent_list: sets.equivalent(list(T), list(T)) -> bool
         list_sets_intersects_list: sets.intersects(list(T), list(T)) -> bool",
     runs: &[
-        ("sets.contains", |_, args| match args {
-            [Value::List(one), Value::List(two)] => Ok(Value::Bool(contains(one, two))),
+        ("sets.contains", |context, args| match args {
+            [Value::List(one), Value::List(two)] => Ok(Value::Bool(contains(context, one, two))),
             _ => Err(Fault::no_overload()),
         }),
-        ("sets.equivalent", |_, args| match args {
-            [Value::List(one), Value::List(two)] => {
-                Ok(Value::Bool(contains(one, two) && contains(two, one)))
-            }
+        ("sets.equivalent", |context, args| match args {
+            [Value::List(one), Value::List(two)] => Ok(Value::Bool(
+                contains(context, one, two) && contains(context, two, one),
+            )),
             _ => Err(Fault::no_overload()),
         }),
-        ("sets.intersects", |_, args| match args {
+        ("sets.intersects", |context, args| match args {
             [Value::List(one), Value::List(two)] => {
-                Ok(Value::Bool(one.iter().any(|it| has(two, &it))))
+                Ok(Value::Bool(one.iter().any(|it| context.has(two, &it))))
             }
             _ => Err(Fault::no_overload()),
         }),
@@ -29,10 +29,6 @@ pub(crate) const LIBRARY: Library = Library {
     types: &[],
 };
 
-fn has(list: &List<'_>, value: &Value<'_>) -> bool {
-    list.iter().any(|it| it.equals(value))
-}
-
-fn contains(list: &List<'_>, parts: &List<'_>) -> bool {
-    parts.iter().all(|part| has(list, &part))
+fn contains(context: Context<'_>, list: &List<'_>, parts: &List<'_>) -> bool {
+    parts.iter().all(|part| context.has(list, &part))
 }

@@ -1,7 +1,6 @@
 //! Sizes, and the functions of texts that every environment has.
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::pattern;
 use crate::value::{Fault, Outcome, Value};
 
@@ -33,7 +32,7 @@ pub(crate) const LIBRARY: Library = Library {
     types: &[],
 };
 
-fn size<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn size<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let size = match args {
         [Value::String(text)] => text.chars().count(),
         [Value::Bytes(bytes)] => bytes.len(),
@@ -44,37 +43,37 @@ fn size<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     Ok(Value::Int(i64::try_from(size).unwrap_or(i64::MAX)))
 }
 
-fn contains<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn contains<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::String(text), Value::String(part)] => Ok(Value::Bool(text.contains(&**part))),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn ends_with<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn ends_with<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::String(text), Value::String(part)] => Ok(Value::Bool(text.ends_with(&**part))),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn starts_with<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn starts_with<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
         [Value::String(text), Value::String(part)] => Ok(Value::Bool(text.starts_with(&**part))),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn matches<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn matches<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [Value::String(text), pattern] => {
-            pattern::with(pattern, "", |engine| engine.is_match(text).map(Value::Bool))
-        }
+        [Value::String(text), pattern] => pattern::with(pattern, "", context.budget, |engine| {
+            engine.is_match(text, context.budget).map(Value::Bool)
+        }),
         _ => Err(Fault::no_overload()),
     }
 }
 
-fn insert<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn insert<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let (Some(Value::Map(map)), rest) = (
         args.first_mut()
             .map(|first| std::mem::replace(first, Value::Null)),
@@ -87,11 +86,18 @@ fn insert<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         [key, value] => vec![(key.clone(), value.clone())],
         _ => return Err(Fault::no_overload()),
     };
+    // An entry takes as much as some elements.
+    context.budget.elements(3 * added.len())?;
+    if !map.is_own() {
+        context.budget.elements(3 * map.len())?;
+    }
     let mut entries = map.into_entries();
     for (key, value) in added {
-        let shown = crate::format::plain(&key);
         let key = crate::value::Key::of(&key).ok_or_else(Fault::no_overload)?;
+        let shown = key.value();
+        context.budget.read(shown.bytes())?;
         if entries.insert(key, value).is_some() {
+            let shown = crate::format::plain(&shown);
             return Err(Fault::error(format!(
                 "insert failed: key {shown} already exists"
             )));

@@ -2,7 +2,7 @@
 
 pub(crate) mod formatting;
 
-use crate::environment::Environment;
+use crate::library::Context;
 use crate::library::{Library, lists};
 use crate::limits::check_text;
 use crate::value::{Fault, Outcome, Value};
@@ -29,8 +29,8 @@ pub(crate) const LIBRARY: Library = Library {
         list_join_string: join:(list(string), string) -> string",
     runs: &[
         ("charAt", char_at),
-        ("indexOf", |_, args| index_of(args, false)),
-        ("lastIndexOf", |_, args| index_of(args, true)),
+        ("indexOf", |context, args| index_of(context, args, false)),
+        ("lastIndexOf", |context, args| index_of(context, args, true)),
         ("lowerAscii", |_, args| {
             change(args, str::to_ascii_lowercase)
         }),
@@ -61,7 +61,7 @@ fn out_of_range(at: i64) -> Fault {
     Fault::error(format!("index out of range: {at}"))
 }
 
-fn char_at<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn char_at<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let [Value::String(text), Value::Int(at)] = args else {
         return Err(Fault::no_overload());
     };
@@ -74,9 +74,9 @@ fn char_at<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
 }
 
 /// Finds a text in a text, or a value in a list.
-fn index_of<'a>(args: &[Value<'a>], from_end: bool) -> Outcome<'a> {
+fn index_of<'a>(context: Context<'_>, args: &[Value<'a>], from_end: bool) -> Outcome<'a> {
     let (text, part, offset) = match args {
-        [Value::List(list), value] => return Ok(lists::place(list, value, from_end)),
+        [Value::List(list), value] => return Ok(lists::place(context, list, value, from_end)),
         [Value::String(text), Value::String(part)] => (text, part, None),
         [Value::String(text), Value::String(part), Value::Int(at)] => (text, part, Some(*at)),
         _ => return Err(Fault::no_overload()),
@@ -108,7 +108,7 @@ fn index_of<'a>(args: &[Value<'a>], from_end: bool) -> Outcome<'a> {
     found.map_or(Ok(Value::Int(-1)), |at| number(text[..at].chars().count()))
 }
 
-fn replace<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn replace<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let (text, old, new, most) = match args {
         [Value::String(text), Value::String(old), Value::String(new)] => (text, old, new, -1),
         [
@@ -125,7 +125,7 @@ fn replace<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
     Ok(Value::text(text.replacen(&**old, new, most)))
 }
 
-fn split<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn split<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let (text, separator, count) = match args {
         [Value::String(text), Value::String(separator)] => (text, separator, -1),
         [
@@ -136,57 +136,64 @@ fn split<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
         _ => return Err(Fault::no_overload()),
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
-    let parts: Vec<String> = if count == 0 {
-        Vec::new()
-    } else if separator.is_empty() {
-        letters(text, count)
-    } else {
-        let parts = text.splitn(count, &**separator);
-        parts.map(str::to_owned).collect()
+    let mut parts = Vec::new();
+    let mut add = |part: &str| {
+        context.budget.elements(1)?;
+        context.budget.make(part.len())?;
+        parts.push(Value::text(part));
+        Ok::<_, Fault>(())
     };
-    Ok(Value::list(parts.into_iter().map(Value::text).collect()))
+    if count == 0 {
+    } else if separator.is_empty() {
+        letters(text, count).try_for_each(&mut add)?;
+    } else {
+        text.splitn(count, &**separator).try_for_each(&mut add)?;
+    }
+    Ok(Value::list(parts))
 }
 
 /// Splits between all letters, into at most `count` parts.
-fn letters(text: &str, count: usize) -> Vec<String> {
-    let mut parts: Vec<String> = Vec::new();
-    for letter in text.chars() {
-        let full = parts.len() == count;
-        match parts.last_mut() {
-            Some(last) if full => last.push(letter),
-            _ => parts.push(letter.to_string()),
-        }
-    }
-    parts
+fn letters(text: &str, count: usize) -> impl Iterator<Item = &str> {
+    let places = text.char_indices().enumerate();
+    places.map_while(move |(number, (at, letter))| match number + 1 {
+        here if here < count => Some(&text[at..at + letter.len_utf8()]),
+        here if here == count => Some(&text[at..]),
+        _ => None,
+    })
 }
 
-fn substring<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn substring<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let (text, start, end) = match args {
         [Value::String(text), Value::Int(start)] => (text, *start, None),
         [Value::String(text), Value::Int(start), Value::Int(end)] => (text, *start, Some(*end)),
         _ => return Err(Fault::no_overload()),
     };
-    let letters: Vec<char> = text.chars().collect();
     if let Some(end) = end.filter(|end| start > *end) {
         return Err(Fault::error(format!(
             "invalid substring range. start: {start}, end: {end}"
         )));
     }
     let place = |at: i64| {
-        let found = usize::try_from(at).ok().filter(|at| *at <= letters.len());
-        found.ok_or_else(|| out_of_range(at))
+        let mut places = text.char_indices().map(|(place, _)| place);
+        let before_end = usize::try_from(at).ok().map(|at| places.nth(at));
+        match before_end {
+            Some(Some(place)) => Ok(place),
+            Some(None) if text.chars().count() as i128 == i128::from(at) => Ok(text.len()),
+            _ => Err(out_of_range(at)),
+        }
     };
     let from = place(start)?;
-    let to = end.map_or(Ok(letters.len()), place)?;
-    Ok(Value::text(letters[from..to].iter().collect::<String>()))
+    let to = end.map_or(Ok(text.len()), place)?;
+    Ok(Value::text(&text[from..to]))
 }
 
-fn join<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn join<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let (list, separator) = match args {
         [Value::List(list)] => (list, ""),
         [Value::List(list), Value::String(separator)] => (list, &**separator),
         _ => return Err(Fault::no_overload()),
     };
+    context.walk(list)?;
     let mut made = String::new();
     for (number, element) in list.iter().enumerate() {
         let Value::String(text) = element else {

@@ -1,7 +1,6 @@
 //! The parts of points and spans of time.
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::time::Civil;
 use crate::value::{Fault, Outcome, Value};
 
@@ -32,27 +31,33 @@ pub(crate) const LIBRARY: Library = Library {
         timestamp_to_milliseconds_with_tz: getMilliseconds:(timestamp, string) -> int
         duration_to_milliseconds: getMilliseconds:(duration) -> int",
     runs: &[
-        ("getFullYear", |env, args| part(env, args, |at| at.year)),
-        ("getMonth", |env, args| part(env, args, |at| at.month - 1)),
-        ("getDayOfYear", |env, args| {
-            part(env, args, |at| at.day_of_year - 1)
+        ("getFullYear", |context, args| {
+            part(context, args, |at| at.year)
         }),
-        ("getDayOfMonth", |env, args| {
-            part(env, args, |at| at.day - 1)
+        ("getMonth", |context, args| {
+            part(context, args, |at| at.month - 1)
         }),
-        ("getDate", |env, args| part(env, args, |at| at.day)),
-        ("getDayOfWeek", |env, args| part(env, args, |at| at.weekday)),
-        ("getHours", |env, args| {
-            span(args, 3_600_000_000_000).map_or_else(|| part(env, args, |at| at.hour), Ok)
+        ("getDayOfYear", |context, args| {
+            part(context, args, |at| at.day_of_year - 1)
         }),
-        ("getMinutes", |env, args| {
-            span(args, 60_000_000_000).map_or_else(|| part(env, args, |at| at.minute), Ok)
+        ("getDayOfMonth", |context, args| {
+            part(context, args, |at| at.day - 1)
         }),
-        ("getSeconds", |env, args| {
-            span(args, 1_000_000_000).map_or_else(|| part(env, args, |at| at.second), Ok)
+        ("getDate", |context, args| part(context, args, |at| at.day)),
+        ("getDayOfWeek", |context, args| {
+            part(context, args, |at| at.weekday)
         }),
-        ("getMilliseconds", |env, args| {
-            span(args, 1_000_000).map_or_else(|| part(env, args, |at| at.nanos / 1_000_000), Ok)
+        ("getHours", |context, args| {
+            span(args, 3_600_000_000_000).map_or_else(|| part(context, args, |at| at.hour), Ok)
+        }),
+        ("getMinutes", |context, args| {
+            span(args, 60_000_000_000).map_or_else(|| part(context, args, |at| at.minute), Ok)
+        }),
+        ("getSeconds", |context, args| {
+            span(args, 1_000_000_000).map_or_else(|| part(context, args, |at| at.second), Ok)
+        }),
+        ("getMilliseconds", |context, args| {
+            span(args, 1_000_000).map_or_else(|| part(context, args, |at| at.nanos / 1_000_000), Ok)
         }),
     ],
     types: &[],
@@ -67,11 +72,13 @@ fn span<'a>(args: &[Value<'a>], unit: i64) -> Option<Value<'a>> {
 }
 
 /// Returns a part of a point in time, in UTC or a named zone.
-fn part<'a>(env: &Environment, args: &[Value<'a>], of: fn(&Civil) -> i64) -> Outcome<'a> {
+fn part<'a>(context: Context<'_>, args: &[Value<'a>], of: fn(&Civil) -> i64) -> Outcome<'a> {
     let (at, offset) = match args {
         // Without a zone the environment of Kubernetes takes UTC, not the zone it was written in.
         [Value::Timestamp(at)] => (at, 0),
-        [Value::Timestamp(at), Value::String(zone)] => (at, env.zone(zone, at.order().0)?),
+        [Value::Timestamp(at), Value::String(zone)] => {
+            (at, context.environment.zone(zone, at.order().0)?)
+        }
         _ => return Err(Fault::no_overload()),
     };
     Ok(Value::Int(of(&at.civil(offset))))

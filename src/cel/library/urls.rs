@@ -4,8 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Key, Opaque, Outcome, Text, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -70,6 +69,10 @@ impl Opaque for Url {
     fn equals(&self, other: &dyn Opaque) -> bool {
         let other: Option<&Self> = other.as_any().downcast_ref();
         other.is_some_and(|other| other.text == self.text)
+    }
+
+    fn bytes(&self) -> usize {
+        2 * self.text.len() + 128
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -233,10 +236,12 @@ fn unescaped(text: &str, plus_is_space: bool) -> Vec<u8> {
     made
 }
 
-fn query<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+fn query<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let url = of(args)?;
     let mut found: BTreeMap<String, Vec<Value<'a>>> = BTreeMap::new();
     for pair in url.query.split('&') {
+        context.budget.elements(3)?;
+        context.budget.make(2 * pair.len())?;
         if pair.is_empty() || pair.contains(';') || check_escapes(pair).is_err() {
             continue;
         }

@@ -4,8 +4,7 @@ use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::environment::Environment;
-use crate::library::Library;
+use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
 pub(crate) const LIBRARY: Library = Library {
@@ -72,6 +71,15 @@ impl Opaque for Version {
         other.as_any().downcast_ref().map(|other| self.order(other))
     }
 
+    fn bytes(&self) -> usize {
+        let name = |part: &Identifier| match part {
+            Identifier::Number(_) => 0,
+            Identifier::Name(name) => name.len(),
+        };
+        let names: usize = self.prerelease.iter().map(name).sum();
+        64 + self.prerelease.len() * size_of::<Identifier>() + names
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -88,7 +96,7 @@ fn part<'a>(args: &[Value<'a>], at: usize) -> Outcome<'a> {
     Ok(Value::Int(number.cast_signed()))
 }
 
-fn parse(_: &Environment, args: &[Value<'_>]) -> Result<Result<Version, String>, Fault> {
+fn parse(_: Context<'_>, args: &[Value<'_>]) -> Result<Result<Version, String>, Fault> {
     match args {
         [Value::String(text)] | [Value::String(text), Value::Bool(false)] => Ok(strict(text)),
         [Value::String(text), Value::Bool(true)] => {

@@ -1,12 +1,13 @@
-//! Patterns that are compiled before they are needed.
+//! Patterns as values of an evaluation.
 
 use std::any::Any;
 
 use crate::value::{Fault, Opaque, Value};
 
-use super::{Engine, Pattern, TooLong, shared};
+use super::{Engine, Failed, Pattern, shared};
+use crate::budget::{TooMuchWork, WorkBudget};
 
-/// A constant pattern, read when the program was planned.
+/// A constant pattern, which is compiled when it is needed.
 #[derive(Debug)]
 pub(crate) struct Compiled {
     pattern: Pattern,
@@ -14,13 +15,12 @@ pub(crate) struct Compiled {
 }
 
 impl Compiled {
-    /// Compiles a pattern; `None` if it is refused, which the evaluation then reports.
-    pub fn new(pattern: &str) -> Option<Self> {
-        let compiled = Self {
+    /// Creates it from its text.
+    pub fn new(pattern: &str) -> Self {
+        Self {
             pattern: Pattern::new(pattern),
             letters: pattern.chars().count() as u64,
-        };
-        compiled.pattern.engine().ok().map(|_| compiled)
+        }
     }
 }
 
@@ -46,17 +46,20 @@ impl Opaque for Compiled {
 pub(crate) fn with<R>(
     value: &Value<'_>,
     label: &str,
-    search: impl FnOnce(&Engine) -> Result<R, TooLong>,
+    budget: &WorkBudget,
+    search: impl FnOnce(&Engine) -> Result<R, TooMuchWork>,
 ) -> Result<R, Fault> {
     let engine = match value {
         Value::Opaque(compiled) => match compiled.as_any().downcast_ref::<Compiled>() {
-            Some(compiled) => compiled.pattern.engine(),
+            Some(compiled) => compiled.pattern.engine(budget),
             None => return Err(Fault::no_overload()),
         },
-        Value::String(text) => shared(text),
+        Value::String(text) => shared(text, budget),
         _ => return Err(Fault::no_overload()),
     };
-    let engine = engine
-        .map_err(|refused| Fault::error(format!("{label}error parsing regexp: {refused}")))?;
-    search(&engine).map_err(|why| Fault::error(format!("{label}{why}")))
+    let found = engine.and_then(|engine| search(&engine).map_err(Failed::from));
+    found.map_err(|why| match why {
+        Failed::Refused(_) => Fault::error(format!("{label}{why}")),
+        Failed::TooMuchWork(spent) => spent.into(),
+    })
 }

@@ -4,27 +4,33 @@
 //! by one cache of the process with a bound in bytes.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, LazyLock, Weak};
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use regex::{Regex, RegexBuilder};
 use regex_syntax::ParserBuilder;
+use regex_syntax::hir::Hir;
 
-use super::program::{Program, Span, TooLong};
-use super::{Refused, translate};
+use super::program::{Program, Span};
+use super::{Failed, Refused, translate};
+use crate::budget::{TooMuchWork, WorkBudget};
 
 /// Most groups in groups; regex-syntax counts other nestings too.
 const NEST_MAX: u32 = 2_000;
 /// The weight of a program up to which the library has it too, which then takes up to some hundred KiB.
 const LIBRARY_WEIGHT_MAX: usize = 8_000;
-/// The work of a search, as letters times steps, up to which the library does it: it has no limit of its own.
-const LIBRARY_WORK_MAX: usize = 100_000_000;
 /// Bytes of each lazily built table of the library.
 const LIBRARY_TABLE_BYTES: usize = 64 << 10;
 /// Bytes of the library's form of a pattern without states, and of a state: measured with 10 000 patterns of
 /// usual kinds, of which each took 8 to 24 KiB.
 const LIBRARY_BYTES: usize = 8 << 10;
 const LIBRARY_STATE_BYTES: usize = 32;
+/// What the library does for a state when it makes its form, in letters times steps.
+const LIBRARY_STATE_WORK: usize = 10;
+/// What it takes to parse a pattern, as visits, beside its text and its steps.
+const PARSE_WORK: usize = 4_000;
+/// What it takes to parse a class of characters if letters may stand for each other, as visits.
+const FOLDED_CLASS_WORK: usize = 20_000;
 /// Bytes of compiled patterns that are kept.
 const CACHE_BYTES_MAX: usize = 16 << 20;
 
@@ -51,16 +57,21 @@ impl Pattern {
         &self.text
     }
 
-    /// Returns the compiled form.
+    /// Returns whether a text has a match.
     ///
     /// # Errors
-    /// Returns why the pattern is refused.
-    pub fn engine(&self) -> Result<Arc<Engine>, Refused> {
+    /// Returns why the pattern is refused, or that the budget is spent.
+    pub fn is_match(&self, text: &str, budget: &WorkBudget) -> Result<bool, Failed> {
+        Ok(self.engine(budget)?.is_match(text, budget)?)
+    }
+
+    /// Returns the compiled form.
+    pub(super) fn engine(&self, budget: &WorkBudget) -> Result<Arc<Engine>, Failed> {
         let mut known = self.engine.lock();
         if let Some(engine) = known.upgrade() {
             return Ok(engine);
         }
-        let engine = shared(&self.text)?;
+        let engine = shared(&self.text, budget)?;
         *known = Arc::downgrade(&engine);
         Ok(engine)
     }
@@ -70,30 +81,72 @@ impl Pattern {
 #[derive(Debug)]
 pub struct Engine {
     program: Program,
+    /// The pattern in the library's syntax, until its form is made.
+    translated: Box<str>,
     /// The library's form, which is the fastest, of a pattern that does not take much memory in it.
-    library: Option<Regex>,
+    library: OnceLock<Option<Regex>>,
 }
 
 impl Engine {
+    /// Returns the bytes that it takes with the library's form.
     fn bytes(&self) -> usize {
-        let states = self.program.weight() * LIBRARY_STATE_BYTES;
-        self.program.bytes() + self.library.as_ref().map_or(0, |_| LIBRARY_BYTES + states)
+        let library = match self.suits_library() {
+            true => LIBRARY_BYTES + self.program.weight() * LIBRARY_STATE_BYTES,
+            false => 0,
+        };
+        self.program.bytes() + self.translated.len() + library
     }
 
-    /// Returns the library's form if it does the work within bounds.
-    fn library(&self, text: &str) -> Option<&Regex> {
+    /// Returns what it took to compile it, as visits.
+    fn compile_work(&self) -> u64 {
+        let is_folded = self.translated.contains("(?") && self.translated.contains('i');
+        let classes = match is_folded {
+            true => self.program.classes() * FOLDED_CLASS_WORK,
+            false => 0,
+        };
+        (PARSE_WORK + classes + self.translated.len() + self.program.steps()) as u64
+    }
+
+    fn suits_library(&self) -> bool {
+        self.program.weight() <= LIBRARY_WEIGHT_MAX
+    }
+
+    /// Returns the library's form if it may do the work.
+    ///
+    /// `searches` is how often it may begin anew in the text.
+    fn library(&self, text: &str, searches: usize, budget: &WorkBudget) -> Option<&Regex> {
         let work = text.len().saturating_mul(self.program.steps());
-        self.library.as_ref().filter(|_| work <= LIBRARY_WORK_MAX)
+        let work = work.saturating_mul(searches.min(text.len() + 1));
+        let form = match self.library.get() {
+            None => self.program.weight() * LIBRARY_STATE_WORK,
+            Some(_) => 0,
+        };
+        let work = u64::try_from(work.saturating_add(form)).unwrap_or(u64::MAX);
+        if !self.suits_library() || !budget.library(work) {
+            return None;
+        }
+        let form = self.library.get_or_init(|| {
+            let mut builder = RegexBuilder::new(&self.translated);
+            builder.nest_limit(NEST_MAX);
+            builder.dfa_size_limit(LIBRARY_TABLE_BYTES);
+            // What the parser takes, the library refuses only for its size.
+            builder.build().ok()
+        });
+        form.as_ref()
     }
 
     /// Returns whether the text has a match.
     ///
     /// # Errors
     /// Returns an error if that takes too much work.
-    pub fn is_match(&self, text: &str) -> Result<bool, TooLong> {
-        match self.library(text) {
+    pub fn is_match(&self, text: &str, budget: &WorkBudget) -> Result<bool, TooMuchWork> {
+        match self.library(text, 1, budget) {
             Some(library) => Ok(library.is_match(text)),
-            None => Ok(self.program.searches(text).find(0, true)?.is_some()),
+            None => Ok(self
+                .program
+                .searches(text, budget)?
+                .find(0, true)?
+                .is_some()),
         }
     }
 
@@ -101,13 +154,18 @@ impl Engine {
     ///
     /// # Errors
     /// Returns an error if that takes too much work.
-    pub fn find<'t>(&self, text: &'t str, count: usize) -> Result<Vec<&'t str>, TooLong> {
-        match self.library(text) {
+    pub fn find<'t>(
+        &self,
+        text: &'t str,
+        count: usize,
+        budget: &WorkBudget,
+    ) -> Result<Vec<&'t str>, TooMuchWork> {
+        match self.library(text, count, budget) {
             Some(library) => {
                 let found = library.find_iter(text).take(count);
                 Ok(found.map(|found| found.as_str()).collect())
             }
-            None => self.spans(text, count).map(|spans| {
+            None => self.spans(text, count, budget).map(|spans| {
                 let spans = spans.into_iter();
                 spans.map(|(start, end)| &text[start..end]).collect()
             }),
@@ -115,8 +173,13 @@ impl Engine {
     }
 
     /// Does what the library's iterator does: an empty match where the one before it ended is none.
-    fn spans(&self, text: &str, count: usize) -> Result<Vec<Span>, TooLong> {
-        let mut searches = self.program.searches(text);
+    fn spans(
+        &self,
+        text: &str,
+        count: usize,
+        budget: &WorkBudget,
+    ) -> Result<Vec<Span>, TooMuchWork> {
+        let mut searches = self.program.searches(text, budget)?;
         let (mut spans, mut from, mut last) = (Vec::new(), 0, None);
         while spans.len() < count
             && from <= text.len()
@@ -135,39 +198,47 @@ impl Engine {
     }
 }
 
+/// Reads a pattern, without the work of compiling it.
+///
+/// # Errors
+/// Returns why the pattern is refused.
+pub fn check(pattern: &str) -> Result<(), Refused> {
+    parse(&translate(pattern)?).and_then(|parsed| Program::check(&parsed).map(drop))
+}
+
+/// Parses a pattern in the library's syntax.
+fn parse(translated: &str) -> Result<Hir, Refused> {
+    let parsed = ParserBuilder::new()
+        .nest_limit(NEST_MAX)
+        .build()
+        .parse(translated);
+    parsed.map_err(|error| Refused::Library(error.to_string().replace('\n', " ")))
+}
+
 /// Compiles a pattern.
 ///
 /// # Errors
 /// Returns why the pattern is refused.
 pub fn compile(pattern: &str) -> Result<Engine, Refused> {
     let translated = translate(pattern)?;
-    let refused = |why: String| Refused::Library(why.replace('\n', " "));
-    let parsed = ParserBuilder::new()
-        .nest_limit(NEST_MAX)
-        .build()
-        .parse(&translated);
-    let program = Program::of(&parsed.map_err(|error| refused(error.to_string()))?)?;
-    let library = (program.weight() <= LIBRARY_WEIGHT_MAX).then(|| {
-        let mut builder = RegexBuilder::new(&translated);
-        builder.nest_limit(NEST_MAX);
-        builder.dfa_size_limit(LIBRARY_TABLE_BYTES);
-        // What the parser takes, the library refuses only for its size.
-        builder.build().ok()
-    });
-    let library = library.flatten();
-    Ok(Engine { program, library })
+    Ok(Engine {
+        program: Program::of(&parse(&translated)?)?,
+        translated: translated.into(),
+        library: OnceLock::new(),
+    })
 }
 
 /// Returns the compiled form of a pattern, which others may have too.
 ///
 /// # Errors
-/// Returns why the pattern is refused.
-pub(crate) fn shared(pattern: &str) -> Result<Arc<Engine>, Refused> {
+/// Returns why the pattern is refused, or that there is no budget to compile it.
+pub(crate) fn shared(pattern: &str, budget: &WorkBudget) -> Result<Arc<Engine>, Failed> {
     if let Some(engine) = CACHE.lock().known.get(pattern) {
         return Ok(Arc::clone(engine));
     }
     let engine = Arc::new(compile(pattern)?);
     CACHE.lock().keep(pattern, &engine);
+    budget.work(engine.compile_work())?;
     Ok(engine)
 }
 
@@ -216,11 +287,13 @@ mod tests {
             .map(|found| (found.start(), found.end()))
             .collect();
         assert_eq!(
-            engine.spans(text, usize::MAX),
+            engine.spans(text, usize::MAX, &WorkBudget::default()),
             Ok(found.clone()),
             "{pattern} {text:?}"
         );
-        let any = engine.program.searches(text).find(0, true);
+        let budget = WorkBudget::default();
+        let any = engine.program.searches(text, &budget);
+        let any = any.and_then(|mut searches| searches.find(0, true));
         assert_eq!(
             any.map(|found| found.is_some()),
             Ok(!found.is_empty()),
@@ -291,13 +364,14 @@ mod tests {
             (r"^[\p{L}\p{N}_-]{1,1000}$", "a-1"),
         ] {
             let engine = compile(pattern).expect("Go takes it");
+            let budget = WorkBudget::default();
+            assert_eq!(engine.is_match(text, &budget), Ok(true), "{pattern}");
+            assert_eq!(engine.is_match("ab c", &budget), Ok(false), "{pattern}");
             assert!(
-                engine.library.is_none() && engine.bytes() < 200_000,
+                engine.library.get().is_none() && engine.bytes() < 200_000,
                 "{pattern}: {}",
                 engine.bytes()
             );
-            assert_eq!(engine.is_match(text), Ok(true), "{pattern}");
-            assert_eq!(engine.is_match("ab c"), Ok(false), "{pattern}");
         }
     }
 
@@ -307,15 +381,9 @@ mod tests {
             .map(|at| Pattern::new(&format!(r"^\p{{L}}+{at}$")))
             .collect();
         for pattern in &patterns {
-            let engine = pattern.engine().expect("Go takes it");
-            assert!(
-                engine
-                    .is_match(&format!(
-                        "é{}",
-                        &pattern.text()[7..pattern.text().len() - 1]
-                    ))
-                    .is_ok()
-            );
+            let number = &pattern.text()[7..pattern.text().len() - 1];
+            let found = pattern.is_match(&format!("é{number}"), &WorkBudget::default());
+            assert_eq!(found, Ok(true));
         }
         let cache = CACHE.lock();
         assert!(cache.bytes <= CACHE_BYTES_MAX, "{}", cache.bytes);
@@ -332,7 +400,56 @@ mod tests {
         // Each letter may begin each of a thousand ways.
         let engine = compile("a[ab]{999}c").expect("Go takes it");
         let text = "ab".repeat(1_500_000);
-        assert_eq!(engine.is_match(&text), Err(TooLong));
-        assert_eq!(engine.is_match(&text[..10_000]), Ok(false));
+        let is_match = |text| engine.is_match(text, &WorkBudget::default());
+        assert_eq!(is_match(&text), Err(TooMuchWork));
+        assert_eq!(is_match(&text[..10_000]), Ok(false));
+    }
+
+    #[test]
+    fn searches_that_would_take_minutes_together_end_with_an_error() {
+        let many = format!("^(?:{}){{1000}}c$", "a?".repeat(48));
+        let (slow, text) = (Pattern::new(&many), "a".repeat(1_900));
+        let budget = WorkBudget::default();
+        let searches = (0..1_500).map(|_| slow.is_match(&text, &budget));
+        let first_error = searches.map_while(Result::ok).count();
+        assert!(first_error < 10, "{first_error}");
+        assert_eq!(slow.is_match("a", &budget), Err(TooMuchWork.into()));
+    }
+
+    #[test]
+    fn patterns_that_would_take_minutes_to_compile_end_with_an_error() {
+        let budget = WorkBudget::default();
+        let part = "a?".repeat(48);
+        let patterns = (0..100_000).map(|at| Pattern::new(&format!("^(?:{part}){{1000}}{at}$")));
+        let compiled = patterns.map_while(|pattern| pattern.is_match("", &budget).ok());
+        assert!(compiled.count() < 3_000);
+        let begin = std::time::Instant::now();
+        for at in 0..1_000 {
+            assert_eq!(check(&format!("^(?:{part}){{1000}}{at}$")), Ok(()));
+        }
+        assert!(begin.elapsed() < std::time::Duration::from_secs(20));
+    }
+
+    #[test]
+    fn a_pattern_is_checked_as_it_is_compiled() {
+        for pattern in [
+            "a{2,}",
+            "(a|b|)*",
+            "(?:a{0,3}b?){30}",
+            "(a{500}){2}",
+            r"\b|^$",
+            "é+?x{0}",
+        ] {
+            let parsed = parse(&translate(pattern).expect(pattern)).expect(pattern);
+            let program = Program::of(&parsed).expect(pattern);
+            assert_eq!(
+                Program::check(&parsed),
+                Ok(program.steps() - 1),
+                "{pattern}"
+            );
+        }
+        let large = format!("(?:{}){{1000}}", "a?".repeat(50));
+        assert_eq!(check(&large), Err(Refused::Size));
+        assert_eq!(compile(&large).err(), Some(Refused::Size));
     }
 }

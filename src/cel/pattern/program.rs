@@ -2,25 +2,22 @@
 //!
 //! A program has one step for a class of characters, like Go's, where the library has one state for each
 //! prefix of their UTF-8. So what Go takes has room here. All threads go through the text together, in the order of
-//! their priority, so that the first match of the leftmost is found, as in Go. The work of a search has a limit.
+//! their priority, so that the first match of the leftmost is found, as in Go. Each visit of a thread is
+//! taken from a budget.
 
 use std::collections::HashMap;
 
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 
 use super::Refused;
+use crate::budget::{TooMuchWork, WorkBudget};
 
 /// Most steps of a program, some megabytes with the threads of a search.
 const STEPS_MAX: usize = 100_000;
-/// Most visits of threads in one search, about a second.
-const VISITS_MAX: u64 = 200_000_000;
+/// Steps for which a search makes room in the time of a visit.
+const STEPS_PER_VISIT: u64 = 8;
 /// What a range of a class weighs that is not of ASCII: the library has several states for it.
 const RANGE_WEIGHT: usize = 8;
-
-/// The text is too long for a pattern that has so many ways to match.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the text is too long for this pattern")]
-pub struct TooLong;
 
 /// Where a match begins and ends.
 pub(super) type Span = (usize, usize);
@@ -74,17 +71,30 @@ pub(super) struct Program {
     steps: Box<[Step]>,
     classes: Box<[Characters]>,
     weight: usize,
+    /// Classes in the pattern.
+    written_classes: usize,
 }
 
 impl Program {
+    /// Returns how many steps the program of a parsed pattern has before its match, without making it.
+    ///
+    /// # Errors
+    /// Returns an error if they are too many, or one of them is not known.
+    pub(super) fn check(pattern: &Hir) -> Result<usize, Refused> {
+        steps(pattern)
+    }
+
     /// Creates the program of a parsed pattern.
     ///
     /// # Errors
     /// Returns an error if it has too many steps.
     pub(super) fn of(pattern: &Hir) -> Result<Self, Refused> {
-        let mut writer = Writer::default();
-        writer.add(pattern)?;
-        writer.push(Step::Match)?;
+        let mut writer = Writer {
+            steps: Vec::with_capacity(steps(pattern)? + 1),
+            ..Writer::default()
+        };
+        writer.add(pattern);
+        writer.push(Step::Match);
         let mut classes: Vec<_> = writer.classes.into_iter().collect();
         classes.sort_by_key(|(_, at)| *at);
         Ok(Self {
@@ -94,12 +104,18 @@ impl Program {
                 .map(|(ranges, _)| Characters::new(ranges))
                 .collect(),
             weight: writer.weight,
+            written_classes: writer.written_classes,
         })
     }
 
     /// Returns the number of steps.
     pub(super) fn steps(&self) -> usize {
         self.steps.len()
+    }
+
+    /// Returns how many classes of characters the pattern has, equal ones counted each time.
+    pub(super) fn classes(&self) -> usize {
+        self.written_classes
     }
 
     /// Returns what the pattern takes in the library: about the number of its states.
@@ -114,19 +130,65 @@ impl Program {
     }
 
     /// Begins searches in a text.
-    pub(super) fn searches<'s>(&'s self, text: &'s str) -> Searches<'s> {
+    ///
+    /// # Errors
+    /// Returns an error if there is no budget to begin.
+    pub(super) fn searches<'s>(
+        &'s self,
+        text: &'s str,
+        budget: &'s WorkBudget,
+    ) -> Result<Searches<'s>, TooMuchWork> {
+        budget.work(self.steps.len() as u64 / STEPS_PER_VISIT + 1)?;
         let threads = || Threads {
             list: Vec::new(),
             places: vec![0; self.steps.len()],
         };
-        Searches {
+        Ok(Searches {
             program: self,
             text,
             now: threads(),
             next: threads(),
             stack: Vec::new(),
-            visits: 0,
+            budget,
+        })
+    }
+}
+
+/// Returns how many steps the program of a pattern has before its match.
+///
+/// # Errors
+/// Returns an error if they are too many, or one of them is not known.
+fn steps(pattern: &Hir) -> Result<usize, Refused> {
+    let sum = |parts: &[Hir]| {
+        let add = |sum: usize, part| Ok(sum.saturating_add(steps(part)?));
+        parts.iter().try_fold(0, add)
+    };
+    let count = match pattern.kind() {
+        HirKind::Empty => 0,
+        HirKind::Literal(literal) => String::from_utf8_lossy(&literal.0).chars().count(),
+        HirKind::Class(_) => 1,
+        HirKind::Look(look) if holds(*look, "", 0).is_none() => {
+            return Err(Refused::Library(format!("{look:?} is not known")));
         }
+        HirKind::Look(_) => 1,
+        HirKind::Repetition(repetition) => {
+            let (min, max) = (repetition.min, repetition.max);
+            // As often as it may be repeated, and where it may end.
+            let (times, ends) = match max {
+                Some(max) => (max, max.saturating_sub(min)),
+                None => (min.max(1), 1 + u32::from(min == 0)),
+            };
+            let part = steps(&repetition.sub)?;
+            part.saturating_mul(times as usize)
+                .saturating_add(ends as usize)
+        }
+        HirKind::Capture(capture) => steps(&capture.sub)?,
+        HirKind::Concat(parts) => sum(parts)?,
+        HirKind::Alternation(parts) => sum(parts)?.saturating_add(2 * (parts.len() - 1)),
+    };
+    match count < STEPS_MAX {
+        true => Ok(count),
+        false => Err(Refused::Size),
     }
 }
 
@@ -135,17 +197,14 @@ struct Writer {
     steps: Vec<Step>,
     classes: HashMap<Vec<(char, char)>, u32>,
     weight: usize,
+    written_classes: usize,
 }
 
 impl Writer {
-    fn push(&mut self, step: Step) -> Result<usize, Refused> {
-        let at = self.steps.len();
-        if at == STEPS_MAX {
-            return Err(Refused::Size);
-        }
+    fn push(&mut self, step: Step) -> usize {
         self.steps.push(step);
         self.weight += 1;
-        Ok(at)
+        self.steps.len() - 1
     }
 
     /// Returns where the next step will be.
@@ -153,28 +212,24 @@ impl Writer {
         u32::try_from(self.steps.len()).unwrap_or(u32::MAX)
     }
 
-    fn add(&mut self, part: &Hir) -> Result<(), Refused> {
+    fn add(&mut self, part: &Hir) {
         match part.kind() {
             HirKind::Empty => {}
             HirKind::Literal(literal) => {
                 for letter in String::from_utf8_lossy(&literal.0).chars() {
-                    self.push(Step::Char(letter))?;
+                    self.push(Step::Char(letter));
                 }
             }
-            HirKind::Class(class) => self.class(class)?,
-            HirKind::Look(look) if holds(*look, "", 0).is_none() => {
-                return Err(Refused::Library(format!("{look:?} is not known")));
-            }
-            HirKind::Look(look) => drop(self.push(Step::Look(*look))?),
-            HirKind::Repetition(repetition) => self.repeat(repetition)?,
-            HirKind::Capture(capture) => self.add(&capture.sub)?,
-            HirKind::Concat(parts) => parts.iter().try_for_each(|part| self.add(part))?,
-            HirKind::Alternation(parts) => self.alternatives(parts)?,
+            HirKind::Class(class) => self.class(class),
+            HirKind::Look(look) => drop(self.push(Step::Look(*look))),
+            HirKind::Repetition(repetition) => self.repeat(repetition),
+            HirKind::Capture(capture) => self.add(&capture.sub),
+            HirKind::Concat(parts) => parts.iter().for_each(|part| self.add(part)),
+            HirKind::Alternation(parts) => self.alternatives(parts),
         }
-        Ok(())
     }
 
-    fn class(&mut self, class: &Class) -> Result<(), Refused> {
+    fn class(&mut self, class: &Class) {
         let ranges: Vec<(char, char)> = match class {
             Class::Unicode(class) => class
                 .iter()
@@ -191,6 +246,7 @@ impl Writer {
             .iter()
             .map(|(_, high)| if high.is_ascii() { 1 } else { RANGE_WEIGHT });
         self.weight += weights.sum::<usize>();
+        self.written_classes += 1;
         let step = match *ranges {
             [] => Step::Fail,
             [(low, high)] if low == high => Step::Char(low),
@@ -199,20 +255,20 @@ impl Writer {
                 Step::Class(*self.classes.entry(ranges).or_insert(at))
             }
         };
-        self.push(step).map(drop)
+        self.push(step);
     }
 
-    fn alternatives(&mut self, parts: &[Hir]) -> Result<(), Refused> {
+    fn alternatives(&mut self, parts: &[Hir]) {
         let mut ends = Vec::new();
         for (at, part) in parts.iter().enumerate() {
             let is_last = at + 1 == parts.len();
             let split = match is_last {
                 true => None,
-                false => Some(self.push(Step::Fail)?),
+                false => Some(self.push(Step::Fail)),
             };
-            self.add(part)?;
+            self.add(part);
             if let Some(split) = split {
-                ends.push(self.push(Step::Fail)?);
+                ends.push(self.push(Step::Fail));
                 self.steps[split] = Step::Split(split as u32 + 1, self.here());
             }
         }
@@ -220,32 +276,31 @@ impl Writer {
         for end in ends {
             self.steps[end] = Step::Jump(here);
         }
-        Ok(())
     }
 
-    fn repeat(&mut self, repetition: &Repetition) -> Result<(), Refused> {
+    fn repeat(&mut self, repetition: &Repetition) {
         let (min, mut part) = (repetition.min, Part::New(&repetition.sub));
         let mut splits = Vec::new();
         match repetition.max {
             Some(max) => {
                 for at in 0..max {
                     if at >= min {
-                        splits.push(self.push(Step::Fail)?);
+                        splits.push(self.push(Step::Fail));
                     }
-                    part = self.again(part)?;
+                    part = self.again(part);
                 }
             }
             // As Go: a part that may be empty is tried once more only after it has taken a character.
             None => {
                 for _ in 1..min {
-                    part = self.again(part)?;
+                    part = self.again(part);
                 }
                 if min == 0 {
-                    splits.push(self.push(Step::Fail)?);
+                    splits.push(self.push(Step::Fail));
                 }
                 let begin = self.here();
-                self.again(part)?;
-                let end = self.push(Step::Fail)?;
+                self.again(part);
+                let end = self.push(Step::Fail);
                 self.steps[end] = split(repetition.greedy, begin, self.here());
             }
         }
@@ -253,20 +308,19 @@ impl Writer {
         for at in splits {
             self.steps[at] = split(repetition.greedy, at as u32 + 1, here);
         }
-        Ok(())
     }
 
     /// Adds a part once more. All but the first time that is a copy of its steps.
-    fn again<'h>(&mut self, part: Part<'h>) -> Result<Part<'h>, Refused> {
+    fn again<'h>(&mut self, part: Part<'h>) -> Part<'h> {
         let (from, weight) = (self.steps.len(), self.weight);
         match part {
             Part::New(sub) => {
-                self.add(sub)?;
-                Ok(Part::Known {
+                self.add(sub);
+                Part::Known {
                     from,
                     to: self.steps.len(),
                     weight: self.weight - weight,
-                })
+                }
             }
             Part::Known {
                 from: known,
@@ -280,10 +334,10 @@ impl Writer {
                         Step::Jump(to) => Step::Jump(moved(to)),
                         step => step,
                     };
-                    self.push(step)?;
+                    self.push(step);
                 }
                 self.weight = weight + own;
-                Ok(part)
+                part
             }
         }
     }
@@ -334,14 +388,14 @@ impl Threads {
     }
 }
 
-/// Searches in one text, which share a limit.
+/// Searches in one text.
 pub(super) struct Searches<'s> {
     program: &'s Program,
     text: &'s str,
     now: Threads,
     next: Threads,
     stack: Vec<u32>,
-    visits: u64,
+    budget: &'s WorkBudget,
 }
 
 impl Searches<'_> {
@@ -349,8 +403,8 @@ impl Searches<'_> {
     /// end then means nothing.
     ///
     /// # Errors
-    /// Returns an error if the searches were too much work.
-    pub(super) fn find(&mut self, from: usize, any: bool) -> Result<Option<Span>, TooLong> {
+    /// Returns an error if the budget is spent.
+    pub(super) fn find(&mut self, from: usize, any: bool) -> Result<Option<Span>, TooMuchWork> {
         let mut found = None;
         self.now.list.clear();
         let mut at = from;
@@ -366,10 +420,7 @@ impl Searches<'_> {
             } else if self.now.list.is_empty() {
                 return Ok(found);
             }
-            self.visits += self.now.list.len() as u64 + 1;
-            if self.visits > VISITS_MAX {
-                return Err(TooLong);
-            }
+            self.budget.work(self.now.list.len() as u64 + 1)?;
             let letter = self.text[at..].chars().next();
             let after = at + letter.map_or(0, char::len_utf8);
             self.next.list.clear();

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use polyplane_cel::{
-    Environment, Fault, Key, Program, Sizes, Type, Value, check, compile_pattern, estimate, parse,
-    print,
+    Environment, Fault, Key, Program, Sizes, Type, Value, WorkBudget, check, compile_pattern,
+    estimate, parse, print,
 };
 use proptest::prelude::*;
 
@@ -212,7 +212,7 @@ fn patterns_mean_what_they_mean_in_go() {
         assert!(
             regex
                 .as_ref()
-                .is_ok_and(|regex| regex.is_match(text) == Ok(true)),
+                .is_ok_and(|regex| regex.is_match(text, &WorkBudget::default()) == Ok(true)),
             "{pattern} {text} {:?}",
             regex.err()
         );
@@ -220,7 +220,7 @@ fn patterns_mean_what_they_mean_in_go() {
     for (pattern, text) in [(r"^\d$", "٣"), (r"^\s$", "\u{b}"), (r"^\w$", "é")] {
         let regex = compile_pattern(pattern);
         assert!(
-            regex.is_ok_and(|regex| regex.is_match(text) == Ok(false)),
+            regex.is_ok_and(|regex| regex.is_match(text, &WorkBudget::default()) == Ok(false)),
             "{pattern}"
         );
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::budget::{TooMuchWork, WorkBudget};
+
 use super::{Key, List, Relation, Value};
 
 /// What an element is found by: itself, or its fields. What cannot be a key is `None`.
@@ -26,16 +28,19 @@ fn places<'a>(list: &List<'a>, relation: &Relation) -> BTreeMap<Place<'a>, Value
     places.collect()
 }
 
-/// Returns whether two lists are equal, in the way of the first one. Takes one from `parts` for
-/// each part that is compared.
-pub(super) fn equal(one: &List<'_>, two: &List<'_>, parts: &mut u64) -> bool {
+/// Returns whether two lists are equal, in the way of the first one. What takes too much
+/// work is not.
+pub(super) fn equal(one: &List<'_>, two: &List<'_>, budget: &WorkBudget) -> bool {
     if one.len() != two.len() {
         return false;
     }
     let relation = one.relation();
     if relation == Relation::Ordered {
         let mut pairs = one.iter().zip(two.iter());
-        return pairs.all(|(one, two)| one.equals_within(&two, parts));
+        return pairs.all(|(one, two)| one.equals_within(&two, budget));
+    }
+    if budget.parts(4 * one.len()).is_err() {
+        return false;
     }
     let (places, others) = (places(one, &relation), places(two, &relation));
     let has_keys = |places: &BTreeMap<Place<'_>, Value<'_>>| {
@@ -43,20 +48,30 @@ pub(super) fn equal(one: &List<'_>, two: &List<'_>, parts: &mut u64) -> bool {
     };
     if relation == Relation::Set && !(has_keys(&places) && has_keys(&others)) {
         // Fractions, times and bytes are no keys.
-        let mut within = |part: &List<'_>, whole: &List<'_>| {
+        let within = |part: &List<'_>, whole: &List<'_>| {
             part.iter()
-                .all(|one| whole.iter().any(|two| one.equals_within(&two, parts)))
+                .all(|one| whole.iter().any(|two| one.equals_within(&two, budget)))
         };
         return within(one, two) && within(two, one);
     }
     let mut pairs = places.iter().zip(others.iter());
     places.len() == others.len()
-        && pairs.all(|((place, one), (other, two))| place == other && one.equals_within(two, parts))
+        && pairs
+            .all(|((place, one), (other, two))| place == other && one.equals_within(two, budget))
 }
 
 /// Returns the elements of both lists. Of objects with equal keys the second list's is taken, in
 /// the place of the first one's.
-pub(crate) fn joined<'a>(one: &List<'a>, two: &List<'a>, relation: Relation) -> List<'a> {
+///
+/// # Errors
+/// Returns an error if that takes too much work.
+pub(crate) fn joined<'a>(
+    one: &List<'a>,
+    two: &List<'a>,
+    relation: Relation,
+    budget: &WorkBudget,
+) -> Result<List<'a>, TooMuchWork> {
+    budget.elements(2 * (one.len() + two.len()))?;
     let mut elements: Vec<Value<'a>> = one.iter().collect();
     let known = elements.iter().enumerate();
     let mut known: BTreeMap<Place<'a>, usize> = known
@@ -67,7 +82,9 @@ pub(crate) fn joined<'a>(one: &List<'a>, two: &List<'a>, relation: Relation) -> 
         let is_key = place.iter().all(Option::is_some);
         let found = match is_key || relation != Relation::Set {
             true => known.get(&place).copied(),
-            false => elements.iter().position(|known| known.equals(&element)),
+            false => elements
+                .iter()
+                .position(|known| known.equals_within(&element, budget)),
         };
         match found {
             Some(at) if relation != Relation::Set => elements[at] = element,
@@ -78,5 +95,5 @@ pub(crate) fn joined<'a>(one: &List<'a>, two: &List<'a>, relation: Relation) -> 
             }
         }
     }
-    List::Related(Arc::new((elements, relation)))
+    Ok(List::Related(Arc::new((elements, relation))))
 }

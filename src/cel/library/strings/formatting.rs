@@ -1,8 +1,9 @@
 //! `format`: values inside a text, by clauses.
 
-use crate::environment::Environment;
+use crate::budget::WorkBudget;
 use crate::format::plain;
-use crate::limits::PARTS_MAX;
+use crate::library::Context;
+use crate::limits::check_text;
 use crate::types::Type;
 use crate::value::{Fault, List, Outcome, Value};
 
@@ -11,9 +12,11 @@ const PRECISION: usize = 6;
 /// Most digits behind the point. Without a limit one clause could take all memory.
 const PRECISION_MAX: usize = 100;
 
-pub(super) fn format<'a>(_: &Environment, args: &mut [Value<'a>]) -> Outcome<'a> {
+pub(super) fn format<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [Value::String(text), Value::List(values)] => formatted(text, values).map(Value::text),
+        [Value::String(text), Value::List(values)] => {
+            formatted(text, values, context.budget).map(Value::text)
+        }
         _ => Err(Fault::no_overload()),
     }
 }
@@ -71,7 +74,7 @@ const BINARY: &str = "only integers and bools can be formatted as binary";
 const OCTAL: &str = "octal clause can only be used on integers";
 const HEX: &str = "only integers, byte buffers, and strings can be formatted as hex";
 
-fn formatted(text: &str, values: &List<'_>) -> Result<String, Fault> {
+fn formatted(text: &str, values: &List<'_>, budget: &WorkBudget) -> Result<String, Fault> {
     let mut made = String::new();
     let mut rest = text;
     let mut next = 0;
@@ -98,8 +101,15 @@ fn formatted(text: &str, values: &List<'_>) -> Result<String, Fault> {
                 "unrecognized formatting clause \"{clause}\""
             )));
         }
-        let written = write(clause, precision, &value)
-            .map_err(|text| Fault::error(format!("error during formatting: {text}")))?;
+        budget.parts(1)?;
+        budget.read(value.bytes())?;
+        let written = write(clause, precision, &value, budget);
+        if budget.is_spent() {
+            return Err(Fault::Budget);
+        }
+        let written =
+            written.map_err(|text| Fault::error(format!("error during formatting: {text}")))?;
+        check_text(made.len().saturating_add(written.len()))?;
         made.push_str(&written);
         rest = &behind[1..];
     }
@@ -125,9 +135,14 @@ fn precision(text: &str) -> Result<(usize, &str), String> {
     Ok((count, &digits[end..]))
 }
 
-fn write(clause: char, precision: usize, value: &Value<'_>) -> Result<String, String> {
+fn write(
+    clause: char,
+    precision: usize,
+    value: &Value<'_>,
+    budget: &WorkBudget,
+) -> Result<String, String> {
     match clause {
-        's' => string(value),
+        's' => string(value, budget),
         'd' => match value {
             Value::Int(value) => Ok(value.to_string()),
             Value::Uint(value) => Ok(value.to_string()),
@@ -166,7 +181,11 @@ fn signed(value: i64, write: fn(u64) -> String) -> String {
 }
 
 fn hex(value: &Value<'_>) -> Result<String, String> {
-    let bytes = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let digit = |half: u8| char::from(b"0123456789abcdef"[usize::from(half)]);
+    let bytes = |bytes: &[u8]| {
+        let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        digits.map(digit).collect()
+    };
     match value {
         Value::Int(value) => Ok(signed(*value, |size| format!("{size:x}"))),
         Value::Uint(value) => Ok(format!("{value:x}")),
@@ -224,37 +243,33 @@ fn scientific(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{size:0>2}")
 }
 
-fn string(value: &Value<'_>) -> Result<String, String> {
-    let mut left = PARTS_MAX;
-    let text = string_within(value, &mut left)?;
-    if left == 0 {
-        return Err("the value has too many parts".to_owned());
-    }
-    Ok(text)
-}
-
-fn string_within(value: &Value<'_>, left: &mut u64) -> Result<String, String> {
-    *left = left.saturating_sub(1);
-    if *left == 0 {
+/// Returns a value as text, or part of it once the budget is spent.
+fn string(value: &Value<'_>, budget: &WorkBudget) -> Result<String, String> {
+    if budget.parts(1).is_err() {
         return Ok(String::new());
     }
-    match value {
-        Value::Double(value) if !value.is_finite() => Ok(special(*value)),
+    let text = match value {
+        Value::Double(value) if !value.is_finite() => special(*value),
         Value::List(list) => {
-            let parts = list.iter().map(|it| string_within(&it, left));
+            let parts = list.iter().map(|it| string(&it, budget));
             let parts: Result<Vec<String>, String> = parts.collect();
-            Ok(format!("[{}]", parts?.join(", ")))
+            format!("[{}]", parts?.join(", "))
         }
         Value::Map(map) => {
             let mut parts = Vec::new();
             for (key, value) in map.iter() {
-                let key = string_within(&key, left)?;
-                parts.push(format!("{key}: {}", string_within(&value, left)?));
+                let key = string(&key, budget)?;
+                parts.push(format!("{key}: {}", string(&value, budget)?));
             }
             parts.sort();
-            Ok(format!("{{{}}}", parts.join(", ")))
+            format!("{{{}}}", parts.join(", "))
         }
-        Value::Optional(_) | Value::Opaque(_) => Err(wrong(STRING, value)),
-        other => Ok(plain(other)),
-    }
+        Value::Optional(_) | Value::Opaque(_) => return Err(wrong(STRING, value)),
+        other if budget.make(other.bytes()).is_err() => return Ok(String::new()),
+        other => plain(other),
+    };
+    // Without this, a text inside many lists would be copied for each of them.
+    Ok(budget
+        .make(text.len())
+        .map_or_else(|_| String::new(), |()| text))
 }

@@ -1,0 +1,91 @@
+//! What costs little in upstream's measure, but takes much work or memory, ends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use polyplane_cel::{Environment, Fault, Program, check, parse};
+
+/// A text of 15 MB, which costs about 800.
+fn large_text() -> String {
+    let text = |letter: &str| format!("'{}'", letter.repeat(3_900));
+    format!("{}.replace('a', {})", text("a"), text("b"))
+}
+
+/// Binds a name to a value in an expression.
+fn with(name: &str, value: &str, body: &str) -> String {
+    format!("[{value}].all({name}, {body})")
+}
+
+/// Evaluates something so often that it would take hours.
+fn often(body: &str) -> String {
+    format!("lists.range(10000).all(i, {body})")
+}
+
+/// A list of ten lists of ten lists…, all of which are one list.
+fn shared_lists(body: &str) -> String {
+    let mut text = body.to_owned();
+    for (name, above) in ["f", "e", "d", "c", "b", "a"]
+        .into_iter()
+        .zip(["e", "d", "c", "b", "a", "1"])
+    {
+        text = with(name, &format!("[{}]", [above; 10].join(", ")), &text);
+    }
+    text
+}
+
+#[test]
+fn what_costs_little_but_takes_much_work_or_memory_ends() {
+    let text = large_text();
+    let of_text = |body: &str| with("s", &text, &often(body));
+    let of_list = |body: &str| with("l", "lists.range(200000)", &often(body));
+    let url = "url('/?' + 'a'.replace('a', 'a&'))";
+    let query = url
+        .replace("'a'.", &format!("'{}'.", "a".repeat(3_900)))
+        .replace("'a&'", &format!("'{}'", "a&".repeat(600)));
+    let expressions = [
+        shared_lists(&often("f == f")),
+        shared_lists(&often("f in [f]")),
+        shared_lists(&often("sets.contains([f], [f])")),
+        shared_lists(&often("[f, f].distinct().size() > 0")),
+        shared_lists(&often("'%s'.format([f]) != ''")),
+        of_text("s.charAt(15000000) != ''"),
+        of_text("s.size() > 0"),
+        of_text("s == 'a' || true"),
+        of_text("'%x'.format([s]) != ''"),
+        of_text("s in ['a', 'b'] || true"),
+        of_text("{s: 1}.size() > 0"),
+        of_list("(l + l).size() > 0"),
+        of_list("[l, l, l].flatten().size() > 0"),
+        of_list("l.reverse().size() > 0 || true"),
+        of_list("l.indexOf(200000) == 0 || true"),
+        with("u", &query, &often("u.getQuery().size() > 0")),
+        format!("lists.range(10000).map(i, {text}).size() > 0"),
+        with(
+            "l",
+            "lists.range(200000)",
+            "lists.range(10000).map(i, l + l).size() > 0",
+        ),
+        with(
+            "s",
+            &text,
+            "'%s'.format([[s, s, s, s, s, s, s, s, s, s, s, s]]) != ''",
+        ),
+    ];
+    let environment = Arc::new(Environment::kubernetes());
+    for expression in expressions {
+        let shown = &expression[expression.len().saturating_sub(80)..];
+        let ast = parse(&expression, &environment.syntax).expect(shown);
+        let checked = check(ast, &environment).expect(shown);
+        let begin = Instant::now();
+        let program = Program::checked(&checked, &environment);
+        let evaluated = program.evaluate(&[], 1_000_000);
+        assert!(
+            matches!(evaluated.outcome, Err(Fault::Budget)),
+            "{shown}: {:?}",
+            evaluated.cost
+        );
+        let took = begin.elapsed();
+        println!("{took:?} at a cost of {}: …{shown}", evaluated.cost);
+        assert!(took < Duration::from_secs(60), "{shown}: {took:?}");
+    }
+}

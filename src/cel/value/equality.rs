@@ -1,0 +1,137 @@
+//! Which values are equal, and how numbers of different types compare.
+
+use std::cmp::Ordering;
+
+use super::{Map, Value, relations};
+use crate::budget::WorkBudget;
+
+impl Value<'_> {
+    /// Returns whether one value is of a library's type that cannot be compared with the other's.
+    pub(crate) fn lacks_equality_with(&self, other: &Value<'_>) -> bool {
+        match (self, other) {
+            (Self::Null, _) | (_, Value::Null) => false,
+            (Self::Opaque(one), Value::Opaque(two)) => one.type_name() != two.type_name(),
+            (Self::Opaque(_), _) => true,
+            _ => false,
+        }
+    }
+
+    /// Returns whether two values are equal. Numbers of different types are equal if they are the
+    /// same number; values of other different types never are. Values that take too much work are not equal.
+    #[must_use]
+    pub fn equals(&self, other: &Value<'_>) -> bool {
+        self.equals_within(other, &WorkBudget::default())
+    }
+
+    /// Like [`Self::equals`], with a budget from which other work is taken too.
+    pub(crate) fn equals_within(&self, other: &Value<'_>, budget: &WorkBudget) -> bool {
+        let bytes = self.bytes().min(other.bytes());
+        if budget.parts(1).is_err() || bytes > 0 && budget.read(bytes).is_err() {
+            return false;
+        }
+        match (self, other) {
+            (Self::Null, Value::Null) => true,
+            (Self::Bool(one), Value::Bool(two)) => one == two,
+            (Self::String(one), Value::String(two)) => **one == **two,
+            (Self::Bytes(one), Value::Bytes(two)) => **one == **two,
+            (Self::Duration(one), Value::Duration(two)) => one == two,
+            (Self::Timestamp(one), Value::Timestamp(two)) => one == two,
+            (Self::Type(one), Value::Type(two)) => **one == **two,
+            (Self::Optional(one), Value::Optional(two)) => match (one, two) {
+                (Some(one), Some(two)) => one.equals_within(two, budget),
+                (None, None) => true,
+                _ => false,
+            },
+            (Self::Opaque(one), Value::Opaque(two)) => {
+                one.type_name() == two.type_name() && one.equals(&**two)
+            }
+            (Self::List(one), Value::List(two)) => relations::equal(one, two, budget),
+            (Self::Map(one), Value::Map(two)) => {
+                one.len() == two.len()
+                    && one.iter().all(|(key, value)| {
+                        let found = two.iter_get(&key);
+                        found.is_some_and(|found| value.equals_within(&found, budget))
+                    })
+                    && one.hides_the_same(two)
+            }
+            _ => compare_numbers(self, other) == Some(Ordering::Equal),
+        }
+    }
+}
+
+impl<'a> Map<'a> {
+    /// Returns whether the fields that both have and expressions cannot read are equal.
+    fn hides_the_same(&self, other: &Map<'_>) -> bool {
+        let (Self::Tree(one), Map::Tree(two)) = (self, other) else {
+            return true;
+        };
+        let (one, two) = (one.hidden(), two.hidden());
+        let differ = |(name, value): &(&str, String)| {
+            two.iter()
+                .any(|(known, other)| known == name && other != value)
+        };
+        !one.iter().any(differ)
+    }
+
+    /// Looks a key up whose life is another than the map's.
+    fn iter_get(&self, key: &Value<'_>) -> Option<Value<'a>> {
+        match key {
+            Value::String(name) => self.field(name),
+            Value::Bool(value) => self.get(&Value::Bool(*value)),
+            Value::Int(value) => self.get(&Value::Int(*value)),
+            Value::Uint(value) => self.get(&Value::Uint(*value)),
+            _ => None,
+        }
+    }
+}
+
+/// Compares two numbers by value. `None` if one is not a number, or not a number at all.
+#[must_use]
+pub(crate) fn compare_numbers(one: &Value<'_>, two: &Value<'_>) -> Option<Ordering> {
+    let whole = |value: &Value<'_>| match value {
+        Value::Int(value) => Some(i128::from(*value)),
+        Value::Uint(value) => Some(i128::from(*value)),
+        _ => None,
+    };
+    match (one, two) {
+        (Value::Double(one), Value::Double(two)) => one.partial_cmp(two),
+        (Value::Double(one), other) => compare_double(*one, whole(other)?),
+        (other, Value::Double(two)) => compare_double(*two, whole(other)?).map(Ordering::reverse),
+        (one, two) => Some(whole(one)?.cmp(&whole(two)?)),
+    }
+}
+
+/// Compares a double with a whole number of at most 65 bits, as upstream does: within the range
+/// of the type by the nearest double.
+fn compare_double(double: f64, whole: i128) -> Option<Ordering> {
+    if double.is_nan() {
+        return None;
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "upstream compares the nearest double"
+    )]
+    let near = whole as f64;
+    double.partial_cmp(&near)
+}
+
+/// Returns a double as a signed number if it is one exactly.
+pub(crate) fn exact_int(value: f64) -> Option<i64> {
+    #[expect(clippy::cast_possible_truncation, reason = "the range is checked")]
+    let whole = (value.fract() == 0.0
+        && (-9.223_372_036_854_776e18..9.223_372_036_854_776e18).contains(&value))
+    .then_some(value as i64);
+    whole
+}
+
+/// Returns a double as an unsigned number if it is one exactly.
+pub(crate) fn exact_uint(value: f64) -> Option<u64> {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "the range is checked"
+    )]
+    let whole = (value.fract() == 0.0 && (0.0..1.844_674_407_370_955_2e19).contains(&value))
+        .then_some(value as u64);
+    whole
+}
