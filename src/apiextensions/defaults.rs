@@ -9,6 +9,7 @@ use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::prune::{META_FIELDS, Report, Root, prune};
 use polyplane_apimachinery::structural::{Custom, Structural};
 use polyplane_apimachinery::{Map, Value};
+use polyplane_cel::WorkBudget;
 
 /// Depth of nested schemas. Each level is a stack frame of a recursive walk.
 const DEPTH_MAX: usize = 128;
@@ -23,6 +24,7 @@ pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<Field
         schemas,
         metadata: metadata_of(schemas),
         left: Limits::default().object,
+        budget: WorkBudget::default(),
         steps: Vec::new(),
         errors: Vec::new(),
     };
@@ -101,6 +103,8 @@ struct Walk<'v> {
     metadata: DefId,
     /// Cost that the rules of all further defaults may have.
     left: u64,
+    /// What the patterns of all defaults may still take.
+    budget: WorkBudget,
     /// The way from the whole schema.
     steps: Vec<Step<'v>>,
     errors: Vec<FieldError>,
@@ -154,7 +158,7 @@ impl<'v> Walk<'v> {
         place: Place<'_>,
         path: &Path<'_>,
     ) -> Result<(), Stopped> {
-        let Ok(known) = Schema::compile(schema) else {
+        let Ok(known) = Schema::compile_for_defaults(schema) else {
             return Ok(());
         };
         let before = self.errors.len();
@@ -169,7 +173,7 @@ impl<'v> Walk<'v> {
         let default = &default;
         let unknown = self.errors.len() - before;
         let field = path.to_string();
-        let found = validate_value(&known, Change::Created(default), Some(&field));
+        let found = validate_value(&known, Change::Created(default), Some(&field), &self.budget);
         self.errors.extend(found);
         if self.errors.len() > before + unknown {
             return Ok(());
@@ -261,7 +265,7 @@ impl<'v> Walk<'v> {
                 old,
                 keeps_unchanged: false,
             };
-            let found = rules.check_within(schema, write, limits, path);
+            let found = rules.check_within(schema, write, limits, path, &self.budget);
             left = left.zip(found.left).map(|(one, two)| one.min(two));
             let is_broken = !found.errors.is_empty();
             self.errors.extend(found.errors);

@@ -18,6 +18,7 @@ use polyplane_registry::kinds::served::version_order;
 use polyplane_registry::kinds::table::{Rules, StorageRow, Subresource, api_version, next_number};
 use polyplane_registry::{Defined, Features, Resource, Scope};
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -164,6 +165,49 @@ fn row_id(definition: &Definition, view: ContentId, key: &Key, terminating: bool
     ])
 }
 
+/// What the rows of all versions have in common, made once for all.
+struct Common<'a> {
+    /// The schemas by version.
+    schemas: Arc<[(Str, Arc<dyn CustomSchema>)]>,
+    /// The places of the numbers of replicas by API version.
+    replicas: Arc<[(Str, Option<Str>)]>,
+    /// What writes of the status may own, by API version.
+    of_status: Arc<BTreeMap<Str, Filter>>,
+    /// The most preferred version that is served and not deprecated.
+    best: Option<&'a Version>,
+}
+
+impl<'a> Common<'a> {
+    fn of(definition: &'a Definition, units: &[Arc<Unit>]) -> Self {
+        let schemas = definition.versions.iter().zip(units);
+        let schemas = schemas.map(|(version, unit)| {
+            let schema: Arc<dyn CustomSchema> = Arc::clone(unit) as _;
+            (version.name.clone(), schema)
+        });
+        let replicas = definition.versions.iter().map(|version| {
+            let scale = version.scale.as_ref();
+            let api_version = api_version(&definition.group, &version.name);
+            (api_version, scale.map(|scale| scale.spec_replicas.clone()))
+        });
+        let with_status = definition.versions.iter();
+        let with_status =
+            with_status.filter(|version| version.has_status && (version.served || version.storage));
+        let filter = Filter::Exclude(fields(&["metadata", "spec"]));
+        let of_status = with_status.map(|version| {
+            let name = api_version(&definition.group, &version.name);
+            (name, filter.clone())
+        });
+        let versions = definition.versions.iter();
+        let good = versions.filter(|version| version.served && version.deprecation.is_none());
+        Self {
+            schemas: schemas.collect(),
+            replicas: replicas.collect(),
+            of_status: Arc::new(of_status.collect()),
+            best: good.min_by(|one, other| version_order(&one.name, &other.name)),
+        }
+    }
+}
+
 /// One definition on its way to rows.
 struct Kind<'a> {
     derivation: &'a CustomKinds,
@@ -182,16 +226,23 @@ impl Kind<'_> {
                 versions: Vec::new(),
             };
         };
+        let common = Common::of(definition, self.units);
         let versions = definition.versions.iter().zip(self.units);
         let mut versions: Vec<Arc<Resource>> = versions
             .filter(|(version, _)| version.served)
-            .map(|(version, unit)| Arc::new(self.resource(version, unit, storage)))
+            .map(|(version, unit)| Arc::new(self.resource(version, unit, storage, &common)))
             .collect();
         versions.sort_by(|a, b| version_order(&a.version, &b.version));
         Defined { versions }
     }
 
-    fn resource(&self, version: &Version, unit: &Arc<Unit>, storage: &Version) -> Resource {
+    fn resource(
+        &self,
+        version: &Version,
+        unit: &Arc<Unit>,
+        storage: &Version,
+        common: &Common<'_>,
+    ) -> Resource {
         let (definition, derivation) = (self.definition, self.derivation);
         let (group, names) = (&definition.group, &definition.names);
         let api_version = api_version(group, &version.name);
@@ -224,7 +275,7 @@ impl Kind<'_> {
             },
             external: false,
             subresources: subresources(version, group, kind),
-            owned_fields: Arc::new(owned_fields(definition, version)),
+            owned_fields: Arc::new(owned_fields(definition, version, common)),
             columns: shown,
             rules: Rules {
                 has_status: version.has_status,
@@ -236,10 +287,10 @@ impl Kind<'_> {
             gated_fields: None,
             selectable_fields: own.into_iter().chain(fields).collect(),
             name_rule: NameRule::DnsSubdomain,
-            deprecation: deprecation(definition, version),
+            deprecation: deprecation(definition, version, common.best),
             gate: None,
             view: Some(self.view),
-            custom: Some(self.custom(version, unit)),
+            custom: Some(self.custom(version, unit, common)),
             strategy: Arc::new(CustomObject::new(
                 version,
                 Arc::clone(unit),
@@ -253,18 +304,7 @@ impl Kind<'_> {
         }
     }
 
-    fn custom(&self, version: &Version, unit: &Arc<Unit>) -> CustomKind {
-        let definition = self.definition;
-        let schemas = definition.versions.iter().zip(self.units);
-        let schemas = schemas.map(|(version, unit)| {
-            let schema: Arc<dyn CustomSchema> = Arc::clone(unit) as _;
-            (version.name.clone(), schema)
-        });
-        let replicas = definition.versions.iter().map(|version| {
-            let scale = version.scale.as_ref();
-            let api_version = api_version(&definition.group, &version.name);
-            (api_version, scale.map(|scale| scale.spec_replicas.clone()))
-        });
+    fn custom(&self, version: &Version, unit: &Arc<Unit>, common: &Common<'_>) -> CustomKind {
         let verbs: &[&str] = match self.terminating {
             true => &LAST_VERBS,
             false => &VERBS,
@@ -274,10 +314,10 @@ impl Kind<'_> {
             discovered_verbs: verbs.iter().copied().map(Str::from).collect(),
             metadata: self.derivation.metadata,
             schema: Arc::clone(unit) as _,
-            versions: schemas.collect(),
-            conversion: definition.conversion,
+            versions: Arc::clone(&common.schemas),
+            conversion: self.definition.conversion,
             scale: version.scale.clone(),
-            replicas: replicas.collect(),
+            replicas: Arc::clone(&common.replicas),
         }
     }
 }
@@ -302,19 +342,14 @@ fn subresources(version: &Version, group: &Str, kind: &Str) -> Vec<Subresource> 
 }
 
 /// Returns the warning for clients of a version: that of the definition, or upstream's default, which
-/// names the most preferred version among those that are better and not deprecated.
-fn deprecation(definition: &Definition, version: &Version) -> Option<Str> {
+/// names `best`, the most preferred version of those that are not deprecated, if it is better.
+fn deprecation(definition: &Definition, version: &Version, best: Option<&Version>) -> Option<Str> {
     let text = version.deprecation.as_ref()?;
     if !text.is_empty() {
         return Some(text.clone());
     }
     let (group, kind) = (&definition.group, &definition.names.kind);
-    let is_better = |other: &&Version| {
-        let order = version_order(&other.name, &version.name);
-        other.served && other.deprecation.is_none() && order == Ordering::Less
-    };
-    let better = definition.versions.iter().filter(is_better);
-    let best = better.min_by(|one, other| version_order(&one.name, &other.name));
+    let best = best.filter(|best| version_order(&best.name, &version.name) == Ordering::Less);
     let advice = best.map(|best| format!("; use {group}/{} {kind}", best.name));
     let advice = advice.unwrap_or_default();
     Some(format!("{group}/{} {kind} is deprecated{advice}", version.name).into())
@@ -322,26 +357,25 @@ fn deprecation(definition: &Definition, version: &Version) -> Option<Str> {
 
 /// Returns what writes in a version may own: the object itself no status that has a subresource, and
 /// the status nothing else. As upstream's, the filter of the status knows the other versions, too.
-fn owned_fields(definition: &Definition, version: &Version) -> OwnedFields {
+fn owned_fields(definition: &Definition, version: &Version, common: &Common<'_>) -> OwnedFields {
     if !version.has_status {
         return OwnedFields::default();
     }
-    let excluding = |names: &[&str]| {
-        let mut set = FieldSet::EMPTY;
-        for name in names {
-            set.insert(&[PathElement::field(*name)]);
-        }
-        Filter::Exclude(set)
-    };
     let own = api_version(&definition.group, &version.name);
-    let others = definition.versions.iter();
-    let others = others.filter(|other| other.has_status && (other.served || other.storage));
-    let of_status = others.map(|other| {
-        let name = api_version(&definition.group, &other.name);
-        ("status".into(), name, excluding(&["metadata", "spec"]))
-    });
-    let whole = ("".into(), own, excluding(&["status"]));
-    OwnedFields::of_filters(of_status.chain([whole]))
+    let whole = BTreeMap::from([(own, Filter::Exclude(fields(&["status"])))]);
+    OwnedFields::of_filters([
+        ("status".into(), Arc::clone(&common.of_status)),
+        ("".into(), Arc::new(whole)),
+    ])
+}
+
+/// Returns the set of some fields of whole objects.
+fn fields(names: &[&str]) -> FieldSet {
+    let mut set = FieldSet::EMPTY;
+    for name in names {
+        set.insert(&[PathElement::field(*name)]);
+    }
+    set
 }
 
 /// Returns the hash that discovery publishes: the first eight bytes of that of the stored kind.
@@ -349,4 +383,33 @@ fn storage_version_hash(group: &str, version: &str, kind: &str) -> Str {
     let text = format!("{group}/{version}/{kind}");
     let hash = digest::digest(&digest::SHA256, text.as_bytes());
     STANDARD.encode(&hash.as_ref()[..8]).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn deprecated_versions_name_a_better_one_if_there_is_one() {
+        let body = br#"{"spec":{"group":"x.io","names":{"plural":"as"},"versions":[{"name":"v2","served":true,"deprecated":true},{"name":"v1beta1","served":true,"deprecated":true},{"name":"v1","served":true,"subresources":{"status":{}}},{"name":"v3","served":false}]},"status":{"acceptedNames":{"kind":"A"}}}"#;
+        let definition = Definition::read(&Bytes::from_static(body)).expect("it has names");
+        let units = Units::default();
+        let units = definition.versions.iter().map(|_| units.of(&open_schema()));
+        let units: Vec<Arc<Unit>> = units.collect();
+        let common = Common::of(&definition, &units);
+        let texts = definition.versions.iter();
+        let texts = texts.map(|version| deprecation(&definition, version, common.best));
+        let texts: Vec<String> = texts.map(|text| text.unwrap_or_default().into()).collect();
+        let wanted = [
+            "x.io/v2 A is deprecated",
+            "x.io/v1beta1 A is deprecated; use x.io/v1 A",
+            "",
+            "",
+        ];
+        assert_eq!(texts, wanted);
+        let of_status: Vec<&str> = common.of_status.keys().map(Str::as_str).collect();
+        assert_eq!(of_status, ["x.io/v1"]);
+        assert_eq!(common.schemas.len(), definition.versions.len());
+    }
 }

@@ -1,13 +1,15 @@
 //! JSONPath as kubectl reads it, as far as one expression selects values: fields, wildcards,
 //! recursion, indexes, slices, unions and filters.
 
+use std::cell::Cell;
+
 use polyplane_apimachinery::{Map, Str, Value};
 
 /// Number of steps and filters in one path. Each may visit the whole object.
 const STEPS_MAX: usize = 64;
-/// Number of values that one step may select. Recursion below recursion would select more than an
-/// object has.
-const VALUES_MAX: usize = 10_000;
+/// Number of values that are looked at for one purpose, such as a row of a table. Recursion below recursion and
+/// filters in filters would look at more than an object has.
+const VISITS_MAX: usize = 100_000;
 
 /// A path that was parsed.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,33 +85,68 @@ impl JsonPath {
         }
     }
 
-    /// Returns the values that the path selects; none for keys that are missing.
+    /// Returns the values that the path selects; none for keys that are missing, and none if there are too many.
     pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
+        self.find_within(value, &Visits::default())
+    }
+
+    /// Like [`Self::find`], with a limit that other searches share.
+    pub fn find_within<'v>(&self, value: &'v Value, visits: &Visits) -> Vec<&'v Value> {
         let mut found = vec![value];
         for step in &self.steps {
             let mut next = Vec::new();
             for value in found {
-                step.select(value, &mut next);
-                if next.len() > VALUES_MAX {
+                if visits.is_over() {
                     return Vec::new();
                 }
+                step.select(value, &mut next, visits);
             }
             found = next;
         }
-        found
+        match visits.is_over() {
+            true => Vec::new(),
+            false => found,
+        }
+    }
+}
+
+/// What is left of the values that searches may look at.
+#[derive(Debug)]
+pub struct Visits(Cell<usize>);
+
+impl Default for Visits {
+    fn default() -> Self {
+        Self(Cell::new(VISITS_MAX))
+    }
+}
+
+impl Visits {
+    fn is_over(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    /// Counts a value; returns false if it is one too many.
+    fn count(&self) -> bool {
+        self.0.set(self.0.get().saturating_sub(1));
+        !self.is_over()
     }
 }
 
 impl Step {
-    fn select<'v>(&self, value: &'v Value, out: &mut Vec<&'v Value>) {
+    fn select<'v>(&self, value: &'v Value, out: &mut Vec<&'v Value>, visits: &Visits) {
+        if !visits.count() {
+            return;
+        }
         match self {
             Self::Field(name) => out.extend(value.get(name)),
             Self::Wildcard => match value {
-                Value::Array(items) => out.extend(items),
-                Value::Object(members) => out.extend(values(members)),
+                Value::Array(items) => out.extend(items.iter().take_while(|_| visits.count())),
+                Value::Object(members) => {
+                    out.extend(values(members).take_while(|_| visits.count()));
+                }
                 _ => {}
             },
-            Self::Recursive => recurse(value, out),
+            Self::Recursive => recurse(value, out, visits),
             Self::Index(at) => {
                 let items = value.as_array().unwrap_or_default();
                 out.extend(place(*at, items.len()).and_then(|at| items.get(at)));
@@ -123,13 +160,18 @@ impl Step {
                     return;
                 };
                 let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-                out.extend(items.get(range).unwrap_or_default().iter().step_by(step));
+                let selected = items.get(range).unwrap_or_default().iter().step_by(step);
+                out.extend(selected.take_while(|_| visits.count()));
             }
-            Self::Union(steps) => steps.iter().for_each(|step| step.select(value, out)),
+            Self::Union(steps) => steps
+                .iter()
+                .for_each(|step| step.select(value, out, visits)),
             Self::Filter(filter) => match value {
-                Value::Array(items) => out.extend(items.iter().filter(|item| filter.fits(item))),
+                Value::Array(items) => {
+                    out.extend(items.iter().filter(|item| filter.fits(item, visits)));
+                }
                 Value::Object(members) => {
-                    out.extend(values(members).filter(|value| filter.fits(value)));
+                    out.extend(values(members).filter(|value| filter.fits(value, visits)));
                 }
                 _ => {}
             },
@@ -141,18 +183,18 @@ fn values(members: &Map) -> impl Iterator<Item = &Value> {
     members.iter().map(|(_, value)| value)
 }
 
-fn recurse<'v>(value: &'v Value, out: &mut Vec<&'v Value>) {
-    if out.len() > VALUES_MAX {
+fn recurse<'v>(value: &'v Value, out: &mut Vec<&'v Value>, visits: &Visits) {
+    if !visits.count() {
         return;
     }
     match value {
         Value::Array(items) if !items.is_empty() => {
             out.push(value);
-            items.iter().for_each(|item| recurse(item, out));
+            items.iter().for_each(|item| recurse(item, out, visits));
         }
         Value::Object(members) if !members.is_empty() => {
             out.push(value);
-            values(members).for_each(|value| recurse(value, out));
+            values(members).for_each(|value| recurse(value, out, visits));
         }
         _ => {}
     }
@@ -164,23 +206,26 @@ fn place(at: i64, length: usize) -> Option<usize> {
 }
 
 impl Filter {
-    fn fits(&self, value: &Value) -> bool {
-        let left = self.left.value(value);
+    fn fits(&self, value: &Value, visits: &Visits) -> bool {
+        if !visits.count() {
+            return false;
+        }
+        let left = self.left.value(value, visits);
         let Some((operator, right)) = &self.compare else {
             return left.is_some();
         };
-        match (left, right.value(value)) {
-            (Some(left), Some(right)) => operator.holds(&left, &right),
+        match (left, right.value(value, visits)) {
+            (Some(left), Some(right)) => operator.holds(left, right),
             _ => false,
         }
     }
 }
 
 impl Operand {
-    fn value(&self, value: &Value) -> Option<Value> {
+    fn value<'v>(&'v self, value: &'v Value, visits: &Visits) -> Option<&'v Value> {
         match self {
-            Self::Path(path) => path.find(value).first().map(|found| (*found).clone()),
-            Self::Literal(literal) => Some(literal.clone()),
+            Self::Path(path) => path.find_within(value, visits).first().copied(),
+            Self::Literal(literal) => Some(literal),
         }
     }
 }
@@ -347,7 +392,12 @@ impl<'t> Parser<'t> {
         self.rest = rest;
         let text = text.trim();
         if text == "*" {
-            return Ok(Step::Wildcard);
+            // In brackets it selects from lists alone.
+            return Ok(Step::Slice {
+                from: None,
+                to: None,
+                step: 1,
+            });
         }
         let unexpected = || JsonPathError::Unexpected(text.to_owned());
         if !text.contains(':') {
@@ -463,6 +513,7 @@ mod tests {
             (".a.list[0].type", r#""Ready""#),
             (".a.list[-1].type", r#""Done""#),
             (".a.list[*].n", "1 2"),
+            (".a.list[0][*]", ""),
             (r#".a.list[?(@.type=="Ready")].status"#, r#""True""#),
             (r#".a.list[?(@.type == 'Done')].status"#, r#""False""#),
             (".a.list[?(@.n>1)].n", "2"),
@@ -475,6 +526,21 @@ mod tests {
         ] {
             assert_eq!(found(path), values, "{path}");
         }
+    }
+
+    #[test]
+    fn paths_that_would_visit_very_much_select_nothing() {
+        let object = json!({"a": [[[[1i64]]]]});
+        let many = format!("[{}]", ["0"; 20].join(","));
+        let inner = many.repeat(3);
+        let path = format!(".a{inner}[?(@{inner}[?(@{inner})])]");
+        let path = JsonPath::parse(&path).expect("a path");
+        let visits = Visits::default();
+        assert!(path.find_within(&object, &visits).is_empty() && visits.is_over());
+        // What shares the limit finds nothing either.
+        let simple = JsonPath::parse(".a[0]").expect("a path");
+        assert!(simple.find_within(&object, &visits).is_empty());
+        assert_eq!(simple.find(&object).len(), 1);
     }
 
     #[test]

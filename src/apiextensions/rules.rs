@@ -12,7 +12,7 @@ mod field_path;
 mod view;
 
 pub use field_path::{FoundField, Steps, find_field, normalized};
-pub use polyplane_cel::{RESERVED, compile_pattern, is_reserved};
+pub use polyplane_cel::{RESERVED, check_pattern, is_reserved};
 
 use declaration::{Declaration, escape};
 pub use evaluation::{Findings, Limits, Write};
@@ -20,7 +20,7 @@ pub use evaluation::{Findings, Limits, Write};
 use crate::validation::Schema;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_cel::{Checked, Environment, Program, Type, compile, estimate};
+use polyplane_cel::{Checked, Environment, Program, Type, WorkBudget, compile, estimate};
 use std::sync::{Arc, LazyLock};
 
 /// Cost beyond which one evaluation stops. Upstream's limits are constants, so that a rule that one
@@ -126,13 +126,20 @@ impl Rules {
     }
 
     /// Returns what the rules say about a whole object that replaces another one or is new.
-    pub fn check(&self, schema: &Schema, new: &Value, old: Option<&Value>) -> Findings {
+    /// Patterns take from `budget`.
+    pub fn check(
+        &self,
+        schema: &Schema,
+        new: &Value,
+        old: Option<&Value>,
+        budget: &WorkBudget,
+    ) -> Findings {
         let write = Write {
             new,
             old,
             keeps_unchanged: true,
         };
-        self.check_within(schema, write, Limits::default(), &Path::NIL)
+        self.check_within(schema, write, Limits::default(), &Path::NIL, budget)
     }
 
     /// Like [`Self::check`], with other limits, for a value at a place.
@@ -142,11 +149,13 @@ impl Rules {
         write: Write<'_>,
         limits: Limits,
         place: &Path<'_>,
+        budget: &WorkBudget,
     ) -> Findings {
         let (Some(root), Some(declaration)) = (&self.root, &self.declaration) else {
             return Findings::none(limits);
         };
-        evaluation::evaluate((root, declaration, schema), write, limits, place)
+        let compiled = (root, &**declaration, schema);
+        evaluation::evaluate(compiled, write, limits, place, budget)
     }
 }
 

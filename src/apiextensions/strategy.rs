@@ -12,6 +12,7 @@ use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::names::qualified_name;
 use polyplane_apimachinery::shape::lists;
 use polyplane_apimachinery::{Map, Str, Value};
+use polyplane_cel::WorkBudget;
 use polyplane_registry::kinds::conversion::PreparedIn;
 use polyplane_registry::kinds::custom::ScalePaths;
 use polyplane_registry::metadata;
@@ -78,9 +79,13 @@ impl CustomObject {
             return vec![FieldError::internal(&Path::NIL, text)];
         }
         let (new, old) = (self.whole(object), old.map(|old| self.whole(old)));
+        let budget = WorkBudget::default();
         let mut errors = match part {
-            Part::Whole => validation::validate(&compiled.schema, change(&new, old.as_ref()), None),
-            Part::Status => self.check_status(&new, old.as_ref()),
+            Part::Whole => {
+                let change = change(&new, old.as_ref());
+                validation::validate(&compiled.schema, change, None, &budget)
+            }
+            Part::Status => self.check_status(&new, old.as_ref(), &budget),
         };
         if let Some(scale) = &self.scale {
             if part == Part::Whole {
@@ -108,7 +113,9 @@ impl CustomObject {
             let text = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
             errors.push(FieldError::invalid(&Path::NIL, Value::Null, text));
         } else {
-            let found = compiled.rules.check(&compiled.schema, &new, old.as_ref());
+            let found = compiled
+                .rules
+                .check(&compiled.schema, &new, old.as_ref(), &budget);
             errors.extend(found.errors);
             for warning in found.warnings {
                 context.warnings.add(warning);
@@ -117,14 +124,19 @@ impl CustomObject {
         errors
     }
 
-    fn check_status(&self, new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    fn check_status(
+        &self,
+        new: &Value,
+        old: Option<&Value>,
+        budget: &WorkBudget,
+    ) -> Vec<FieldError> {
         let compiled = self.unit.compiled();
         let (Some(status), Some(schema)) = (new.get("status"), compiled.schema.property("status"))
         else {
             return Vec::new();
         };
         let old = old.and_then(|old| old.get("status"));
-        validation::validate(schema, change(status, old), Some("status"))
+        validation::validate(schema, change(status, old), Some("status"), budget)
     }
 }
 

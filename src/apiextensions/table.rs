@@ -1,7 +1,7 @@
 //! The columns of custom kinds: the name, and the values at paths of the object.
 
 use crate::definition::Column as Defined;
-use crate::json_path::JsonPath;
+use crate::json_path::{JsonPath, Visits};
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_registry::kinds::table::Column;
 use polyplane_registry::strategy::age;
@@ -46,8 +46,9 @@ impl Columns {
     /// Returns the cells of an object's row.
     pub fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let mut cells = vec![Value::string(object.str_at(&["metadata", "name"]))];
+        let visits = Visits::default();
         for (path, kind) in &self.added {
-            let found = path.find(object);
+            let found = path.find_within(object, &visits);
             let found = found.first();
             cells.push(found.map_or(Value::Null, |value| cell(kind, value, now)));
         }

@@ -3,11 +3,14 @@
 //! Owns the checks of OpenAPI v3 and their texts, which are upstream's. The structure of objects,
 //! duplicates in lists and expressions are checked elsewhere. Everything here is pure.
 
+mod by_keys;
 mod check;
 mod formats;
 mod numbers;
 mod schema;
 
+pub(crate) use by_keys::ByKeys;
 pub use check::{Change, validate};
 pub(crate) use formats::duration;
+pub(crate) use schema::Counterparts;
 pub use schema::{Schema, SchemaError};

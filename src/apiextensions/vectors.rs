@@ -15,6 +15,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, Limits as JsonLimits};
 use polyplane_apimachinery::structural::Structural;
+use polyplane_cel::WorkBudget;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read as _;
@@ -111,7 +112,7 @@ fn rules(case: &Value) -> Option<String> {
         "<nil>" => Path::NIL,
         path => Path::new(path),
     };
-    let found = compiled.check_within(&known, write, limits, &place);
+    let found = compiled.check_within(&known, write, limits, &place, &WorkBudget::default());
     let left = found.left.map_or(-1, i128::from);
     let remaining = number(case, "remaining").map(|left| left.max(-1));
     difference(&ours(&found.errors), &theirs(case)).or_else(|| difference(&Some(left), &remaining))
@@ -160,7 +161,8 @@ fn values(case: &Value) -> Option<String> {
         None => Change::Created(new),
         Some(old) => Change::Updated(new, old),
     };
-    difference(&ours(&validate(&schema, change, None)), &theirs(case))
+    let found = validate(&schema, change, None, &WorkBudget::default());
+    difference(&ours(&found), &theirs(case))
 }
 
 fn embedded(case: &Value) -> Option<String> {

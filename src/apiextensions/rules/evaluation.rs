@@ -3,11 +3,11 @@
 use super::declaration::{Declaration, escape};
 use super::view::View;
 use super::{CALL_COST_MAX, Message, OBJECT_COST_MAX, Rule, RuleNode, complaint};
-use crate::validation::Schema;
+use crate::validation::{ByKeys, Counterparts, Schema};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::quote::quote;
-use polyplane_cel::{Fault, Value as CelValue};
+use polyplane_cel::{Fault, Value as CelValue, WorkBudget};
 
 /// Bytes of the longest message that an expression may make.
 const MESSAGE_BYTES_MAX: usize = 5 << 10;
@@ -70,6 +70,7 @@ pub(super) fn evaluate(
     write: Write<'_>,
     limits: Limits,
     place: &Path<'_>,
+    budget: &WorkBudget,
 ) -> Findings {
     let Write { new, old, .. } = write;
     let view = View::of(new, declaration);
@@ -77,6 +78,7 @@ pub(super) fn evaluate(
     let mut evaluation = Evaluation {
         limits,
         findings: Findings::none(limits),
+        budget,
     };
     let counterpart = old
         .filter(|_| write.keeps_unchanged)
@@ -124,9 +126,9 @@ impl<'v> Pair<'v> {
         })
     }
 
-    fn item(self, new: &'v Value) -> Option<Self> {
-        let (old, schema) = self.schema.counterpart(new, self.old.as_array()?)?;
-        Some(Self { new, old, schema })
+    /// Returns the items of the older list that have keys.
+    fn items(self) -> Option<Counterparts<'v>> {
+        self.schema.counterparts(self.old.as_array()?)
     }
 }
 
@@ -167,12 +169,13 @@ impl<'v> Ratchet<'v> {
 /// The budget is used up, or a rule has cost too much: nothing more is evaluated.
 struct Stopped;
 
-struct Evaluation {
+struct Evaluation<'s> {
     limits: Limits,
     findings: Findings,
+    budget: &'s WorkBudget,
 }
 
-impl Evaluation {
+impl Evaluation<'_> {
     fn add(&mut self, error: FieldError) {
         self.findings.errors.push(error);
     }
@@ -311,18 +314,21 @@ impl Evaluation {
             return Ok(());
         };
         let olds = spot.old.and_then(Value::as_array).unwrap_or_default();
+        let keys = node.keys.as_deref();
+        let by_keys = keys.map(|keys| ByKeys::new(keys, olds));
+        let counterparts = spot.ratchet.counterpart.and_then(Pair::items);
         for (at, new) in items.iter().enumerate() {
-            let place = node.keys.as_ref().and_then(|keys| {
-                let same = |old: &Value| keys.iter().all(|key| old.get(key) == new.get(key));
-                olds.iter().position(same)
-            });
+            let place = by_keys.as_ref().and_then(|olds| olds.place(new));
             let old = place.map(|place| &olds[place]);
             let spot = Spot {
                 new,
                 old,
                 view: spot.view.and_then(|view| view.item(at)),
                 old_view: place.and_then(|place| spot.old_view?.item(place)),
-                ratchet: spot.ratchet.below(|pair| pair.item(new)),
+                ratchet: spot.ratchet.below(|_| {
+                    let (old, schema) = counterparts.as_ref()?.of(new)?;
+                    Some(Pair { new, old, schema })
+                }),
             };
             self.node(below, of, spot, &path.index(at))?;
         }
@@ -356,7 +362,7 @@ impl Evaluation {
             (true, Some(old)) => CelValue::some(CelValue::from(old.node())),
         };
         let variables = [CelValue::from(view.node()), old];
-        let evaluated = program.evaluate(&variables, self.limits.call);
+        let evaluated = program.evaluate_within(&variables, self.limits.call, self.budget);
         if self.charge(evaluated.cost).is_err() {
             self.add(FieldError::invalid(path, of, OUT_OF_BUDGET));
             return Err(Stopped);
@@ -442,7 +448,9 @@ impl Evaluation {
             // Upstream gives messages an old value that is not optional, which they cannot use.
             return Ok(None);
         }
-        let evaluated = message.program.evaluate(variables, self.limits.call);
+        let evaluated = message
+            .program
+            .evaluate_within(variables, self.limits.call, self.budget);
         if self.charge(evaluated.cost).is_err() {
             return Err("messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run".to_owned());
         }

@@ -1,11 +1,23 @@
 //! The check of a value. Complaints that an update has not caused are dropped.
 
+use indexmap::IndexMap;
+
 use super::numbers::{is_json_integer, number};
-use super::schema::{Additional, Bounds, Junctors, Schema};
+use super::schema::{Additional, Bounds, Counterparts, Junctors, Schema};
 use polyplane_apimachinery::field_error::{Bad, FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::{Map, Value};
+use polyplane_cel::{SearchFailed, TooMuchWork, WorkBudget};
+
+/// Most complaints about one value. An object of some megabytes may have a million, which nobody reads.
+const ERRORS_MAX: usize = 10_000;
+/// Most bytes of their texts.
+const ERROR_BYTES_MAX: usize = 1 << 20;
+/// The work of a check of a value without its parts, in parts.
+const NODE_PARTS: usize = 5;
+/// The work of writing an allowed value into a complaint, in parts.
+const ALLOWED_PARTS: usize = 20;
 
 /// The values of a check.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +29,14 @@ pub enum Change<'v> {
 }
 
 /// Returns the complaints about a value. Their fields are below `root`, if it is given; texts name
-/// fields relative to the value.
-pub fn validate(schema: &Schema, change: Change<'_>, root: Option<&str>) -> Vec<FieldError> {
+/// fields relative to the value. The work is taken from
+/// `budget`; without it the check ends with a complaint.
+pub fn validate(
+    schema: &Schema,
+    change: Change<'_>,
+    root: Option<&str>,
+    budget: &WorkBudget,
+) -> Vec<FieldError> {
     let (value, old) = match change {
         Change::Created(value) => (value, None),
         Change::Updated(value, old) => (value, Some(old)),
@@ -27,10 +45,19 @@ pub fn validate(schema: &Schema, change: Change<'_>, root: Option<&str>) -> Vec<
         path: "",
         root: root.unwrap_or(""),
         is_top: root.is_none(),
+        budget,
     };
     let mut found = Found::default();
     node(schema, value, Old::of(old), place, &mut found);
-    found.errors.into_iter().map(|error| error.error).collect()
+    let mut errors: Vec<FieldError> = found.errors.into_values().collect();
+    if budget.is_spent() {
+        errors.push(
+            place
+                .general(format!("checking it failed: {TooMuchWork}"))
+                .error,
+        );
+    }
+    errors
 }
 
 /// The value that is replaced, as far as it corresponds to the new one.
@@ -53,13 +80,11 @@ impl<'v> Old<'v> {
         }
     }
 
-    /// Returns the item with the same keys.
-    fn item(self, schema: &Schema, item: &Value) -> Self {
+    /// Returns the items with keys.
+    fn items(self, schema: &'v Schema) -> Option<Counterparts<'v>> {
         match self {
-            Self::Value(Value::Array(olds)) => {
-                Self::of(schema.counterpart(item, olds).map(|(old, _)| old))
-            }
-            Self::Value(_) | Self::None => Self::None,
+            Self::Value(Value::Array(olds)) => schema.counterparts(olds),
+            Self::Value(_) | Self::None => None,
         }
     }
 }
@@ -73,6 +98,8 @@ pub(super) struct Place<'p> {
     root: &'p str,
     /// Whether the value that is checked is a whole object.
     is_top: bool,
+    /// What the check may still take.
+    budget: &'p WorkBudget,
 }
 
 impl Place<'_> {
@@ -102,6 +129,15 @@ impl Place<'_> {
         self.error(FieldErrorKind::Invalid, bad, text)
     }
 
+    /// Returns the complaint about a value with a text of its own.
+    pub(super) fn about(&self, bad: impl Into<Bad>, text: String) -> Complaint {
+        let error = FieldError {
+            field: self.field(self.path),
+            ..FieldError::new(FieldErrorKind::Invalid, &Path::NIL, bad, text.clone())
+        };
+        Complaint { error, text }
+    }
+
     /// Returns a complaint that upstream makes without a field.
     pub(super) fn general(&self, text: String) -> Complaint {
         let field = self.field("");
@@ -124,20 +160,32 @@ pub(super) struct Complaint {
 /// complaints of the alternative of which most checks were made.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Found {
-    errors: Vec<Complaint>,
+    /// By the texts by which upstream finds out whether a complaint was made before.
+    errors: IndexMap<String, FieldError>,
+    /// Bytes of the texts.
+    bytes: usize,
     matches: usize,
 }
 
 impl Found {
     pub(super) fn add(&mut self, complaint: Complaint) {
-        if self.errors.iter().all(|known| known.text != complaint.text) {
-            self.errors.push(complaint);
+        let Complaint { error, text } = complaint;
+        if self.errors.len() < ERRORS_MAX && self.bytes < ERROR_BYTES_MAX {
+            self.bytes += text.len();
+            self.errors.entry(text).or_insert(error);
         }
     }
 
     fn merge(&mut self, other: Self) {
         self.matches += other.matches;
-        other.errors.into_iter().for_each(|error| self.add(error));
+        if self.errors.is_empty() {
+            self.errors = other.errors;
+            self.bytes = other.bytes;
+            return;
+        }
+        for (text, error) in other.errors {
+            self.add(Complaint { error, text });
+        }
     }
 
     fn is_valid(&self) -> bool {
@@ -169,6 +217,10 @@ fn node(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &
 }
 
 fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: &mut Found) {
+    // Alternatives in alternatives check one value many times.
+    if place.budget.parts(NODE_PARTS).is_err() {
+        return;
+    }
     if value.is_null() {
         if !schema.types.is_empty() && !schema.nullable {
             found.add(wrong_type(schema, value, place));
@@ -236,7 +288,7 @@ fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
     let fits = schema.has_type(word)
         || is_whole && schema.has_type("integer")
         || word == "integer" && schema.has_type("number");
-    if schema.types.is_empty() || fits {
+    if fits {
         found.matches += 1;
     } else if let Some(format) = schema
         .format
@@ -256,7 +308,15 @@ fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
 }
 
 fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
-    if schema.allowed.is_empty() || schema.allowed.iter().any(|known| equals(known, value)) {
+    let allowed = &schema.allowed;
+    if allowed.is_empty() || place.budget.parts(allowed.len()).is_err() {
+        return;
+    }
+    if allowed.iter().any(|known| equals(known, value)) {
+        return;
+    }
+    // To write a value takes more than to compare it.
+    if place.budget.parts(ALLOWED_PARTS * allowed.len()).is_err() {
         return;
     }
     let shown = schema.allowed.iter().map(|known| match known {
@@ -303,12 +363,12 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
         return;
     };
     let wanted = pattern.text();
-    let detail = match pattern.engine().map(|engine| engine.is_match(text)) {
-        Ok(Ok(true)) => return,
-        Ok(Ok(false)) => format!("should match '{wanted}'"),
-        Ok(Err(why)) => format!("should match '{wanted}', but {why}"),
-        Err(why) => {
-            format!("should match '{wanted}, but pattern is invalid: error parsing regexp: {why}'")
+    let detail = match pattern.is_match(text, place.budget) {
+        Ok(true) => return,
+        Ok(false) => format!("should match '{wanted}'"),
+        Err(SearchFailed::TooMuchWork(why)) => format!("should match '{wanted}', but {why}"),
+        Err(why @ SearchFailed::Refused(_)) => {
+            format!("should match '{wanted}, but pattern is invalid: {why}'")
         }
     };
     found.add(place.invalid(text, &detail));
@@ -316,13 +376,15 @@ fn check_text(bounds: &Bounds, text: &str, place: Place<'_>, found: &mut Found) 
 
 fn list(schema: &Schema, items: &[Value], old: Old<'_>, place: Place<'_>, found: &mut Found) {
     if let Some(of) = &schema.items {
+        let olds = old.items(schema);
         for (at, item) in items.iter().enumerate() {
+            let old = olds.as_ref().and_then(|olds| olds.of(item));
             let path = format!("{}[{at}]", place.path);
             let below = Place {
                 path: &path,
                 ..place
             };
-            node(of, item, old.item(schema, item), below, found);
+            node(of, item, Old::of(old.map(|(old, _)| old)), below, found);
         }
     }
     let Some(bounds) = schema.bounds.as_deref() else {
@@ -497,4 +559,51 @@ fn alternatives(all: impl Iterator<Item = Found>, stop: Stop) -> (Found, usize) 
         }
     }
     (best.unwrap_or_default(), valid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    fn errors(schema: &Value, value: &Value) -> Vec<FieldError> {
+        let schema = Schema::compile(schema).expect("it is shallow");
+        validate(
+            &schema,
+            Change::Created(value),
+            None,
+            &WorkBudget::default(),
+        )
+    }
+
+    fn array(items: impl Iterator<Item = i64>) -> Value {
+        Value::Array(items.map(Value::Int).collect())
+    }
+
+    #[test]
+    fn complaints_take_a_bounded_amount_of_memory() {
+        let mut schema = json!({"type": "array", "items": {"type": "integer"}});
+        schema.set(&["items", "enum"], array(0..10_000));
+        let found = errors(&schema, &array(20_000..30_000));
+        let bytes: usize = found.iter().map(|error| error.to_string().len()).sum();
+        assert!(
+            !found.is_empty() && bytes < 4 * ERROR_BYTES_MAX,
+            "{} {bytes}",
+            found.len()
+        );
+        let schema = json!({"type": "array", "items": {"type": "string"}});
+        assert_eq!(errors(&schema, &array(0..100_000)).len(), ERRORS_MAX);
+    }
+
+    #[test]
+    fn alternatives_that_would_take_hours_end_with_a_complaint() {
+        let branches = (0..20_000).map(|at| json!({"maximum": (-1 - at)}));
+        let mut items = json!({"type": "integer"});
+        items.set(&["anyOf"], Value::Array(branches.collect()));
+        let mut schema = json!({"type": "array"});
+        schema.set(&["items"], items);
+        let found = errors(&schema, &array(0..50_000));
+        let last = found.last().map(ToString::to_string).unwrap_or_default();
+        assert!(last.contains(&TooMuchWork.to_string()), "{last}");
+    }
 }

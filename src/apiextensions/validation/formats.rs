@@ -1,7 +1,8 @@
 //! The formats that a schema may name. Others are ignored, as are formats of other types.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+mod email;
+mod uri;
+
 use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
 use polyplane_apimachinery::time::{days_in_month, parse_duration};
 use regex::Regex;
@@ -61,7 +62,10 @@ impl Format {
 pub(super) fn of(name: &str, types: &str) -> Option<Format> {
     match (types, name) {
         (_, "") => None,
-        ("" | "string", name) => TEXTS.iter().find(|row| row.name == name).map(Format::Text),
+        // Two types are as none.
+        ("" | "string" | "integer,string", name) => {
+            TEXTS.iter().find(|row| row.name == name).map(Format::Text)
+        }
         ("integer", "int32") => Some(Format::Int32),
         ("integer", "int64") => Some(Format::Int64),
         ("number", "float") => Some(Format::Float),
@@ -78,8 +82,8 @@ static TEXTS: [TextFormat; 27] = [
     text("bsonobjectid", |text| {
         text.len() == 24 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
     }),
-    text("uri", is_uri),
-    text("email", is_email),
+    text("uri", uri::is_uri),
+    text("email", email::is_email),
     text("hostname", is_hostname),
     text("ipv4", |text| {
         text.contains('.') && ip_sloppy(text).is_some()
@@ -97,10 +101,10 @@ static TEXTS: [TextFormat; 27] = [
     text("isbn10", is_isbn10),
     text("isbn13", is_isbn13),
     text("creditcard", is_credit_card),
-    text("ssn", |text| SSN.is_match(text)),
+    text("ssn", |text| text.len() == 11 && SSN.is_match(text)),
     text("hexcolor", |text| HEX_COLOR.is_match(text)),
     text("rgbcolor", |text| RGB_COLOR.is_match(text)),
-    text("byte", |text| STANDARD.decode(text).is_ok()),
+    text("byte", is_base64),
     text("password", |_| true),
     text("date", is_date),
     text("duration", |text| duration(text).is_some()),
@@ -143,73 +147,6 @@ fn is_hostname(text: &str) -> bool {
     fits && text.split('.').all(|part| part.len() <= 63)
 }
 
-fn is_uri(text: &str) -> bool {
-    if text.is_empty() || text.bytes().any(|byte| byte < b' ' || byte == 0x7f) {
-        return false;
-    }
-    let scheme = text.split_once(':').filter(|(scheme, _)| {
-        let mut letters = scheme.bytes();
-        letters
-            .next()
-            .is_some_and(|first| first.is_ascii_alphabetic())
-            && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
-    });
-    let rest = scheme.map_or(text, |(_, rest)| rest);
-    let rooted = rest.starts_with('/');
-    if !rooted {
-        // A scheme with something that is no path is opaque.
-        return scheme.is_some();
-    }
-    let authority = rest.strip_prefix("//").filter(|_| scheme.is_some());
-    let host = authority.map(|rest| rest.split(['/', '?', '#']).next().unwrap_or(""));
-    let host_fits = host.is_none_or(|host| {
-        let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
-        !name.bytes().any(|byte| b" \"<>^`{|}\\".contains(&byte)) && has_good_port(name)
-    });
-    host_fits && has_good_escapes(rest)
-}
-
-fn has_good_port(host: &str) -> bool {
-    let after = host.rsplit_once(']').map_or(host, |(_, after)| after);
-    match after.rsplit_once(':') {
-        Some((_, port)) => port.bytes().all(|byte| byte.is_ascii_digit()),
-        None => true,
-    }
-}
-
-fn has_good_escapes(text: &str) -> bool {
-    text.split('?').next().is_none_or(|path| {
-        path.split('%').skip(1).all(|escape| {
-            let digits = escape.as_bytes().get(..2);
-            digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
-        })
-    })
-}
-
-fn is_email(text: &str) -> bool {
-    let address = match text.trim().strip_suffix('>') {
-        Some(named) => match named.rsplit_once('<') {
-            Some((_, address)) => address,
-            None => return false,
-        },
-        None => text.trim(),
-    };
-    let Some((local, domain)) = address.rsplit_once('@') else {
-        return false;
-    };
-    let atom = |part: &str| {
-        let fits = |letter: char| {
-            letter.is_ascii_alphanumeric()
-                || "!#$%&'*+-/=?^_`{|}~".contains(letter)
-                || !letter.is_ascii()
-        };
-        !part.is_empty() && part.chars().all(fits)
-    };
-    let quoted = local.len() > 2 && local.starts_with('"') && local.ends_with('"');
-    let literal = domain.starts_with('[') && domain.ends_with(']');
-    (quoted || local.split('.').all(atom)) && (literal || domain.split('.').all(atom))
-}
-
 fn is_mac(text: &str) -> bool {
     let hex = |part: &str, length: usize| {
         part.len() == length && part.bytes().all(|byte| byte.is_ascii_hexdigit())
@@ -218,7 +155,20 @@ fn is_mac(text: &str) -> bool {
         let parts: Vec<&str> = text.split(separator).collect();
         counts.contains(&parts.len()) && parts.iter().all(|part| hex(part, length))
     };
-    separated(':', 2, [6, 8, 20]) || separated('-', 2, [6, 8, 20]) || separated('.', 4, [3, 4, 10])
+    separated(':', 2, [6, 8, 20])
+        || separated('-', 2, [6, 8, 20])
+        || separated('.', 4, [3, 4, 10])
+        || [12, 16, 40].into_iter().any(|length| hex(text, length))
+}
+
+/// Returns whether a text has the letters and the length of base64; what its last bits are is not
+/// looked at.
+fn is_base64(text: &str) -> bool {
+    let mut padding = ["==", "="].into_iter();
+    let data = padding.find_map(|padding| text.strip_suffix(padding));
+    let mut letters = data.unwrap_or(text).bytes();
+    let fits = letters.all(|byte| byte.is_ascii_alphanumeric() || b"+/".contains(&byte));
+    fits && !text.is_empty() && text.len().is_multiple_of(4)
 }
 
 fn is_uuid(text: &str, version: Option<char>) -> bool {
@@ -247,7 +197,7 @@ fn is_uuid(text: &str, version: Option<char>) -> bool {
 
 fn digits(text: &str) -> String {
     text.chars()
-        .filter(|letter| !matches!(letter, '-' | ' '))
+        .filter(|letter| !matches!(letter, '-' | ' ' | '\t' | '\n' | '\r' | '\u{c}'))
         .collect()
 }
 
@@ -257,7 +207,8 @@ fn is_isbn10(text: &str) -> bool {
         'X' => Some(10),
         letter => letter.to_digit(10),
     };
-    let ends = text.len() == 10 && text[..9].bytes().all(|byte| byte.is_ascii_digit());
+    let first = text.as_bytes().get(..9).filter(|_| text.len() == 10);
+    let ends = first.is_some_and(|first| first.iter().all(u8::is_ascii_digit));
     let weighted = text.chars().enumerate().map(|(at, letter)| {
         let weight = u32::try_from(at + 1).unwrap_or(0);
         value(letter).map(|value| weight * value)
@@ -291,8 +242,10 @@ fn is_credit_card(text: &str) -> bool {
     });
     let known = match text.len() {
         13 => text.starts_with('4'),
-        14 => text.starts_with("30") || text.starts_with("36") || text.starts_with("38"),
-        15 => ["34", "37", "2131", "1800", "35"]
+        14 => ["300", "301", "302", "303", "304", "305", "36", "38"]
+            .iter()
+            .any(|start| text.starts_with(start)),
+        15 => ["34", "37", "2131", "1800"]
             .iter()
             .any(|start| text.starts_with(start)),
         16 => ["4", "51", "52", "53", "54", "55", "6011", "65", "35"]
@@ -361,4 +314,123 @@ pub(crate) fn duration(text: &str) -> Option<i64> {
         }
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::of;
+
+    /// Texts that upstream accepts, and some that it refuses.
+    type Case = (
+        &'static str,
+        &'static [&'static str],
+        &'static [&'static str],
+    );
+
+    const CASES: [Case; 9] = [
+        (
+            "byte",
+            &["YQ==", "YR==", "YWI=", "YWJj"],
+            &["", "YQ", "YQ=", "=", "====", "YQ==YQ==", "YW-j"],
+        ),
+        (
+            "mac",
+            &[
+                "00:11:22:33:44:55",
+                "00-11-22-33-44-55-66-77",
+                "0011.2233.4455",
+                "001122334455",
+                "aabbccddeeff",
+                "0011223344556677",
+            ],
+            &["", "00112233445", "0011223344556", "00:11-22:33:44:55"],
+        ),
+        (
+            "uri",
+            &[
+                "*",
+                "/a?%",
+                "mailto:%",
+                "http://[::1]:80/a",
+                "http://[fe80::1%25en0]",
+                "http://a@b:1/%20",
+                "a://b:c:1",
+            ],
+            &[
+                "",
+                "a",
+                ":a",
+                "/%2",
+                "*a",
+                "http://[::1",
+                "http://[1.2.3.4]",
+                "http://[::1%25]",
+                "http://a[::1]",
+                "http://b:c:1",
+                "http://a b",
+                "http://a%20",
+                "http://a:b",
+            ],
+        ),
+        (
+            "email",
+            &[
+                "a@b.c",
+                "a@b.c (x)",
+                "a@b.c (x (y)) (z)",
+                "A (c) B <a@b>",
+                "\"\" <a@b>",
+                "\"a b\"@[1.2.3.4]",
+                "x: a@b;",
+                "=?utf-8?q?x?= <a@b>",
+                "=?koi8-r?q??? <a@b>",
+            ],
+            &[
+                "",
+                "a",
+                "a@",
+                "a@b.c (x",
+                "a..b@c",
+                "\"\"@b",
+                "a@[x]",
+                "x: a@b, c@d;",
+                "x:;",
+                "a@b, c@d",
+                "=?koi8-r?q?x?= <a@b>",
+                "a@b (=?koi8-r?q?x?=)",
+            ],
+        ),
+        (
+            "ssn",
+            &["111-11-1111", "111 11 1111"],
+            &["111111111", "111-111111"],
+        ),
+        (
+            "isbn10",
+            &["0321751043", "0\t321751043"],
+            &["0321751044", "00000000\u{e9}"],
+        ),
+        ("creditcard", &["4111 1111 1111 1111"], &["350000000000006"]),
+        ("ipv6", &["::1"], &["1.2.3.4"]),
+        ("password", &["", "x"], &[]),
+    ];
+
+    #[test]
+    fn texts_fit_formats_as_upstream_says() {
+        for (name, good, bad) in CASES {
+            let format = of(name, "string").expect("a known format");
+            let fits = |text: &&&str| format.fits(text);
+            let refused: Vec<_> = good.iter().filter(|text| !fits(text)).collect();
+            assert!(refused.is_empty(), "{name} refuses {refused:?}");
+            let accepted: Vec<_> = bad.iter().filter(fits).collect();
+            assert!(accepted.is_empty(), "{name} accepts {accepted:?}");
+        }
+    }
+
+    #[test]
+    fn formats_of_texts_are_for_those_that_may_be_numbers_too() {
+        assert!(of("date", "integer,string").is_some());
+        assert_eq!(of("date", "integer"), None);
+        assert_eq!(of("int32", "integer,string"), None);
+    }
 }

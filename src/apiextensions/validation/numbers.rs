@@ -1,6 +1,6 @@
 //! The limits of numbers.
 
-use super::check::{Found, Place};
+use super::check::{Complaint, Found, Place};
 use super::formats::Format;
 use super::schema::Schema;
 use polyplane_apimachinery::Value;
@@ -44,25 +44,36 @@ pub(super) fn number(schema: &Schema, value: &Value, place: Place<'_>, found: &m
     let Some(bounds) = schema.bounds.as_deref() else {
         return;
     };
-    let mut limit = |bound: f64, what: &str, native: &dyn Fn() -> Option<String>| {
-        if !in_range(&Value::Float(bound)) {
+    // Upstream compares numbers of the value's kind, but if the limit is none of the type, it compares
+    // floating ones.
+    let mut limit = |bound: f64, what: &str, check: &dyn Fn(&Value) -> Option<Complaint>| {
+        let fits = in_range(&Value::Float(bound));
+        if !fits {
             found.add(out_of_range(what));
         }
-        if let Some(text) = native() {
-            found.add(place.invalid(value.clone(), &text));
+        let complaint = match value {
+            Value::Int(number) if !fits => check(&Value::Float(*number as f64)),
+            value => check(value),
+        };
+        if let Some(complaint) = complaint {
+            found.add(complaint);
         }
     };
     if let Some(factor) = bounds.multiple_of {
-        limit(factor, "MultipleOf", &|| multiple(value, factor));
+        limit(factor, "MultipleOf", &|value: &Value| {
+            multiple(value, factor, place)
+        });
     }
     if let Some((max, exclusive)) = bounds.maximum {
-        limit(max, "Maximum boundary", &|| {
-            beyond(value, max, exclusive, "less", |value, max| value > max)
+        limit(max, "Maximum boundary", &|value: &Value| {
+            let text = beyond(value, max, exclusive, "less", |value, max| value > max);
+            text.map(|text| place.invalid(value.clone(), &text))
         });
     }
     if let Some((min, exclusive)) = bounds.minimum {
-        limit(min, "Minimum boundary", &|| {
-            beyond(value, min, exclusive, "greater", |value, min| value < min)
+        limit(min, "Minimum boundary", &|value: &Value| {
+            let text = beyond(value, min, exclusive, "greater", |value, min| value < min);
+            text.map(|text| place.invalid(value.clone(), &text))
         });
     }
 }
@@ -94,25 +105,34 @@ fn beyond(
     (is_beyond || exclusive && is_equal).then(|| format!("should be {word} than{or_equal} {shown}"))
 }
 
-fn multiple(value: &Value, factor: f64) -> Option<String> {
-    let (shown, is_multiple) = match value {
+fn multiple(value: &Value, factor: f64, place: Place<'_>) -> Option<Complaint> {
+    let (factor, is_positive, is_multiple) = match value {
         Value::Int(number) => {
-            let factor = factor as i64;
-            if factor <= 0 {
-                return None;
-            }
-            (factor.to_string(), number % factor == 0)
+            // A factor below one is zero then, as in Go.
+            let whole = factor as i64;
+            let is_positive = whole > 0;
+            let is_multiple = is_positive && number % whole == 0;
+            (Value::Int(whole), is_positive, is_multiple)
         }
         Value::Float(number) => {
             let parts = match factor < 1.0 {
                 true => 1.0 / factor * number,
                 false => number / factor,
             };
-            (Bad::from(factor).to_string(), is_json_integer(parts))
+            (Value::Float(factor), factor > 0.0, is_json_integer(parts))
         }
         _ => return None,
     };
-    (!is_multiple).then(|| format!("should be a multiple of {shown}"))
+    let shown = Bad::from(factor.clone()).to_string();
+    if !is_positive {
+        let text = format!(
+            "factor MultipleOf declared for {} must be positive: {shown}",
+            place.path
+        );
+        return Some(place.about(factor, text));
+    }
+    (!is_multiple)
+        .then(|| place.invalid(value.clone(), &format!("should be a multiple of {shown}")))
 }
 
 /// Returns whether a number is an integer that JSON can carry, within upstream's tolerance.
@@ -130,4 +150,68 @@ pub(super) fn is_json_integer(number: f64) -> bool {
         return diff < f64::EPSILON * f64::MIN_POSITIVE;
     }
     diff / (number.abs() + whole.abs()) < 1e-9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Change, Schema, validate};
+    use polyplane_apimachinery::{Value, json};
+    use polyplane_cel::WorkBudget;
+
+    #[test]
+    fn numbers_are_compared_with_limits_as_upstream_compares_them() {
+        let range = |what: &str, typed: &str| {
+            format!(
+                "<nil>: Invalid value: \"\": {what} value must be of type {typed} (default format) in "
+            )
+        };
+        let cases: [(Value, Value, Vec<String>); 7] = [
+            (
+                json!({"type": "integer", "multipleOf": 0.1}),
+                json!(9_007_199_254_740_993i64),
+                vec![
+                    range("MultipleOf", "integer"),
+                    "<nil>: Invalid value: 9.007199254740992e+15:  in body should be a multiple of 0.1".to_owned(),
+                ],
+            ),
+            (
+                json!({"type": "integer", "minimum": 1.5}),
+                json!(1i64),
+                vec![
+                    range("Minimum boundary", "integer"),
+                    "<nil>: Invalid value: 1:  in body should be greater than or equal to 1.5".to_owned(),
+                ],
+            ),
+            (
+                json!({"type": "integer", "maximum": 1.5}),
+                json!(1i64),
+                vec![range("Maximum boundary", "integer")],
+            ),
+            (
+                json!({"type": "number", "minimum": 1.5}),
+                json!(1i64),
+                Vec::new(),
+            ),
+            (
+                json!({"type": "number", "multipleOf": 0.5}),
+                json!(1i64),
+                vec![
+                    "<nil>: Invalid value: 0: factor MultipleOf declared for  must be positive: 0".to_owned(),
+                ],
+            ),
+            (json!({"type": "number", "multipleOf": 0.5}), json!(1.5), Vec::new()),
+            (json!({"type": "integer", "multipleOf": 3i64}), json!(9i64), Vec::new()),
+        ];
+        for (schema, value, wanted) in cases {
+            let known = Schema::compile(&schema).expect("it is shallow");
+            let found = validate(
+                &known,
+                Change::Created(&value),
+                None,
+                &WorkBudget::default(),
+            );
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            assert_eq!(found, wanted, "{schema:?}");
+        }
+    }
 }

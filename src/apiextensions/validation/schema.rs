@@ -1,5 +1,6 @@
 //! Schemas, compiled from the JSON of a definition.
 
+use super::ByKeys;
 use super::formats::{self, Format};
 use polyplane_apimachinery::{Map, Str, Value};
 use polyplane_cel::Pattern;
@@ -77,7 +78,16 @@ impl Schema {
     /// # Errors
     /// Returns an error if it is too deep.
     pub fn compile(json: &Value) -> Result<Self, SchemaError> {
-        compile(json, 0)
+        compile(json, Mixed::Typed, 0)
+    }
+
+    /// Compiles the JSON of a schema for the check of its defaults, in which values that may be
+    /// integers or texts have no type: upstream looks at their junctors alone then.
+    ///
+    /// # Errors
+    /// Returns an error if it is too deep.
+    pub fn compile_for_defaults(json: &Value) -> Result<Self, SchemaError> {
+        compile(json, Mixed::Untyped, 0)
     }
 
     /// Returns the bytes of memory that the schema takes, approximately.
@@ -124,20 +134,14 @@ impl Schema {
         self.property(name).or(below)
     }
 
-    /// Returns the item of an older list that corresponds to an item, and the schema of items. Only
-    /// in lists of objects with keys do items correspond; of several that do, the first counts.
-    pub fn counterpart<'v>(&self, item: &Value, olds: &'v [Value]) -> Option<(&'v Value, &Self)> {
-        let (keys, schema) = (self.keys.as_deref()?, self.items.as_deref()?);
-        let key = |item: &'v Value, name: &Str| {
-            let key = item.get(name)?;
-            (!matches!(key, Value::Null | Value::Array(_) | Value::Object(_))).then_some(key)
-        };
-        let same = |old: &&'v Value| {
-            let mut pairs = keys.iter().map(|name| (key(old, name), item.get(name)));
-            pairs.all(|(old, new)| old.is_some() && old == new)
-        };
-        (!keys.is_empty()).then_some(())?;
-        Some((olds.iter().find(same)?, schema))
+    /// Returns the items of an older list for which items of a newer one may look.
+    pub(crate) fn counterparts<'v>(&'v self, olds: &'v [Value]) -> Option<Counterparts<'v>> {
+        let (keys, of) = (self.keys.as_deref()?, self.items.as_deref()?);
+        (!keys.is_empty()).then(|| Counterparts {
+            keys,
+            of,
+            olds: ByKeys::new(keys, olds),
+        })
     }
 
     /// Returns whether a value is what it was, as far as upstream can tell: objects that correspond
@@ -145,16 +149,14 @@ impl Schema {
     pub fn is_unchanged(&self, new: &Value, old: &Value) -> bool {
         match (new, old) {
             (Value::Array(items), Value::Array(olds)) => {
-                let mut pairs = items
-                    .iter()
-                    .map(|item| (item, self.counterpart(item, olds)));
-                items.len() == olds.len()
-                    && match self.keys {
-                        None => items == olds,
-                        Some(_) => pairs.all(|(item, pair)| {
-                            pair.is_some_and(|(old, schema)| schema.is_unchanged(item, old))
-                        }),
-                    }
+                if items.len() != olds.len() || self.keys.is_none() {
+                    return items == olds;
+                }
+                let counterparts = self.counterparts(olds);
+                items.iter().all(|item| {
+                    let pair = counterparts.as_ref().and_then(|olds| olds.of(item));
+                    pair.is_some_and(|(old, schema)| schema.is_unchanged(item, old))
+                })
             }
             (Value::Object(members), Value::Object(olds)) => {
                 let mut members_kept = members.iter().map(|(name, value)| {
@@ -172,28 +174,39 @@ impl Schema {
     }
 }
 
-fn compile(json: &Value, depth: usize) -> Result<Schema, SchemaError> {
+/// The choice whether values that may be integers or texts have these types.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mixed {
+    Typed,
+    Untyped,
+}
+
+fn compile(json: &Value, mixed: Mixed, depth: usize) -> Result<Schema, SchemaError> {
     if depth > DEPTH_MAX {
         return Err(SchemaError::TooDeep);
     }
     let list = |name: &str| -> Result<Vec<Schema>, SchemaError> {
         let nested = json.items_at(&[name]).iter();
-        nested.map(|nested| compile(nested, depth + 1)).collect()
+        nested
+            .map(|nested| compile(nested, mixed, depth + 1))
+            .collect()
     };
     let one = |name: &str| -> Result<Option<Schema>, SchemaError> {
         let nested = json.get(name).filter(|nested| nested.as_object().is_some());
-        nested.map(|nested| compile(nested, depth + 1)).transpose()
+        nested
+            .map(|nested| compile(nested, mixed, depth + 1))
+            .transpose()
     };
     let types: Str = match json.bool_at(&["x-kubernetes-int-or-string"]) {
-        true => "integer,string".into(),
-        false => json.str_at(&["type"]).into(),
+        true if mixed == Mixed::Typed => "integer,string".into(),
+        _ => json.str_at(&["type"]).into(),
     };
     let properties = json["properties"]
         .as_object()
         .into_iter()
         .flat_map(Map::iter);
     let properties =
-        properties.map(|(name, nested)| Ok((name.into(), compile(nested, depth + 1)?)));
+        properties.map(|(name, nested)| Ok((name.into(), compile(nested, mixed, depth + 1)?)));
     let junctors = Junctors {
         all: list("allOf")?,
         any: list("anyOf")?,
@@ -220,7 +233,7 @@ fn compile(json: &Value, depth: usize) -> Result<Schema, SchemaError> {
         additional: match json.get("additionalProperties") {
             Some(Value::Bool(false)) => Additional::Refused,
             Some(nested @ Value::Object(_)) => {
-                Additional::Of(Box::new(compile(nested, depth + 1)?))
+                Additional::Of(Box::new(compile(nested, mixed, depth + 1)?))
             }
             _ => Additional::Allowed,
         },
@@ -257,4 +270,22 @@ fn bounds(json: &Value) -> Option<Bounds> {
         || bounds.pattern.is_some()
         || [bounds.length, bounds.items, bounds.properties] != [Range::default(); 3];
     is_set.then_some(bounds)
+}
+
+/// The items of an older list to which items of a newer one correspond: in lists of objects with keys.
+#[derive(Debug)]
+pub(crate) struct Counterparts<'v> {
+    keys: &'v [Str],
+    of: &'v Schema,
+    olds: ByKeys<'v>,
+}
+
+impl<'v> Counterparts<'v> {
+    /// Returns the item to which an item corresponds, and the schema of items.
+    pub(crate) fn of(&self, item: &Value) -> Option<(&'v Value, &'v Schema)> {
+        let is_key = |key: &Value| !matches!(key, Value::Null | Value::Array(_) | Value::Object(_));
+        let mut keys = self.keys.iter().map(|name| item.get(name));
+        let has_keys = keys.all(|key| key.is_some_and(is_key));
+        Some((self.olds.find(item).filter(|_| has_keys)?, self.of))
+    }
 }

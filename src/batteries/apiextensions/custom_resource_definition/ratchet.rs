@@ -8,7 +8,7 @@ use super::structural_schema::{self, kind};
 use crate::shared::validation::members::present;
 use polyplane_apimachinery::field_error::Path;
 use polyplane_apimachinery::{Str, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// The types that schemas may name.
 pub const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
@@ -78,7 +78,10 @@ impl Ratchet {
             (Rule::AtomicSets, any(&has_inner_lists)),
             (Rule::Keys, any(&has_bad_keys)),
         ];
-        let of_old = |name: &str| versions.iter().find(|old| old.str_at(&["name"]) == name);
+        let mut of_old: HashMap<&str, &Value> = HashMap::with_capacity(versions.len());
+        for old in versions {
+            of_old.entry(old.str_at(&["name"])).or_insert(old);
+        }
         let same = versions
             .windows(2)
             .all(|pair| pair[0]["schema"] == pair[1]["schema"]);
@@ -87,11 +90,13 @@ impl Ratchet {
         let (mut unchanged, mut crowded) = (BTreeSet::new(), BTreeSet::new());
         for version in spec.items_at(&["versions"]) {
             let name = version.str_at(&["name"]);
-            let like = common.or_else(|| of_old(name));
+            let like = common.or_else(|| of_old.get(name).copied());
             if like.is_some_and(|old| version["schema"] == old["schema"]) {
                 unchanged.insert(name.into());
             }
-            let Some(old) = of_old(name) else { continue };
+            let Some(old) = of_old.get(name) else {
+                continue;
+            };
             let fields = old.items_at(&["selectableFields"]);
             if fields.len() > SELECTABLE_FIELDS_MAX
                 && version["selectableFields"] == old["selectableFields"]

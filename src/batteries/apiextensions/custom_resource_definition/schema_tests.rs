@@ -4,9 +4,9 @@
 use super::structural_schema;
 use crate::kind_tables::schemas;
 use flate2::read::GzDecoder;
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{Limits, parse};
+use polyplane_apimachinery::{Value, json};
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path as FilePath;
@@ -74,4 +74,41 @@ fn structure_and_defaults_of_schemas_are_judged_as_upstream_judges_them() {
     let agree = total - left_out - different.len();
     println!("schemas: {agree} of {total} agree, {left_out} left out");
     assert!(different.is_empty(), "{different:#?}");
+}
+
+/// Upstream checks defaults by a form of the schema in which such values have no type.
+#[test]
+fn a_default_of_integers_or_texts_is_checked_by_its_junctors_alone() {
+    let schemas = schemas();
+    let found = |schema: Value| {
+        let root = json!({"type": "object", "properties": {"a": schema}});
+        ours(&polyplane_apiextensions::defaults::validate(
+            &schemas,
+            &root,
+            &Path::NIL,
+        ))
+    };
+    for default in [
+        json!(true),
+        json!(1.5),
+        json!({}),
+        json!([]),
+        json!(1i64),
+        json!("x"),
+    ] {
+        let plain = json!({"x-kubernetes-int-or-string": true, "default": (default.clone())});
+        assert!(found(plain).is_empty(), "{default:?}");
+        let junctors = json!([{"type": "integer"}, {"type": "string"}]);
+        let with_junctors = found(json!({
+            "x-kubernetes-int-or-string": true,
+            "anyOf": junctors,
+            "default": (default.clone()),
+        }));
+        let is_good = matches!(default, Value::Int(_) | Value::String(_));
+        assert_eq!(with_junctors.is_empty(), is_good, "{with_junctors:?}");
+        let of_both = with_junctors
+            .iter()
+            .any(|text| text.contains("integer,string"));
+        assert!(!of_both, "{with_junctors:?}");
+    }
 }

@@ -3,7 +3,7 @@
 
 use crate::shared::validation::complaints::Errors;
 use crate::shared::validation::members::present;
-use polyplane_apiextensions::rules::compile_pattern;
+use polyplane_apiextensions::rules::check_pattern;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Value};
 
@@ -266,7 +266,7 @@ fn value_rules(errors: &mut Errors, schema: &Value, path: &Path<'_>) {
         }
     }
     let pattern = schema.str_at(&["pattern"]);
-    if let Err(error) = compile_pattern(pattern) {
+    if let Err(error) = check_pattern(pattern) {
         let intro = "must be a valid regular expression, but isn't: error parsing regexp";
         let detail = format!("{intro}: {error}");
         errors.push(FieldError::invalid(&path.child("pattern"), pattern, detail));
