@@ -1,7 +1,7 @@
 //! One plane's account at one replica.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::Moment;
 use crate::limits::PlaneLimits;
@@ -29,6 +29,10 @@ pub struct PlaneMeter {
     write_rate: RateLimit,
     /// The times until which the plane's owner refuses requests, and changing requests.
     refused_until: [AtomicU64; 2],
+    /// The time until which the plane's work is done aside.
+    aside_until: AtomicU64,
+    /// Places for heavy work that it has.
+    places: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -39,6 +43,12 @@ struct AtomicLimits {
     objects: AtomicU64,
     bytes: AtomicU64,
 }
+
+/// CPU time from which on a piece of work is long, in nanoseconds. Those of ordinary requests take a twentieth of it.
+const LONG_NANOS: u64 = 16_000_000;
+/// How many times as long as a long piece of work the plane's work is done aside. So a plane holds up worker threads
+/// for one fiftieth of the time at most.
+const ASIDE_FACTOR: u64 = 50;
 
 /// What a plane has used of a replica, since it was first named there or woke.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,11 +110,34 @@ impl Default for PlaneMeter {
             request_rate: RateLimit::default(),
             write_rate: RateLimit::default(),
             refused_until: [AtomicU64::new(0), AtomicU64::new(0)],
+            aside_until: AtomicU64::new(0),
+            places: AtomicUsize::new(0),
         }
     }
 }
 
 impl PlaneMeter {
+    /// Notes that a piece of the plane's work took so many nanoseconds of a thread without a pause. If that is long,
+    /// all its work is done aside for a while: nobody can tell before which requests take long, and whatever waits
+    /// in the queue of a worker thread waits for them.
+    pub fn note_stretch(&self, nanos: u64, now: Moment) {
+        if nanos >= LONG_NANOS {
+            let until = now.plus(nanos.saturating_mul(ASIDE_FACTOR)).0;
+            self.aside_until.fetch_max(until, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the plane's work is to be done aside, because some of it took long.
+    #[must_use]
+    pub fn works_aside(&self, now: Moment) -> bool {
+        now.0 < self.aside_until.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many places for heavy work the plane has.
+    pub(crate) fn places(&self) -> &AtomicUsize {
+        &self.places
+    }
+
     /// Replaces the limits. What was taken from a rate stays taken.
     pub fn set_limits(&self, limits: &PlaneLimits) {
         let own = &self.limits;
@@ -289,6 +322,17 @@ impl Drop for InFlight {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plane_whose_work_took_long_works_aside_for_a_while() {
+        let (meter, now) = (PlaneMeter::default(), Moment(1_000));
+        meter.note_stretch(LONG_NANOS - 1, now);
+        assert!(!meter.works_aside(now));
+        meter.note_stretch(LONG_NANOS, now);
+        meter.note_stretch(1, now);
+        let end = now.plus(LONG_NANOS * ASIDE_FACTOR);
+        assert!(meter.works_aside(Moment(end.0 - 1)) && !meter.works_aside(end));
+    }
 
     const SECOND: u64 = 1_000_000_000;
 

@@ -2,14 +2,23 @@
 //!
 //! A place that becomes free goes to whoever is next by [`Turns`]: to the plane that has used the least.
 //! The queue holds one channel for each that waits.
+//!
+//! Work cannot be interrupted, and the work of one plane may take long. So a plane that has no place gets a further
+//! one when it has waited for [`LEND_AFTER`], as long as there are not twice as many taken as there are.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::meter::PlaneMeter;
 use crate::turns::{Started, Turns, VirtualTime};
+
+/// How long a plane waits for its first place. With less, planes that all have work would use more threads than there
+/// are CPUs for it; with more, a plane waits longer for the work of others.
+const LEND_AFTER: Duration = Duration::from_millis(50);
 
 /// The places that all planes share.
 #[derive(Debug)]
@@ -54,6 +63,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.meter.places().fetch_sub(1, Ordering::Relaxed);
         self.give_back();
         if let Some(places) = self.places.take() {
             places.leave();
@@ -107,12 +117,37 @@ impl Places {
             inside.queue.push(meter, sender, &self.time);
             waiting
         };
-        waiting
-            .await
-            .expect("the queue drops no sender before it has sent")
+        let mut waiting = waiting;
+        loop {
+            tokio::select! {
+                given = &mut waiting => {
+                    return given.expect("the queue drops no sender before it has sent");
+                }
+                () = tokio::time::sleep(LEND_AFTER) => {
+                    if let Some(place) = self.lend(meter) {
+                        waiting.close();
+                        let is_wanted = |sender: &oneshot::Sender<Place>| !sender.is_closed();
+                        self.inside.lock().queue.leave(meter, is_wanted);
+                        return place;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns a place beyond those that there are, for a plane that has none.
+    fn lend(self: &Arc<Self>, meter: &Arc<PlaneMeter>) -> Option<Place> {
+        let mut inside = self.inside.lock();
+        let has_none = meter.places().load(Ordering::Relaxed) == 0;
+        let may_lend = has_none && inside.taken < 2 * inside.places;
+        may_lend.then(|| {
+            inside.taken += 1;
+            self.place(meter, meter.flow().start(&self.time))
+        })
     }
 
     fn place(self: &Arc<Self>, meter: &Arc<PlaneMeter>, started: Started) -> Place {
+        meter.places().fetch_add(1, Ordering::Relaxed);
         Place {
             places: Some(Arc::clone(self)),
             meter: Arc::clone(meter),
@@ -195,6 +230,24 @@ mod tests {
             assert!(place.is_some_and(|place| place < limit), "{place:?}");
             assert_eq!(places.taken(), 0);
         }
+    }
+
+    #[tokio::test]
+    async fn a_plane_without_a_place_does_not_wait_for_the_end_of_long_work() {
+        let (places, [long, other]) = (places(), meters());
+        let held = places.enter(&long, 1).await;
+        let lent = places.enter(&other, 1).await;
+        assert_eq!((places.taken(), places.waiting()), (2, 0));
+        // Neither gets a second one.
+        for meter in [&long, &other] {
+            let wait = LEND_AFTER * 2;
+            let second = tokio::time::timeout(wait, places.enter(meter, 1)).await;
+            assert!(second.is_err(), "{second:?}");
+        }
+        drop(lent);
+        assert_eq!(places.taken(), 1);
+        drop(held);
+        assert_eq!(places.taken(), 0);
     }
 
     #[tokio::test]

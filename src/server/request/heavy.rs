@@ -1,5 +1,5 @@
-//! Work that takes a thread for milliseconds: parsing, checking and packing a large body, and making the
-//! OpenAPI documents of many definitions.
+//! Work that takes a thread for milliseconds: parsing, checking and packing a large body, making the
+//! OpenAPI documents of many definitions, and, for a while, all work of a plane of which some took long.
 //!
 //! On a worker thread, everything that waits in that thread's queue would wait for it: requests of
 //! other planes, their connections, renewals of leases. So each poll of such work is done *aside*: the
@@ -11,7 +11,8 @@
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
 //!
-//! Invariant: a request for an object with a small body never comes here.
+//! Invariant: a request for an object with a small body comes here only if its plane has held up a worker
+//! thread lately ([`PlaneMeter::note_stretch`]).
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -20,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 
 use polyplane_fairness::{CpuTimer, Place, Places, PlaneMeter, VirtualTime};
-use polyplane_registry::Verb;
+use polyplane_registry::{ResourceRequest, Verb};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use crate::operations::exposition::{Exposition, Kind};
@@ -122,13 +123,21 @@ impl HeavyWork {
 }
 
 /// Returns whether the work of a request is heavy. `object_bytes` returns the length of the object that
-/// it changes; it is called only for requests whose own body does not say how much they do.
-pub(crate) fn is_heavy(
-    verb: Verb,
-    body_bytes: usize,
-    object_bytes: impl FnOnce() -> usize,
-) -> bool {
-    body_bytes >= HEAVY_BYTES || verb == Verb::Patch && object_bytes() >= HEAVY_BYTES
+/// it names; it is called only for requests whose work depends on it.
+pub(crate) fn is_heavy(request: &ResourceRequest, object_bytes: impl FnOnce() -> usize) -> bool {
+    let reads_object = reads_object(request.verb, request.name.is_some(), &request.accept);
+    request.body.len() >= HEAVY_BYTES || reads_object && object_bytes() >= HEAVY_BYTES
+}
+
+/// Returns whether a request reads an object and does more with it than to send it as it is stored.
+fn reads_object(verb: Verb, has_name: bool, accept: &str) -> bool {
+    match verb {
+        Verb::Get => [";", "yaml", "protobuf"]
+            .iter()
+            .any(|form| accept.contains(form)),
+        Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => has_name,
+        Verb::List | Verb::Watch | Verb::DeleteCollection | Verb::Connect => false,
+    }
 }
 
 #[cfg(test)]
@@ -252,11 +261,28 @@ mod tests {
     }
 
     #[test]
-    fn a_small_patch_of_a_large_object_is_heavy() {
-        let unknown = || panic!("the body says it");
-        assert!(is_heavy(Verb::Update, HEAVY_BYTES, unknown));
-        assert!(!is_heavy(Verb::Update, HEAVY_BYTES - 1, unknown));
-        assert!(is_heavy(Verb::Patch, 10, || HEAVY_BYTES));
-        assert!(!is_heavy(Verb::Patch, 10, || HEAVY_BYTES - 1));
+    fn what_reads_an_object_depends_on_its_size() {
+        for (verb, has_name, accept, reads) in [
+            (Verb::Get, true, "application/json", false),
+            (Verb::Get, true, "application/yaml", true),
+            (
+                Verb::Get,
+                true,
+                "application/json;as=Table;v=v1;g=meta.k8s.io",
+                true,
+            ),
+            (Verb::Get, true, "application/vnd.kubernetes.protobuf", true),
+            (Verb::Create, false, "", false),
+            (Verb::Create, true, "", true),
+            (Verb::Patch, true, "", true),
+            (Verb::Delete, true, "", true),
+            (Verb::List, false, "application/yaml", false),
+        ] {
+            assert_eq!(
+                reads_object(verb, has_name, accept),
+                reads,
+                "{verb:?} {accept}"
+            );
+        }
     }
 }

@@ -138,18 +138,22 @@ impl Drop for Queued {
 impl Turn {
     /// Ends the burst, which took `cost` nanoseconds and is all that its turn was for.
     pub(crate) fn end(mut self, cost: u64) {
+        let at = self.at;
         self.over(cost, |meter, started| {
             meter.flow().settle(started, cost);
             meter.flow().end_turn(cost);
+            meter.note_stretch(cost, at);
         });
     }
 
     /// Ends the burst of a request, which took `cost` nanoseconds. The plane pays for the whole request
     /// when that ends.
     fn end_burst(mut self, cost: u64, charge: &Charge<'_>) {
+        let at = self.at;
         self.over(cost, |meter, started| {
             charge.pay_at_end(meter, started, cost);
             meter.flow().end_turn(cost);
+            meter.note_stretch(cost, at);
         });
     }
 
@@ -190,8 +194,8 @@ impl Pipeline<'_> {
         meter: &Arc<PlaneMeter>,
         request: ResourceRequest,
     ) -> Result<Answer, ApiError> {
-        let (verb, body_bytes) = (request.verb, request.body.len());
-        if is_heavy(verb, body_bytes, || plane.object_bytes(&request)) {
+        let is_heavy = is_heavy(&request, || plane.object_bytes(&request));
+        if is_heavy || meter.works_aside(self.state.now()) {
             let is_shared = || self.state.gate.is_shared(meter, self.state.now());
             let work = plane.handle(request);
             let done = self
