@@ -50,5 +50,6 @@ impl PlaneAuthorizer for Roles {
         rules.resources.extend(found.of_resources().cloned());
         rules.paths.extend(found.of_paths().cloned());
         rules.errors.extend(found.error);
+        rules.is_incomplete |= found.is_cut;
     }
 }

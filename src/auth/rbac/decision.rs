@@ -15,6 +15,12 @@ use crate::user::UserInfo;
 /// to everybody, and each refusal would carry all their names.
 const MISSING_MAX: usize = 100;
 
+/// Most weight of the roles that a decision looks at, which takes some milliseconds. It is done for each request
+/// before anything else, and a tenant can bind a role of tens of thousands of rules to one user thousands of times.
+pub(super) const WEIGHT_MAX: usize = 1_000_000;
+/// The reason of a decision that would look at more.
+const TOO_MANY: &str = "RBAC: too many rules apply to the user";
+
 /// Bytes that most reasons fit in.
 const REASON_BYTES: usize = 192;
 
@@ -39,29 +45,45 @@ impl Grant<'_> {
     }
 }
 
+/// More rules apply to a user than a decision looks at.
+struct TooManyRules;
+
 impl Index {
-    /// Returns why `attributes` are allowed; `None` if no rule allows them. Does not allocate.
+    /// Returns why `attributes` are allowed; `None` if no rule allows them, or only one that comes after more rules
+    /// than a decision looks at. Does not allocate.
     #[must_use]
     pub fn authorize(&self, attributes: &Attributes<'_>) -> Option<Grant<'_>> {
+        self.search(attributes).ok().flatten()
+    }
+
+    fn search(&self, attributes: &Attributes<'_>) -> Result<Option<Grant<'_>>, TooManyRules> {
         let verb = Verb::new(attributes.verb);
         let subject = &attributes.subject;
+        let mut looked_at = 0;
         let found = self.visit(attributes.user, namespace_of(subject), |binding| {
-            let role = self.referred(binding.role(), binding.namespace());
-            let mut rules = role.into_iter().flat_map(|role| role.rules());
-            match rules.find(|rule| rule.allows(verb, subject)) {
-                Some(rule) => ControlFlow::Break(Grant { binding, rule }),
+            let Some(role) = self.referred(binding.role(), binding.namespace()) else {
+                return ControlFlow::Continue(());
+            };
+            looked_at += role.weight();
+            if looked_at > WEIGHT_MAX {
+                return ControlFlow::Break(Err(TooManyRules));
+            }
+            match role.rules().iter().find(|rule| rule.allows(verb, subject)) {
+                Some(rule) => ControlFlow::Break(Ok(Grant { binding, rule })),
                 None => ControlFlow::Continue(()),
             }
         });
-        found.break_value()
+        found.break_value().transpose()
     }
 
     /// Decides on `attributes` as one authorizer of a chain. Allocates only if it does not allow
     /// them and a role is missing.
     #[must_use]
     pub fn decide(&self, attributes: &Attributes<'_>) -> Decision {
-        if self.authorize(attributes).is_some() {
-            return Decision::Allow;
+        match self.search(attributes) {
+            Ok(Some(_)) => return Decision::Allow,
+            Ok(None) => {}
+            Err(TooManyRules) => return Decision::NoOpinion(TOO_MANY.to_owned()),
         }
         let namespace = namespace_of(&attributes.subject);
         let missing = self.missing_roles(attributes.user, namespace, Naming::Kind);

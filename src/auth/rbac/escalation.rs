@@ -13,7 +13,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::quote::quote;
 
 use super::binding::{ObjectName, RoleKind, RoleRef};
-use super::decision::Naming;
+use super::decision::{Naming, WEIGHT_MAX};
 use super::index::{GROUP, Index};
 use super::policy_rule::PolicyRule;
 use super::role::Role;
@@ -132,7 +132,10 @@ impl Index {
         namespace: &str,
         rules: &[PolicyRule],
     ) -> Result<(), Escalation> {
-        let held = self.rules_named(user, namespace, Naming::Resource);
+        let held = self.rules_within(user, namespace, Naming::Resource, WEIGHT_MAX);
+        if held.is_cut {
+            return Err(TooMany.into());
+        }
         let missing = uncovered(&held.rules, rules)?;
         if missing.is_empty() {
             return Ok(());

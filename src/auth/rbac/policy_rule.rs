@@ -103,6 +103,18 @@ impl PolicyRule {
         rule
     }
 
+    /// Returns how many texts a decision may have to compare, and one for the rule.
+    pub(crate) fn weight(&self) -> usize {
+        let lists = [
+            &self.verbs,
+            &self.api_groups,
+            &self.resources,
+            &self.resource_names,
+            &self.non_resource_urls,
+        ];
+        1 + lists.iter().map(|list| list.len()).sum::<usize>()
+    }
+
     /// Returns the verbs.
     #[must_use]
     pub fn verbs(&self) -> &[Str] {

@@ -12,6 +12,7 @@ pub struct Role {
     /// Labels by key. Only aggregation reads them.
     labels: Box<[(Str, Str)]>,
     aggregation: Aggregation,
+    weight: usize,
 }
 
 /// The aggregation rule of a ClusterRole.
@@ -42,11 +43,28 @@ impl Role {
                 };
                 labels.iter().map(pair)
             });
+        let rules: Box<[PolicyRule]> = rules.map(PolicyRule::from_value).collect();
         Self {
-            rules: rules.map(PolicyRule::from_value).collect(),
+            weight: rules.iter().map(PolicyRule::weight).sum(),
+            rules,
             labels: labels.collect(),
             aggregation: Aggregation::from_value(object.get("aggregationRule")),
         }
+    }
+
+    /// Returns the role with other rules.
+    #[cfg(test)]
+    pub(crate) fn with_rules(self, rules: &Value) -> Self {
+        let rules = rules.as_array().unwrap_or_default().iter();
+        Self {
+            rules: rules.map(PolicyRule::from_value).collect(),
+            ..self
+        }
+    }
+
+    /// Returns the weights of all rules together.
+    pub(crate) fn weight(&self) -> usize {
+        self.weight
     }
 
     /// Returns the rules.

@@ -233,3 +233,56 @@ fn an_emptied_index_equals_a_new_one() {
     apply(&mut index, (false, 1, 0), None);
     assert_eq!(index, Index::default());
 }
+
+#[test]
+fn very_many_rules_take_a_bounded_amount_of_work() {
+    let mut index = Index::default();
+    fn name(name: &str) -> ObjectName<'_> {
+        ObjectName {
+            namespace: "",
+            name,
+        }
+    }
+    let rule =
+        |resource: String| json!({"verbs": ["get"], "apiGroups": [""], "resources": [(resource)]});
+    let rules = |range: std::ops::Range<usize>| {
+        let rules = range.map(|at| rule(format!("r{at}"))).collect();
+        json!({"rules": (Value::Array(rules))})
+    };
+    index.put(RbacResource::Role, name("large"), &rules(0..1_000));
+    index.put(RbacResource::Role, name("small"), &rules(0..1));
+    let bind = |index: &mut Index, to: &str, role: &str| {
+        let binding = json!({"subjects": [{"kind": "User", "name": "u0"}],
+            "roleRef": {"apiGroup": (GROUP), "kind": "ClusterRole", "name": (role)}});
+        index.put(RbacResource::Binding, name(to), &binding);
+    };
+    bind(&mut index, "a", "small");
+    (0..1_000).for_each(|at| bind(&mut index, &format!("b{at}"), "large"));
+    let user = UserInfo {
+        name: "u0".into(),
+        ..UserInfo::default()
+    };
+    let allows = |resource| {
+        index.decide(&Attributes {
+            user: &user,
+            verb: "get",
+            subject: Subject::Resource {
+                group: "",
+                version: "v1",
+                resource,
+                subresource: "",
+                namespace: "",
+                name: "",
+                field_selector: "",
+            },
+        })
+    };
+    assert_eq!(allows("r0"), polyplane_auth::Decision::Allow);
+    let refused = allows("none");
+    assert!(
+        format!("{refused:?}").contains("too many rules"),
+        "{refused:?}"
+    );
+    let shown = index.rules_for(&user, "");
+    assert!(shown.is_cut && shown.error.is_some() && shown.rules.len() < 50_000);
+}

