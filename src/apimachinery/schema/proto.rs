@@ -1,19 +1,24 @@
 //! Decodes objects in Kubernetes' protobuf form into trees; `encode` is the way back.
 //!
-//! Owns the envelope, the wire format and the messages behind scalar types; numbers and nesting of
-//! fields are data. The result is the tree of the same object in JSON, with every field that was on
-//! the wire present; [`super::decode`] brings it into canonical form.
+//! Owns the envelope and the order of messages in each other; numbers and nesting of fields are data.
+//! `wire` knows the bytes of a field, `scalar` the messages behind scalar types. The result is the tree
+//! of the same object in JSON, with every field that was on the wire present; [`super::decode`] brings
+//! it into canonical form.
+//!
+//! As in upstream's generated code, a message that stands twice in its field is merged: its fields are
+//! replaced one by one, lists grow, and maps take further entries.
 
 use super::{DefId, Definition, Field, Schemas, Type};
-use crate::json::{self, Limits};
-use crate::time::{Timestamp, duration_text};
 use crate::value::{Map, Str, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use wire::{Reader, Wire};
 
 pub(super) mod encode;
+mod scalar;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub use encode::{
     ENVELOPE_END, envelope_head, in_envelope, watch_frame, write_item, write_list_metadata,
@@ -41,6 +46,9 @@ pub enum ProtoError {
     /// The first bytes of the envelope are missing.
     #[error("{NO_MAGIC}")]
     NoMagic,
+    /// Nothing follows the first bytes of the envelope.
+    #[error("empty body")]
+    Empty,
     /// The bytes end too early.
     #[error("unexpected EOF")]
     Truncated,
@@ -69,7 +77,7 @@ pub enum ProtoError {
 /// The envelope of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Envelope<'a> {
-    /// The `apiVersion`, as in JSON.
+    /// The `apiVersion`, as in JSON; empty if upstream would take the one of the request instead.
     pub api_version: Str,
     /// The `kind`, as in JSON.
     pub kind: Str,
@@ -84,6 +92,9 @@ impl<'a> Envelope<'a> {
     /// See [`ProtoError`].
     pub fn open(body: &'a [u8]) -> Result<Self, ProtoError> {
         let message = body.strip_prefix(MAGIC).ok_or(ProtoError::NoMagic)?;
+        if message.is_empty() {
+            return Err(ProtoError::Empty);
+        }
         let mut envelope = Self::default();
         let mut reader = Reader(message);
         while let Some((number, wire)) = reader.next()? {
@@ -92,7 +103,9 @@ impl<'a> Envelope<'a> {
                     let mut meta = Reader(meta);
                     while let Some((number, wire)) = meta.next()? {
                         match (number, wire) {
-                            (1, Wire::Bytes(text)) => envelope.api_version = text_of(text),
+                            (1, Wire::Bytes(text)) => {
+                                envelope.api_version = known_version(text_of(text));
+                            }
                             (2, Wire::Bytes(text)) => envelope.kind = text_of(text),
                             _ => {}
                         }
@@ -103,6 +116,14 @@ impl<'a> Envelope<'a> {
             }
         }
         Ok(envelope)
+    }
+}
+
+/// Returns the version that an envelope names: none if it has too many parts, or has a group alone.
+fn known_version(named: Str) -> Str {
+    match named.split_once('/') {
+        Some((_, version)) if version.is_empty() || version.contains('/') => Str::default(),
+        _ => named,
     }
 }
 
@@ -129,84 +150,6 @@ pub fn open_watch_frame(frame: &[u8]) -> Result<(Str, &[u8]), ProtoError> {
         }
     }
     Ok((kind, object))
-}
-
-/// One value on the wire.
-#[derive(Clone, Copy, Debug)]
-enum Wire<'a> {
-    Varint(u64),
-    Fixed64(u64),
-    Bytes(&'a [u8]),
-    Fixed32,
-}
-
-impl Wire<'_> {
-    fn number(self) -> u64 {
-        match self {
-            Self::Varint(_) => 0,
-            Self::Fixed64(_) => 1,
-            Self::Bytes(_) => 2,
-            Self::Fixed32 => 5,
-        }
-    }
-}
-
-struct Reader<'a>(&'a [u8]);
-
-impl<'a> Reader<'a> {
-    fn varint(&mut self) -> Result<u64, ProtoError> {
-        let mut value = 0u64;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.0.split_first().ok_or(ProtoError::Truncated)?;
-            self.0 = rest;
-            value |= u64::from(byte & 0x7F) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(ProtoError::Overflow)
-    }
-
-    fn take(&mut self, length: usize) -> Result<&'a [u8], ProtoError> {
-        let (taken, rest) = self
-            .0
-            .split_at_checked(length)
-            .ok_or(ProtoError::Truncated)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], ProtoError> {
-        let mut out = [0; N];
-        out.copy_from_slice(self.take(N)?);
-        Ok(out)
-    }
-
-    /// Returns the next field's number and value; `None` at the end.
-    fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, ProtoError> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        let tag = self.varint()?;
-        let number = u32::try_from(tag >> 3).map_err(|_| ProtoError::Tag(tag))?;
-        if number == 0 {
-            return Err(ProtoError::Tag(tag));
-        }
-        let wire = match tag & 7 {
-            0 => Wire::Varint(self.varint()?),
-            1 => Wire::Fixed64(u64::from_le_bytes(self.array()?)),
-            2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ProtoError::Overflow)?;
-                Wire::Bytes(self.take(length)?)
-            }
-            5 => {
-                self.take(4)?;
-                Wire::Fixed32
-            }
-            _ => return Err(ProtoError::Tag(tag)),
-        };
-        Ok(Some((number, wire)))
-    }
 }
 
 impl Schemas {
@@ -281,7 +224,11 @@ impl Schemas {
                             items.push(Value::Int(packed.varint()?.cast_signed()));
                         }
                     }
-                    (item, wire) => items.push(self.proto_value(item, wire, &field.name, depth)?),
+                    (item, wire) => {
+                        let mut value = Value::Null;
+                        self.proto_value(item, wire, &field.name, depth, &mut value)?;
+                        items.push(value);
+                    }
                 }
             }
             Type::Map(item) => {
@@ -303,8 +250,8 @@ impl Schemas {
                 object.entry(&field.name).make_object().insert(key, value);
             }
             ty => {
-                let value = self.proto_value(ty, wire, &field.name, depth)?;
-                object.insert(field.name.clone(), value);
+                let slot = object.entry(&field.name);
+                self.proto_value(ty, wire, &field.name, depth, slot)?;
             }
         }
         Ok(())
@@ -319,28 +266,37 @@ impl Schemas {
         depth: usize,
     ) -> Result<Value, ProtoError> {
         let (Type::List(item), Wire::Bytes(message)) = (ty, wire) else {
-            return self.proto_value(ty, wire, name, depth);
+            let mut value = Value::Null;
+            self.proto_value(ty, wire, name, depth, &mut value)?;
+            return Ok(value);
         };
         let mut items = Vec::new();
         let mut reader = Reader(message);
         while let Some((number, wire)) = reader.next()? {
             if number == 1 {
-                items.push(self.proto_value(item, wire, name, depth)?);
+                let mut value = Value::Null;
+                self.proto_value(item, wire, name, depth, &mut value)?;
+                items.push(value);
             }
         }
         Ok(Value::Array(items))
     }
 
+    /// Decodes a value into `slot`, which has the value that the same field had before, or null. A
+    /// message is merged with it, anything else takes its place.
     fn proto_value(
         &self,
         ty: &Type,
         wire: Wire<'_>,
         name: &str,
         depth: usize,
-    ) -> Result<Value, ProtoError> {
+        slot: &mut Value,
+    ) -> Result<(), ProtoError> {
         let depth = depth.checked_sub(1).ok_or(ProtoError::Depth)?;
-        Ok(match (ty, wire) {
-            (Type::Nullable(inner), wire) => self.proto_value(inner, wire, name, depth)?,
+        *slot = match (ty, wire) {
+            (Type::Nullable(inner), wire) => {
+                return self.proto_value(inner, wire, name, depth, slot);
+            }
             (Type::Bool, Wire::Varint(number)) => Value::Bool(number != 0),
             (Type::Int32, Wire::Varint(number)) => {
                 Value::Int(i64::from(number.cast_signed() as i32))
@@ -350,43 +306,51 @@ impl Schemas {
             (Type::String, Wire::Bytes(text)) => Value::String(text_of(text)),
             (Type::Bytes, Wire::Bytes(bytes)) => Value::String(STANDARD.encode(bytes).into()),
             (Type::Ref(id), Wire::Bytes(message)) => {
-                let mut object = Map::new();
-                self.proto_message(self.get(*id), &[], message, &mut object, depth)?;
-                Value::Object(object)
+                let object = slot.make_object();
+                return self.proto_message(self.get(*id), &[], message, object, depth);
             }
             (Type::SchemaOrBool(id), Wire::Bytes(message)) => {
-                self.one_of(message, Choice::Bool, *id, depth)?
+                self.one_of(message, Choice::Bool, *id, depth, slot.take())?
             }
             (Type::SchemaOrArray(id), Wire::Bytes(message)) => {
-                self.one_of(message, Choice::Schemas, *id, depth)?
+                self.one_of(message, Choice::Schemas, *id, depth, slot.take())?
             }
             (Type::SchemaOrStrings(id), Wire::Bytes(message)) => {
-                self.one_of(message, Choice::Strings, *id, depth)?
+                self.one_of(message, Choice::Strings, *id, depth, slot.take())?
             }
-            (ty, Wire::Bytes(message)) => scalar(ty, message, name)?,
+            (ty, Wire::Bytes(message)) => return scalar::read(ty, message, name, slot),
             (_, wire) => return Err(wrong(wire, name)),
-        })
+        };
+        Ok(())
     }
 
-    /// Decodes a message that has a schema or something simpler.
+    /// Decodes a message that has a schema or something simpler. `before` is the value that its field
+    /// had already, or null.
     fn one_of(
         &self,
         message: &[u8],
         choice: Choice,
         id: DefId,
         depth: usize,
+        before: Value,
     ) -> Result<Value, ProtoError> {
-        let (mut allows, mut schema, mut others) = (false, None, Vec::new());
+        let (mut allows, mut schema, mut others) = match before {
+            Value::Bool(allows) => (allows, Value::Null, Vec::new()),
+            Value::Array(others) => (false, Value::Null, others),
+            schema => (false, schema, Vec::new()),
+        };
         let mut reader = Reader(message);
         while let Some((number, wire)) = reader.next()? {
             match (choice, number, wire) {
                 (Choice::Bool, 1, Wire::Varint(number)) => allows = number != 0,
                 (Choice::Bool, 2, Wire::Bytes(_))
                 | (Choice::Schemas | Choice::Strings, 1, Wire::Bytes(_)) => {
-                    schema = Some(self.proto_value(&Type::Ref(id), wire, "schema", depth)?);
+                    self.proto_value(&Type::Ref(id), wire, "schema", depth, &mut schema)?;
                 }
                 (Choice::Schemas, 2, Wire::Bytes(_)) => {
-                    others.push(self.proto_value(&Type::Ref(id), wire, "jSONSchemas", depth)?);
+                    let mut other = Value::Null;
+                    self.proto_value(&Type::Ref(id), wire, "jSONSchemas", depth, &mut other)?;
+                    others.push(other);
                 }
                 (Choice::Strings, 2, Wire::Bytes(text)) => {
                     others.push(Value::String(text_of(text)))
@@ -394,10 +358,12 @@ impl Schemas {
                 _ => {}
             }
         }
-        Ok(match (choice, schema) {
-            (_, Some(schema)) => schema,
-            (Choice::Bool, None) => Value::Bool(allows),
-            (_, None) => Value::Array(others),
+        Ok(match choice {
+            // As upstream writes them: a list that has items hides the schema.
+            _ if !others.is_empty() => Value::Array(others),
+            _ if !schema.is_null() => schema,
+            Choice::Bool => Value::Bool(allows),
+            Choice::Schemas | Choice::Strings => Value::Array(others),
         })
     }
 }
@@ -407,50 +373,6 @@ enum Choice {
     Bool,
     Schemas,
     Strings,
-}
-
-/// Returns the value of a scalar that is a message on the wire.
-fn scalar(ty: &Type, message: &[u8], name: &str) -> Result<Value, ProtoError> {
-    let (mut numbers, mut text) = ([0i64; 4], None);
-    let mut reader = Reader(message);
-    while let Some((number, wire)) = reader.next()? {
-        match wire {
-            Wire::Varint(value) if number < 4 => numbers[number as usize] = value.cast_signed(),
-            Wire::Bytes(bytes) => text = Some(bytes),
-            _ => {}
-        }
-    }
-    let words = || text.map(text_of).unwrap_or_default();
-    Ok(match ty {
-        Type::Time | Type::MicroTime if message.is_empty() => Value::Null,
-        Type::Time => Value::string(moment(numbers).to_rfc3339()),
-        Type::MicroTime => Value::string(moment(numbers).to_rfc3339_micro()),
-        Type::Duration => Value::string(duration_text(numbers[1])),
-        Type::Quantity => Value::String(if words().is_empty() {
-            "0".into()
-        } else {
-            words()
-        }),
-        Type::IntOrString if numbers[1] == 0 => Value::Int(i64::from(numbers[2] as i32)),
-        Type::IntOrString => Value::String(words()),
-        Type::Raw | Type::Json | Type::FieldsV1 => match text {
-            None => Value::Null,
-            Some(text) => match json::parse(text, &Limits::default()) {
-                Ok(parsed) => parsed.value,
-                // As upstream: owners of fields that nobody can read are dropped later, with the rest of them.
-                Err(_) if *ty == Type::FieldsV1 => Value::string(String::new()),
-                Err(error) => return Err(ProtoError::Json(error.to_string())),
-            },
-        },
-        _ => return Err(wrong(Wire::Bytes(message), name)),
-    })
-}
-
-fn moment(numbers: [i64; 4]) -> Timestamp {
-    Timestamp {
-        seconds: numbers[1],
-        nanoseconds: u32::try_from(numbers[2]).unwrap_or(0),
-    }
 }
 
 fn number_of(number: f64) -> Value {

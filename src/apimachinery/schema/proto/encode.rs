@@ -217,9 +217,10 @@ impl Schemas {
     fn put_field(&self, field: &Field, number: u32, value: Option<&Value>, out: &mut Reversed) {
         match (&field.ty, value) {
             (Type::List(item), Some(Value::Array(items))) => {
-                // A named type of lists is a message of its own.
-                let named = field.notes.go_type.as_deref();
-                if named.is_some_and(|name| !name.starts_with(['[', '*'])) {
+                // A named type of lists of texts is a message of its own. The only other one, that of
+                // the rules of a schema, is written as any list.
+                let name = field.notes.go_type.as_deref().unwrap_or("[]");
+                if **item == Type::String && !name.starts_with(['[', '*']) {
                     out.message(number, |out| self.put_items(item, 1, items, out));
                 } else {
                     self.put_items(item, number, items, out);

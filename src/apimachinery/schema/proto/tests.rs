@@ -1,7 +1,9 @@
-//! Upstream's golden objects, which exist in both forms.
+//! Upstream's golden objects, which exist in both forms, and messages as no encoder writes them.
 
 use super::*;
+use crate::json::{self, Limits};
 use crate::schema::decode::Empties;
+use crate::schema::fixture::{SCHEMAS, tree};
 use flate2::read::GzDecoder;
 use std::io::Read;
 
@@ -94,4 +96,159 @@ fn damaged_bytes_are_refused_and_never_panic() {
         }
     }
     assert_eq!(Envelope::open(b"{}"), Err(ProtoError::NoMagic));
+}
+
+const SCHEMA_PROPS: &str =
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+const CONFIG_MAP: &str = "io.k8s.api.core.v1.ConfigMap";
+/// A field that no definition has, with an empty text.
+const STRANGE: [u8; 3] = [0x9A, 0x06, 0];
+
+/// Returns a field with a number below 16 and a short text or message.
+fn field(number: u8, content: impl AsRef<[u8]>) -> Vec<u8> {
+    let content = content.as_ref();
+    let length = u8::try_from(content.len()).expect("it is short");
+    assert!(number < 16 && length < 128, "both are of one byte");
+    [&[number << 3 | 2, length][..], content].concat()
+}
+
+/// Returns what is decoded from the message of a definition.
+fn read(name: &str, message: &[u8]) -> Result<Value, ProtoError> {
+    let id = SCHEMAS.find(name).expect("the definition exists");
+    SCHEMAS.decode_proto(id, message)
+}
+
+fn wire_type(wire: u64, name: &str) -> Result<Value, ProtoError> {
+    let field = name.to_owned();
+    Err(ProtoError::WireType { wire, field })
+}
+
+#[test]
+fn each_rule_of_a_schema_is_a_field_of_its_own() {
+    let text = r#"{"type":"object","x-kubernetes-validations":[
+        {"rule":"self.size < 10","message":"m"},{"rule":"self.size > 0"}]}"#;
+    let id = SCHEMAS.find(SCHEMA_PROPS).expect("the definition exists");
+    let mut object = tree(text);
+    SCHEMAS
+        .decode(id, &mut object, Empties::Null)
+        .expect("it fits the schema");
+    // Field 44 is the last one; of a rule, the texts 1, 2, 3 and 5 are always written.
+    let first = b"\xE2\x02\x17\x0A\x0Eself.size < 10\x12\x01m\x1A\x00\x2A\x00";
+    let second = b"\xE2\x02\x15\x0A\x0Dself.size > 0\x12\x00\x1A\x00\x2A\x00";
+    let rules = [&first[..], &second[..]].concat();
+    let message = SCHEMAS.to_proto(id, &object);
+    assert!(message.ends_with(&rules), "{message:x?}");
+    let before = &message[..message.len() - rules.len()];
+    assert!(!before.windows(2).any(|tag| tag == [0xE2u8, 0x02]));
+    let mut back = SCHEMAS.decode_proto(id, &message).expect("a schema");
+    SCHEMAS
+        .decode(id, &mut back, Empties::Null)
+        .expect("it fits the schema");
+    assert_eq!(back, object);
+}
+
+#[test]
+fn a_message_that_stands_twice_is_merged() {
+    let label = |key: &str, value: &str| field(11, [field(1, key), field(2, value)].concat());
+    let meta = [
+        field(1, [field(1, "x"), label("a", "1"), field(14, "f")].concat()),
+        field(1, ""),
+        field(1, [label("b", "2"), field(14, "g")].concat()),
+    ];
+    let wanted = r#"{"metadata":{"name":"x","labels":{"a":"1","b":"2"},"finalizers":["f","g"]}}"#;
+    assert_eq!(read(CONFIG_MAP, &meta.concat()), Ok(tree(wanted)));
+
+    // `additionalProperties`: true, then a schema, then more of that schema.
+    let schema = b"\xF2\x01\x02\x08\x01\xF2\x01\x05\x12\x03\x2A\x01t\xF2\x01\x05\x12\x03\x22\x01d";
+    let wanted = r#"{"additionalProperties":{"type":"t","description":"d"}}"#;
+    assert_eq!(read(SCHEMA_PROPS, schema), Ok(tree(wanted)));
+
+    let port = "io.k8s.api.core.v1.ServicePort";
+    let text = field(4, [&[8u8, 1][..], &field(3, "x")].concat());
+    let merged = [text, field(4, ""), field(4, [0x10u8, 5])].concat();
+    assert_eq!(read(port, &merged), Ok(tree(r#"{"targetPort":"x"}"#)));
+}
+
+#[test]
+fn quantities_keep_their_text_beside_strange_fields() {
+    const RULES: &str = "io.k8s.api.autoscaling.v2.HPAScalingRules";
+    let tolerance = |quantity: &[u8]| read(RULES, &field(4, quantity));
+    let known = |text: &str| Ok(tree(&format!(r#"{{"tolerance":"{text}"}}"#)));
+    let strange = [&field(1, "110")[..], &STRANGE].concat();
+    assert_eq!(tolerance(&strange), known("110"));
+    assert_eq!(tolerance(b""), known("0"));
+    assert_eq!(tolerance(&[8, 1]), wire_type(0, "String_"));
+    let twice = [field(4, field(1, "5")), field(4, "")].concat();
+    assert_eq!(read(RULES, &twice), known("5"));
+
+    let mut empty = tolerance(&field(1, "")).expect("the bytes are sound");
+    let id = SCHEMAS.find(RULES).expect("the definition exists");
+    let error = SCHEMAS
+        .decode(id, &mut empty, Empties::Null)
+        .expect_err("it is no quantity");
+    assert!(error.0.starts_with("quantities must match"), "{error}");
+}
+
+#[test]
+fn times_are_read_whole_and_know_their_fields() {
+    const LEASE: &str = "io.k8s.api.coordination.v1.LeaseSpec";
+    let known = |time: &str| Ok(tree(&format!(r#"{{"acquireTime":{time}}}"#)));
+    assert_eq!(read(LEASE, &field(3, "")), known("null"));
+    let micro = [8u8, 1, 0x10, 0xDC, 0x0B];
+    let text = "\"1970-01-01T00:00:01.000001Z\"";
+    assert_eq!(read(LEASE, &field(3, micro)), known(text));
+    // The second one is not merged with the first one.
+    let twice = [field(3, micro), field(3, [0x10u8, 0])].concat();
+    assert_eq!(
+        read(LEASE, &twice),
+        known("\"1970-01-01T00:00:00.000000Z\"")
+    );
+    // 2 000 000 000 nanoseconds are two seconds.
+    let many = [8u8, 1, 0x10, 0x80, 0xA8, 0xD6, 0xB9, 0x07];
+    assert_eq!(
+        read(LEASE, &field(3, many)),
+        known("\"1970-01-01T00:00:03.000000Z\"")
+    );
+    let eight_bytes = [9u8, 0, 0, 0, 0, 0, 0, 0, 0];
+    assert_eq!(read(LEASE, &field(3, eight_bytes)), wire_type(1, "Seconds"));
+}
+
+#[test]
+fn a_text_without_its_type_is_the_number_zero() {
+    let message = field(4, field(3, "x"));
+    let found = read("io.k8s.api.core.v1.ServicePort", &message);
+    assert_eq!(found, Ok(tree(r#"{"targetPort":0}"#)));
+}
+
+#[test]
+fn unknown_groups_are_passed_over() {
+    let (start, end) = ([0x9Bu8, 0x06], [0x9Cu8, 0x06]);
+    let name = field(1, field(1, "x"));
+    let within = [&start[..], &STRANGE, &[0x08, 1], &start, &end, &end].concat();
+    let wanted = Ok(tree(r#"{"metadata":{"name":"x"}}"#));
+    let around = [&within[..], &name, &within].concat();
+    assert_eq!(read(CONFIG_MAP, &around), wanted);
+
+    let open = [&name[..], &start, &start, &end].concat();
+    assert_eq!(read(CONFIG_MAP, &open), Err(ProtoError::Truncated));
+    let closed = [&name[..], &end].concat();
+    assert_eq!(read(CONFIG_MAP, &closed), Err(ProtoError::Tag(796)));
+    assert_eq!(read(CONFIG_MAP, &[0x0B, 0x0C]), wire_type(3, "metadata"));
+}
+
+#[test]
+fn an_envelope_without_a_readable_version_names_none() {
+    for (named, wanted) in [
+        ("a/b/c", ""),
+        ("apps/", ""),
+        ("/", ""),
+        ("apps/v1", "apps/v1"),
+        ("v1", "v1"),
+    ] {
+        let body = in_envelope(named, "Kind", b"");
+        let envelope = Envelope::open(&body).expect("an envelope");
+        assert_eq!(envelope.api_version, wanted, "{named}");
+        assert_eq!(envelope.kind, "Kind");
+    }
+    assert_eq!(Envelope::open(MAGIC), Err(ProtoError::Empty));
 }
