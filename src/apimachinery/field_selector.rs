@@ -3,13 +3,26 @@
 //! Owns the grammar and the matching. By which fields a kind may be selected is decided by the
 //! kind.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 
 /// A field selector: every term must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldSelector {
     terms: Vec<Term>,
+    /// What the terms say together, if they are many.
+    many: Option<Box<Many>>,
 }
+
+/// Terms whose work for an object does not grow with their number: a request may have thousands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Many {
+    exact: BTreeSet<(String, String)>,
+    denied: HashMap<String, HashSet<String>>,
+}
+
+/// Terms up to which comparing them one after the other is faster.
+const FEW: usize = 16;
 
 /// One condition on one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +63,32 @@ pub enum FieldSelectorError {
     Unescaped(char),
 }
 
+impl Many {
+    /// Creates it, unless there are only a few terms.
+    fn of(terms: &[Term]) -> Option<Self> {
+        if terms.len() <= FEW {
+            return None;
+        }
+        let mut many = Self::default();
+        for Term {
+            field,
+            operator,
+            value,
+        } in terms.iter().cloned()
+        {
+            match operator {
+                FieldOperator::Equals => {
+                    many.exact.insert((field, value));
+                }
+                FieldOperator::NotEquals => {
+                    many.denied.entry(field).or_default().insert(value);
+                }
+            }
+        }
+        Some(many)
+    }
+}
+
 impl FieldSelector {
     /// Parses a selector. Sorts the terms and drops empty ones.
     ///
@@ -75,7 +114,10 @@ impl FieldSelector {
                 });
             }
         }
-        Ok(Self { terms })
+        Ok(Self {
+            many: Many::of(&terms).map(Box::new),
+            terms,
+        })
     }
 
     /// Creates a selector of one term.
@@ -85,7 +127,10 @@ impl FieldSelector {
             operator: FieldOperator::Equals,
             value: value.into(),
         };
-        Self { terms: vec![term] }
+        Self {
+            terms: vec![term],
+            many: None,
+        }
     }
 
     /// Returns the terms in order.
@@ -118,18 +163,24 @@ impl FieldSelector {
                 });
             }
         }
-        Ok(Self { terms })
+        Ok(Self {
+            many: Many::of(&terms).map(Box::new),
+            terms,
+        })
     }
 
     /// Returns true if every term holds. `lookup` returns a field's text, empty if it has none.
     pub fn matches<'a>(&self, lookup: impl Fn(&str) -> std::borrow::Cow<'a, str>) -> bool {
-        self.terms.iter().all(|term| {
-            let equal = lookup(&term.field) == term.value;
-            match term.operator {
-                FieldOperator::Equals => equal,
-                FieldOperator::NotEquals => !equal,
-            }
-        })
+        let Some(many) = &self.many else {
+            return self.terms.iter().all(|term| {
+                let equal = lookup(&term.field) == term.value;
+                equal == (term.operator == FieldOperator::Equals)
+            });
+        };
+        let mut exact = many.exact.iter();
+        let mut denied = many.denied.iter();
+        exact.all(|(field, value)| lookup(field) == *value)
+            && denied.all(|(field, values)| !values.contains(&*lookup(field)))
     }
 
     /// Returns the value that `field` must have, if a term requires one.
@@ -224,6 +275,28 @@ fn split_term(term: &str) -> Option<(&str, FieldOperator, &str)> {
 mod tests {
     use super::*;
     use std::borrow::Cow;
+
+    #[test]
+    fn many_terms_select_what_each_of_them_selects() {
+        let always: Vec<String> = (0..FEW).map(|at| format!("z!=never-{at}")).collect();
+        for text in [
+            "x=a",
+            "x=a,x=b",
+            "x!=a",
+            "x!=b,y=",
+            "y!=",
+            "x=a,x!=a",
+            "x=a,x=a,y!=c",
+        ] {
+            let few = FieldSelector::parse(text).expect(text);
+            let many = FieldSelector::parse(&format!("{text},{}", always.join(","))).expect(text);
+            assert!(few.many.is_none() && many.many.is_some());
+            for value in ["a", "b", ""] {
+                let lookup = |field: &str| Cow::Borrowed(if field == "x" { value } else { "" });
+                assert_eq!(few.matches(lookup), many.matches(lookup), "{text} {value}");
+            }
+        }
+    }
 
     #[test]
     fn a_selector_reads_and_prints_as_upstream() {

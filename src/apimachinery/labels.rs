@@ -3,6 +3,7 @@
 //! Owns grammar, validation and matching, with upstream's texts. Must not know where labels are
 //! stored: the caller passes a lookup, and labels inside canonical bytes need no tree.
 
+mod many;
 mod parse;
 
 use std::borrow::Cow;
@@ -13,6 +14,8 @@ use crate::json::scan;
 use crate::names;
 use crate::quote::quote;
 use crate::value::Value;
+
+pub use many::ManyRequirements;
 
 /// The condition of a requirement on a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

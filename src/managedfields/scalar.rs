@@ -36,8 +36,8 @@ pub fn order(left: &Value, right: &Value) -> Ordering {
     match (left, right) {
         (Value::Int(left), Value::Int(right)) => left.cmp(right),
         (Value::Float(left), Value::Float(right)) => order_floats(*left, *right),
-        (Value::Int(left), Value::Float(right)) => order_floats(*left as f64, *right),
-        (Value::Float(left), Value::Int(right)) => order_floats(*left, *right as f64),
+        (Value::Int(left), Value::Float(right)) => order_int(*left, *right),
+        (Value::Float(left), Value::Int(right)) => order_int(*right, *left).reverse(),
         (Value::String(left), Value::String(right)) => left.as_str().cmp(right),
         (Value::Bool(left), Value::Bool(right)) => left.cmp(right),
         (Value::Array(left), Value::Array(right)) => {
@@ -55,6 +55,13 @@ pub fn order(left: &Value, right: &Value) -> Ordering {
         }
         (left, right) => rank(left).cmp(&rank(right)),
     }
+}
+
+/// Orders a whole number and a fraction by what they are exactly. By the nearest fraction, as upstream does, two
+/// different whole numbers would equal one fraction: no order that one can sort by.
+fn order_int(left: i64, right: f64) -> Ordering {
+    let by_nearest = order_floats(left as f64, right);
+    by_nearest.then_with(|| i128::from(left).cmp(&(right as i128)))
 }
 
 fn order_floats(left: f64, right: f64) -> Ordering {

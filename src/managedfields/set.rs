@@ -137,6 +137,20 @@ impl FieldSet {
         Self::of(nodes)
     }
 
+    /// Returns the paths that are in one of the sets. Of equal elements that are spelled differently,
+    /// that of the last set is kept.
+    pub(crate) fn union_of(mut sets: Vec<Self>) -> Self {
+        while sets.len() > 1 {
+            let pairs = sets.chunks(2).map(|pair| match pair {
+                [first, second] => second.union(first),
+                [first, ..] => first.clone(),
+                [] => Self::EMPTY,
+            });
+            sets = pairs.collect();
+        }
+        sets.pop().unwrap_or_default()
+    }
+
     /// Returns the paths that are in both sets.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
@@ -316,5 +330,38 @@ impl<'p> FromIterator<&'p [PathElement]> for FieldSet {
         let mut set = Self::EMPTY;
         paths.into_iter().for_each(|path| set.insert(path));
         set
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyplane_apimachinery::value::Value;
+
+    use super::*;
+
+    #[test]
+    fn many_sets_are_joined_as_if_one_after_the_other() {
+        let set = |at: i64| -> FieldSet {
+            let number = match at % 2 {
+                0 => Value::Int(1),
+                _ => Value::Float(1.0),
+            };
+            let path = [
+                PathElement::field(format!("a{}", at % 5)),
+                PathElement::value(number),
+                PathElement::Index(at),
+            ];
+            [path.as_slice()].into_iter().collect()
+        };
+        for count in 0..24 {
+            let sets: Vec<FieldSet> = (0..count).map(set).collect();
+            let mut wanted = FieldSet::EMPTY;
+            for set in &sets {
+                wanted = set.union(&wanted);
+            }
+            // 1 and 1.0 are equal elements, but not the same text.
+            let joined = FieldSet::union_of(sets);
+            assert_eq!(format!("{joined:?}"), format!("{wanted:?}"));
+        }
     }
 }

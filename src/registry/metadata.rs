@@ -10,7 +10,7 @@ use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_apimachinery::{Map, Str, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Most bytes that the keys and values of all annotations may have together, as upstream limits
 /// them.
@@ -18,6 +18,9 @@ pub const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 
 /// Most bytes that the name of a subresource in managed fields may have, as upstream limits it.
 const SUBRESOURCE_BYTES_MAX: usize = 256;
+
+/// Owner references up to which each is compared with all before it, which is faster for few.
+const OWNERS_FEW: usize = 16;
 
 /// The members of metadata that only the server sets on a new object.
 const SYSTEM_FIELDS: [&str; 5] = [
@@ -86,12 +89,20 @@ pub fn dedup_owner_references(object: &mut Value) -> Vec<Str> {
         .at_mut(&["metadata", "ownerReferences"])
         .and_then(Value::as_array_mut)
     {
+        let are_few = owners.len() <= OWNERS_FEW;
         let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
+        // The texts of those that are kept, if they are many. Metadata is decoded, so references
+        // have texts and booleans only, and those with one text are equal.
+        let mut texts: HashSet<String> = HashSet::new();
         for owner in owners.drain(..) {
-            if kept.contains(&owner) {
-                duplicates.push(owner.str_at(&["uid"]).into());
-            } else {
+            let is_new = match are_few {
+                true => !kept.contains(&owner),
+                false => texts.insert(json::to_string(&owner)),
+            };
+            if is_new {
                 kept.push(owner);
+            } else {
+                duplicates.push(owner.str_at(&["uid"]).into());
             }
         }
         *owners = kept;
@@ -393,6 +404,25 @@ mod tests {
         ]);
         let shown = r#"[{"apiVersion":"v1","kind":"X","name":"a","uid":"1","controller":true}]"#;
         assert_eq!(shown_owners(&owners), shown);
+    }
+
+    #[test]
+    fn repeated_owners_are_dropped_among_few_and_among_many() {
+        for count in [3, OWNERS_FEW, OWNERS_FEW + 1, 50] {
+            let owner = |at: usize| {
+                let uid = (at % 9).to_string();
+                polyplane_apimachinery::json!({"uid": uid, "controller": (at.is_multiple_of(2))})
+            };
+            let owners: Vec<Value> = (0..count).map(owner).collect();
+            let mut object = Value::object();
+            object.set(&["metadata", "ownerReferences"], owners.clone());
+            let duplicates = dedup_owner_references(&mut object);
+            // They repeat after 18.
+            let (first, repeated) = owners.split_at(count.min(18));
+            assert_eq!(object.items_at(&["metadata", "ownerReferences"]), first);
+            let uids = repeated.iter().map(|owner| owner.str_at(&["uid"]));
+            assert_eq!(duplicates, uids.collect::<Vec<_>>());
+        }
     }
 
     #[test]

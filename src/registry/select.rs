@@ -9,7 +9,7 @@ use crate::request::options::ListOptions;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_apimachinery::json::scan::Scanned;
-use polyplane_apimachinery::labels::Selector;
+use polyplane_apimachinery::labels::{ManyRequirements, Selector};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{Key, ObjectRef, Prefix, Version};
 use std::borrow::Cow;
@@ -19,7 +19,11 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Selection {
     labels: Option<Arc<Selector>>,
+    /// The same, if it has many requirements.
+    many: Option<Arc<ManyRequirements>>,
     fields: FieldSelector,
+    /// True if the key of an object has all fields.
+    fields_are_in_key: bool,
     name: Option<Str>,
     /// The kinds in all their versions, because an object may be stored in another one. Only
     /// selection by fields needs them.
@@ -33,16 +37,18 @@ impl Selection {
     ///
     /// # Errors
     /// Returns 400 for a selector that cannot be parsed or that names a field which is not
-    /// selectable.
+    /// selectable, and for one by fields beside the name of a path that does not require that name.
     pub fn of(call: &Call<'_>, options: &ListOptions) -> Result<Self, ApiError> {
         let (row, name) = (call.row, call.request.name.as_ref());
         let parsed = Selector::parse(&options.label_selector)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
         let fields = FieldSelector::parse(&options.field_selector)
             .map_err(|error| ApiError::bad_request(error.to_string()))?;
+        let mut fields_are_in_key = true;
         for term in fields.terms() {
             check_field(row, &term.field)?;
             let in_key = matches!(term.field.as_str(), "metadata.name" | "metadata.namespace");
+            fields_are_in_key &= in_key;
             if !in_key && row.strategy.converter().is_some() {
                 // Otherwise each object might have to be converted before it is known whether it is
                 // selected.
@@ -51,18 +57,18 @@ impl Selection {
             }
         }
         let exact = fields.requires_exact_match("metadata.name").map(Str::from);
-        if let (Some(path), Some(selected)) = (name, &exact)
-            && path != selected
-        {
+        if name.is_some() && !fields.is_empty() && exact.as_ref() != name {
             return Err(ApiError::bad_request(
                 "fieldSelector metadata.name doesn't match requested name",
             ));
         }
         Ok(Self {
+            many: ManyRequirements::of(&parsed).map(Arc::new),
             labels: (!parsed.is_everything()).then(|| Arc::new(parsed)),
             kinds: (!fields.is_empty()).then(|| call.tenant.kinds()),
             defined: (!fields.is_empty()).then(|| call.defined()).flatten(),
             fields,
+            fields_are_in_key,
             name: name.cloned().or(exact),
         })
     }
@@ -86,9 +92,13 @@ impl Selection {
         {
             return false;
         }
-        if let Some(labels) = &self.labels
-            && !labels.matches_bytes(object.labels_json())
-        {
+        let labels = object.labels_json();
+        let fits = match (&self.many, &self.labels) {
+            (Some(many), _) => many.matches_bytes(labels),
+            (None, Some(few)) => few.matches_bytes(labels),
+            (None, None) => true,
+        };
+        if !fits {
             return false;
         }
         self.fields.is_empty() || self.fields_match(row, object)
@@ -112,8 +122,7 @@ impl Selection {
                 Cow::Borrowed(known.unwrap_or_else(|| value_in(row, values, field)))
             })
         };
-        let mut terms = self.fields.terms().iter();
-        if terms.all(|term| of_key(object.key(), &term.field).is_some()) {
+        if self.fields_are_in_key {
             return look(&[]);
         }
         let values = |body: &[u8]| match self.prepared(row, object) {

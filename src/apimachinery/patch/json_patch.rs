@@ -16,6 +16,8 @@ pub use decode::{FieldCheck, go_kind};
 pub const OPERATIONS_MAX: usize = 10_000;
 /// Bytes by which all copy operations together may make an object grow, as upstream limits it.
 pub const COPIED_BYTES_MAX: usize = 3 << 20;
+/// Values that all operations together may shift to make room or close a gap, which takes about a second.
+const SHIFTED_MAX: usize = 200_000_000;
 
 /// The reason why a patch cannot be read. All are answered as a bad request, except too many
 /// operations.
@@ -67,6 +69,9 @@ enum MemberError {
     /// The object does not have the key that is to be removed.
     #[error("Unable to remove nonexistent key: {0}: missing value")]
     NoKey(String),
+    /// Large lists and objects were changed too often at their beginning.
+    #[error("the operations shift too many values")]
+    Shifted,
 }
 
 /// A patch after parsing.
@@ -84,6 +89,24 @@ struct Operation {
     from: Result<String, OperandError>,
     /// The value; `None` if the operation has none, which counts as null.
     value: Option<Value>,
+}
+
+/// What the operations of a patch have taken.
+#[derive(Debug, Default)]
+struct Spent {
+    copied_bytes: usize,
+    shifted: usize,
+}
+
+impl Spent {
+    /// Counts an item that is added or removed in front of `behind` others.
+    fn shift(&mut self, behind: usize) -> Result<(), MemberError> {
+        self.shifted = self.shifted.saturating_add(behind);
+        match self.shifted > SHIFTED_MAX {
+            true => Err(MemberError::Shifted),
+            false => Ok(()),
+        }
+    }
 }
 
 impl JsonPatch {
@@ -105,23 +128,23 @@ impl JsonPatch {
     /// Returns the error of the first operation that does not fit. The object is then lost, so pass
     /// a copy.
     pub fn apply(&self, mut document: Value) -> Result<Value, ApplyError> {
-        let mut copied_bytes = 0;
+        let mut spent = Spent::default();
         for operation in &self.operations {
-            operation.apply(&mut document, &mut copied_bytes)?;
+            operation.apply(&mut document, &mut spent)?;
         }
         Ok(document)
     }
 }
 
 impl Operation {
-    fn apply(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), ApplyError> {
+    fn apply(&self, document: &mut Value, spent: &mut Spent) -> Result<(), ApplyError> {
         match self.kind.as_str() {
-            "add" => self.add(document),
-            "remove" => self.remove(document),
+            "add" => self.add(document, spent),
+            "remove" => self.remove(document, spent),
             "replace" => self.replace(document),
-            "move" => self.move_value(document),
+            "move" => self.move_value(document, spent),
             "test" => self.test(document),
-            "copy" => self.copy(document, copied_bytes),
+            "copy" => self.copy(document, spent),
             other => Err(ApplyError(format!("Unexpected kind: {other}"))),
         }
     }
@@ -130,7 +153,7 @@ impl Operation {
         self.value.clone().unwrap_or_default()
     }
 
-    fn add(&self, document: &mut Value) -> Result<(), ApplyError> {
+    fn add(&self, document: &mut Value, spent: &mut Spent) -> Result<(), ApplyError> {
         let Ok(path) = &self.path else {
             return Err(ApplyError(
                 "add operation failed to decode path: missing value".into(),
@@ -141,11 +164,11 @@ impl Operation {
                 "add operation does not apply: doc is missing path: \"{path}\": missing value"
             )));
         };
-        add(container, &key, self.value())
+        add(container, &key, self.value(), spent)
             .map_err(|error| ApplyError(format!("error in add for path: '{path}': {error}")))
     }
 
-    fn remove(&self, document: &mut Value) -> Result<(), ApplyError> {
+    fn remove(&self, document: &mut Value, spent: &mut Spent) -> Result<(), ApplyError> {
         let Ok(path) = &self.path else {
             return Err(ApplyError(
                 "remove operation failed to decode path: missing value".into(),
@@ -156,7 +179,8 @@ impl Operation {
                 "remove operation does not apply: doc is missing path: \"{path}\": missing value"
             )));
         };
-        remove(container, &key)
+        remove(container, &key, spent)
+            .map(drop)
             .map_err(|error| ApplyError(format!("error in remove for path: '{path}': {error}")))
     }
 
@@ -197,7 +221,7 @@ impl Operation {
         Ok(())
     }
 
-    fn move_value(&self, document: &mut Value) -> Result<(), ApplyError> {
+    fn move_value(&self, document: &mut Value, spent: &mut Spent) -> Result<(), ApplyError> {
         let from = self.from.as_ref().map_err(|error| {
             ApplyError(format!("move operation failed to decode from: {error}"))
         })?;
@@ -209,11 +233,7 @@ impl Operation {
         let failed = |key: &str, error: MemberError| {
             ApplyError(format!("error in move for path: '{key}': {error}"))
         };
-        let value = get(container, &key)
-            .map_err(|error| failed(&key, error))?
-            .cloned()
-            .unwrap_or_default();
-        remove(container, &key).map_err(|error| failed(&key, error))?;
+        let value = remove(container, &key, spent).map_err(|error| failed(&key, error))?;
         let path = self.path.as_ref().map_err(|error| {
             ApplyError(format!("move operation failed to decode path: {error}"))
         })?;
@@ -222,7 +242,7 @@ impl Operation {
                 "move operation does not apply: doc is missing destination path: {path}: missing value"
             )));
         };
-        add(container, &key, value).map_err(|error| failed(path, error))
+        add(container, &key, value, spent).map_err(|error| failed(path, error))
     }
 
     fn test(&self, document: &mut Value) -> Result<(), ApplyError> {
@@ -252,7 +272,7 @@ impl Operation {
         }
     }
 
-    fn copy(&self, document: &mut Value, copied_bytes: &mut usize) -> Result<(), ApplyError> {
+    fn copy(&self, document: &mut Value, spent: &mut Spent) -> Result<(), ApplyError> {
         let from = self.from.as_ref().map_err(|error| {
             ApplyError(format!("copy operation failed to decode from: {error}"))
         })?;
@@ -264,7 +284,7 @@ impl Operation {
         let found = get(container, &key)
             .map_err(|error| ApplyError(format!("error in copy for from: '{from}': {error}")))?;
         let bytes = found.map_or(0, |value| json::to_vec(value).len());
-        let over = *copied_bytes + bytes > COPIED_BYTES_MAX;
+        let over = spent.copied_bytes + bytes > COPIED_BYTES_MAX;
         // A value that is too large is only measured, not cloned.
         let value = if over {
             Value::Null
@@ -281,14 +301,15 @@ impl Operation {
                 "copy operation does not apply: doc is missing destination path: {path}: missing value"
             )));
         };
-        *copied_bytes += bytes;
+        spent.copied_bytes += bytes;
         if over {
             return Err(ApplyError(format!(
-                "Unable to complete the copy, the accumulated size increase of copy is {copied_bytes}, \
-                 exceeding the limit {COPIED_BYTES_MAX}"
+                "Unable to complete the copy, the accumulated size increase of copy is {}, \
+                 exceeding the limit {COPIED_BYTES_MAX}",
+                spent.copied_bytes
             )));
         }
-        add(container, &key, value)
+        add(container, &key, value, spent)
             .map_err(|error| ApplyError(format!("error while adding value during copy: {error}")))
     }
 }
@@ -337,11 +358,18 @@ fn get<'a>(container: &'a Value, key: &str) -> Result<Option<&'a Value>, MemberE
     }
 }
 
-fn add(container: &mut Value, key: &str, value: Value) -> Result<(), MemberError> {
+fn add(
+    container: &mut Value,
+    key: &str,
+    value: Value,
+    spent: &mut Spent,
+) -> Result<(), MemberError> {
     let items = match container {
         Value::Array(items) => items,
         container => {
-            container.make_object().insert(key, value);
+            let members = container.make_object();
+            spent.shift(members.len())?;
+            members.insert(key, value);
             return Ok(());
         }
     };
@@ -354,21 +382,25 @@ fn add(container: &mut Value, key: &str, value: Value) -> Result<(), MemberError
         fault,
     })?;
     let index = resolve_index(index, items.len() + 1)?;
+    spent.shift(items.len() - index)?;
     items.insert(index, value);
     Ok(())
 }
 
-fn remove(container: &mut Value, key: &str) -> Result<(), MemberError> {
+/// Takes a value out of an object or array.
+fn remove(container: &mut Value, key: &str, spent: &mut Spent) -> Result<Value, MemberError> {
     match container {
         Value::Array(items) => {
             let index = existing_index(key, items.len())?;
-            items.remove(index);
-            Ok(())
+            spent.shift(items.len() - index)?;
+            Ok(items.remove(index))
         }
-        container => match container.make_object().remove(key) {
-            Some(_) => Ok(()),
-            None => Err(MemberError::NoKey(key.to_owned())),
-        },
+        container => {
+            let members = container.make_object();
+            spent.shift(members.len())?;
+            let removed = members.remove(key);
+            removed.ok_or_else(|| MemberError::NoKey(key.to_owned()))
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! their null members, unless the array replaces an object.
 
 use crate::json::{JsonError, Limits, parse};
-use crate::value::{Map, Value};
+use crate::value::{Map, Str, Value};
 
 /// The reason why a merge patch cannot be used; the texts are shown to clients.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -73,9 +73,11 @@ impl MergePatch {
 }
 
 fn merge_members(document: &mut Map, patch: &Map) {
+    let mut removed: Vec<&str> = Vec::new();
+    let mut added: Vec<(Str, Value)> = Vec::new();
     for (key, value) in patch.iter() {
         if value.is_null() {
-            document.remove(key);
+            removed.push(key);
             continue;
         }
         match (document.get_mut(key), value) {
@@ -83,13 +85,18 @@ fn merge_members(document: &mut Map, patch: &Map) {
                 merge_members(current, members)
             }
             (Some(current @ Value::Object(_)), other) => *current = other.clone(),
-            (_, other) => {
+            (current, other) => {
                 let mut value = other.clone();
                 drop_nulls(&mut value);
-                document.insert(key, value);
+                match current {
+                    Some(current) => *current = value,
+                    None => added.push((key.into(), value)),
+                }
             }
         }
     }
+    document.remove_all(&removed);
+    document.add_all(added);
 }
 
 /// Drops null members everywhere; null items of arrays stay.
@@ -126,6 +133,25 @@ mod tests {
                 "a": {"c": 2i64, "e": {}}, "d": {"g": 1i64}
             })
         );
+    }
+
+    #[test]
+    fn many_members_are_added_and_removed_like_few() {
+        for count in [3, 40] {
+            let all = |parts: &[usize]| -> Value {
+                let numbers = (0..4 * count).filter(|number| parts.contains(&(number % 4)));
+                let members = numbers.map(|number| (format!("k{number}"), Value::Int(1)));
+                Value::Object(members.collect())
+            };
+            // Of four members one stays, one is removed, one is set again and one is new.
+            let patch = (0..4 * count).filter_map(|number| match number % 4 {
+                0 => None,
+                1 => Some(format!("\"k{number}\":null")),
+                _ => Some(format!("\"k{number}\":1")),
+            });
+            let patch = format!("{{{}}}", patch.collect::<Vec<_>>().join(","));
+            assert_eq!(merged(all(&[0, 1, 2]), &patch), all(&[0, 2, 3]));
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod lists;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::marker::PhantomData;
 
 use crate::schema::go;
@@ -152,9 +153,28 @@ impl<'s, S: Shape<'s>> Merger<'s, S> {
         }
         retain_keys(&mut original, &mut patch)?;
         self.ordered_lists(&mut original, &mut patch, shape)?;
-        for (key, value) in patch {
-            self.member(&mut original, key, value, shape)?;
+        // Members that a directive is about, too, are changed at once: both must be done in order.
+        let targets = patch
+            .keys()
+            .filter_map(|key| directive_target(key, DELETE_FROM));
+        let targets: HashSet<Str> = targets.map(Str::from).collect();
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        for (key, mut value) in patch {
+            let has_directive = key.starts_with(DELETE_FROM) || targets.contains(key.as_str());
+            let is_merged = !value.is_null() && original.contains_key(&key);
+            if has_directive || is_merged {
+                self.member(&mut original, key, value, shape)?;
+            } else if value.is_null() {
+                removed.push(key);
+            } else {
+                discard_nulls(&mut value);
+                let value = without_directives(value);
+                added.extend(value.map(|value| (key, value)));
+            }
         }
+        // The members of a patch are in order.
+        original.remove_all(&removed);
+        original.add_all(added);
         Ok(original)
     }
 
@@ -263,10 +283,7 @@ impl<'s, S: Shape<'s>> Merger<'s, S> {
         let kind = lists::item_kind(&[&old, &new])?;
         if kind == lists::Kind::Scalars {
             if deletion {
-                return Ok(old
-                    .into_iter()
-                    .filter(|value| !new.contains(value))
-                    .collect());
+                return Ok(lists::without(old, &new));
             }
             let merged = lists::distinct(old.iter().chain(&new));
             let (wanted, rest) = lists::partition(merged, &new, meta.merge_key)?;
@@ -281,22 +298,27 @@ impl<'s, S: Shape<'s>> Merger<'s, S> {
         let (old, new) = lists::apply_directives(old, new, meta.merge_key)?;
         let live = old.clone();
         let mut merged = old;
-        for item in new.iter() {
+        let mut places = lists::Places::new(&live, new.len(), meta.merge_key);
+        for item in &new {
             let Value::Object(fields) = item else {
                 continue;
             };
             let name = fields
                 .get(meta.merge_key)
                 .ok_or_else(|| PatchError::no_merge_key(fields, meta.merge_key))?;
-            match lists::find(&merged, meta.merge_key, name)? {
+            match places.find(&merged, name)? {
                 Some(at) => {
                     let before = match merged[at].take() {
                         Value::Object(before) => before,
                         _ => Map::new(),
                     };
                     merged[at] = Value::Object(self.maps(before, fields.clone(), meta.shape)?);
+                    places.merged(&merged, at, name);
                 }
-                None => merged.push(item.clone()),
+                None => {
+                    places.added(merged.len(), name);
+                    merged.push(item.clone());
+                }
             }
         }
         let (wanted, rest) = lists::partition(merged, &new, meta.merge_key)?;
@@ -421,7 +443,8 @@ fn retain_keys(original: &mut Map, patch: &mut Map) -> Result<(), PatchError> {
     let Value::Array(keys) = keys else {
         return Err(PatchError::RetainKeys);
     };
-    let named = |key: &str| keys.iter().any(|named| named.as_str() == Some(key));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let named = |key: &str| keys.contains(key);
     for (key, value) in patch.iter() {
         let directive = key.starts_with(DELETE_FROM) || key.starts_with(SET_ORDER);
         if !value.is_null() && !directive && !named(key) {

@@ -11,6 +11,10 @@ use super::{Str, Value};
 /// search.
 const LOOKED_THROUGH_MAX: usize = 16;
 
+/// Number of members up to which each is added or removed alone. Each moves all members behind it,
+/// which is slow for many.
+const MOVED_ALONE_MAX: usize = 16;
+
 /// The members of an object, sorted by key bytes. A clone of a map that
 /// [`SharedObjects`](crate::value::SharedObjects) has made shares the members until one of the two
 /// is changed.
@@ -160,6 +164,31 @@ impl Map {
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = find(self.members(), key)?;
         Some(self.own().remove(at).1)
+    }
+
+    /// Adds members that are not there yet.
+    pub fn add_all(&mut self, added: Vec<(Str, Value)>) {
+        if added.len() > MOVED_ALONE_MAX {
+            let mut all = std::mem::take(self.own());
+            all.extend(added);
+            *self = Self::from_unsorted(all, |_| {});
+            return;
+        }
+        for (key, value) in added {
+            self.insert(key, value);
+        }
+    }
+
+    /// Removes the members with these keys, which are sorted.
+    pub fn remove_all<K: AsRef<str>>(&mut self, keys: &[K]) {
+        if keys.len() > MOVED_ALONE_MAX {
+            let find = |key: &str| keys.binary_search_by(|known| known.as_ref().cmp(key));
+            self.retain(|key, _| find(key).is_err());
+            return;
+        }
+        for key in keys {
+            self.remove(key.as_ref());
+        }
     }
 
     /// Keeps the members for which `keep` returns true.

@@ -8,11 +8,16 @@ use polyplane_apimachinery::value::Str;
 use super::identity::{Identity, Operation};
 use super::{Entries, seconds};
 use crate::managers::VersionedSet;
+use crate::set::FieldSet;
 
 /// Entries of updates that an object keeps.
 pub(super) const UPDATES_MAX: usize = 10;
 /// The manager that gets the fields of the oldest ones.
 const ANCIENT: &str = "ancient-changes";
+
+/// The sets that come together in one entry, by its identity, oldest first. They are joined when all
+/// are known: to copy a growing set for each entry would be slow for many entries.
+type Joined = BTreeMap<Str, Vec<FieldSet>>;
 
 impl Entries {
     /// Joins the oldest entries of updates, those of one version with each other, until at most
@@ -31,9 +36,10 @@ impl Entries {
         updates.sort();
         let mut left = updates.len();
         let mut first_of: BTreeMap<Str, Str> = BTreeMap::new();
+        let mut joined = Joined::new();
         for (_, identity) in updates {
             if left <= updates_max {
-                return;
+                break;
             }
             let Some(owned) = self.managers.get(&identity).cloned() else {
                 continue;
@@ -42,14 +48,20 @@ impl Entries {
                 first_of.insert(owned.version, identity);
                 continue;
             };
-            self.join(&first, &identity, owned);
+            self.join(&first, &identity, owned, &mut joined);
             left -= 1;
+        }
+        for (bucket, sets) in joined {
+            if let Some(owned) = self.managers.remove(&bucket) {
+                let set = FieldSet::union_of(sets);
+                self.managers.insert(bucket, VersionedSet { set, ..owned });
+            }
         }
     }
 
-    /// Moves the fields of an entry, and those of the first one of its version, to the entry for
-    /// ancient changes.
-    fn join(&mut self, first: &Str, identity: &Str, owned: VersionedSet) {
+    /// Moves an entry, and the first one of its version, to the entry for ancient changes, whose
+    /// fields are those of the moved one until all are joined.
+    fn join(&mut self, first: &Str, identity: &Str, owned: VersionedSet, joined: &mut Joined) {
         let bucket = Identity {
             manager: ANCIENT,
             operation: Operation::Update,
@@ -63,12 +75,13 @@ impl Entries {
             self.managers.insert(bucket.clone(), first);
         }
         let known = self.managers.get(&bucket);
-        let known = known.map(|known| known.set.clone()).unwrap_or_default();
-        let set = owned.set.union(&known);
+        let sets = joined
+            .entry(bucket.clone())
+            .or_insert_with(|| known.map(|known| known.set.clone()).into_iter().collect());
+        sets.push(owned.set.clone());
         let time = self.time(identity).cloned();
         self.managers.remove(identity);
-        self.managers
-            .insert(bucket.clone(), VersionedSet { set, ..owned });
+        self.managers.insert(bucket.clone(), owned);
         self.set_time(&bucket, time);
     }
 }

@@ -6,6 +6,8 @@
 //! which is made without the others' machinery. All other writes go through
 //! [`super::Entries::update`], which does the same to these.
 
+use std::cell::OnceCell;
+
 use polyplane_apimachinery::shape::Shape;
 use polyplane_apimachinery::value::{Map, Value};
 
@@ -21,6 +23,10 @@ use crate::set::{FieldSet, Node};
 use crate::walk::compare::compare_filtered;
 use crate::walk::first::{MEMBER, first_fields};
 use crate::walk::validate::{Duplicates, validate};
+
+/// Elements of one level of a stored set up to which they are looked through one by one, which is
+/// faster for few.
+const FEW: usize = 16;
 
 /// Brings `list`, the value of `metadata.managedFields` of the live object, up to date with a write
 /// that stores `new` instead of `live`, both in `version`, if the write changes no owners. Returns
@@ -228,21 +234,50 @@ fn stays_below<'s, S: Shape<'s>>(atom: &Atom<'s, S>, fields: &Map) -> bool {
     })
 }
 
-/// Returns what follows an element in a stored set, if the set has it.
-fn find<'f>(fields: &'f Map, element: &PathElement) -> Option<&'f Map> {
-    let known = fields.get(&element.name());
-    if known.is_some() || matches!(element, PathElement::Field(_)) {
-        return known.and_then(Value::as_object);
+/// The elements of one level of a stored set.
+struct Level<'f> {
+    fields: &'f Map,
+    /// All but fields, in order; made when one is not found by its name and there are many.
+    in_order: OnceCell<Vec<(PathElement, &'f Value)>>,
+}
+
+impl<'f> Level<'f> {
+    fn new(fields: &'f Map) -> Self {
+        Self {
+            fields,
+            in_order: OnceCell::new(),
+        }
     }
-    // A client may have spelled it in another way.
-    let is_it = |name: &str| {
-        !name.starts_with("f:")
-            && name != MEMBER
-            && PathElement::read(name).is_ok_and(|read| read.as_ref() == Some(element))
-    };
-    let mut members = fields.iter();
-    let (_, below) = members.find(|(name, _)| is_it(name))?;
-    below.as_object()
+
+    /// Returns what follows an element, if the set has it.
+    fn find(&self, element: &PathElement) -> Option<&'f Map> {
+        let known = self.fields.get(&element.name());
+        if known.is_some() || matches!(element, PathElement::Field(_)) {
+            return known.and_then(Value::as_object);
+        }
+        // A client may have spelled it in another way.
+        let below = if self.fields.len() > FEW {
+            let read = self.in_order.get_or_init(|| {
+                let mut read: Vec<_> = self.read().collect();
+                read.sort_by(|a, b| a.0.cmp(&b.0));
+                read
+            });
+            let at = read.partition_point(|(own, _)| own < element);
+            let (_, below) = read.get(at).filter(|(own, _)| own == element)?;
+            *below
+        } else {
+            let (_, below) = self.read().find(|(own, _)| own == element)?;
+            below
+        };
+        below.as_object()
+    }
+
+    /// Returns the elements that are no fields, each with what follows it.
+    fn read(&self) -> impl Iterator<Item = (PathElement, &'f Value)> + use<'f> {
+        let named = self.fields.iter();
+        let others = named.filter(|(name, _)| !name.starts_with("f:") && *name != MEMBER);
+        others.filter_map(|(name, below)| Some((PathElement::read(name).ok()??, below)))
+    }
 }
 
 /// What is removed with a path.
@@ -282,8 +317,9 @@ fn is_member(below: &Map) -> bool {
 
 /// Returns true if a stored set has all paths of a set.
 fn contains(fields: &Map, set: &FieldSet) -> bool {
+    let level = Level::new(fields);
     set.nodes().iter().all(|node| {
-        find(fields, &node.element).is_some_and(|below| {
+        level.find(&node.element).is_some_and(|below| {
             (!node.member || is_member(below)) && contains(below, &node.children)
         })
     })
@@ -291,10 +327,33 @@ fn contains(fields: &Map, set: &FieldSet) -> bool {
 
 /// Returns true if a set and a stored one have a path in common.
 fn intersects(set: &FieldSet, fields: &Map) -> bool {
+    let level = Level::new(fields);
     let is_common = |node: &Node| {
-        find(fields, &node.element).is_some_and(|below| {
+        level.find(&node.element).is_some_and(|below| {
             node.member && is_member(below) || intersects(&node.children, below)
         })
     };
     set.nodes().iter().any(is_common)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json::{Limits, parse};
+
+    #[test]
+    fn elements_are_found_however_they_are_spelled_among_few_and_among_many() {
+        for count in [3i64, 40] {
+            let spelled = (0..count).map(|at| format!("\"v:{at}.0\":{{\"f:n{at}\":{{}}}}"));
+            let text = format!("{{{}}}", spelled.collect::<Vec<_>>().join(","));
+            let tree = parse(text.as_bytes(), &Limits::default()).expect("the text is JSON");
+            let fields = tree.value.as_object().expect("the text is an object");
+            let level = Level::new(fields);
+            assert!(level.find(&PathElement::value(count)).is_none());
+            for at in 0..count {
+                let below = level.find(&PathElement::value(at)).expect("it is there");
+                assert!(below.contains_key(&format!("f:n{at}")));
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@ use crate::kinds::generated_rows::ResourceRow;
 use polyplane_apimachinery::Str;
 use polyplane_managedfields::{FieldSet, Filter, PathElement};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Fields by API version, in the notation of the rows: `.spec`, `.metadata.labels`.
 pub type ResetFields = BTreeMap<Str, Vec<Str>>;
@@ -17,7 +18,7 @@ const RESETTING: [&str; 3] = ["approval", "finalize", "status"];
 
 /// The filters of a kind by subresource (empty for the object itself) and API version.
 #[derive(Clone, Debug, Default)]
-pub struct OwnedFields(BTreeMap<Str, BTreeMap<Str, Filter>>);
+pub struct OwnedFields(BTreeMap<Str, Arc<BTreeMap<Str, Filter>>>);
 
 impl OwnedFields {
     /// Creates the filters of a row.
@@ -30,19 +31,18 @@ impl OwnedFields {
             }
         }
         all.retain(|_, filters| !filters.is_empty());
-        Self(all)
+        Self::of_filters(
+            all.into_iter()
+                .map(|(name, filters)| (name, Arc::new(filters))),
+        )
     }
 
-    /// Creates them from filters, each with its subresource (empty for the object itself) and API
-    /// version.
-    pub fn of_filters(filters: impl IntoIterator<Item = (Str, Str, Filter)>) -> Self {
-        let mut all: BTreeMap<Str, BTreeMap<Str, Filter>> = BTreeMap::new();
-        for (subresource, api_version, filter) in filters {
-            all.entry(subresource)
-                .or_default()
-                .insert(api_version, filter);
-        }
-        Self(all)
+    /// Creates them from the filters of subresources (empty for the object itself) by API version.
+    /// Versions of a kind share what they have in common.
+    pub fn of_filters(
+        filters: impl IntoIterator<Item = (Str, Arc<BTreeMap<Str, Filter>>)>,
+    ) -> Self {
+        Self(filters.into_iter().collect())
     }
 
     /// Returns the filter of writes through a subresource; `None` if they may own everything.

@@ -8,14 +8,14 @@
 use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::strategy::Context;
-use polyplane_apimachinery::field_error::FieldError;
+use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
 use polyplane_apimachinery::schema::decode::{DecodeError, Empties, Numbers};
 use polyplane_apimachinery::shape::defaults::TooLarge;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Map, Value};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 /// Applies the defaults of `definition` and of the kind.
 ///
@@ -193,14 +193,18 @@ fn with_declared(
     // Upstream drops a complaint of the kind if a declaration makes the same one, and declarations
     // come last.
     let texts: BTreeSet<String> = declared.iter().map(FieldError::to_string).collect();
+    let said: HashSet<_> = declared.iter().map(Said::of).collect();
     let (doubled, mut errors): (Vec<_>, Vec<_>) = errors.into_iter().partition(|error| {
-        let covered = error.covered && declared.iter().any(|other| says_the_same(error, other));
-        covered || texts.contains(&error.to_string())
+        error.covered && said.contains(&Said::of(error)) || texts.contains(&error.to_string())
     });
+    drop(said);
+    let doubled: HashSet<_> = doubled.iter().map(Said::of).collect();
+    let known: HashSet<_> = errors.iter().map(Said::of).collect();
     declared.retain(|error| {
-        let is_double = doubled.iter().any(|known| says_the_same(known, error));
-        is_double || !errors.iter().any(|known| says_the_same(known, error))
+        let said = Said::of(error);
+        doubled.contains(&said) || !known.contains(&said)
     });
+    drop(known);
     // Upstream finds these in the version of the request, the others in the stored form.
     for error in &mut declared {
         if let Some(served) = row.strategy.declared_field(&error.field) {
@@ -211,10 +215,21 @@ fn with_declared(
     errors
 }
 
-/// Returns true if a kind's complaint and a declaration's are about the same field and of the same
-/// type. A complaint that a field may not change does not equal one about its value.
-fn says_the_same(known: &FieldError, declared: &FieldError) -> bool {
-    const IMMUTABLE: &str = "field is immutable";
-    let alike = known.kind == declared.kind && known.field == declared.field;
-    alike && (known.detail == IMMUTABLE) == (declared.detail == IMMUTABLE)
+/// What a complaint of a kind and one of a declaration have in common if they say the same: the field and the type. A
+/// complaint that a field may not change does not equal one about its value.
+#[derive(PartialEq, Eq, Hash)]
+struct Said<'e> {
+    kind: FieldErrorKind,
+    field: &'e str,
+    is_immutable: bool,
+}
+
+impl<'e> Said<'e> {
+    fn of(error: &'e FieldError) -> Self {
+        Self {
+            kind: error.kind,
+            field: &error.field,
+            is_immutable: error.detail == "field is immutable",
+        }
+    }
 }

@@ -154,3 +154,15 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn operations_that_would_shift_very_much_end_with_an_error() {
+    let add = r#"{"op":"add","path":"/l/0","value":0}"#;
+    let body = format!("[{}]", [add; 1_000].join(","));
+    let patch = JsonPatch::parse(body.as_bytes(), &Limits::default(), FieldCheck::Report);
+    let patch = patch.expect("good");
+    let document = |count| crate::json!({"l": (Value::Array(vec![Value::Null; count]))});
+    assert!(patch.apply(document(10_000)).is_ok());
+    let error = patch.apply(document(400_000)).expect_err("too much");
+    assert!(error.0.contains("too many values"), "{error}");
+}

@@ -1,10 +1,13 @@
 //! Lists of strategic merge patches: which items are merged, and the order of the result.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{ANY_MAP, DIRECTIVE, PatchError, SET_ORDER};
 use crate::schema::go;
 use crate::value::Value;
+
+/// Items up to which a list is looked through one by one, which is faster for few.
+const FEW: usize = 16;
 
 /// The kind of items in a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +75,22 @@ fn scalar(value: &Value) -> Option<Scalar<'_>> {
     }
 }
 
+/// Returns the key under which equal scalars are found, as [`same`] compares them: zero has one
+/// sign.
+fn key(value: &Value) -> Option<Scalar<'_>> {
+    match value {
+        Value::Float(number) => Some(Scalar::Float((number + 0.0).to_bits())),
+        other => scalar(other),
+    }
+}
+
+/// Returns the scalars of a list that are not in another one.
+pub(super) fn without(items: Vec<Value>, unwanted: &[Value]) -> Vec<Value> {
+    let unwanted: HashSet<_> = unwanted.iter().filter_map(key).collect();
+    let stays = |item: &Value| key(item).is_none_or(|key| !unwanted.contains(&key));
+    items.into_iter().filter(stays).collect()
+}
+
 /// Returns the values, each once.
 pub(super) fn distinct<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<Value> {
     let mut seen = HashMap::new();
@@ -91,11 +110,7 @@ fn identity<'v>(item: &'v Value, merge_key: &str, kind: Kind) -> &'v Value {
 }
 
 /// Returns the position of the first item whose merge key has this value.
-pub(super) fn find(
-    items: &[Value],
-    merge_key: &str,
-    name: &Value,
-) -> Result<Option<usize>, PatchError> {
+fn find(items: &[Value], merge_key: &str, name: &Value) -> Result<Option<usize>, PatchError> {
     for (at, item) in items.iter().enumerate() {
         let Value::Object(members) = item else {
             return Err(PatchError::Other(format!(
@@ -110,6 +125,66 @@ pub(super) fn find(
         }
     }
     Ok(None)
+}
+
+/// The places of a list's items by their merge keys, while a patch is merged into the list.
+pub(super) struct Places<'v> {
+    merge_key: &'v str,
+    /// The first place of each merge key; `None` if all items together are few.
+    first: Option<HashMap<Scalar<'v>, usize>>,
+}
+
+impl<'v> Places<'v> {
+    /// Creates the places of the live items, to which at most `added` will be added.
+    pub(super) fn new(live: &'v [Value], added: usize, merge_key: &'v str) -> Self {
+        let is_long = live.len() + added > FEW;
+        let first = is_long.then(|| {
+            let mut first = HashMap::with_capacity(live.len());
+            for (at, item) in live.iter().enumerate() {
+                if let Some(key) = item.get(merge_key).and_then(key) {
+                    first.entry(key).or_insert(at);
+                }
+            }
+            first
+        });
+        Self { merge_key, first }
+    }
+
+    /// Returns what [`find`] returns for the list as it is now.
+    pub(super) fn find(&self, items: &[Value], name: &Value) -> Result<Option<usize>, PatchError> {
+        match &self.first {
+            None => find(items, self.merge_key, name),
+            Some(first) => Ok(key(name).and_then(|key| first.get(&key).copied())),
+        }
+    }
+
+    /// Notes that an item with a name was added at the end.
+    pub(super) fn added(&mut self, at: usize, name: &'v Value) {
+        if let (Some(first), Some(key)) = (&mut self.first, key(name)) {
+            first.entry(key).or_insert(at);
+        }
+    }
+
+    /// Notes that something was merged into the item with a name. A name that is null is removed by
+    /// that, so that another item may be the first one with it.
+    pub(super) fn merged(&mut self, items: &[Value], at: usize, name: &'v Value) {
+        let merge_key = self.merge_key;
+        let has_name = |item: &Value| {
+            let own = item.get(merge_key);
+            own.is_some_and(|own| same(own, name))
+        };
+        let (Some(first), Some(key)) = (&mut self.first, key(name)) else {
+            return;
+        };
+        if has_name(&items[at]) {
+            return;
+        }
+        if let Some(behind) = items[at..].iter().position(has_name) {
+            first.insert(key, at + behind);
+        } else {
+            first.remove(&key);
+        }
+    }
 }
 
 /// Splits items into those that `by` names and the others.
@@ -127,6 +202,7 @@ pub(super) fn partition(
         .iter()
         .filter_map(|item| Some((scalar(identity(item, merge_key, kind))?, ())))
         .collect();
+    let odd = by.iter().position(|other| other.as_object().is_none());
     let (mut wanted, mut rest) = (Vec::new(), Vec::new());
     for item in items {
         if kind == Kind::Objects {
@@ -136,10 +212,7 @@ pub(super) fn partition(
             if !members.contains_key(merge_key) {
                 return Err(PatchError::no_merge_key(members, merge_key));
             }
-            if let Some(at) = by
-                .iter()
-                .position(|other| !matches!(other, Value::Object(_)))
-            {
+            if let Some(at) = odd {
                 return Err(PatchError::Other(format!(
                     "value for key {at} is not a map"
                 )));
@@ -233,34 +306,42 @@ fn sort(
         .into_iter()
         .map(|item| (ranks.of(&item, merge_key, kind), item))
         .collect();
-    if ranked.iter().all(|(rank, _)| rank.is_some()) {
+    let mut out: Vec<Value> = if ranked.iter().all(|(rank, _)| rank.is_some()) {
         ranked.sort_by_key(|(rank, _)| *rank);
+        ranked.into_iter().map(|(_, item)| item).collect()
     } else {
-        insertion_sort(&mut ranked);
-    }
-    let mut out: Vec<Value> = ranked.into_iter().map(|(_, item)| item).collect();
+        insertion_sort(ranked)
+    };
     out.append(&mut deletions);
     Ok(out)
 }
 
 /// Sorts like upstream, whose comparison is not an order if an item has no rank; so only the same
-/// steps give the same result. An item without rank on either side counts as smaller and moves
-/// forward.
-fn insertion_sort(items: &mut [(Option<usize>, Value)]) {
-    for end in 1..items.len() {
-        let mut at = end;
-        while at > 0 {
-            let smaller = match (items[at].0, items[at - 1].0) {
-                (Some(this), Some(before)) => this < before,
-                _ => true,
-            };
-            if !smaller {
-                break;
-            }
-            items.swap(at, at - 1);
-            at -= 1;
+/// steps give the same result. They insert each item in turn among those before it: from their end
+/// it moves forward past all that it is smaller than. An item without rank on either side counts as
+/// smaller. So one without rank comes to the front, and another one behind the last one whose rank
+/// is not larger, or to the front.
+fn insertion_sort<T>(items: Vec<(Option<usize>, T)>) -> Vec<T> {
+    // For each item that was inserted, the one behind it.
+    let mut behind: Vec<Option<usize>> = Vec::with_capacity(items.len());
+    let mut front = None;
+    // The last item of each rank.
+    let mut last: BTreeMap<usize, usize> = BTreeMap::new();
+    for (at, (rank, _)) in items.iter().enumerate() {
+        let smaller = rank.and_then(|rank| last.range(..=rank).next_back());
+        let place = match smaller {
+            Some((_, before)) => &mut behind[*before],
+            None => &mut front,
+        };
+        let next = place.replace(at);
+        behind.push(next);
+        if let Some(rank) = rank {
+            last.insert(*rank, at);
         }
     }
+    let mut items: Vec<Option<T>> = items.into_iter().map(|(_, item)| Some(item)).collect();
+    let order = std::iter::successors(front, |at| behind[*at]);
+    order.filter_map(|at| items[at].take()).collect()
 }
 
 /// Applies the directives among the items of a patch and removes them.
@@ -270,6 +351,7 @@ pub(super) fn apply_directives(
     merge_key: &str,
 ) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
     let mut plain = Vec::with_capacity(new.len());
+    let mut deleted = Vec::new();
     let mut replace = false;
     for item in new {
         let Value::Object(members) = &item else {
@@ -281,12 +363,10 @@ pub(super) fn apply_directives(
         };
         match directive.as_str() {
             Some("delete") => {
-                let name = members
-                    .get(merge_key)
-                    .ok_or_else(|| PatchError::no_merge_key(members, merge_key))?;
-                while let Some(at) = find(&old, merge_key, name)? {
-                    old.remove(at);
+                if !members.contains_key(merge_key) {
+                    return Err(PatchError::no_merge_key(members, merge_key));
                 }
+                deleted.push(item);
             }
             Some("replace") => replace = true,
             Some("merge") => {
@@ -296,6 +376,16 @@ pub(super) fn apply_directives(
             }
             _ => return Err(PatchError::patch_type(directive, members)),
         }
+    }
+    if !deleted.is_empty() {
+        let names: HashSet<_> = deleted
+            .iter()
+            .filter_map(|item| key(item.get(merge_key)?))
+            .collect();
+        old.retain(|item| {
+            let name = item.get(merge_key).and_then(key);
+            name.is_none_or(|name| !names.contains(&name))
+        });
     }
     Ok(if replace {
         (plain, Vec::new())
@@ -365,5 +455,100 @@ fn one(left: &Value, right: &Value, merge_key: &str) -> Result<bool, PatchError>
     match (left, right) {
         (Value::Object(_), Value::Object(_)) => Ok(same(&name(left)?, &name(right)?)),
         (Value::Object(_), other) | (other, _) => Err(PatchError::argument(ANY_MAP, other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::json;
+
+    /// The steps that [`insertion_sort`] stands for.
+    fn step_by_step(mut items: Vec<(Option<usize>, usize)>) -> Vec<usize> {
+        for end in 1..items.len() {
+            let mut at = end;
+            while at > 0 {
+                let smaller = match (items[at].0, items[at - 1].0) {
+                    (Some(this), Some(before)) => this < before,
+                    _ => true,
+                };
+                if !smaller {
+                    break;
+                }
+                items.swap(at, at - 1);
+                at -= 1;
+            }
+        }
+        items.into_iter().map(|(_, item)| item).collect()
+    }
+
+    #[test]
+    fn the_order_of_items_without_rank_is_that_of_the_steps() {
+        const RANKS: [Option<usize>; 4] = [None, Some(0), Some(1), Some(2)];
+        for number in 0..RANKS.len().pow(6) {
+            let digit = |place: u32| number / RANKS.len().pow(place) % RANKS.len();
+            let items = (0..6u32).map(|place| RANKS[digit(place)]);
+            let items: Vec<_> = items.zip(0..).collect();
+            assert_eq!(insertion_sort(items.clone()), step_by_step(items));
+        }
+    }
+
+    #[test]
+    fn places_are_those_that_a_scan_finds() {
+        let names = [
+            json!("a"),
+            json!(null),
+            json!(0.0),
+            json!(-0.0),
+            json!(0i64),
+            json!("b"),
+            json!([]),
+        ];
+        let item = |name: &Value| {
+            let mut item = Value::object();
+            item.set(&["name"], name.clone());
+            item
+        };
+        let live: Vec<Value> = names
+            .iter()
+            .take(4)
+            .cycle()
+            .take(FEW + 1)
+            .map(item)
+            .collect();
+        let mut merged = live.clone();
+        let mut places = Places::new(&live, 0, "name");
+        for name in names.iter().cycle().take(60) {
+            let found = places.find(&merged, name).expect("all items are objects");
+            let wanted = find(&merged, "name", name).expect("all items are objects");
+            assert_eq!(found, wanted);
+            match found {
+                Some(at) => {
+                    if name.is_null() {
+                        drop(merged[at].remove(&["name"]));
+                    }
+                    places.merged(&merged, at, name);
+                }
+                None => {
+                    places.added(merged.len(), name);
+                    merged.push(item(name));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn items_are_deleted_by_equal_names() {
+        let old = vec![json!({"n": "a"}), json!({"n": 0.0}), json!({"m": "a"})];
+        let new = vec![
+            json!({"n": (-0.0), "$patch": "delete"}),
+            json!({"n": "b"}),
+            json!({"n": "a", "$patch": "delete"}),
+        ];
+        let (left, plain) = apply_directives(old, new, "n").expect("the directives are known");
+        assert_eq!(left, [json!({"m": "a"})]);
+        assert_eq!(plain, [json!({"n": "b"})]);
+        let left = without(vec![json!("a"), json!("b"), json!("a")], &[json!("a")]);
+        assert_eq!(left, [json!("b")]);
     }
 }

@@ -1,8 +1,10 @@
 //! Strategic merge patches give the same results as Go's.
 
 use super::apply;
+use crate::json;
 use crate::json::to_string;
 use crate::schema::fixture::{SCHEMAS, kind, vectors};
+use crate::value::{Map, Value};
 
 #[test]
 fn results_and_errors_agree_with_go() {
@@ -34,4 +36,26 @@ fn results_and_errors_agree_with_go() {
         "{agreed} of {total} agree\n{}",
         shown.join("\n")
     );
+}
+
+#[test]
+fn many_members_are_added_and_removed_like_few() {
+    let id = kind("/v1/ConfigMap").expect("a core kind");
+    for count in [3, 40] {
+        let object = |value_of: &dyn Fn(usize) -> Option<Value>| {
+            let members =
+                (0..4 * count).filter_map(|at| Some((format!("k{at}"), value_of(at % 4)?)));
+            json!({"data": (Value::Object(members.collect::<Map>()))})
+        };
+        // Of four members one stays, one is removed, one is set again and one is new.
+        let old = object(&|part| (part < 3).then(|| "x".into()));
+        let patch = object(&|part| match part {
+            0 => None,
+            1 => Some(Value::Null),
+            _ => Some("x".into()),
+        });
+        let wanted = object(&|part| (part != 1).then(|| "x".into()));
+        let merged = apply(&SCHEMAS, id, old, patch).expect("the patch fits");
+        assert_eq!(merged, wanted);
+    }
 }

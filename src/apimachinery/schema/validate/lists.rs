@@ -3,7 +3,7 @@
 
 use super::{Checker, Pair, Subject, each_value, identity};
 use crate::field_error::{FieldError, Path};
-use crate::schema::tags::Tag;
+use crate::schema::tags::{Stage, Tag};
 use crate::schema::{ListType, Presence, Type};
 use crate::value::Value;
 
@@ -34,6 +34,10 @@ impl<'s> Checker<'s, '_> {
         let Some(stage) = tags.iter().find(declares).map(|tag| tag.stage) else {
             return;
         };
+        if stage == Stage::Alpha {
+            // Nothing would be reported.
+            return;
+        }
         for at in 1..items.len() {
             if (0..at).any(|before| self.matches(item, &kind, &items[before], &items[at])) {
                 let bad = self.schemas.shown(subject.field, item, &items[at]);

@@ -166,6 +166,8 @@ fn validate_claims(
     errors: &mut Vec<FieldError>,
 ) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
+    // How many of them have a slash, by the text before it.
+    let mut with_request: BTreeMap<&str, usize> = BTreeMap::new();
     for (at, claim) in claims.iter().enumerate() {
         let path = path.index(at);
         let (name, request) = (claim.str_at(&["name"]), claim.str_at(&["request"]));
@@ -189,14 +191,16 @@ fn validate_claims(
             if seen.contains(&key) {
                 errors.push(FieldError::duplicate(&path, key.as_str()));
             } else if request.is_empty() {
-                for _ in seen
-                    .iter()
-                    .filter(|one| one.split_once('/').is_some_and(|(first, _)| first == name))
-                {
+                let requests = with_request.get(name).copied().unwrap_or(0);
+                for _ in 0..requests {
                     errors.push(FieldError::duplicate(&path, name));
                 }
             }
-            seen.insert(key);
+            let has_slash = key.contains('/');
+            if seen.insert(key) && has_slash {
+                let first = name.split_once('/').map_or(name, |(first, _)| first);
+                *with_request.entry(first).or_default() += 1;
+            }
         }
         if !known.contains(name) {
             let names: Vec<&str> = known.iter().copied().collect();
@@ -335,4 +339,32 @@ pub fn aggregate(spec: &Value, list: &str) -> Amounts {
     }
     raise(&mut total, &before);
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn a_claim_as_a_whole_is_a_duplicate_of_each_request_of_it() {
+        let claims = [
+            ("a", "x"),
+            ("a", "y"),
+            ("a", "x"),
+            ("b", "x"),
+            ("a", ""),
+            ("a", "z"),
+            ("c/d", ""),
+            ("c", ""),
+        ];
+        let claims = claims.map(|(name, request)| json!({"name": name, "request": request}));
+        let known = BTreeSet::from(["a", "b", "c", "c/d"]);
+        let mut errors = Vec::new();
+        validate_claims(&claims, &known, &Path::new("claims"), &mut errors);
+        let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
+        let wanted = [(2, "a/x"), (4, "a"), (4, "a"), (5, "a"), (7, "c")];
+        let wanted = wanted.map(|(at, text)| format!("claims[{at}]: Duplicate value: \"{text}\""));
+        assert_eq!(found, wanted);
+    }
 }

@@ -6,11 +6,13 @@ use crate::shared::validation::members::texts;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::labels;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 const POLICIES: [&str; 2] = ["Honor", "Ignore"];
 const ACTIONS: [&str; 2] = ["DoNotSchedule", "ScheduleAnyway"];
 const NOT_POSITIVE: &str = "must be greater than zero";
+/// Constraints up to which each is compared with all behind it, which is faster for few.
+const FEW: usize = 16;
 
 /// Validates the constraints.
 pub fn validate(
@@ -19,6 +21,7 @@ pub fn validate(
     options: &PodOptions,
     errors: &mut Vec<FieldError>,
 ) {
+    let repeats = Repeats::of(constraints);
     for (at, constraint) in constraints.iter().enumerate() {
         let path = path.index(at);
         let skew = constraint.int_at(&["maxSkew"]).unwrap_or(0);
@@ -44,10 +47,7 @@ pub fn validate(
                 &ACTIONS,
             ));
         }
-        let again = constraints[at + 1..].iter().any(|other| {
-            other.str_at(&["topologyKey"]) == key && other.str_at(&["whenUnsatisfiable"]) == action
-        });
-        if again {
+        if repeats.occurs_again(at) {
             let place = path.child("{topologyKey, whenUnsatisfiable}");
             errors.push(FieldError::duplicate(
                 &place,
@@ -79,6 +79,41 @@ pub fn validate(
             ));
         }
     }
+}
+
+/// The constraints by their keys and actions, of which no two may have the same.
+struct Repeats<'v> {
+    constraints: &'v [Value],
+    /// The place of the last one of each; empty for few constraints.
+    last: HashMap<(&'v str, &'v str), usize>,
+}
+
+impl<'v> Repeats<'v> {
+    fn of(constraints: &'v [Value]) -> Self {
+        let mut last: HashMap<(&str, &str), usize> = HashMap::new();
+        if constraints.len() > FEW {
+            let all = constraints.iter().enumerate();
+            last.extend(all.map(|(at, constraint)| (key_and_action(constraint), at)));
+        }
+        Self { constraints, last }
+    }
+
+    /// Returns true if one behind the constraint at this place has its key and action.
+    fn occurs_again(&self, at: usize) -> bool {
+        let own = key_and_action(&self.constraints[at]);
+        if self.constraints.len() > FEW {
+            return self.last.get(&own).is_some_and(|last| *last > at);
+        }
+        let mut behind = self.constraints[at + 1..].iter();
+        behind.any(|other| key_and_action(other) == own)
+    }
+}
+
+fn key_and_action(constraint: &Value) -> (&str, &str) {
+    (
+        constraint.str_at(&["topologyKey"]),
+        constraint.str_at(&["whenUnsatisfiable"]),
+    )
 }
 
 fn validate_domains(
@@ -157,4 +192,26 @@ pub fn has_bad_keys(spec: &Value) -> bool {
             affinity::validate_label_keys(&spread, &Path::NIL, &mut errors);
             !errors.is_empty()
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn repeated_constraints_are_found_among_few_and_among_many() {
+        let constraint = |at: usize| {
+            let (key, action) = (format!("k{}", at % 7), ACTIONS[at % 2]);
+            json!({"topologyKey": key, "whenUnsatisfiable": action})
+        };
+        for count in [1, FEW, FEW + 1, 40] {
+            let constraints: Vec<Value> = (0..count).map(constraint).collect();
+            let repeats = Repeats::of(&constraints);
+            let found = (0..count).filter(|at| repeats.occurs_again(*at));
+            // Keys and actions repeat after 14.
+            let wanted = (0..count).filter(|at| at + 14 < count);
+            assert_eq!(found.collect::<Vec<_>>(), wanted.collect::<Vec<_>>());
+        }
+    }
 }
