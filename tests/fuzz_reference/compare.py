@@ -6,6 +6,8 @@ import re
 from normalize import ABSENT, normalized, trees_differ
 
 PLACES = 3
+# Between the causes in a message.
+PARTS = re.compile(r", |: \[|\]$")
 POD = re.compile(r"^(spec\.jobTemplate\.spec\.template\.spec|spec\.template\.spec|template\.spec|spec)(?=\.(containers|initContainers|ephemeralContainers|volumes|securityContext|affinity|tolerations|dns|host|topologySpread|resource|scheduling|overhead|os|readiness|restart|service|termination|active|node|priority|preemption|image|enable|share|automount|set)|$)")
 
 
@@ -93,19 +95,31 @@ def refusals(trees):
     for path, reason, message in sorted(two - one):
         if not any(other[:2] == (path, reason) for other in one - two):
             found.append(f"cause added: {reason} {place(path)}: {general(message)}")
+    # A patch that one server cannot read has no other causes there.
+    found = [line for line in found if re.match(r"cause (added|absent): FieldValueInvalid patch:", line)] or found
     if found:
         return found
     for path, left, right in trees_differ(trees[0], trees[1]):
         if path == ("message",):
-            if one and sorted(left.split(", ")) == sorted(right.split(", ")):
-                found.append("order of causes in the message")
+            if one and sorted(PARTS.split(left)) == sorted(PARTS.split(right)):
+                found.append(f"order of causes in the message {unordered(trees)}")
+            elif sorted(left.splitlines()) == sorted(right.splitlines()):
+                found.append("order of lines in the message")
             else:
                 found.append(f"message: {general(left)} → {general(right)}" if general(left) != general(right) else f"message: {text_difference(left, right)}")
         elif path[:2] == ("details", "causes"):
-            found.append("order of causes") if "order of causes" not in found else None
+            line = f"order of causes {unordered(trees)}"
+            found.append(line) if line not in found else None
         else:
             found.append(f"refusal at {place(path)}: {left!r:.80} → {right!r:.80}")
     return found
+
+
+def unordered(trees):
+    """Names the first places of which causes stand in another order."""
+    lists = [(tree.get("details") or {}).get("causes") or [] for tree in trees]
+    moved = {place(cause.get("field", "")) for pair in zip(*lists) if pair[0] != pair[1] for cause in pair}
+    return ", ".join(sorted(moved)[:4])
 
 
 def objects(trees):

@@ -7,16 +7,19 @@ import random
 import sys
 import time
 
+from admission import Admission
 from builtin import Builtin
 from crds import Custom
 from objects import NAMESPACE, served
+from protobuf import Protobuf
 from raw import Raw
 from report import Report
 from schemas import Schemas
 from servers import Pair
 from steps import JSON, Player, Step
+from watch import WatchDrawer
 
-SORTS = {"create": 30, "update": 22, "patch": 22, "apply": 14, "read": 6, "raw": 3, "crd": 2, "cel": 1}
+SORTS = {"create": 30, "update": 22, "patch": 22, "apply": 14, "read": 6, "raw": 3, "crd": 2, "cel": 1, "watch": 2, "protobuf": 8, "admission": 10}
 
 
 def arguments():
@@ -67,11 +70,14 @@ def main():
         kinds = [kind for kind in kinds if kind.kind in wanted.kinds.split(",")]
     dice = random.Random(wanted.seed)
     player = Player(pair)
-    report = Report(player, os.environ.get("RESULTS"))
+    report = Report(player, os.environ.get("RESULTS"), os.environ.get("ACCEPTED"))
     builtin = Builtin(dice, schemas, kinds)
     custom = Custom(dice, schemas, player, report, wanted.seed)
-    raw = Raw(dice, builtin)
-    sorts = [wanted.only] if wanted.only else list(SORTS)
+    drawers = {"raw": Raw(dice, builtin), "watch": WatchDrawer(dice, pair, wanted.kinds), "protobuf": Protobuf(dice, pair, builtin), "admission": Admission(dice, schemas, kinds)}
+    sorts = [wanted.only] if wanted.only else [sort for sort in SORTS if getattr(drawers.get(sort), "kinds", True)]
+    for name in set(sorts) & set(drawers):
+        if hasattr(drawers[name], "prepare"):
+            drawers[name].prepare()
     weights = [SORTS[sort] for sort in sorts]
     sent, started = pair.sent, time.monotonic()
     while pair.sent - sent < wanted.requests:
@@ -79,7 +85,7 @@ def main():
         if sort in ("crd", "cel"):
             getattr(custom, sort)()
             continue
-        case = raw.draw() if sort == "raw" else builtin.draw(sort)
+        case = drawers[sort].draw() if sort in drawers else builtin.draw(sort)
         found = player.play(case)
         if found:
             report.add(case, found)

@@ -3,6 +3,9 @@
 import datetime
 import json
 import re
+import time
+
+import wire
 
 UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 VERSION = re.compile(r'((?:\\*"|)resourceVersion(?:\\*"|):\s?\\*")\d+(?=\\*")')
@@ -13,6 +16,7 @@ TOKEN_VOLUME = re.compile(r"kube-api-access-[a-z0-9]{5}\b")
 AGE = re.compile(r"^(\d+[smh])+$")
 CONTINUE = re.compile(r'("continue":\s?")[^"]+"')
 ADDRESS = re.compile(r"^10\.0\.\d+\.\d+$")
+STATUS_WRITERS = {"kube-apiserver", "api-priority-and-fairness-config-consumer-v1"}
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 GENERATED = re.compile(r'"generateName": ?"([^"]{1,300})"')
 YAML_ADDRESS = re.compile(r"(?m)^(\s*(?:- |clusterIP: ))10\.0\.\d+\.\d+$")
@@ -24,24 +28,61 @@ def normalized(answer, request):
     """Returns the tree or text of an answer without what must differ. `request` is the text of the request:
     what it names itself stays."""
     if answer.type.startswith(PROTOBUF):
-        return "protobuf"
-    body = text(answer.body.decode("utf-8", "replace"))
+        tree = answer.tree or wire.envelope(answer.body)
+        if isinstance(tree, dict) and (b"CustomResourceDefinition" in answer.body or b"FlowSchema" in answer.body):
+            unestablished_wire(tree)
+        body = json.dumps(without_own(tree), ensure_ascii=False)
+    else:
+        tree, body = answer.tree, answer.body.decode("utf-8", "replace")
+    body = text(body)
     for prefix in GENERATED.findall(request):
         body = re.sub(re.escape(prefix[:58]) + r"[a-z0-9]{5}\b", prefix[:58].replace("\\", "") + "<drawn>", body)
-    if answer.tree is None:
+    if tree is None:
         return YAML_ADDRESS.sub(r"\1<address>", YAML_PORT.sub(r"\1<port>", body))
     tree = json.loads(body)
-    if isinstance(tree, dict) and tree.get("kind") == "CustomResourceDefinition":
+    if isinstance(tree, dict) and tree.get("kind") in ("CustomResourceDefinition", "FlowSchema"):
         unestablished(tree)
     allocated(tree, request)
     return tree
 
 
+def without_own(tree):
+    """Replaces versions, times, addresses, ports and ages in an object that was read without its schema."""
+    if isinstance(tree, dict):
+        metadata = (tree.get("1") or [None])[0]
+        if isinstance(metadata, dict):
+            # The version of an object, and that of a list.
+            for key in ("2", "6"):
+                if len(metadata.get(key, [])) == 1 and str(metadata[key][0]).isdigit():
+                    metadata[key] = ["<version>"]
+        seconds = tree.get("1")
+        if seconds and isinstance(seconds[0], int) and abs(seconds[0] - time.time()) < 86400 and set(tree) <= {"1", "2"}:
+            return "<time>"
+        return {key: without_own(value) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [without_own(value) for value in tree]
+    if isinstance(tree, str) and tree.startswith("eyJ2Ijoi"):
+        return "<continue>"
+    if isinstance(tree, str) and (ADDRESS.match(tree) or AGE.match(tree.strip('"'))):
+        return "<drawn>"
+    return "<port>" if isinstance(tree, int) and 30000 <= tree <= 32767 else tree
+
+
 def unestablished(tree):
-    """Leaves out the status of a definition, which one server has written when it answers and the other has not."""
+    """Leaves out the status of a definition or a flow, which one server has written when it answers and the other has
+    not."""
     tree.pop("status", None)
     metadata = tree.get("metadata", {})
-    metadata["managedFields"] = [entry for entry in metadata.get("managedFields", []) if entry.get("manager") != "kube-apiserver"]
+    metadata["managedFields"] = [entry for entry in metadata.get("managedFields", []) if entry.get("manager") not in STATUS_WRITERS]
+
+
+def unestablished_wire(tree):
+    """Does the same with a definition in protobuf, or with its metadata alone."""
+    raw = tree.get("raw")
+    metadata = (raw.get("1") or [None])[0] if isinstance(raw, dict) else None
+    if isinstance(metadata, dict):
+        raw.pop("3", None)
+        metadata["17"] = [entry for entry in metadata.get("17", []) if not STATUS_WRITERS & set(entry.get("1", []))]
 
 
 def text(body):
@@ -53,7 +94,7 @@ def text(body):
     body = TIME.sub("<time>", body)
     if ".go:" in body:
         body = SOURCE.sub("<source>", body)
-    body = re.sub(r"(selfType)\d+", r"\1", body)
+    body = re.sub(r"\b(selfType)(\d+|\.spec\b)", r"\1", body)
     return TOKEN_VOLUME.sub("kube-api-access-<drawn>", body)
 
 

@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import wire
 from compare import general
 from reduce import Reducer
 
@@ -15,12 +16,12 @@ SHOWN = 700
 class Report:
     """What was found."""
 
-    def __init__(self, player, output=None):
-        self.player, self.output = player, output
+    def __init__(self, player, output=None, accepted_output=None):
+        self.player, self.output, self.accepted_output = player, output, accepted_output
         self.classes = tomllib.loads(ACCEPTED.read_text()).get("accepted", [])
         for one in self.classes:
             one["found"] = re.compile(one["pattern"], re.S)
-            one["count"] = 0
+            one["seen"] = {}
         self.accepted = self.different = 0
         self.groups = {}
         # What a case rests on and does not show: the definition of its kind.
@@ -38,9 +39,10 @@ class Report:
         index, signatures, answers = found
         left = []
         for signature in signatures:
-            known = self.accept(f"{case.subject} {case.steps[index].method} {signature}")
+            line = f"{case.subject} {case.steps[index].method} {signature}"
+            known = self.accept(line)
             if known:
-                known["count"] += 1
+                self.see(known, line, case, index, answers)
             else:
                 left.append(signature)
         if not left:
@@ -53,6 +55,14 @@ class Report:
             group["kinds"][case.subject] = group["kinds"].get(case.subject, 0) + 1
             if group["count"] == 1:
                 self.print_new(signature, case, index, answers, group)
+
+    def see(self, known, line, case, index, answers):
+        """Keeps what an accepted class has hidden: each difference with the first requests that showed it."""
+        one = known["seen"].setdefault(line, {"count": 0})
+        one["count"] += 1
+        if one["count"] == 1 and self.accepted_output:
+            one["case"] = [step.shown() for step in case.steps[: index + 1]]
+            one["answers"] = [self.short(answer) for answer in answers]
 
     def print_new(self, signature, case, index, answers, group):
         """Prints a difference that was not seen before."""
@@ -84,6 +94,8 @@ class Report:
     def short(answer):
         """Returns an answer as a reader sees it."""
         shown = answer.body.decode("utf-8", "replace")
+        if answer.type.startswith("application/vnd.kubernetes.protobuf"):
+            shown = json.dumps(wire.envelope(answer.body), ensure_ascii=False)
         if isinstance(answer.tree, dict) and answer.code >= 400:
             shown = answer.tree.get("message", shown)
         warnings = "".join(f" [warning {line[:300]}]" for line in answer.all("warning"))
@@ -93,7 +105,14 @@ class Report:
         """Writes all groups to the output."""
         if self.output:
             ordered = dict(sorted(self.groups.items(), key=lambda pair: -pair[1]["count"]))
-            Path(self.output).write_text(json.dumps(ordered, indent=1, ensure_ascii=False, default=str).encode("utf-8", "replace").decode())
+            self.write_file(self.output, ordered)
+        if self.accepted_output:
+            self.write_file(self.accepted_output, {one["pattern"]: one["seen"] for one in self.classes if one["seen"]})
+
+    @staticmethod
+    def write_file(name, tree):
+        """Writes a tree to a file."""
+        Path(name).write_text(json.dumps(tree, indent=1, ensure_ascii=False, default=str).encode("utf-8", "replace").decode())
 
     def totals(self):
         """Prints how often each difference was seen, and one line of totals."""

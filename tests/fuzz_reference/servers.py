@@ -1,5 +1,6 @@
 """The two servers: sends one request to both and reads their answers."""
 
+import copy
 import http.client
 import json
 import re
@@ -7,6 +8,8 @@ import ssl
 import time
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
+
+import wire
 
 TIMEOUT = 60
 
@@ -25,6 +28,8 @@ class Answer:
                 self.tree = json.loads(body)
             except ValueError:
                 pass
+        elif self.type.startswith("application/vnd.kubernetes.protobuf") and code >= 400:
+            self.tree = wire.status(body)
 
     def header(self, name):
         """Returns the first value of a header, or an empty text."""
@@ -72,8 +77,23 @@ class Server:
                 time.sleep(0.05 * attempt)
         return Answer(0, [], repr(type(failure).__name__).encode())
 
+    def another(self):
+        """Returns a further connection to the same server."""
+        other = copy.copy(self)
+        other.connection = None
+        return other
+
     def send_once(self, method, target, headers, body):
-        """Writes the request as it is given, with a length if it has a body, and reads the answer."""
+        """Sends a request and reads the answer."""
+        response = self.request(method, target, headers, body)
+        answer = Answer(response.status, response.getheaders(), response.read())
+        if response.will_close:
+            self.close()
+        return answer
+
+    def request(self, method, target, headers, body, keep=None):
+        """Writes the request as it is given, with a length if it has a body, and returns the response, unread.
+        `keep` gets the connection while it has its socket."""
         connection = self.open()
         connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         connection.putheader("Host", f"{self.host}:{self.port}")
@@ -85,11 +105,9 @@ class Server:
         if body is not None:
             connection.putheader("Content-Length", str(len(body)))
         connection.endheaders(body)
-        response = connection.getresponse()
-        answer = Answer(response.status, response.getheaders(), response.read())
-        if response.will_close:
-            self.close()
-        return answer
+        if keep:
+            keep(connection)
+        return connection.getresponse()
 
     def get(self, target):
         """Returns the tree that a GET answers."""
