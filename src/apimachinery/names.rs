@@ -491,6 +491,9 @@ pub enum NameRule {
     Dns1035Label,
     /// Any text that may be a segment of a URL path.
     PathSegment,
+    /// As [`Self::PathSegment`], but the beginning of a generated name is checked as if it were all
+    /// of it.
+    WholePathSegment,
     /// A rule of the kind's own, which its strategy checks.
     Own,
 }
@@ -502,7 +505,7 @@ impl NameRule {
             Self::DnsSubdomain => dns1123_subdomain(name),
             Self::DnsLabel => dns1123_label(name),
             Self::Dns1035Label => dns1035_label(name),
-            Self::PathSegment => path_segment_name(name),
+            Self::PathSegment | Self::WholePathSegment => path_segment_name(name),
             Self::Own => Vec::new(),
         }
     }
@@ -511,6 +514,7 @@ impl NameRule {
     pub fn prefix(self, prefix: &str) -> Vec<String> {
         match self {
             Self::PathSegment => path_segment_prefix(prefix),
+            Self::WholePathSegment => self.name(prefix),
             // As upstream does: the dash and the byte before it are replaced by one valid byte.
             _ if prefix.len() > 1 && prefix.ends_with('-') => {
                 let kept = String::from_utf8_lossy(&prefix.as_bytes()[..prefix.len() - 2]);

@@ -1,7 +1,7 @@
 //! The registry's entry: passes a request to the verb that answers it.
 
 use crate::answer::negotiate;
-use crate::answer::negotiate::{Conversions, Representation};
+use crate::answer::negotiate::{Conversions, Encoding, Representation, Shape};
 use crate::answer::representation;
 use crate::answer::representation::Shown;
 use crate::answer::{Answer, AnswerBody, Outcome, scale};
@@ -14,7 +14,7 @@ use crate::kinds::table::Resource;
 use crate::metrics::Family;
 use crate::plan::{Admission, AdmissionChain};
 use crate::request::call::{Call, Tenant};
-use crate::request::parameters::{EXPORT, RESOURCE_VERSION};
+use crate::request::parameters::{DRY_RUN, EXPORT, RESOURCE_VERSION};
 use crate::request::{ResourceRequest, Verb};
 use crate::select;
 use crate::services::Removal;
@@ -230,8 +230,11 @@ impl Registry {
     }
 
     async fn subresource(&self, call: &Call<'_>, sub: &str) -> Result<Answer, ApiError> {
+        if matches!(sub, "exec" | "attach" | "portforward" | "proxy") {
+            return connected(call, sub).await;
+        }
         let conversions = match sub {
-            "token" => Conversions::None,
+            "token" => Conversions::Partial,
             _ => Conversions::Offered,
         };
         let wish = negotiate::output(call, conversions)?;
@@ -254,7 +257,8 @@ impl Registry {
             }
             ("token", Verb::Create) => {
                 let json = token_request::request(call).await?;
-                of_json(call, wish, Outcome::Created, json)
+                let body = representation::unstored(call, wish, token_request::GO_TYPE, json)?;
+                Ok(Answer::finite(call, wish, Outcome::Created, body))
             }
             ("eviction", Verb::Create) => {
                 evict::evict(call).await?;
@@ -266,14 +270,7 @@ impl Registry {
                 let json = credential::create(call, &plane).await?;
                 of_json(call, wish, Outcome::Created, json)
             }
-            ("log" | "exec" | "attach" | "portforward" | "proxy", _) => {
-                answerable(call).await?;
-                let (outcome, body) = match connect::connect(call, sub).await? {
-                    Connection::EmptyLog => (Outcome::NoContent, AnswerBody::Slices(Vec::new())),
-                    Connection::To(target) => (Outcome::Ok, AnswerBody::Connect(target)),
-                };
-                Ok(Answer::finite(call, wish, outcome, body))
-            }
+            ("log", _) => reach(call, sub, wish).await,
             (_, Verb::Get) => get(call).await,
             (_, Verb::Update) => {
                 let written = update::update(call).await?;
@@ -288,7 +285,7 @@ impl Registry {
     }
 
     async fn virtual_create(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
-        let wish = negotiate::output(call, Conversions::None)?;
+        let wish = negotiate::output(call, Conversions::Partial)?;
         if call.row.name == "bindings" {
             drop(scale_and_binding::bind(call).await?);
             return success(call, wish);
@@ -297,7 +294,9 @@ impl Registry {
         let as_of = authority.newest(call.tenant, call.request.deadline).await?;
         call.request.granted.check(&as_of).await?;
         let json = review::review(call, &as_of).await?;
-        of_json(call, wish, Outcome::Created, json)
+        let go_type = representation::go_type(call.row, &call.row.kind);
+        let body = representation::unstored(call, wish, &go_type, json)?;
+        Ok(Answer::finite(call, wish, Outcome::Created, body))
     }
 
     async fn delete(&self, call: &Call<'_>) -> Result<Answer, ApiError> {
@@ -398,6 +397,28 @@ impl Registry {
         let body = representation::object(call, wish, &shown)?;
         Ok(Answer::finite(call, wish, outcome, body))
     }
+}
+
+/// Passes a request on to a pod, a node or a service. Nothing is negotiated, because they answer it.
+async fn connected(call: &Call<'_>, sub: &str) -> Result<Answer, ApiError> {
+    if DRY_RUN.read(&call.request.query).next().is_some() {
+        return Err(ApiError::bad_request("dryRun is not supported"));
+    }
+    let wish = Representation {
+        encoding: Encoding::Json,
+        shape: Shape::Whole,
+    };
+    reach(call, sub, wish).await
+}
+
+/// Finds the server that a subresource connects to.
+async fn reach(call: &Call<'_>, sub: &str, wish: Representation) -> Result<Answer, ApiError> {
+    answerable(call).await?;
+    let (outcome, body) = match connect::connect(call, sub).await? {
+        Connection::EmptyLog => (Outcome::NoContent, AnswerBody::Slices(Vec::new())),
+        Connection::To(target) => (Outcome::Ok, AnswerBody::Connect(target)),
+    };
+    Ok(Answer::finite(call, wish, outcome, body))
 }
 
 /// Returns upstream's answer for a resource that it does not know.

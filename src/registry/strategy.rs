@@ -334,6 +334,12 @@ pub trait Strategy: Debug + Send + Sync {
         None
     }
 
+    /// Returns true if `metadata.generation` counts an empty list or map in the place of none as a
+    /// change: see [`Field::empties_count`](polyplane_apimachinery::schema::Field::empties_count).
+    fn counts_empties(&self) -> bool {
+        false
+    }
+
     /// Keeps the fields that a write through the subresource of `context` may not change. The
     /// default suits a status subresource: only `status` and `metadata.managedFields` come from the
     /// write.
@@ -399,6 +405,12 @@ pub trait Strategy: Debug + Send + Sync {
             Value::string(object.str_at(&["metadata", "name"])),
             age(object.str_at(&["metadata", "creationTimestamp"]), now),
         ]
+    }
+
+    /// Returns the number of a stored object by which the rows of tables are sorted before its name;
+    /// `None` if they are sorted by the name alone.
+    fn row_order(&self) -> Option<fn(Scanned<'_>) -> i64> {
+        None
     }
 
     /// Returns the value of a selectable field of a stored object; `None` means that the value is

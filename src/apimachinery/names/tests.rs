@@ -69,3 +69,19 @@ fn a_generated_name_has_a_fair_suffix_and_fits_a_label() {
     assert_eq!(NameRule::DnsLabel.prefix("web-"), Vec::<String>::new());
     assert!(!NameRule::DnsLabel.name("web-").is_empty());
 }
+
+#[test]
+fn the_beginning_of_a_generated_name_may_be_checked_as_a_whole() {
+    for (prefix, part, whole) in [
+        ("a", 0, 0),
+        ("a-", 0, 0),
+        (".", 0, 1),
+        ("..", 0, 1),
+        ("...", 0, 0),
+        ("a/", 1, 1),
+    ] {
+        let found = |rule: NameRule| rule.prefix(prefix).len();
+        assert_eq!(found(NameRule::PathSegment), part, "{prefix}");
+        assert_eq!(found(NameRule::WholePathSegment), whole, "{prefix}");
+    }
+}

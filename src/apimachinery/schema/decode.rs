@@ -236,6 +236,8 @@ struct Decoder<'s> {
     depth: usize,
     /// The number of lists around the value that are compared as a whole.
     whole: usize,
+    /// The number of fields around the value below which all empty lists and maps count as changes.
+    counting: usize,
     /// What was kept that the stored form does not have.
     beyond: Beyond,
     /// The numbers that fields for whole numbers take.
@@ -257,6 +259,7 @@ impl<'s> Decoder<'s> {
             quiet: 0,
             depth: 0,
             whole: 0,
+            counting: 0,
             beyond: Beyond::Nothing,
             numbers: Numbers::AsWritten,
             literal: None,
@@ -394,6 +397,7 @@ impl<'s> Decoder<'s> {
     ) -> Result<bool, DecodeError> {
         let is_whole = matches!(field.ty, Type::List(_)) && field.list == ListType::Atomic;
         self.whole += usize::from(is_whole);
+        self.counting += usize::from(field.empties_count);
         if !value.is_null() {
             self.value(
                 value,
@@ -407,21 +411,25 @@ impl<'s> Decoder<'s> {
                 &trail.then(PathSegment::Field(definition, field)),
             )?;
         }
+        let counts = self.counting > 0;
         self.whole -= usize::from(is_whole);
+        self.counting -= usize::from(field.empties_count);
         if field.presence == Presence::Pointer {
             return Ok(!value.is_null() || field.omit == Omit::Never);
         }
         if value.is_null() {
             *value = self.schemas.zero(&field.ty);
         } else if matches!(field.ty, Type::List(_) | Type::Map(_)) && is_empty(&field.ty, value) {
+            let is_compared = field.omit == Omit::Never || self.whole > 0;
+            let counts = counts && (self.empties == Empties::NullUnlessSaid || !is_compared);
             match self.empties {
                 Empties::Keep => {}
-                Empties::NullUnlessSaid | Empties::AsSent if field.empty_is_said => {
+                Empties::NullUnlessSaid | Empties::AsSent if field.empty_is_said || counts => {
                     self.beyond = Beyond::Said;
                     return Ok(true);
                 }
                 Empties::Null | Empties::NullUnlessSaid => *value = Value::Null,
-                Empties::AsSent if field.omit == Omit::Never || self.whole > 0 => {
+                Empties::AsSent if is_compared => {
                     self.beyond = self.beyond.max(Beyond::Compared);
                     return Ok(true);
                 }

@@ -209,6 +209,7 @@ impl Field {
             omit: Omit::Empty,
             presence: Presence::Plain,
             empty_is_said: false,
+            empties_count: false,
             default: None,
             list: ListType::Atomic,
             patch: Patch::default(),
@@ -247,6 +248,20 @@ const EMPTY_IS_SAID: [(&str, &[&str]); 9] = [
     ("io.k8s.api.resource.v1.ResourceSliceSpec", &DEVICES),
     ("io.k8s.api.resource.v1beta2.ResourceSliceSpec", &DEVICES),
 ];
+
+/// Fields whose structs upstream's strategies compare as Go does, for which an empty list or map is
+/// not none: the generation counts the difference.
+const EMPTIES_COUNT: [(&str, &str); 3] = [
+    (
+        "io.k8s.api.admissionregistration.v1.MutatingWebhookConfiguration",
+        "webhooks",
+    ),
+    (
+        "io.k8s.api.admissionregistration.v1.ValidatingWebhookConfiguration",
+        "webhooks",
+    ),
+    ("io.k8s.api.networking.v1.NetworkPolicy", "spec"),
+];
 const VALUES: [&str; 4] = ["bools", "ints", "strings", "versions"];
 const DEVICES: [&str; 2] = ["devices", "sharedCounters"];
 
@@ -270,6 +285,7 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     field.empty_is_said = EMPTY_IS_SAID
         .iter()
         .any(|(name, fields)| *name == definition && fields.contains(&&*field.name));
+    field.empties_count = EMPTIES_COUNT.contains(&(definition, &*field.name));
     field.default = raw.cd.map(|raw| read_value(raw.get())).transpose()?;
     field.list = match raw.lt.as_deref() {
         Some("set") => ListType::Set,

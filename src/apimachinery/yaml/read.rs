@@ -73,6 +73,12 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<YamlParsed, YamlError> {
             "found character that cannot start any token".into(),
         ));
     }
+    if let Some(line) = incompatible_directive(text) {
+        return Err(YamlError::Syntax {
+            line: (line > 0).then_some(line),
+            message: "found incompatible YAML document".into(),
+        });
+    }
     let options = options(limits);
     let mut reader = Reader {
         text,
@@ -96,6 +102,25 @@ pub fn parse(bytes: &[u8], limits: &Limits) -> Result<YamlParsed, YamlError> {
         value,
         strict_error,
     })
+}
+
+/// Returns the number of lines before a directive of another version than 1.1, which is the only one that
+/// upstream reads.
+fn incompatible_directive(text: &str) -> Option<usize> {
+    for (at, line) in text.lines().enumerate() {
+        if let Some(version) = line.strip_prefix("%YAML") {
+            let mut words = version.split([' ', '\t']);
+            let is_separate = words.next() == Some("");
+            let (major, minor) = words.find(|word| !word.is_empty())?.split_once('.')?;
+            let (major, minor) = (major.parse::<u32>().ok()?, minor.parse::<u32>().ok()?);
+            return (is_separate && (major, minor) != (1, 1)).then_some(at);
+        }
+        let is_passed = line.starts_with('%') || line.trim_start().starts_with('#');
+        if !is_passed && !line.trim().is_empty() {
+            return None;
+        }
+    }
+    None
 }
 
 fn options(limits: &Limits) -> Options {

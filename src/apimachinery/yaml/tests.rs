@@ -154,3 +154,21 @@ fn a_key_that_occurs_twice_is_found_however_far_apart() {
     );
     assert_eq!(parsed.value.int_at(&["first"]), Some(2));
 }
+
+#[test]
+fn a_document_of_another_version_is_refused() {
+    for (text, line) in [
+        ("%YAML 1.2\n---\na: 1\n", ""),
+        (
+            "# c\n\n%TAG ! tag:x,2000:\n%YAML  1.0 # c\n---\na: 1\n",
+            "line 3: ",
+        ),
+    ] {
+        let refused = parse(text.as_bytes(), &Limits::default()).expect_err("another version");
+        let message = format!("yaml: {line}found incompatible YAML document");
+        assert_eq!(refused.to_string(), message);
+    }
+    for text in ["%YAML 1.1\n---\na: 1\n", "a: '%YAML 1.2'\n"] {
+        assert!(parse(text.as_bytes(), &Limits::default()).is_ok(), "{text}");
+    }
+}

@@ -169,7 +169,7 @@ impl Expressions {
             if text.trim().is_empty() {
                 errors.push(FieldError::required(&place, "expression is not specified"));
             } else if let Err(why) = self.compiler.define(name, text, self.uses) {
-                errors.push(FieldError::invalid(&place, text, why));
+                errors.push(why.complaint(&place, text));
             }
         }
     }
@@ -194,7 +194,7 @@ impl Expressions {
             Makes::Bool | Makes::TextOrNull | Makes::Anything => self.uses,
         };
         if let Err(why) = self.compiler.compile(text, uses, makes) {
-            errors.push(FieldError::invalid(place, shown, why));
+            errors.push(why.complaint(place, shown));
         }
     }
 }

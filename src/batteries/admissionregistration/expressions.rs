@@ -1,6 +1,7 @@
 //! The expressions of admission policies and webhooks: what they may use, and whether they compile. This
 //! module evaluates none.
 
+use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_cel::{Environment, Overload, Type, compile};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -63,6 +64,25 @@ impl Makes {
     }
 }
 
+/// The reason why an expression is refused, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It is wrong.
+    Wrong(String),
+    /// It is right, but no program can be made of it, for which upstream blames itself.
+    Internal(String),
+}
+
+impl Refusal {
+    /// Returns the complaint about the expression at `place`, of which it shows `shown`.
+    pub fn complaint(self, place: &Path<'_>, shown: &str) -> FieldError {
+        match self {
+            Self::Wrong(why) => FieldError::invalid(place, shown, why),
+            Self::Internal(why) => FieldError::internal(place, why),
+        }
+    }
+}
+
 /// Compiles the expressions of one policy or webhook.
 #[derive(Debug, Default)]
 pub struct Compiler {
@@ -84,21 +104,22 @@ impl Compiler {
     ///
     /// # Errors
     /// Returns upstream's complaint.
-    pub fn compile(&mut self, text: &str, uses: Uses, makes: Makes) -> Result<Type, String> {
-        let checked = compile(text, self.environment(uses))?;
+    pub fn compile(&mut self, text: &str, uses: Uses, makes: Makes) -> Result<Type, Refusal> {
+        let checked = compile(text, self.environment(uses)).map_err(Refusal::Wrong)?;
         let (made, wanted) = (checked.result(), makes.types());
         if !wanted.is_empty() && !wanted.contains(made) {
             let names: Vec<String> = wanted.iter().map(Type::declared_name).collect();
             let made = made.declared_name();
-            return Err(match &names[..] {
+            return Err(Refusal::Wrong(match &names[..] {
                 [only] => format!("must evaluate to {only} but got {made}"),
                 _ => format!(
                     "must evaluate to one of [{}] but got {made}",
                     names.join(" ")
                 ),
-            });
+            }));
         }
-        checked.check_constants(self.environment(uses))?;
+        let constants = checked.check_constants(self.environment(uses));
+        constants.map_err(Refusal::Internal)?;
         Ok(made.clone())
     }
 
@@ -106,7 +127,7 @@ impl Compiler {
     ///
     /// # Errors
     /// Returns upstream's complaint. The name can be used all the same, so that each mistake is told once.
-    pub fn define(&mut self, name: &str, text: &str, uses: Uses) -> Result<(), String> {
+    pub fn define(&mut self, name: &str, text: &str, uses: Uses) -> Result<(), Refusal> {
         let made = self.compile(text, uses, Makes::Anything);
         let of = made.as_ref().map_or(Type::Dyn, of_variable);
         for environment in self.environments.values_mut() {
@@ -328,7 +349,25 @@ mod tests {
                 "apply" => compiler.compile(text, with_patches, Makes::Object),
                 _ => compiler.compile(text, with_patches, Makes::Patch),
             };
-            found.map(|made| made.declared_name())
+            let names = found.map(|made| made.declared_name());
+            names.map_err(|(Refusal::Wrong(why) | Refusal::Internal(why))| why)
         });
+    }
+
+    #[test]
+    fn programs_that_cannot_be_made_are_errors_of_their_own() {
+        let place = Path::new("expression");
+        for (text, reason) in [
+            ("'a'.find('a{1001}') == ''", "InternalError"),
+            ("'a'.find('[') == ''", "InternalError"),
+            ("'a'", "FieldValueInvalid"),
+            ("1 +", "FieldValueInvalid"),
+        ] {
+            let uses = Uses::with_params(false);
+            let found = Compiler::default().compile(text, uses, Makes::Bool);
+            let found = found.map_err(|why| why.complaint(&place, text));
+            let reason_of = |error: FieldError| error.kind.reason();
+            assert_eq!(found.map_err(reason_of), Err(reason), "{text}");
+        }
     }
 }

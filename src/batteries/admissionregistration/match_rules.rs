@@ -210,7 +210,7 @@ pub fn validate_match_conditions(
         if text.is_empty() {
             errors.push(FieldError::required(&place, ""));
         } else if let Err(why) = compiler.compile(text, Uses::with_params(params), Makes::Bool) {
-            errors.push(FieldError::invalid(&place, text, why));
+            errors.push(why.complaint(&place, text));
         }
         let (name, place) = (condition.str_at(&["name"]), path.child("name"));
         if name.is_empty() {

@@ -79,6 +79,10 @@ impl Demands {
 }
 
 impl Strategy for WebhookConfiguration {
+    fn counts_empties(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = Errors::new();
         validate(&mut errors, object, Demands::ALL);

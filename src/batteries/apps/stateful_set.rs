@@ -1,6 +1,7 @@
 //! StatefulSets.
 
 use super::rolling_update;
+use crate::core::persistent_volume_claim;
 use crate::shared::object_metadata;
 use crate::shared::pod::validation::claim_template;
 use crate::shared::pod::{defaults, table_cells};
@@ -21,6 +22,7 @@ const COUNTERS: [&str; 7] = [
     "observedGeneration",
     "collisionCount",
 ];
+const ENDLESS_HISTORY: &str = "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended";
 const PARTS: [&str; 4] = [
     "readyReplicas",
     "currentReplicas",
@@ -142,8 +144,13 @@ impl Strategy for StatefulSet {
         errors
     }
 
-    fn warnings(&self, _: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
-        workload::template_warnings(object, old)
+    fn warnings(&self, context: &Context<'_>, object: &Value, old: Option<&Value>) -> Vec<String> {
+        if context.subresource == "status" {
+            return Vec::new();
+        }
+        let mut warnings = workload::template_warnings(object, old);
+        warnings.extend(own_warnings(object, old));
+        warnings
     }
 
     fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
@@ -162,6 +169,28 @@ impl Strategy for StatefulSet {
             images.into(),
         ]
     }
+}
+
+/// Returns the warnings about parts that other workloads do not have.
+fn own_warnings(object: &Value, old: Option<&Value>) -> Vec<String> {
+    let spec = Path::new("spec");
+    let list = spec.child("volumeClaimTemplates");
+    let claims = object.items_at(&["spec", "volumeClaimTemplates"]);
+    let mut warnings = Vec::new();
+    for (at, claim) in claims.iter().enumerate() {
+        let item = list.index(at);
+        // Upstream's paths of the two cases differ, and neither has the name that JSON has.
+        let path = match old {
+            None => item.to_string(),
+            Some(_) => item.child("Spec").to_string(),
+        };
+        warnings.extend(persistent_volume_claim::fractions(&claim["spec"], &path));
+    }
+    let limit = object.int_at(&["spec", "revisionHistoryLimit"]);
+    if limit.is_some_and(|limit| limit < 0) {
+        warnings.push(ENDLESS_HISTORY.to_owned());
+    }
+    warnings
 }
 
 /// Sets kind and apiVersion of every claim template, as upstream does when it stores a StatefulSet.
@@ -391,6 +420,37 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
                 bad,
                 "must be 'RollingUpdate' or 'OnDelete'",
             ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ENDLESS_HISTORY, own_warnings};
+    use polyplane_apimachinery::{Value, json};
+
+    #[test]
+    fn an_endless_history_and_fractions_of_bytes_are_warned_about() {
+        let limited = |limit: i64| json!({"spec": {"revisionHistoryLimit": limit}});
+        let resources = json!({"requests": {"storage": "1500m"}, "limits": {"storage": "2"}});
+        let claims = json!([{"spec": {"resources": resources}}]);
+        let claiming = json!({"spec": {"volumeClaimTemplates": claims}});
+        let fraction = |path: &str| {
+            format!(
+                "spec.volumeClaimTemplates[0]{path}.resources.requests[storage]: fractional byte value \"1500m\" is invalid, must be an integer"
+            )
+        };
+        let endless = vec![ENDLESS_HISTORY.to_owned()];
+        let cases: [(Value, Vec<String>, Vec<String>); 5] = [
+            (json!({"spec": {}}), Vec::new(), Vec::new()),
+            (limited(0), Vec::new(), Vec::new()),
+            (limited(10), Vec::new(), Vec::new()),
+            (limited(-1), endless.clone(), endless),
+            (claiming, vec![fraction("")], vec![fraction(".Spec")]),
+        ];
+        for (object, created, updated) in cases {
+            assert_eq!(own_warnings(&object, None), created);
+            assert_eq!(own_warnings(&object, Some(&object)), updated);
         }
     }
 }

@@ -7,10 +7,11 @@ mod update;
 
 use crate::shared::pod::{defaults, init_annotations, table_cells};
 use crate::shared::workload::{shown_selector, template_warnings};
-use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::labels;
 use polyplane_apimachinery::time::{Timestamp, human_duration};
+use polyplane_apimachinery::{Str, Value};
 use polyplane_registry::strategy::{Context, Strategy, age};
 
 /// Labels of a Job's Pods: its name and its uid, in the older and in the newer spelling.
@@ -109,6 +110,11 @@ impl Strategy for Job {
             images.into(),
             shown_selector(&spec["selector"]).into(),
         ]
+    }
+
+    fn field(&self, object: Scanned<'_>, name: &str) -> Option<Str> {
+        let succeeded = || object.int_at(&["status", "succeeded"]).unwrap_or(0);
+        (name == "status.successful").then(|| succeeded().to_string().into())
     }
 }
 

@@ -98,14 +98,7 @@ impl Strategy for PersistentVolumeClaim {
                 "metadata.annotations[{CLASS_ANNOTATION}]: deprecated since v1.8; use \"storageClassName\" attribute instead"
             ));
         }
-        for list in ["requests", "limits"] {
-            let storage = amount(object.at(&["spec", "resources", list, "storage"]));
-            if storage.milli_value() % 1000 != 0 {
-                warnings.push(format!(
-                    "spec.resources.{list}[storage]: fractional byte value \"{storage}\" is invalid, must be an integer"
-                ));
-            }
-        }
+        warnings.extend(fractions(&object["spec"], "spec"));
         warnings
     }
 
@@ -128,6 +121,19 @@ impl Strategy for PersistentVolumeClaim {
             or_unset("volumeMode"),
         ]
     }
+}
+
+/// Returns the warnings about amounts of storage that are no whole bytes; `path` is that of the spec.
+pub fn fractions(spec: &Value, path: &str) -> Vec<String> {
+    let of = |list: &str| {
+        let storage = amount(spec.at(&["resources", list, "storage"]));
+        (storage.milli_value() % 1000 != 0).then(|| {
+            format!(
+                "{path}.resources.{list}[storage]: fractional byte value \"{storage}\" is invalid, must be an integer"
+            )
+        })
+    };
+    ["requests", "limits"].into_iter().filter_map(of).collect()
 }
 
 /// Drops sources of kinds that no controller populates, unless the claim had a source before.

@@ -40,13 +40,13 @@ impl Strategy for EndpointSlice {
     }
 
     fn prepare_update(&self, _: &Context<'_>, object: &mut Value, old: &Value) {
+        count_generation(object, old);
         drop_topology(object, Some(old));
     }
 
-    fn counts_generation(&self, object: &Value, old: &Value) -> Option<bool> {
-        let fields = ["addressType", "endpoints", "ports"];
-        let labels = object["metadata"]["labels"] != old["metadata"]["labels"];
-        Some(labels || fields.iter().any(|field| object[*field] != old[*field]))
+    fn counts_generation(&self, _: &Value, _: &Value) -> Option<bool> {
+        // It has been counted before the topology was dropped, whose change counts.
+        Some(false)
     }
 
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
@@ -112,6 +112,16 @@ fn port_text(port: &Value) -> String {
     match port.int_at(&["port"]) {
         Some(number) => number.to_string(),
         None => port["name"].as_str().unwrap_or("*").to_owned(),
+    }
+}
+
+/// Increases the generation if the object has changed.
+fn count_generation(object: &mut Value, old: &Value) {
+    let fields = ["addressType", "endpoints", "ports"];
+    let labels = object["metadata"]["labels"] != old["metadata"]["labels"];
+    if labels || fields.iter().any(|field| object[*field] != old[*field]) {
+        let generation = old.int_at(&["metadata", "generation"]).unwrap_or(0);
+        object.set(&["metadata", "generation"], generation.saturating_add(1));
     }
 }
 
@@ -302,6 +312,30 @@ fn validate_hints(errors: &mut Errors, hints: &Value, path: &Path<'_>) {
                 seen.push(name);
             }
             complain(errors, &place.child("name"), name, rule(name));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{count_generation, drop_topology};
+    use polyplane_apimachinery::{Value, json};
+
+    #[test]
+    fn topology_that_is_dropped_counts_as_a_change() {
+        let with = |endpoints: Value| {
+            let metadata = json!({"generation": 1i64});
+            json!({"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints})
+        };
+        let plain = json!({"addresses": ["10.0.0.1"]});
+        let placed = json!({"addresses": ["10.0.0.1"], "deprecatedTopology": {"/a": "x"}});
+        let old = with(json!([(plain.clone())]));
+        for (endpoints, generation) in [(json!([plain]), 1), (json!([placed]), 2)] {
+            let mut new = with(endpoints);
+            count_generation(&mut new, &old);
+            drop_topology(&mut new, Some(&old));
+            assert_eq!(new["endpoints"], old["endpoints"]);
+            assert_eq!(new.int_at(&["metadata", "generation"]), Some(generation));
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::shared::validation::complaints::{Errors, complain, named};
 use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
+use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::names::{self, NameRule};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
@@ -70,6 +71,10 @@ impl Strategy for FlowSchema {
                 .map_or("?", |condition| condition.str_at(&["status"]))
                 .into(),
         ]
+    }
+
+    fn row_order(&self) -> Option<fn(Scanned<'_>) -> i64> {
+        Some(|object| object.int_at(&["spec", "matchingPrecedence"]).unwrap_or(0))
     }
 }
 

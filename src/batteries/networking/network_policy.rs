@@ -39,6 +39,10 @@ impl Strategy for NetworkPolicy {
         }
     }
 
+    fn counts_empties(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = object_metadata::validate_finalizers(object);
         let before = Before {

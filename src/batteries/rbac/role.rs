@@ -20,6 +20,10 @@ pub struct Role {
 }
 
 impl Strategy for Role {
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NameRule::WholePathSegment)
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = object_metadata::validate_finalizers(object);
         self.validate(&mut errors, object, SelectorValues::Checked);
@@ -27,7 +31,7 @@ impl Strategy for Role {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = object_metadata::validate(object, self.scope, NameRule::PathSegment);
+        let mut errors = object_metadata::validate(object, self.scope, NameRule::WholePathSegment);
         let selectors = old.items_at(&["aggregationRule", "clusterRoleSelectors"]);
         let free = selectors
             .iter()

@@ -38,6 +38,10 @@ impl Strategy for RoleBinding {
         }
     }
 
+    fn name_rule(&self) -> Option<NameRule> {
+        Some(NameRule::WholePathSegment)
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = object_metadata::validate_finalizers(object);
         self.validate(&mut errors, object);
@@ -45,7 +49,7 @@ impl Strategy for RoleBinding {
     }
 
     fn validate_update(&self, _: &Context<'_>, object: &Value, old: &Value) -> Vec<FieldError> {
-        let mut errors = object_metadata::validate(object, self.scope, NameRule::PathSegment);
+        let mut errors = object_metadata::validate(object, self.scope, NameRule::WholePathSegment);
         self.validate(&mut errors, object);
         errors.extend(object_metadata::validate_update(object, old));
         let differs = |name: &&str| {

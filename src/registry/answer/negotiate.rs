@@ -109,8 +109,8 @@ impl Representation {
 pub enum Conversions {
     /// Tables and partial objects.
     Offered,
-    /// None, because the answer is not a stored object.
-    None,
+    /// Partial objects alone, because the answer is not a stored object, which would have columns.
+    Partial,
 }
 
 struct Clause<'a> {
@@ -207,18 +207,17 @@ fn has_form(call: &Call<'_>, encoding: Encoding, shape: Shape) -> bool {
     }
 }
 
-/// Chooses the representation of a watch, as [`output`] does. No watch is in YAML.
+/// Checks that a watch can be written in a representation. No watch is in YAML.
 ///
 /// # Errors
 /// Returns 406, which names the media types that are served.
-pub fn stream(call: &Call<'_>) -> Result<Representation, ApiError> {
-    let chosen = output(call, Conversions::Offered)?;
+pub fn streamed(chosen: Representation) -> Result<(), ApiError> {
     match chosen.encoding {
         Encoding::Yaml => Err(ApiError::not_acceptable(&[
             STREAMED_JSON,
             STREAMED_PROTOBUF,
         ])),
-        Encoding::Json | Encoding::Protobuf => Ok(chosen),
+        Encoding::Json | Encoding::Protobuf => Ok(()),
     }
 }
 
@@ -238,7 +237,7 @@ fn shape(parameters: &[(&str, &str)], conversions: Conversions) -> Option<Shape>
     let (Some(kind), group, version) = (of("as"), of("g"), of("v")) else {
         return (of("g").is_none() && of("v").is_none()).then_some(Shape::Whole);
     };
-    if conversions == Conversions::None || group != Some("meta.k8s.io") {
+    if group != Some("meta.k8s.io") {
         return None;
     }
     let version = match version {
@@ -247,6 +246,7 @@ fn shape(parameters: &[(&str, &str)], conversions: Conversions) -> Option<Shape>
         _ => return None,
     };
     match kind {
+        "Table" if conversions == Conversions::Partial => None,
         "Table" => Some(Shape::Table(version)),
         "PartialObjectMetadata" => Some(Shape::Metadata(version, Number::One)),
         "PartialObjectMetadataList" => Some(Shape::Metadata(version, Number::Many)),

@@ -168,6 +168,26 @@ pub fn value(call: &Call<'_>, encoding: Encoding, json: Vec<u8>) -> Result<Answe
     encode(call, encoding, vec![json.into()])
 }
 
+/// Writes an object that is not stored, from its JSON with kind and apiVersion. `go_type` is upstream's
+/// name of its type.
+///
+/// # Errors
+/// Returns 406 if the shape is that of a list, or if the object has no form in the encoding.
+pub fn unstored(
+    call: &Call<'_>,
+    wish: Representation,
+    go_type: &str,
+    json: Vec<u8>,
+) -> Result<AnswerBody, ApiError> {
+    let json = Bytes::from(json);
+    let slices = match wish.shape {
+        Shape::Metadata(version, Number::One) => partial(call.row, version, &json),
+        Shape::Metadata(_, Number::Many) => return Err(not_a_list(go_type)),
+        Shape::Whole | Shape::Table(_) => vec![json],
+    };
+    encode(call, wish.encoding, slices)
+}
+
 /// Returns `{"kind":…,"apiVersion":…,` and the body behind its brace.
 pub fn whole(row: &Resource, body: Bytes) -> Vec<Bytes> {
     vec![row.prefix.clone(), body.slice(1..)]
@@ -349,26 +369,20 @@ impl<'a> TableWriter<'a> {
         Ok(())
     }
 
-    /// Writes a row without an object's cells, which represents a bookmark.
-    pub fn bookmark_row(&mut self, metadata: &str) {
-        let api = self.version.api_version();
+    /// Writes a row without an object's cells, which represents a bookmark. `object` is the JSON of what
+    /// it includes.
+    pub fn bookmark_row(&mut self, object: &[u8]) {
         let nothing = self.call.row.schemas.get(self.call.row.definition).zero();
         let cells = self
             .call
             .row
             .strategy
             .cells(nothing, self.call.services.environment.now());
-        let cells = json::to_string(&Value::Array(cells));
-        let object = match self.include {
-            RowObject::None => "null".to_owned(),
-            RowObject::Metadata | RowObject::Whole => {
-                format!(
-                    "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{api}\",\"metadata\":{metadata}}}"
-                )
-            }
-        };
-        self.out
-            .extend_from_slice(format!("{{\"cells\":{cells},\"object\":{object}}}").as_bytes());
+        self.out.extend_from_slice(b"{\"cells\":");
+        json::write(&Value::Array(cells), &mut self.out);
+        self.out.extend_from_slice(b",\"object\":");
+        self.out.extend_from_slice(object);
+        self.out.push(b'}');
     }
 
     /// Removes and returns the bytes written so far. Further rows follow them.
@@ -405,8 +419,11 @@ pub(crate) fn begin_table(
     match columns {
         None => out.extend_from_slice(b"null"),
         Some(columns) => {
+            out.push(b'[');
             for (at, column) in columns.iter().enumerate() {
-                out.push(if at == 0 { b'[' } else { b',' });
+                if at > 0 {
+                    out.push(b',');
+                }
                 write_column(column, out);
             }
             out.push(b']');

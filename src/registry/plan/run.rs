@@ -164,7 +164,7 @@ impl<'r> Run<'r> {
     }
 
     /// Returns the generation of an object that [`Self::says_empties`]: these are no change by
-    /// themselves. Returns nothing for other objects, and for kinds that count none.
+    /// themselves. Returns nothing for other objects, and for kinds that count none or count these.
     pub(super) fn generation_of(
         &self,
         row: &Resource,
@@ -172,7 +172,7 @@ impl<'r> Run<'r> {
         tree: &Value,
         old: &Value,
     ) -> Result<Option<i64>, ApiError> {
-        if !self.says_empties {
+        if !self.says_empties || row.strategy.counts_empties() {
             return Ok(None);
         }
         let mut plain = tree.clone();

@@ -8,7 +8,7 @@ use crate::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, DRY_RUN, FIELD_MANAGER, FIELD_SELECTOR, FIELD_VALIDATION,
     FORCE, GRACE_PERIOD_SECONDS, IGNORE_STORE_READ_ERROR, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS,
     PROPAGATION_POLICY, RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS,
-    TIMEOUT_SECONDS,
+    TIMEOUT_SECONDS, WATCH,
 };
 use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -216,8 +216,8 @@ impl ListOptions {
     /// which it names.
     pub fn parse(request: &ResourceRequest, purpose: ListPurpose) -> Result<Self, ApiError> {
         let query = &request.query;
-        let limit = LIMIT.read(query)?.unwrap_or(0);
         let timeout = TIMEOUT_SECONDS.read(query)?;
+        let limit = LIMIT.read(query)?.unwrap_or(0);
         let initial = SEND_INITIAL_EVENTS.read(query).map(|send| {
             if send {
                 InitialEvents::Send
@@ -264,6 +264,15 @@ impl ListOptions {
             VersionMatch::Unset => self.limit > 0 && asked != 0,
             VersionMatch::NotOlderThan => false,
         }
+    }
+
+    /// Returns whether a list is the first page of the requested version, which the limit alone makes
+    /// exact.
+    pub fn begins_at_version(&self) -> bool {
+        self.version_match == VersionMatch::Unset
+            && self.limit > 0
+            && self.continuation.is_empty()
+            && !matches!(self.resource_version.as_str(), "" | "0")
     }
 
     /// Returns the most items of the first page; 0 means no limit. Upstream answers a list of "any
@@ -351,6 +360,17 @@ pub enum ListPurpose {
     Watch,
 }
 
+impl ListPurpose {
+    /// Returns as what the options of a watch are checked: as upstream, as those of a list if the path
+    /// says that it is a watch and the query does not.
+    pub(crate) fn of_watch(request: &ResourceRequest) -> Self {
+        match WATCH.read(&request.query) {
+            Some(false) => Self::List,
+            Some(true) | None => Self::Watch,
+        }
+    }
+}
+
 /// The treatment of the dependents of a deleted object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
@@ -400,16 +420,17 @@ impl DeleteOptions {
     /// # Errors
     /// Returns 400 or 422, as upstream does.
     pub fn parse(request: &ResourceRequest, body: Option<&Value>) -> Result<Self, ApiError> {
-        let mut errors = Vec::new();
+        let (mut errors, mut of_dry_run) = (Vec::new(), Vec::new());
         let mut options = match body {
-            Some(body) => Self::of_body(body, &mut errors),
-            None => Self::of_query(request, &mut errors)?,
+            Some(body) => Self::of_body(body, &mut of_dry_run),
+            None => Self::of_query(request, &mut of_dry_run)?,
         };
         let policy = match body {
             Some(body) => body.get("propagationPolicy").and_then(Value::as_str),
             None => PROPAGATION_POLICY.given(&request.query),
         };
         options.read_policy(policy, &mut errors);
+        errors.append(&mut of_dry_run);
         if options.ignores_read_error {
             let others = [
                 ("propagationPolicy", policy.is_some()),
@@ -480,5 +501,45 @@ impl DeleteOptions {
                 None
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authority::GrantedAccess;
+    use polyplane_apimachinery::json;
+    use polyplane_auth::UserInfo;
+    use std::sync::Arc;
+    use tokio::time::Instant;
+
+    #[test]
+    fn complaints_about_deletions_are_in_upstreams_order() {
+        let request = ResourceRequest {
+            verb: Verb::Delete,
+            group: Str::default(),
+            version: "v1".into(),
+            resource: "configmaps".into(),
+            namespace: None,
+            name: None,
+            subresource: None,
+            query: Vec::new(),
+            accept: String::new(),
+            content_type: None,
+            user_agent: String::new(),
+            body: bytes::Bytes::new(),
+            user: Arc::new(UserInfo::new("admin", &[])),
+            granted: GrantedAccess::of_every_cut(),
+            deadline: Instant::now(),
+            seats: None,
+            annotations: None,
+            token_reviewer: None,
+        };
+        let body = json!({"propagationPolicy": "x", "dryRun": ["y"]});
+        let refused = DeleteOptions::parse(&request, Some(&body)).err();
+        let text = refused.map(|error| error.to_string()).unwrap_or_default();
+        let places = [r#"propagationPolicy: Unsupported value: "x""#, "dryRun: "];
+        let places = places.map(|place| text.find(place));
+        assert!(places[0].is_some() && places[0] < places[1], "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! The positions that go with the bytes of a watch.
 
-use super::{Ask, Site, settle_down};
+use super::{Ask, Site, settle_down, tree};
 use crate::{AnswerBody, ResourceRequest, Verb, WatchChunk, WatchProgress};
 use futures_util::StreamExt as _;
 use polyplane_apimachinery::json::scan;
@@ -116,4 +116,65 @@ async fn an_error_is_no_version_to_resume_after() {
     assert_eq!(last.progress, WatchProgress::Failed);
     assert!(last.bytes.starts_with(b"{\"type\":\"ERROR\""));
     assert!(chunks.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_row_that_ends_the_initial_ones_always_says_so() {
+    let accept = "application/json;as=Table;g=meta.k8s.io;v=v1";
+    for (include, kind) in [
+        ("", "PartialObjectMetadata"),
+        ("Metadata", "PartialObjectMetadata"),
+        ("None", "PartialObjectMetadata"),
+        ("Object", "ConfigMap"),
+    ] {
+        let site = Site::open(Vec::new()).await;
+        let mut request = watch(accept, "");
+        let include_object = ("includeObject".to_owned(), include.to_owned());
+        request.query.push(include_object);
+        let answer = site.registry.handle(&site.tenant, &request).await;
+        let AnswerBody::Watch(mut chunks) = answer.expect("it begins").body else {
+            panic!("a watch");
+        };
+        let chunk = chunks.next().await.expect("a bookmark").expect("a chunk");
+        let event = tree(std::str::from_utf8(&chunk.bytes).expect("text").trim());
+        assert_eq!(event.str_at(&["type"]), "BOOKMARK");
+        let shown = &event["object"].items_at(&["rows"])[0]["object"];
+        assert_eq!(shown.str_at(&["kind"]), kind, "{include}");
+        let end = ["metadata", "annotations", "k8s.io/initial-events-end"];
+        assert_eq!(shown.str_at(&end), "true", "{include}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_event_is_shown_to_who_wants_a_list() {
+    let site = Site::open(Vec::new()).await;
+    site.make("a", "first").await;
+    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let request = watch(accept, "");
+    let answer = site.registry.handle(&site.tenant, &request).await;
+    let AnswerBody::Watch(mut chunks) = answer.expect("it begins").body else {
+        panic!("a watch");
+    };
+    assert!(chunks.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_only_the_path_names_has_the_options_of_a_list() {
+    let site = Site::open(Vec::new()).await;
+    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    for (query, code) in [
+        (format!("watch=false&{initial}"), Some(422)),
+        (format!("watch=true&{initial}"), None),
+        ("watch=false&continue=x".to_owned(), None),
+        ("watch=true&continue=x".to_owned(), Some(422)),
+        ("watch=false".to_owned(), None),
+    ] {
+        let mut ask = Ask::new(Verb::Watch, "configmaps", Some("a"));
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        ask.query = pairs
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .collect();
+        let answer = site.registry.handle(&site.tenant, &ask.request()).await;
+        assert_eq!(answer.err().map(|error| error.code), code, "{query}");
+    }
 }

@@ -20,6 +20,8 @@ use polyplane_plane::{Key, Snapshot};
 
 /// The kind of the request.
 const KIND: &str = "TokenRequest";
+/// The name of its Go type, which upstream's errors show.
+pub(crate) const GO_TYPE: &str = "*authentication.TokenRequest";
 /// Its group.
 const GROUP: &str = "authentication.k8s.io";
 /// Seconds for which a token is valid if the request does not say; upstream's default.

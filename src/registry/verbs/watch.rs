@@ -6,7 +6,7 @@
 mod initial;
 
 use crate::answer::negotiate;
-use crate::answer::negotiate::Shape;
+use crate::answer::negotiate::{Conversions, MetaVersion, Number, Shape};
 use crate::answer::representation;
 use crate::answer::representation::{Columns, RowObject, TableWriter};
 use crate::answer::watch_frame::{Form, event_frame, kind_for};
@@ -43,12 +43,16 @@ const BATCH_BYTES: usize = 64 * 1024;
 /// Returns upstream's errors as long as no byte of the stream was sent. Later errors are frames of
 /// the stream.
 pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
-    let wish = negotiate::stream(call)?;
-    let options = ListOptions::parse(call.request, ListPurpose::Watch)?;
+    let wish = negotiate::output(call, Conversions::Offered)?;
+    let options = ListOptions::parse(call.request, ListPurpose::of_watch(call.request))?;
     let selection = Selection::of(call, &options)?;
-    let include = RowObject::parse(call)?;
     answerable(call).await?;
     let asked = number_of_version(&options.resource_version)?;
+    let include = match wish.shape {
+        Shape::Table(_) => RowObject::parse(call)?,
+        Shape::Whole | Shape::Metadata(..) => RowObject::None,
+    };
+    negotiate::streamed(wish)?;
     let form = Form {
         wish,
         include,
@@ -227,6 +231,11 @@ impl Feed {
     async fn next(&mut self) -> Option<Result<WatchChunk, StreamEnd>> {
         loop {
             if let Some(chunk) = self.ready.pop_front() {
+                // As upstream, which finds out at the first event that no event is a list.
+                let is_unshown = matches!(self.form.wish.shape, Shape::Metadata(_, Number::Many));
+                if is_unshown && chunk.progress != WatchProgress::Failed {
+                    return None;
+                }
                 return Some(Ok(chunk));
             }
             if let Some(initial) = self.initial.take() {
@@ -346,36 +355,24 @@ impl Feed {
     fn bookmark_frame(&mut self, version: Version, end: InitialEnd) -> Bytes {
         let row = &self.row;
         let version = version.to_string();
-        let mut meta = representation::json_object(&[("resourceVersion", &version)]);
-        if end == InitialEnd::Here {
-            meta.pop();
-            meta.push_str(",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}");
-        }
         let tenant = self.tenant.clone();
         let call = Call::new(&tenant, &self.request, row, &self.services);
         let object: Vec<u8> = match self.form.wish.shape {
-            Shape::Whole => {
-                let schemas = &row.schemas;
-                let mut tree = schemas.get(row.definition).zero().clone();
-                tree.set(&["metadata", "resourceVersion"], version.as_str());
-                if end == InitialEnd::Here {
-                    tree.set(
-                        &["metadata", "annotations", "k8s.io/initial-events-end"],
-                        "true",
-                    );
-                }
-                let body = schemas.to_vec(row.definition, &tree);
-                representation::whole(row, body.into()).concat()
-            }
-            Shape::Metadata(api, _) => {
-                let api = api.api_version();
-                format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{api}\",\"metadata\":{meta}}}").into_bytes()
-            }
+            Shape::Whole => whole_bookmark(row, &version, end),
+            Shape::Metadata(api, _) => partial_bookmark(api, &version, end),
             Shape::Table(api) => {
+                let included = match (self.form.include, end) {
+                    (RowObject::Whole, _) => whole_bookmark(row, &version, end),
+                    (RowObject::None, InitialEnd::No) => b"null".to_vec(),
+                    // The row that ends the initial events always says so.
+                    (RowObject::Metadata, _) | (RowObject::None, InitialEnd::Here) => {
+                        partial_bookmark(api, &version, end)
+                    }
+                };
                 let mut table = TableWriter::new(&call, api, self.form.include);
                 let list_meta = representation::json_object(&[("resourceVersion", &version)]);
                 table.begin(list_meta.as_bytes(), self.columns);
-                table.bookmark_row(&meta);
+                table.bookmark_row(&included);
                 self.columns = Columns::Known;
                 table.finish()
             }
@@ -383,6 +380,33 @@ impl Feed {
         let frame = self.form.wrap(&call, "BOOKMARK", &[object.into()]);
         frame.unwrap_or_else(|error| self.form.error(&call, &error))
     }
+}
+
+/// Returns a bookmark as an object of its kind.
+fn whole_bookmark(row: &Resource, version: &str, end: InitialEnd) -> Vec<u8> {
+    let schemas = &row.schemas;
+    let mut tree = schemas.get(row.definition).zero().clone();
+    tree.set(&["metadata", "resourceVersion"], version);
+    if end == InitialEnd::Here {
+        tree.set(
+            &["metadata", "annotations", "k8s.io/initial-events-end"],
+            "true",
+        );
+    }
+    let body = schemas.to_vec(row.definition, &tree);
+    representation::whole(row, body.into()).concat()
+}
+
+/// Returns a bookmark as metadata alone.
+fn partial_bookmark(api: MetaVersion, version: &str, end: InitialEnd) -> Vec<u8> {
+    let mut meta = representation::json_object(&[("resourceVersion", version)]);
+    if end == InitialEnd::Here {
+        meta.pop();
+        meta.push_str(",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}");
+    }
+    let api = api.api_version();
+    format!("{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"{api}\",\"metadata\":{meta}}}")
+        .into_bytes()
 }
 
 /// Returns the last chunk of a watch that fails.

@@ -236,6 +236,10 @@ pub(crate) fn require_get(request: &PathRequest<'_>) -> Result<(), Refusal> {
 }
 
 fn discovery(request: &PathRequest<'_>, kinds: &ServedGroups) -> Result<Reply, Refusal> {
+    // Upstream compares the beginning of a path as text.
+    if request.path.starts_with("//") {
+        return Err(Refusal::no_such_path());
+    }
     let mut segments = request.path.trim_matches('/').split('/');
     let prefix = segments.next().unwrap_or("");
     let (first, second, more) = (segments.next(), segments.next(), segments.next());
@@ -270,7 +274,10 @@ fn discovery(request: &PathRequest<'_>, kinds: &ServedGroups) -> Result<Reply, R
 
 /// Answers `/api` and `/apis`, each in the legacy form or as one aggregated document.
 fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Result<Reply, Refusal> {
-    require_get(request)?;
+    // Upstream's aggregator answers the list of groups to every method.
+    if prefix == "api" {
+        require_get(request)?;
+    }
     let client = request.client;
     for range in negotiate::ranges(client.accept) {
         let form = if range.takes("application/json") {

@@ -33,14 +33,24 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
     let is_namespaces = row.name == "namespaces" && row.group.is_empty();
     let outside = row.scope == Scope::Namespaced && info.namespace.is_empty();
     let inside = row.scope == Scope::Cluster && !info.namespace.is_empty() && !is_namespaces;
+    let is_legacy = info.verb_in_path.is_some();
     if inside || info.verb_in_path == Some("proxy") || (outside && !info.name.is_empty()) {
         return Err(elsewhere(row));
+    }
+    // Kinds that are not listed have no path across namespaces, and those that are not watched no
+    // legacy one.
+    if (outside && !row.allows("list")) || (is_legacy && !row.allows("watch")) {
+        return Err(elsewhere(row));
+    }
+    let is_only_proxied = matches!(*method, Method::HEAD | Method::OPTIONS);
+    if is_only_proxied && info.subresource == "proxy" && row.subresource("proxy").is_some() {
+        return Ok(Verb::Connect);
     }
     let verb = match info.verb {
         Some(verb) if *method != Method::HEAD => verb,
         _ => return Err(no_such_method()),
     };
-    if info.verb_in_path.is_some() && *method != Method::GET {
+    if is_legacy && *method != Method::GET {
         return Err(no_such_method());
     }
     if !info.subresource.is_empty() {
@@ -50,7 +60,7 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
         return Err(no_such_resource());
     }
     let named = !info.name.is_empty();
-    if named && info.verb_in_path.is_none() {
+    if named && !is_legacy {
         let any = ["get", "update", "patch", "delete"]
             .iter()
             .any(|verb| row.allows(verb));
@@ -68,7 +78,7 @@ fn resolve_verb(row: &Resource, info: &ResourceInfo<'_>, method: &Method) -> Res
         return Err(elsewhere(row));
     }
     // Upstream routes a watch like a list, authorizes it, and then reports that the kind has none.
-    let listed = verb == Verb::Watch && info.verb_in_path.is_none() && row.allows("list");
+    let listed = verb == Verb::Watch && !is_legacy && row.allows("list");
     if across || !(row.allows(verb.name()) || listed) {
         return Err(no_such_method());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue};
-use polyplane_registry::request::parameters::FIELD_SELECTOR;
+use polyplane_registry::request::parameters::WATCH;
 use polyplane_registry::{ResourceRequest, Seats, Verb};
 
 use crate::pipeline::Pipeline;
@@ -26,13 +26,10 @@ impl Pipeline<'_> {
         let (user, granted) = authorized.into_parts();
         let present = |text: &str| (!text.is_empty()).then(|| text.into());
         let mut query = self.query.to_vec();
-        let mut name = present(info.name);
-        if verb == Verb::Watch
-            && let Some(single) = name.take()
-        {
-            // The legacy path for watching one object means the same as this selector.
-            let selector = format!("metadata.name={single}");
-            query.insert(0, (FIELD_SELECTOR.row().name.to_owned(), selector));
+        if info.verb_in_path.is_some() && WATCH.read(&query).is_none() && self.is_direct() {
+            // Upstream checks the options of a legacy path as those of a list, unless the query says
+            // that it is a watch. A peer says which, if it is not of an older release.
+            query.push((WATCH.row().name.to_owned(), "false".to_owned()));
         }
         let namespace = if info.resource == "namespaces" && info.group.is_empty() {
             ""
@@ -45,7 +42,7 @@ impl Pipeline<'_> {
             version: info.version.into(),
             resource: info.resource.into(),
             namespace: present(namespace),
-            name,
+            name: present(info.name),
             subresource: present(info.subresource),
             query,
             accept: self.client.accept.to_owned(),

@@ -11,7 +11,7 @@ use polyplane_apimachinery::strconv;
 use polyplane_registry::request::parameters;
 use polyplane_registry::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, Hop, Query, RESOURCE_VERSION, RESOURCE_VERSION_MATCH, ROWS,
-    Row, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS,
+    Row, SEND_INITIAL_EVENTS, TIMEOUT_SECONDS, WATCH,
 };
 
 use crate::request::route::{decode_key, parse_query};
@@ -40,6 +40,13 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
         if let Hop::Always(text) = row.hop {
             add(&mut query, row, text);
         }
+    }
+    // The options of a legacy path are checked as those of a list unless the query says that it is a
+    // watch, and no list sends initial events.
+    match WATCH.read(parsed) {
+        None | Some(false) if begins_with_all => add(&mut query, WATCH.row(), "true"),
+        None => add(&mut query, WATCH.row(), "false"),
+        Some(_) => {}
     }
     if begins_with_all {
         add(&mut query, SEND_INITIAL_EVENTS.row(), "true");
@@ -119,6 +126,14 @@ mod tests {
             of("watch=1&resourceVersion=7&allowWatchBookmarks=false"),
             "allowWatchBookmarks=true&watch=1&resourceVersion=7"
         );
+        // That of a legacy path, which says by itself that it is a watch.
+        assert_eq!(
+            of("labelSelector=a%3Db"),
+            "resourceVersionMatch=NotOlderThan&sendInitialEvents=true&watch=true&\
+             allowWatchBookmarks=true&labelSelector=a%3Db"
+        );
+        let list = "watch=false&allowWatchBookmarks=true&continue=x";
+        assert_eq!(of("continue=x"), list);
         let wrong = "watch=1&resourceVersionMatch=Exact";
         assert_eq!(of(wrong), format!("allowWatchBookmarks=true&{wrong}"));
     }

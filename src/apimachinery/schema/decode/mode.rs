@@ -11,7 +11,8 @@ pub enum Empties {
     /// They become `null`, as they do in a store that keeps protobuf.
     Null,
     /// As [`Self::Null`], but those stay that say something to whoever prepares the object: see
-    /// [`Field::empty_is_said`](crate::schema::Field::empty_is_said).
+    /// [`Field::empty_is_said`](crate::schema::Field::empty_is_said) and
+    /// [`Field::empties_count`](crate::schema::Field::empties_count).
     NullUnlessSaid,
     /// As [`Self::Keep`]. In addition everything stays that Go's decoded structs remember of a list
     /// that is compared as a whole, until they are stored: empty lists and maps that the field does
@@ -47,7 +48,6 @@ pub enum Beyond {
     Nothing,
     /// Empty lists and maps, and quantities as they were written, which matter to a comparison.
     Compared,
-    /// Empty lists and maps that say something: see
-    /// [`Field::empty_is_said`](crate::schema::Field::empty_is_said).
+    /// Empty lists and maps that say something: see [`Empties::NullUnlessSaid`].
     Said,
 }

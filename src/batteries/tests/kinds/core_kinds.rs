@@ -4,6 +4,7 @@
 use crate::shared::plane;
 use crate::site::{self, settings};
 use polyplane_apimachinery::json::scan::Scanned;
+use polyplane_apimachinery::schema::decode::{Empties, Numbers};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
@@ -449,4 +450,36 @@ fn events_are_selected_by_the_names_of_their_group() {
     on("", "events", |row| {
         assert_eq!(row.strategy.lifetime(&Lifetimes::default()), Some(3600))
     });
+}
+
+/// Upstream compares the structs of some kinds as Go does, for which an empty list is not none.
+#[test]
+fn empty_lists_count_in_the_generation_of_some_kinds() {
+    let selector = json!({"matchExpressions": []});
+    let hooks = json!({"webhooks": [{"name": "a.b.c", "objectSelector": (selector.clone())}]});
+    let admission = "admissionregistration.k8s.io";
+    let policy = json!({"spec": {"podSelector": (selector.clone())}});
+    let budget = json!({"spec": {"selector": selector}});
+    for (group, resource, tree, generation) in [
+        (admission, "validatingwebhookconfigurations", &hooks, 2),
+        (admission, "mutatingwebhookconfigurations", &hooks, 2),
+        ("networking.k8s.io", "networkpolicies", &policy, 2),
+        ("policy", "poddisruptionbudgets", &budget, 1),
+    ] {
+        on(group, resource, |row| {
+            let (mut old, mut new) = (tree.clone(), tree.clone());
+            old.set(&["metadata", "generation"], 1i64);
+            let decoded = row.schemas.decode(row.definition, &mut old, Empties::Null);
+            decoded.expect("it fits its schema");
+            let says = row
+                .schemas
+                .decode_unless_said(row.definition, &mut new, Numbers::AsWritten);
+            assert_eq!(says.expect("it fits its schema"), generation == 2);
+            with_context("", |context| {
+                prepare::update(row, context, &mut new, &old);
+            });
+            let found = new.int_at(&["metadata", "generation"]);
+            assert_eq!(found, Some(generation), "{resource}");
+        });
+    }
 }

@@ -39,6 +39,10 @@ fn by_tree(row: &Resource, tree: &Value, field: &str) -> String {
             let replicas = tree.int_at(&["status", "replicas"]);
             replicas.unwrap_or(0).to_string()
         }
+        ("Job", "status.successful") => {
+            let succeeded = tree.int_at(&["status", "succeeded"]);
+            succeeded.unwrap_or(0).to_string()
+        }
         ("Node", "spec.unschedulable") => tree.bool_at(&["spec", "unschedulable"]).to_string(),
         ("Event", "source") => match tree.str_at(&["source", "component"]) {
             "" => tree.str_at(&["reportingComponent"]).to_owned(),
@@ -96,7 +100,12 @@ proptest! {
         for row in kinds.resources() {
             let mut tree = Value::Object(Map::default());
             tree.set(&["metadata", "name"], "x");
-            let more = ["status.podIPs", "involvedObject.kind", "source.component"];
+            let more = [
+                "status.podIPs",
+                "status.succeeded",
+                "involvedObject.kind",
+                "source.component",
+            ];
             let paths = row.selectable_fields.iter().map(Str::as_str).chain(more);
             for (path, (there, value)) in paths.zip(values.iter().cycle()) {
                 let path: Vec<&str> = path.split('.').collect();
@@ -211,4 +220,27 @@ async fn a_watch_by_a_field_parses_nothing() {
     let text = String::from_utf8(bytes).expect("text");
     assert_eq!(text.matches("\"nodeName\":\"mine\"").count(), BATCH / 2);
     assert_eq!(text.matches("\"nodeName\":\"other\"").count(), 0);
+}
+
+#[tokio::test]
+async fn a_watch_of_one_object_selects_it_by_its_name_alone() {
+    let Site { registry, tenant } = Site::open().await;
+    for (selector, code) in [
+        ("", None),
+        ("metadata.name=p", None),
+        ("metadata.name=p,status.phase=Running", None),
+        ("metadata.name!=p", Some(400)),
+        ("metadata.name=q", Some(400)),
+        ("status.phase=Running", Some(400)),
+        ("unknown=x", Some(400)),
+    ] {
+        let watch = ResourceRequest {
+            query: vec![("fieldSelector".to_owned(), selector.to_owned())],
+            name: Some("p".into()),
+            ..site::request(Verb::Watch, "pods")
+        };
+        let answer = registry.handle(&tenant, &watch).await;
+        let refused = answer.err().map(|error| error.code);
+        assert_eq!(refused, code, "{selector}");
+    }
 }

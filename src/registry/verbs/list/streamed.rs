@@ -149,7 +149,8 @@ impl Listed {
         prefix: Prefix,
         page: Page,
     ) -> Result<Self, ApiError> {
-        let short = list::collect_within(call, &selection, &prefix, &page, LONG_BYTES);
+        let most = list::built_bytes_max(call, wish);
+        let short = list::collect_within(call, &selection, &prefix, &page, most);
         let size = match short {
             Ok((items, bytes)) if bytes < HELD_BYTES_MIN => Size::Whole(items, None),
             Ok((items, bytes)) => Size::Whole(items, Some(room(call, bytes)?)),

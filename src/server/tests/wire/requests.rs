@@ -125,6 +125,7 @@ async fn what_is_not_there_is_refused_as_upstream_refuses_it() {
     let text = "404 page not found\n";
     for (method, path, code, message) in [
         ("GET", "/nowhere", 404, text),
+        ("GET", "//api/v1", 404, text),
         ("GET", "/apis/nowhere.io/v1/things", 404, text),
         ("GET", "/api/v1/things", 404, unknown),
         ("GET", "/api/v9/pods", 404, unknown),
@@ -134,6 +135,9 @@ async fn what_is_not_there_is_refused_as_upstream_refuses_it() {
         ("GET", "/api/v1/namespaces/ns/pods/a/nothing", 404, unknown),
         ("GET", "/api/v1/namespaces/ns/pods/a/log/more", 404, unknown),
         ("GET", "/api/v1/namespaces/ns/bindings", 405, not_allowed),
+        ("GET", "/api/v1/bindings", 404, unknown),
+        ("POST", "/api/v1/bindings", 404, unknown),
+        ("GET", "/api/v1/watch/namespaces/ns/bindings", 404, unknown),
         ("POST", "/api/v1/pods", 405, not_allowed),
         ("PUT", "/api/v1/namespaces/ns/pods", 405, not_allowed),
         ("POST", "/api/v1/namespaces/ns/pods/a", 405, not_allowed),

@@ -68,8 +68,8 @@ async fn watches_bring_events_as_they_come_and_are_counted() {
         let first: serde_json::Value =
             serde_json::from_str(text.lines().next().expect("a line")).expect("JSON");
         assert_eq!(first["verb"], "watch");
-        assert_eq!(first["name"], serde_json::Value::Null);
-        assert_eq!(first["query"], "fieldSelector=metadata.name=a&timeout=1ms");
+        assert_eq!(first["name"], "a");
+        assert_eq!(first["query"], "timeout=1ms&watch=false");
         let mut other = Client::admin(&server, Protocol::Http2).await;
         let metrics = other.get("/metrics").await;
         let running = r#"apiserver_longrunning_requests{component="apiserver",group="",resource="pods",scope="resource",subresource="",verb="WATCH",version="v1"} 1"#;
