@@ -423,11 +423,6 @@ mod tests {
         let patterns = (0..100_000).map(|at| Pattern::new(&format!("^(?:{part}){{1000}}{at}$")));
         let compiled = patterns.map_while(|pattern| pattern.is_match("", &budget).ok());
         assert!(compiled.count() < 3_000);
-        let begin = std::time::Instant::now();
-        for at in 0..1_000 {
-            assert_eq!(check(&format!("^(?:{part}){{1000}}{at}$")), Ok(()));
-        }
-        assert!(begin.elapsed() < std::time::Duration::from_secs(20));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What costs little in upstream's measure, but takes much work or memory, ends.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use polyplane_cel::{Environment, Fault, Program, check, parse};
 
@@ -84,8 +84,11 @@ fn what_costs_little_but_takes_much_work_or_memory_ends() {
             "{shown}: {:?}",
             evaluated.cost
         );
-        let took = begin.elapsed();
-        println!("{took:?} at a cost of {}: …{shown}", evaluated.cost);
-        assert!(took < Duration::from_secs(60), "{shown}: {took:?}");
+        // Without the limits this would not come to its end.
+        println!(
+            "{:?} at a cost of {}: …{shown}",
+            begin.elapsed(),
+            evaluated.cost
+        );
     }
 }
