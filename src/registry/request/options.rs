@@ -275,6 +275,16 @@ impl ListOptions {
             && !matches!(self.resource_version.as_str(), "" | "0")
     }
 
+    /// Returns the options of a list that is read in pages, as upstream reads a collection before it deletes it: a
+    /// version is then the one of the list, not one that it must have reached.
+    pub fn in_pages(mut self) -> Self {
+        let begins = self.continuation.is_empty() && !matches!(&*self.resource_version, "" | "0");
+        if begins && self.version_match == VersionMatch::Unset {
+            self.version_match = VersionMatch::Exact;
+        }
+        self
+    }
+
     /// Returns the most items of the first page; 0 means no limit. Upstream answers a list of "any
     /// version" from its cache, which has no pages.
     pub fn first_limit(&self) -> usize {
@@ -438,7 +448,10 @@ impl DeleteOptions {
                 ("gracePeriodSeconds", options.grace_seconds.is_some()),
                 (
                     "preconditions",
-                    body.is_some_and(|body| !body["preconditions"].is_null()),
+                    match body {
+                        Some(body) => !body["preconditions"].is_null(),
+                        None => options.uid.is_some() || options.resource_version.is_some(),
+                    },
                 ),
             ];
             for (other, _) in others.into_iter().filter(|(_, is_set)| *is_set) {
@@ -471,13 +484,18 @@ impl DeleteOptions {
     }
 
     fn of_query(request: &ResourceRequest, errors: &mut Vec<FieldError>) -> Result<Self, ApiError> {
+        let given = |name: &str| {
+            let mut given = request.query.iter().filter(|(known, _)| known == name);
+            let (_, first) = given.next()?;
+            (!first.is_empty()).then(|| Str::from(first.as_str()))
+        };
         Ok(Self {
             persistence: dry_run(request, errors),
             grace_seconds: GRACE_PERIOD_SECONDS.read(&request.query)?,
             propagation: None,
             orphan_dependents: ORPHAN_DEPENDENTS.read(&request.query),
-            uid: None,
-            resource_version: None,
+            uid: given("uid"),
+            resource_version: given("resourceVersion"),
             ignores_read_error: IGNORE_STORE_READ_ERROR
                 .read(&request.query)
                 .unwrap_or(false),

@@ -463,7 +463,7 @@ pub(crate) fn unless_gone(written: Result<Written, ApiError>) -> Result<Option<W
 /// # Errors
 /// Returns the first error other than that an object does not exist.
 pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
-    let listing = ListOptions::parse(call.request, ListPurpose::List)?;
+    let listing = ListOptions::parse(call.request, ListPurpose::List)?.in_pages();
     let options = options(call)?;
     if options.ignores_read_error {
         let why = "is not allowed with DELETECOLLECTION, try again after removing the option";
