@@ -103,7 +103,7 @@ struct Walk<'v> {
     metadata: DefId,
     /// Cost that the rules of all further defaults may have.
     left: u64,
-    /// What the patterns of all defaults may still take.
+    /// The work that the checks of all further defaults may take.
     budget: WorkBudget,
     /// The way from the whole schema.
     steps: Vec<Step<'v>>,

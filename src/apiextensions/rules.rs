@@ -126,7 +126,7 @@ impl Rules {
     }
 
     /// Returns what the rules say about a whole object that replaces another one or is new.
-    /// Patterns take from `budget`.
+    /// The work is taken from `budget`.
     pub fn check(
         &self,
         schema: &Schema,

@@ -272,14 +272,24 @@ fn extreme<'a>(
         return Err(Fault::no_overload());
     };
     context.walk(list)?;
+    let best = extreme_of(list.iter(), replace)?;
+    best.ok_or_else(|| Fault::error(format!("{name} called on empty list")))
+}
+
+/// Returns the first of the smallest or largest values: one replaces the best so far if that compares with it as
+/// `replace` says.
+pub(crate) fn extreme_of<'a>(
+    values: impl Iterator<Item = Value<'a>>,
+    replace: Ordering,
+) -> Result<Option<Value<'a>>, Fault> {
     let mut best: Option<Value<'a>> = None;
-    for element in list.iter() {
+    for value in values {
         best = Some(match best {
-            Some(best) if compare(&best, &element)? != replace => best,
-            _ => element,
+            Some(best) if compare(&best, &value)? != replace => best,
+            _ => value,
         });
     }
-    best.ok_or_else(|| Fault::error(format!("{name} called on empty list")))
+    Ok(best)
 }
 
 /// Returns the place of a value in a list, from the beginning or from the end.

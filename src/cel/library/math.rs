@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::library::operators::compare;
+use crate::library::lists::extreme_of;
 use crate::library::{Context, Library};
 use crate::value::{Fault, Outcome, Value};
 
@@ -68,10 +68,10 @@ pub(crate) const LIBRARY: Library = Library {
         math_sqrt_uint: math.sqrt(uint) -> double",
     runs: &[
         ("math.@min", |context, args| {
-            extreme(context, args, Ordering::Less, "min")
+            extreme(context, args, Ordering::Greater, "min")
         }),
         ("math.@max", |context, args| {
-            extreme(context, args, Ordering::Greater, "max")
+            extreme(context, args, Ordering::Less, "max")
         }),
         ("math.ceil", |_, args| change(args, f64::ceil)),
         ("math.floor", |_, args| change(args, f64::floor)),
@@ -168,7 +168,7 @@ fn shift<'a>(args: &[Value<'a>], side: &str, by: fn(u64, u32) -> Option<u64>) ->
 fn extreme<'a>(
     context: Context<'_>,
     args: &[Value<'a>],
-    keep: Ordering,
+    replace: Ordering,
     name: &str,
 ) -> Outcome<'a> {
     let values: Vec<Value<'a>> = match args {
@@ -183,12 +183,6 @@ fn extreme<'a>(
     if !values.iter().all(is_number) {
         return Err(Fault::no_overload());
     }
-    let mut best: Option<Value<'a>> = None;
-    for value in values {
-        best = Some(match best {
-            Some(best) if compare(&value, &best)? != keep => best,
-            _ => value,
-        });
-    }
+    let best = extreme_of(values.into_iter(), replace)?;
     best.ok_or_else(|| Fault::error(format!("math.@{name}(list) argument must not be empty")))
 }

@@ -8,7 +8,7 @@ use crate::request::parameters::{
     ALLOW_WATCH_BOOKMARKS, CONTINUE, DRY_RUN, FIELD_MANAGER, FIELD_SELECTOR, FIELD_VALIDATION,
     FORCE, GRACE_PERIOD_SECONDS, IGNORE_STORE_READ_ERROR, LABEL_SELECTOR, LIMIT, ORPHAN_DEPENDENTS,
     PROPAGATION_POLICY, RESOURCE_VERSION, RESOURCE_VERSION_MATCH, SEND_INITIAL_EVENTS,
-    TIMEOUT_SECONDS, WATCH,
+    TIMEOUT_SECONDS, Text, UID, WATCH,
 };
 use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::field_error::{FieldError, Path};
@@ -484,18 +484,17 @@ impl DeleteOptions {
     }
 
     fn of_query(request: &ResourceRequest, errors: &mut Vec<FieldError>) -> Result<Self, ApiError> {
-        let given = |name: &str| {
-            let mut given = request.query.iter().filter(|(known, _)| known == name);
-            let (_, first) = given.next()?;
-            (!first.is_empty()).then(|| Str::from(first.as_str()))
+        let given = |parameter: &Text| {
+            let text = parameter.read(&request.query);
+            (!text.is_empty()).then(|| Str::from(text))
         };
         Ok(Self {
             persistence: dry_run(request, errors),
             grace_seconds: GRACE_PERIOD_SECONDS.read(&request.query)?,
             propagation: None,
             orphan_dependents: ORPHAN_DEPENDENTS.read(&request.query),
-            uid: given("uid"),
-            resource_version: given("resourceVersion"),
+            uid: given(&UID),
+            resource_version: given(&RESOURCE_VERSION),
             ignores_read_error: IGNORE_STORE_READ_ERROR
                 .read(&request.query)
                 .unwrap_or(false),
@@ -519,45 +518,5 @@ impl DeleteOptions {
                 None
             }
         };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::authority::GrantedAccess;
-    use polyplane_apimachinery::json;
-    use polyplane_auth::UserInfo;
-    use std::sync::Arc;
-    use tokio::time::Instant;
-
-    #[test]
-    fn complaints_about_deletions_are_in_upstreams_order() {
-        let request = ResourceRequest {
-            verb: Verb::Delete,
-            group: Str::default(),
-            version: "v1".into(),
-            resource: "configmaps".into(),
-            namespace: None,
-            name: None,
-            subresource: None,
-            query: Vec::new(),
-            accept: String::new(),
-            content_type: None,
-            user_agent: String::new(),
-            body: bytes::Bytes::new(),
-            user: Arc::new(UserInfo::new("admin", &[])),
-            granted: GrantedAccess::of_every_cut(),
-            deadline: Instant::now(),
-            seats: None,
-            annotations: None,
-            token_reviewer: None,
-        };
-        let body = json!({"propagationPolicy": "x", "dryRun": ["y"]});
-        let refused = DeleteOptions::parse(&request, Some(&body)).err();
-        let text = refused.map(|error| error.to_string()).unwrap_or_default();
-        let places = [r#"propagationPolicy: Unsupported value: "x""#, "dryRun: "];
-        let places = places.map(|place| text.find(place));
-        assert!(places[0].is_some() && places[0] < places[1], "{text}");
     }
 }

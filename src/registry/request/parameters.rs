@@ -314,6 +314,8 @@ pub static TAIL_LINES: Integer = Integer(row("tailLines", Form::Integer, &[]));
 pub static TIMESTAMPS: Flag = Flag(row("timestamps", Form::Flag, &[]));
 /// True if the streams are those of a terminal.
 pub static TTY: Flag = Flag(row("tty", Form::Flag, &[]));
+/// The uid that an object must have to be deleted. Upstream does not document it.
+pub static UID: Text = Text(row("uid", Form::Text, &[]));
 
 /// All rows by name.
 pub static ROWS: &[&Row] = &[
@@ -354,6 +356,7 @@ pub static ROWS: &[&Row] = &[
     &TIMEOUT_SECONDS.0,
     &TIMESTAMPS.0,
     &TTY.0,
+    &UID.0,
     &WATCH.0,
 ];
 

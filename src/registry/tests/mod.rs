@@ -5,6 +5,7 @@ mod admission;
 mod asking;
 mod authority;
 mod conversion;
+mod delete_options;
 mod eviction;
 mod pod_deletion;
 mod watch;

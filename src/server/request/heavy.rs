@@ -11,8 +11,8 @@
 //!
 //! A poll takes a place anew each time, so work that waits for the store or a webhook holds none.
 //!
-//! Invariant: a request for an object with a small body comes here only if its plane has held up a worker
-//! thread lately ([`PlaneMeter::note_stretch`]).
+//! Invariant: a request with a small body that names a small object comes here only if its plane has held up
+//! a worker thread lately ([`PlaneMeter::note_stretch`]).
 
 use std::future::poll_fn;
 use std::pin::Pin;
