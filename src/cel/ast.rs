@@ -145,6 +145,11 @@ pub struct Ast {
     pub(crate) macro_calls: BTreeMap<ExprId, Expr>,
 }
 
+/// Returns whether the element at a place is one of the optional ones of a list, which are in order.
+pub(crate) fn is_optional(optional: &[u32], at: usize) -> bool {
+    u32::try_from(at).is_ok_and(|at| optional.binary_search(&at).is_ok())
+}
+
 impl Ast {
     /// Returns the root.
     #[must_use]

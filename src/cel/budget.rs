@@ -11,6 +11,11 @@ use crate::value::Fault;
 
 /// Most units of work: about half a second.
 const WORK_MAX: u64 = 100_000_000;
+/// Most units of work for the check of a definition with its rules and defaults: about three seconds. That is two million
+/// nodes of expressions, where the largest definitions in use have some ten thousand.
+const DEFINITION_WORK_MAX: u64 = 600_000_000;
+/// Most units of work for the check of a short expression: about fifteen milliseconds, or ten thousand nodes.
+const SHORT_EXPRESSION_WORK_MAX: u64 = 3_000_000;
 /// Bytes that are read in a unit of work.
 const BYTES_PER_UNIT: usize = 16;
 /// Units of work of a part of a value: an element of a list, an entry of a map.
@@ -48,16 +53,33 @@ impl From<TooMuchWork> for Fault {
 
 impl Default for WorkBudget {
     fn default() -> Self {
+        Self::of(WORK_MAX)
+    }
+}
+
+impl WorkBudget {
+    /// Creates the budget for the check of a definition.
+    #[must_use]
+    pub fn for_definition() -> Self {
+        Self::of(DEFINITION_WORK_MAX)
+    }
+
+    /// Creates the budget for the check of one expression of ten kilobytes at most, of which an object may have a
+    /// thousand.
+    #[must_use]
+    pub fn for_short_expression() -> Self {
+        Self::of(SHORT_EXPRESSION_WORK_MAX)
+    }
+
+    fn of(work: u64) -> Self {
         Self {
-            work: Cell::new(WORK_MAX),
+            work: Cell::new(work),
             library: Cell::new(LIBRARY_WORK_MAX),
             made: Cell::new(MADE_BYTES_MAX),
             is_spent: Cell::new(false),
         }
     }
-}
 
-impl WorkBudget {
     /// Returns whether something was refused.
     #[must_use]
     pub fn is_spent(&self) -> bool {

@@ -6,7 +6,7 @@ mod validate;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal};
+use crate::ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal, is_optional};
 use crate::environment::Environment;
 use crate::source::{Issue, Issues};
 use crate::types::Type;
@@ -88,14 +88,18 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
         free: 0,
     };
     checker.check(ast.root());
-    if !checker.issues.is_empty() {
-        return Err(Issues::new(ast.source().clone(), checker.issues));
-    }
     let found = std::mem::take(&mut checker.types);
     let types = found
         .into_iter()
         .map(|(id, found)| (id, checker.substitutions.apply(&found, true)))
         .collect();
+    if checker.substitutions.is_too_large() {
+        let text = "the types in the expression have too many parts: build smaller lists and maps";
+        checker.issues.push(Issue::whole(text));
+    }
+    if !checker.issues.is_empty() {
+        return Err(Issues::new(ast.source().clone(), checker.issues));
+    }
     let overloads = std::mem::take(&mut checker.overloads);
     let variables = std::mem::take(&mut checker.variables);
     let members = std::mem::take(&mut checker.members);
@@ -447,7 +451,7 @@ impl<'a> Checker<'a> {
         let mut joined = None;
         for (number, id) in elements.iter().enumerate() {
             let mut found = self.check(*id);
-            if optional.iter().any(|at| *at as usize == number) {
+            if is_optional(optional, number) {
                 found = self.unwrapped(*id, found);
             }
             joined = Some(self.join(joined, found));

@@ -1,13 +1,14 @@
 //! Compiles an expression as upstream's callers do, with the texts that they put in front of complaints.
 
-use crate::ast::{Expr, Literal};
+use crate::ast::{Ast, Expr, Literal};
 use crate::budget::WorkBudget;
 use crate::check::{Checked, check};
 use crate::environment::Environment;
 use crate::library::Context;
-use crate::parse::parse;
+use crate::parse::{parse, parse_counted};
 use crate::pattern;
 use crate::plan::{CONVERSIONS, Constant};
+use crate::source::Issues;
 
 /// Parses an expression and checks its types. Look at its result first and then at
 /// [`Checked::check_constants`], as upstream does.
@@ -15,7 +16,32 @@ use crate::plan::{CONVERSIONS, Constant};
 /// # Errors
 /// Returns upstream's text, with all complaints.
 pub fn compile(text: &str, environment: &Environment) -> Result<Checked, String> {
-    let checked = parse(text, &environment.syntax).and_then(|ast| check(ast, environment));
+    checked(parse(text, &environment.syntax), environment)
+}
+
+/// Units of work of a node of an expression, from its text to the estimate of its cost.
+const NODE_WORK: u64 = 300;
+
+/// Like [`compile`], with a budget that other expressions share.
+///
+/// # Errors
+/// Returns upstream's text, with all complaints, or that the budget is spent.
+pub fn compile_within(
+    text: &str,
+    environment: &Environment,
+    budget: &WorkBudget,
+) -> Result<Checked, String> {
+    let (parsed, nodes) = parse_counted(text, &environment.syntax);
+    let nodes = u64::try_from(nodes).unwrap_or(u64::MAX);
+    let taken = budget.read(text.len());
+    taken
+        .and_then(|()| budget.work(NODE_WORK.saturating_mul(nodes)))
+        .map_err(|spent| spent.to_string())?;
+    checked(parsed, environment)
+}
+
+fn checked(parsed: Result<Ast, Issues>, environment: &Environment) -> Result<Checked, String> {
+    let checked = parsed.and_then(|ast| check(ast, environment));
     checked.map_err(|issues| format!("compilation failed: {issues}"))
 }
 

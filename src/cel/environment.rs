@@ -249,7 +249,7 @@ impl Environment {
             })
         };
         let (whole, part) = (number(hours)?, number(minutes)?);
-        if !(0..60).contains(&part) || whole.abs() > 10_000 {
+        if !(0..60).contains(&part) || whole.unsigned_abs() > 10_000 {
             return Err(Fault::error(format!(
                 "timezone offset minutes out of range [0, 59]: {name}"
             )));

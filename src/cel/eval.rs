@@ -130,7 +130,7 @@ impl<'a> Machine<'_, 'a> {
                 match list.value() {
                     Value::List(list) => {
                         self.budget.read(element.bytes())?;
-                        let is_here = |it: Value<'_>| it.equals_within(&element, self.budget);
+                        let is_here = |it: Value<'_>| element.equals_within(&it, self.budget);
                         let found = list.iter().any(is_here);
                         self.unless_spent(Value::Bool(found))
                     }
@@ -315,13 +315,11 @@ impl<'a> Machine<'_, 'a> {
         };
         self.charge(cost)?;
         let (left, right) = (left?, right?);
-        if left.lacks_equality_with(&right) {
-            return match negated {
-                true => Ok(Value::Bool(true)),
-                false => Err(Fault::no_overload()),
-            };
-        }
-        let is_equal = left.equals_within(&right, self.budget);
+        let is_equal = match left.equality(&right, self.budget) {
+            // What cannot be compared is not equal either.
+            Err(_) if negated => false,
+            answer => answer?,
+        };
         self.unless_spent(Value::Bool(is_equal != negated))
     }
 

@@ -34,7 +34,7 @@ mod value;
 pub use ast::{Ast, Comprehension, Entry, Expr, ExprId, Field, Literal};
 pub use budget::{TooMuchWork, WorkBudget};
 pub use check::{Checked, check};
-pub use compile::compile;
+pub use compile::{compile, compile_within};
 pub use environment::{Environment, Overload};
 pub use estimate::{Range, Sizes, estimate};
 pub use eval::Evaluated;

@@ -52,9 +52,10 @@ impl Context<'_> {
         list.iter().try_for_each(|it| self.budget.read(it.bytes()))
     }
 
-    /// Returns whether a list has a value, as far as the budget allows to look for it.
+    /// Returns whether a list has a value, as far as the budget allows to look for it. The value decides what is
+    /// equal to it.
     pub(crate) fn has(&self, list: &List<'_>, value: &Value<'_>) -> bool {
-        list.iter().any(|it| it.equals_within(value, self.budget))
+        list.iter().any(|it| value.equals_within(&it, self.budget))
     }
 }
 

@@ -103,6 +103,12 @@ impl Syntax {
 /// # Errors
 /// Returns the complaints, each with its position.
 pub fn parse(text: &str, syntax: &Syntax) -> Result<Ast, Issues> {
+    parse_counted(text, syntax).0
+}
+
+/// Like [`parse`]. Also returns how many nodes the expression has with those that its macros make, even if there are
+/// complaints about it.
+pub(crate) fn parse_counted(text: &str, syntax: &Syntax) -> (Result<Ast, Issues>, usize) {
     let source = Source::new(text);
     if source.letters().len() > syntax.letters_max {
         let issue = Issue::whole(format!(
@@ -110,7 +116,7 @@ pub fn parse(text: &str, syntax: &Syntax) -> Result<Ast, Issues> {
             source.letters().len(),
             syntax.letters_max
         ));
-        return Err(Issues::new(source, vec![issue]));
+        return (Err(Issues::new(source, vec![issue])), 0);
     }
     let (tokens, issues) = lex::tokens(source.letters());
     let mut builder = Builder {
@@ -122,16 +128,18 @@ pub fn parse(text: &str, syntax: &Syntax) -> Result<Ast, Issues> {
         macros: syntax.macros,
     };
     let root = grammar::parse(source.letters(), &tokens, syntax, &mut builder);
+    let count = builder.nodes.len();
     if !builder.issues.is_empty() {
-        return Err(Issues::new(source, builder.issues));
+        return (Err(Issues::new(source, builder.issues)), count);
     }
-    Ok(Ast {
+    let made = Ast {
         source,
         nodes: builder.nodes,
         positions: builder.positions,
         root,
         macro_calls: builder.macro_calls,
-    })
+    };
+    (Ok(made), count)
 }
 
 /// The tree while it grows.

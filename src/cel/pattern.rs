@@ -2,8 +2,10 @@
 //!
 //! Everything that means the same on both sides is passed on, everything else is written so that it
 //! does, and what is not known here is refused: a pattern that is accepted matches as in Go.
-//! Refused though Go takes them: code points of surrogates, `\C`, and programs of more than 100 000 steps.
+//! Refused though Go takes them: code points of surrogates, `\C`, programs of more than 100 000 steps, texts of more
+//! than 64 KiB, and more than 1000 `\p` in one pattern.
 
+mod classes;
 mod compiled;
 mod engine;
 mod program;
@@ -12,12 +14,16 @@ pub(crate) use compiled::{Compiled, with};
 pub(crate) use engine::shared;
 pub use engine::{Engine, Pattern, check, compile};
 
+use classes::ends_posix;
+
 use crate::budget::TooMuchWork;
 
 /// Most repetitions of one part, nested ones multiplied; the limit of Go.
 const REPEATS_MAX: u32 = 1_000;
 /// Most levels of groups; the limit of Go.
 const DEPTH_MAX: usize = 250;
+/// Most bytes of a pattern. A parsed one takes a hundred times as much for a moment.
+const BYTES_MAX: usize = 64 << 10;
 
 /// Why a pattern is refused, in the words of Go.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +61,7 @@ pub enum Refused {
     /// Groups in groups beyond the limit.
     #[error("expression nests too deeply")]
     Depth,
-    /// More steps than a program may have.
+    /// More steps than a program may have, or a longer text.
     #[error("expression too large")]
     Size,
     /// What the library refuses.
@@ -79,18 +85,41 @@ pub enum Failed {
 /// # Errors
 /// Returns why the pattern is refused.
 pub fn translate(pattern: &str) -> Result<String, Refused> {
-    let letters: Vec<char> = pattern.chars().collect();
-    let mut translator = Translator {
-        letters: &letters,
-        at: 0,
-        out: String::with_capacity(pattern.len() + 16),
-        depth: 0,
-    };
-    translator.alternatives()?;
-    if translator.at < letters.len() {
-        return Err(Refused::CloseGroup(pattern.to_owned()));
+    Translation::of(pattern).map(|translation| translation.text)
+}
+
+/// A pattern in the library's syntax.
+struct Translation {
+    text: String,
+    /// The characters that the classes of the pattern name. One at a time is what the library takes to fold their
+    /// case.
+    class_letters: u64,
+}
+
+impl Translation {
+    fn of(pattern: &str) -> Result<Self, Refused> {
+        if pattern.len() > BYTES_MAX {
+            return Err(Refused::Size);
+        }
+        let letters: Vec<char> = pattern.chars().collect();
+        let mut translator = Translator {
+            letters: &letters,
+            at: 0,
+            out: String::with_capacity(pattern.len() + 16),
+            depth: 0,
+            posix_end: letters.windows(2).rposition(ends_posix),
+            properties: 0,
+            class_letters: 0,
+        };
+        translator.alternatives()?;
+        if translator.at < letters.len() {
+            return Err(Refused::CloseGroup(pattern.to_owned()));
+        }
+        Ok(Self {
+            text: translator.out,
+            class_letters: translator.class_letters,
+        })
     }
-    Ok(translator.out)
 }
 
 struct Translator<'a> {
@@ -98,6 +127,12 @@ struct Translator<'a> {
     at: usize,
     out: String,
     depth: usize,
+    /// Where the last `:]` is. Without it each `[:` would be a search to the end of the pattern.
+    posix_end: Option<usize>,
+    /// How many classes by a property there were.
+    properties: usize,
+    /// See [`Translation`].
+    class_letters: u64,
 }
 
 impl Translator<'_> {
@@ -134,8 +169,10 @@ impl Translator<'_> {
     }
 
     fn literal(&mut self, letter: char) {
-        self.out
-            .push_str(&regex::escape(letter.encode_utf8(&mut [0; 4])));
+        if regex_syntax::is_meta_character(letter) {
+            self.out.push('\\');
+        }
+        self.out.push(letter);
     }
 
     /// Translates up to the end of the group. Returns how often nested counts multiply in it.
@@ -215,7 +252,12 @@ impl Translator<'_> {
     /// count are literals.
     fn count(&self) -> Option<(usize, u32)> {
         let rest = self.letters.get(self.at + 1..)?;
-        let end = rest.iter().position(|letter| *letter == '}')?;
+        let inside = |letter: &&char| letter.is_ascii_digit() || **letter == ',';
+        // Looking further for the brace would take the square of the length of a pattern of braces.
+        let end = rest.iter().take_while(inside).count();
+        if rest.get(end) != Some(&'}') {
+            return None;
+        }
         let text: String = rest[..end].iter().collect();
         let number = |text: &str| -> Option<u32> {
             let good = !text.is_empty()
@@ -353,65 +395,6 @@ impl Translator<'_> {
         Ok(())
     }
 
-    /// Reads an escape that stands for several characters, as the inside of a class.
-    fn class_escape(&mut self) -> Result<Option<String>, Refused> {
-        let from = self.at;
-        let set = match self.next() {
-            Some('d') => "0-9",
-            Some('D') => "^0-9",
-            Some('w') => "0-9A-Za-z_",
-            Some('W') => "^0-9A-Za-z_",
-            Some('s') => "\\t\\n\\x0C\\r ",
-            Some('S') => "^\\t\\n\\x0C\\r ",
-            Some(letter @ ('p' | 'P')) => return self.property(letter == 'P', from).map(Some),
-            _ => {
-                self.at = from;
-                return Ok(None);
-            }
-        };
-        Ok(Some(match set.strip_prefix('^') {
-            Some(inner) => format!("[^{inner}]"),
-            None => set.to_owned(),
-        }))
-    }
-
-    fn property(&mut self, mut negative: bool, from: usize) -> Result<String, Refused> {
-        let name = match self.next() {
-            Some('{') => {
-                let begin = self.at;
-                while self.peek().is_some_and(|letter| letter != '}') {
-                    self.at += 1;
-                }
-                let name = self.text(begin);
-                self.at += 1;
-                name
-            }
-            Some(letter) => letter.to_string(),
-            None => String::new(),
-        };
-        let bare = name.strip_prefix('^').unwrap_or(&name);
-        negative ^= bare.len() != name.len();
-        if bare == "Any" {
-            return Ok(if negative {
-                "^\\x00-\\x{10FFFF}"
-            } else {
-                "\\x00-\\x{10FFFF}"
-            }
-            .to_owned());
-        }
-        let good = bare.starts_with(|letter: char| letter.is_ascii_uppercase())
-            && bare
-                .bytes()
-                .all(|it| it.is_ascii_alphabetic() || it == b'_')
-            && (bare.len() > 2 || CATEGORIES.contains(&bare));
-        if !good || self.at > self.letters.len() {
-            return Err(Refused::Class(format!("\\{}", self.text(from))));
-        }
-        let kind = if bare.len() > 2 { "Script=" } else { "" };
-        let letter = if negative { 'P' } else { 'p' };
-        Ok(format!("\\{letter}{{{kind}{bare}}}"))
-    }
-
     /// Reads an escape that stands for one character.
     fn character(&mut self) -> Result<char, Refused> {
         let from = self.at;
@@ -458,100 +441,4 @@ impl Translator<'_> {
         }
         (digits == 2).then_some(code)
     }
-
-    fn class(&mut self) -> Result<(), Refused> {
-        let from = self.at - 1;
-        self.out.push('[');
-        if self.peek() == Some('^') {
-            self.at += 1;
-            self.out.push('^');
-        }
-        let mut first = true;
-        loop {
-            match self.peek() {
-                None => return Err(Refused::OpenClass(self.rest(from))),
-                Some(']') if !first => break,
-                _ => {}
-            }
-            first = false;
-            if self.starts("[:") && self.posix(from)? {
-                continue;
-            }
-            if self.peek() == Some('\\') {
-                self.at += 1;
-                if let Some(set) = self.class_escape()? {
-                    let set = match set.strip_prefix('^') {
-                        Some(inner) => format!("[^{inner}]"),
-                        None => set,
-                    };
-                    self.out.push_str(&set);
-                    continue;
-                }
-                self.at -= 1;
-            }
-            self.range()?;
-        }
-        self.at += 1;
-        self.out.push(']');
-        Ok(())
-    }
-
-    /// Translates one character of a class, or a range.
-    fn range(&mut self) -> Result<(), Refused> {
-        let from = self.at;
-        let low = self.class_character()?;
-        let mut high = low;
-        let next = self.letters.get(self.at + 1);
-        if self.peek() == Some('-') && next.is_some_and(|letter| *letter != ']') {
-            self.at += 1;
-            high = self.class_character()?;
-            if high < low {
-                return Err(Refused::Class(self.text(from)));
-            }
-        }
-        let written = if low == high {
-            format!("\\x{{{:X}}}", u32::from(low))
-        } else {
-            format!("\\x{{{:X}}}-\\x{{{:X}}}", u32::from(low), u32::from(high))
-        };
-        self.out.push_str(&written);
-        Ok(())
-    }
-
-    fn class_character(&mut self) -> Result<char, Refused> {
-        match self.next() {
-            Some('\\') => self.character(),
-            Some(letter) => Ok(letter),
-            None => Err(Refused::OpenClass(self.rest(0))),
-        }
-    }
-
-    /// Translates `[:alpha:]` and the like. Returns false if that is none.
-    fn posix(&mut self, from: usize) -> Result<bool, Refused> {
-        let begin = self.at;
-        let text = self.rest(begin);
-        let Some(end) = text.find(":]") else {
-            return Ok(false);
-        };
-        let name = &text[2..end];
-        let bare = name.strip_prefix('^').unwrap_or(name);
-        if !POSIX.contains(&bare) {
-            return Err(Refused::Class(format!("[:{name}:]")));
-        }
-        debug_assert!(from < begin);
-        self.at += text[..end + 2].chars().count();
-        self.out.push_str(&text[..end + 2]);
-        Ok(true)
-    }
 }
-
-const POSIX: [&str; 14] = [
-    "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
-    "space", "upper", "word", "xdigit",
-];
-
-const CATEGORIES: [&str; 37] = [
-    "C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn", "N",
-    "Nd", "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm", "So",
-    "Z", "Zl", "Zp", "Zs", "Cn",
-];

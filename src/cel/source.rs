@@ -118,8 +118,8 @@ impl Issues {
     /// Collects complaints about `source`, sorted by their place.
     #[must_use]
     pub fn new(source: Source, mut issues: Vec<Issue>) -> Self {
-        let key = |issue: &Issue| issue.at.map(|at| source.location(at));
-        issues.sort_by_key(key);
+        let end = source.letters.len();
+        issues.sort_by_key(|issue| issue.at.map(|at| at.min(end)));
         Self {
             text: source,
             issues,

@@ -376,12 +376,21 @@ impl<'a> Value<'a> {
     /// # Errors
     /// Returns what is wrong with it.
     pub(crate) fn valid(self) -> Outcome<'a> {
-        if let Self::Opaque(value) = &self
-            && let Some(tree::Invalid(why)) = value.as_any().downcast_ref()
-        {
-            return Err(Fault::error(*why));
+        match self.invalid() {
+            Some(why) => Err(Fault::error(why)),
+            None => Ok(self),
         }
-        Ok(self)
+    }
+
+    /// Returns what is wrong with the value if it does not fit its schema.
+    fn invalid(&self) -> Option<&'static str> {
+        match self {
+            Self::Opaque(value) => {
+                let found: Option<&tree::Invalid> = value.as_any().downcast_ref();
+                found.map(|found| found.0)
+            }
+            _ => None,
+        }
     }
 
     /// Makes a text.

@@ -1,9 +1,16 @@
 //! Which type a value of another type may be given to, and what type parameters stand for.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::types::Type;
+
+/// Most parts of a type. A map from a value to the same value has a type twice as large, so that without a limit a
+/// short chain of them takes all time and memory.
+const PARTS_MAX: usize = 1_000;
+/// Most parts of all types of an expression together, which are not shared: about a hundred megabytes.
+const ALL_PARTS_MAX: usize = 2_000_000;
 
 /// What is known of type parameters.
 #[derive(Debug, Clone, Default)]
@@ -12,23 +19,56 @@ pub(super) struct Substitutions {
     /// What the present assignment has replaced, to be put back if it fails. A copy of all would make the check of
     /// a long expression take the square of its length.
     replaced: Vec<(Arc<str>, Option<Type>)>,
+    is_too_large: Cell<bool>,
+    /// The parts of all types that were made.
+    parts: Cell<usize>,
 }
 
 impl Substitutions {
     /// Replaces type parameters by what they stand for; unknown ones by `dyn` if `to_dyn`.
     pub fn apply(&self, of: &Type, to_dyn: bool) -> Type {
+        if self.is_too_large() {
+            return Type::Error;
+        }
+        let mut left = PARTS_MAX;
+        let made = self.applied(of, to_dyn, &mut left);
+        let all = self.parts.get() + (PARTS_MAX - left);
+        self.parts.set(all);
+        if all > ALL_PARTS_MAX {
+            self.is_too_large.set(true);
+        }
+        made
+    }
+
+    /// Returns whether a type, or all of them, had too many parts.
+    pub fn is_too_large(&self) -> bool {
+        self.is_too_large.get()
+    }
+
+    /// Like [`Self::apply`], for a part of a type that may have `left` parts.
+    fn applied(&self, of: &Type, to_dyn: bool, left: &mut usize) -> Type {
+        let Some(fewer) = left.checked_sub(1) else {
+            self.is_too_large.set(true);
+            return Type::Error;
+        };
+        *left = fewer;
         match of {
             Type::Param(name) => match self.found.get(name) {
-                Some(found) => self.apply(found, to_dyn),
+                Some(found) => self.applied(found, to_dyn, left),
                 None if to_dyn => Type::Dyn,
                 None => of.clone(),
             },
-            Type::List(inner) => Type::list(self.apply(inner, to_dyn)),
-            Type::Map(pair) => Type::map(self.apply(&pair.0, to_dyn), self.apply(&pair.1, to_dyn)),
-            Type::Type(Some(inner)) => Type::Type(Some(Arc::new(self.apply(inner, to_dyn)))),
+            Type::List(inner) => Type::list(self.applied(inner, to_dyn, left)),
+            Type::Map(pair) => {
+                let key = self.applied(&pair.0, to_dyn, left);
+                Type::map(key, self.applied(&pair.1, to_dyn, left))
+            }
+            Type::Type(Some(inner)) => {
+                Type::Type(Some(Arc::new(self.applied(inner, to_dyn, left))))
+            }
             Type::Opaque(name, inner) => {
-                let inner = inner.iter().map(|it| self.apply(it, to_dyn)).collect();
-                Type::Opaque(name.clone(), inner)
+                let inner = inner.iter().map(|it| self.applied(it, to_dyn, left));
+                Type::Opaque(name.clone(), inner.collect())
             }
             other => other.clone(),
         }

@@ -1,6 +1,6 @@
 //! Validates the constants of an expression whose types are known.
 
-use crate::ast::{Expr, ExprId, Literal};
+use crate::ast::{Expr, ExprId, Literal, is_optional};
 use crate::library::formatting;
 use crate::source::Issue;
 use crate::time::{Timestamp, parse_duration};
@@ -43,9 +43,9 @@ impl Validator<'_> {
                 self.call(id, *target, function, args);
             }
             Expr::List { elements, optional } if !formatted => {
-                let wrapped = |at: usize| optional.iter().any(|it| *it as usize == at);
                 let parts = elements.iter().enumerate();
-                let parts: Vec<(ExprId, bool)> = parts.map(|(at, id)| (*id, wrapped(at))).collect();
+                let parts = parts.map(|(at, id)| (*id, is_optional(optional, at)));
+                let parts: Vec<(ExprId, bool)> = parts.collect();
                 self.one_type(&parts, true);
             }
             Expr::Map(entries) if !formatted => {
@@ -122,27 +122,93 @@ impl Validator<'_> {
         let Expr::List { elements, .. } = self.checked.ast().expr(list) else {
             return;
         };
-        let clauses = match formatting::clauses(format) {
-            Ok(clauses) => clauses,
-            Err((before, text)) => {
-                // A missing value comes before a clause that cannot be read.
-                let text = if before < elements.len() {
-                    text
-                } else {
-                    format!("index {before} out of range")
-                };
-                self.complain(call, text);
-                return;
-            }
-        };
+        let (clauses, bad) = formatting::clauses(format);
         for (number, clause) in clauses.iter().enumerate() {
             let Some(element) = elements.get(number) else {
                 self.complain(call, format!("index {number} out of range"));
                 return;
             };
-            if let Err(text) = formatting::fits(*clause, self.checked.type_of(*element)) {
-                self.complain(*element, format!("error during formatting: {text}"));
+            if let Some((part, text)) = self.unfit(*clause, *element) {
+                self.complain(part, format!("error during formatting: {text}"));
                 return;
+            }
+        }
+        let (expected, given) = (clauses.len(), elements.len());
+        match bad {
+            // A missing value comes before a clause that cannot be read.
+            Some(text) if expected < given || text == formatting::UNEXPECTED_END => {
+                self.complain(call, text);
+            }
+            Some(_) => self.complain(call, format!("index {expected} out of range")),
+            None if given > expected => {
+                let text = format!(
+                    "too many arguments supplied to string.format (expected {expected}, got {given})"
+                );
+                self.complain(call, text);
+            }
+            None => {}
+        }
+    }
+
+    /// Returns the part of what is formatted that a clause cannot write, and the complaint about it.
+    fn unfit(&self, clause: char, id: ExprId) -> Option<(ExprId, String)> {
+        if let Err(text) = formatting::fits(clause, self.checked.type_of(id)) {
+            return Some((id, text));
+        }
+        let parts: Vec<ExprId> = match self.checked.ast().expr(id) {
+            Expr::List { elements, .. } if clause == 's' => elements.to_vec(),
+            Expr::Map(entries) if clause == 's' => {
+                let parts = entries.iter().flat_map(|entry| [entry.key, entry.value]);
+                parts.collect()
+            }
+            _ => Vec::new(),
+        };
+        parts.into_iter().find_map(|part| self.unfit(clause, part))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::check::check;
+    use crate::environment::Environment;
+    use crate::parse::parse;
+
+    #[test]
+    fn formats_are_compared_with_what_is_formatted_as_upstream_does() {
+        let environment = Environment::kubernetes();
+        for (text, complaint) in [
+            ("'%s'.format(['a'])", None),
+            ("'%f %e'.format([1.5, 'NaN'])", None),
+            ("'100%%'.format([])", None),
+            (
+                "'%s'.format(['a', 'b'])",
+                Some("too many arguments supplied to string.format (expected 1, got 2)"),
+            ),
+            (
+                "'%f'.format([1])",
+                Some("fixed-point clause can only be used on doubles, was given int"),
+            ),
+            (
+                "'%s'.format([[quantity('1')]])",
+                Some("was given kubernetes.Quantity"),
+            ),
+            (
+                "'%d %a'.format(['x', 1])",
+                Some("decimal clause can only be used on integers, was given string"),
+            ),
+            ("'%a'.format([])", Some("index 0 out of range")),
+            ("'%'.format([])", Some("unexpected end of string")),
+        ] {
+            let ast = parse(text, &environment.syntax).expect(text);
+            let found = check(ast, &environment)
+                .err()
+                .map(|issues| issues.to_string());
+            match (found, complaint) {
+                (None, None) => {}
+                (Some(found), Some(complaint)) => {
+                    assert!(found.contains(complaint), "{text}: {found}");
+                }
+                (found, _) => panic!("{text}: {found:?}"),
             }
         }
     }

@@ -59,13 +59,7 @@ pub(crate) const LIBRARY: Library = Library {
             decision(args).map(|it| Value::text(it.reason.clone()))
         }),
     ],
-    types: &[
-        "kubernetes.authorization.Authorizer",
-        "kubernetes.authorization.PathCheck",
-        "kubernetes.authorization.GroupCheck",
-        "kubernetes.authorization.ResourceCheck",
-        "kubernetes.authorization.Decision",
-    ],
+    types: &[],
 };
 
 /// A question to the authorizer.

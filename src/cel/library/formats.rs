@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use crate::format::quoted;
 use crate::library::Context;
 use crate::library::{Library, urls};
 use crate::time::Timestamp;
@@ -53,7 +54,7 @@ pub(crate) const LIBRARY: Library = Library {
         ("format.date", |_, _| constant("date")),
         ("format.datetime", |_, _| constant("datetime")),
     ],
-    types: &["kubernetes.NamedFormat"],
+    types: &[],
 };
 
 /// A format: its name, the size of the pattern its cost is counted by, and its check.
@@ -79,7 +80,7 @@ const FORMATS: [Format; 13] = [
     format("labelValue", 40, label_value),
     format("uri", 1_103, |text| {
         let bad = urls::complaint(text);
-        bad.map(|why| format!("parse {text:?}: {why}"))
+        bad.map(|why| format!("parse {}: {why}", quoted(text)))
             .into_iter()
             .collect()
     }),

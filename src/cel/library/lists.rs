@@ -314,7 +314,10 @@ pub(crate) fn place<'a>(
 
 fn includes<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     match args {
-        [Value::List(list), value] => Ok(Value::Bool(context.has(list, value))),
+        [Value::List(list), value] => {
+            let is_it = |it: Value<'_>| it.equals_within(value, context.budget);
+            Ok(Value::Bool(list.iter().any(is_it)))
+        }
         [one, value] => Ok(Value::Bool(one.equals_within(value, context.budget))),
         _ => Err(Fault::no_overload()),
     }

@@ -1,9 +1,12 @@
 //! Addresses and networks.
 
+mod address;
+
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
+use crate::format::quoted;
 use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
@@ -188,26 +191,27 @@ fn cidr(value: Option<&Value<'_>>) -> Result<Cidr, Fault> {
 }
 
 fn parse_ip(text: &str) -> Result<IpAddr, Fault> {
-    if let Some((address, _)) = text.split_once('%')
-        && address.parse::<Ipv6Addr>().is_ok()
-    {
-        return Err(Fault::error(format!(
-            "IP address {text:?} with zone value is not allowed"
-        )));
-    }
-    let parsed: IpAddr = text.parse().map_err(|_| {
+    let parsed = address::parse(text).map_err(|why| {
         Fault::error(format!(
-            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
+            "IP Address {} parse error during conversion from string: {why}",
+            quoted(text)
         ))
     })?;
-    refuse_mapped(parsed, text)?;
-    Ok(parsed)
+    if parsed.has_zone {
+        return Err(Fault::error(format!(
+            "IP address {} with zone value is not allowed",
+            quoted(text)
+        )));
+    }
+    refuse_mapped(parsed.address, text)?;
+    Ok(parsed.address)
 }
 
 fn refuse_mapped(address: IpAddr, text: &str) -> Result<(), Fault> {
     match address {
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => Err(Fault::error(format!(
-            "IPv4-mapped IPv6 address {text:?} is not allowed"
+            "IPv4-mapped IPv6 address {} is not allowed",
+            quoted(text)
         ))),
         _ => Ok(()),
     }
@@ -215,25 +219,28 @@ fn refuse_mapped(address: IpAddr, text: &str) -> Result<(), Fault> {
 
 fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
     let begin = "network address parse error during conversion from string: ";
-    let bad = |why: &str| Fault::error(format!("{begin}{begin}netip.ParsePrefix({text:?}): {why}"));
+    let bad = |why: &str| {
+        let shown = quoted(text);
+        Fault::error(format!("{begin}{begin}netip.ParsePrefix({shown}): {why}"))
+    };
     let (address, bits) = text.rsplit_once('/').ok_or_else(|| bad("no '/'"))?;
-    let parsed: IpAddr = address
-        .parse()
-        .map_err(|_| bad(&format!("ParseAddr({address:?}): unable to parse IP")))?;
+    let parsed = address::parse(address).map_err(|why| bad(&why))?;
+    if parsed.has_zone {
+        return Err(bad("IPv6 zones cannot be present in a prefix"));
+    }
     let digits = bits.bytes().all(|digit| digit.is_ascii_digit());
     let padded = bits.len() > 1 && bits.starts_with('0');
-    if bits.is_empty() || !digits || padded {
-        return Err(bad(&format!("bad bits after slash: {bits:?}")));
-    }
-    let width = if parsed.is_ipv4() { 32 } else { 128 };
-    let bits: u8 = bits
-        .parse()
-        .ok()
-        .filter(|bits| *bits <= width)
-        .ok_or_else(|| bad("prefix length out of range"))?;
-    refuse_mapped(parsed, text).map_err(|fault| Fault::error(format!("{begin}{fault}")))?;
+    let number = match digits && !padded {
+        true => bits.parse::<i64>().ok(),
+        false => None,
+    };
+    let number = number.ok_or_else(|| bad(&format!("bad bits after slash: {}", quoted(bits))))?;
+    let width = if parsed.address.is_ipv4() { 32 } else { 128 };
+    let bits = u8::try_from(number).ok().filter(|bits| *bits <= width);
+    let bits = bits.ok_or_else(|| bad("prefix length out of range"))?;
+    refuse_mapped(parsed.address, text).map_err(|fault| Fault::error(format!("{begin}{fault}")))?;
     Ok(Cidr {
-        address: parsed,
+        address: parsed.address,
         bits,
     })
 }
@@ -279,7 +286,8 @@ fn contains_ip<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     };
     let network = cidr(Some(network))?;
     let address = match address {
-        Value::String(text) => parse_ip(text)?,
+        // Upstream complains about the types and forgets what is wrong with the text.
+        Value::String(text) => parse_ip(text).map_err(|_| Fault::no_overload())?,
         other => ip(Some(other))?,
     };
     Ok(Value::Bool(network.contains(address, u8::MAX)))

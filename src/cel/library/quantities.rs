@@ -46,7 +46,7 @@ pub(crate) const LIBRARY: Library = Library {
         ("add", |_, args| calculate(args, i128::saturating_add)),
         ("sub", |_, args| calculate(args, i128::saturating_sub)),
     ],
-    types: &["kubernetes.Quantity"],
+    types: &[],
 };
 
 /// The billionths of a unit.

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::format::quoted;
 use crate::library::{Context, Library};
 use crate::value::{Fault, Key, Opaque, Outcome, Text, Value};
 
@@ -22,8 +23,8 @@ pub(crate) const LIBRARY: Library = Library {
             [Value::String(text)] => match parse(text) {
                 Ok(url) => Ok(Value::Opaque(Arc::new(url))),
                 Err(why) => Err(Fault::error(format!(
-                    "URL parse error during conversion from string: parse {:?}: {why}",
-                    &**text
+                    "URL parse error during conversion from string: parse {}: {why}",
+                    quoted(text)
                 ))),
             },
             _ => Err(Fault::no_overload()),
@@ -49,7 +50,7 @@ pub(crate) const LIBRARY: Library = Library {
         }),
         ("getQuery", query),
     ],
-    types: &["kubernetes.URL"],
+    types: &[],
 };
 
 #[derive(Debug, PartialEq, Eq)]
@@ -148,7 +149,7 @@ fn check_escapes(text: &str) -> Result<(), String> {
         let digits = text.get(at + 1..at + 3);
         if !digits.is_some_and(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit())) {
             let shown: String = text[at..].chars().take(3).collect();
-            return Err(format!("invalid URL escape {shown:?}"));
+            return Err(format!("invalid URL escape {}", quoted(&shown)));
         }
     }
     Ok(())
@@ -165,10 +166,8 @@ fn check_host(host: &str) -> Result<(), String> {
             .chars()
             .find(|letter| " \"<>\\^`{|}".contains(*letter) || *letter == '%' && !host.is_ascii());
         if let Some(bad) = bad {
-            return Err(format!(
-                "invalid character {:?} in host name",
-                bad.to_string()
-            ));
+            let shown = quoted(&bad.to_string());
+            return Err(format!("invalid character {shown} in host name"));
         }
         check_escapes(host)?;
         host.find(':').map_or("", |at| &host[at..])
@@ -179,7 +178,7 @@ fn check_host(host: &str) -> Result<(), String> {
     if port.is_empty() || digits == Some(true) {
         Ok(())
     } else {
-        Err(format!("invalid port {port:?} after host"))
+        Err(format!("invalid port {} after host", quoted(port)))
     }
 }
 

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
+use crate::format::quoted;
 use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
@@ -29,7 +30,7 @@ pub(crate) const LIBRARY: Library = Library {
         ("minor", |_, args| part(args, 1)),
         ("patch", |_, args| part(args, 2)),
     ],
-    types: &["kubernetes.Semver"],
+    types: &[],
 };
 
 /// A part of a prerelease. Numbers come before names.
@@ -158,7 +159,8 @@ fn strict(text: &str) -> Result<Version, String> {
         }
         if !is_plain(part) {
             return Err(format!(
-                "Invalid character(s) found in build meta data {part:?}"
+                "Invalid character(s) found in build meta data {}",
+                quoted(part)
             ));
         }
     }
@@ -174,37 +176,91 @@ fn is_plain(text: &str) -> bool {
 }
 
 fn number(text: &str, name: &str) -> Result<u64, String> {
-    if text.is_empty() || !text.bytes().all(|digit| digit.is_ascii_digit()) {
+    if !is_digits(text) {
         return Err(format!(
-            "Invalid character(s) found in {} number {text:?}",
-            name.to_lowercase()
+            "Invalid character(s) found in {} number {}",
+            name.to_lowercase(),
+            quoted(text)
         ));
     }
     if text.len() > 1 && text.starts_with('0') {
         return Err(format!(
-            "{name} number must not contain leading zeroes {text:?}"
+            "{name} number must not contain leading zeroes {}",
+            quoted(text)
         ));
     }
-    text.parse()
-        .map_err(|_| format!("strconv.ParseUint: parsing {text:?}: value out of range"))
+    unsigned(text)
+}
+
+/// Returns true if a text has only digits, or nothing.
+fn is_digits(text: &str) -> bool {
+    text.bytes().all(|digit| digit.is_ascii_digit())
+}
+
+/// Reads digits.
+fn unsigned(text: &str) -> Result<u64, String> {
+    let why = match text {
+        "" => "invalid syntax",
+        _ => "value out of range",
+    };
+    let parsed = text.parse::<u64>();
+    parsed.map_err(|_| format!("strconv.ParseUint: parsing {}: {why}", quoted(text)))
 }
 
 fn identifier(text: &str) -> Result<Identifier, String> {
     if text.is_empty() {
         return Err("Prerelease is empty".to_owned());
     }
-    if text.bytes().all(|digit| digit.is_ascii_digit()) {
+    if is_digits(text) {
         if text.len() > 1 && text.starts_with('0') {
             return Err(format!(
-                "Numeric PreRelease version must not contain leading zeroes {text:?}"
+                "Numeric PreRelease version must not contain leading zeroes {}",
+                quoted(text)
             ));
         }
-        let parsed = text.parse().map(Identifier::Number);
-        return parsed
-            .map_err(|_| format!("strconv.ParseUint: parsing {text:?}: value out of range"));
+        return unsigned(text).map(Identifier::Number);
     }
     if !is_plain(text) {
-        return Err(format!("Invalid character(s) found in prerelease {text:?}"));
+        let shown = quoted(text);
+        return Err(format!("Invalid character(s) found in prerelease {shown}"));
     }
     Ok(Identifier::Name(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complaints_are_those_of_upstreams_library() {
+        for (text, why) in [
+            ("", "Version string empty"),
+            ("1.2", "No Major.Minor.Patch elements found"),
+            ("é.2.3", r#"Invalid character(s) found in major number "é""#),
+            (
+                "1.\n.3",
+                r#"Invalid character(s) found in minor number "\n""#,
+            ),
+            (".2.3", r#"strconv.ParseUint: parsing "": invalid syntax"#),
+            (
+                "99999999999999999999.2.3",
+                r#"strconv.ParseUint: parsing "99999999999999999999": value out of range"#,
+            ),
+            (
+                "1.02.3",
+                r#"Minor number must not contain leading zeroes "02""#,
+            ),
+            ("1.2.3-", "Prerelease is empty"),
+            (
+                "1.2.3-01",
+                r#"Numeric PreRelease version must not contain leading zeroes "01""#,
+            ),
+            (
+                "1.2.3+a_b",
+                r#"Invalid character(s) found in build meta data "a_b""#,
+            ),
+        ] {
+            assert_eq!(strict(text).err().as_deref(), Some(why), "{text}");
+        }
+    }
 }

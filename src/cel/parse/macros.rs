@@ -11,6 +11,9 @@ use super::Builder;
 const ACCUMULATOR: &str = "@result";
 /// What that variable was called before; expressions still may not use it as a variable.
 const ACCUMULATOR_BEFORE: &str = "__result__";
+/// Most nodes of an expression when a macro copies a tree. Without a limit a chain of `optMap`, each of which copies
+/// what it is called on, takes all time and memory.
+const NODES_MAX: usize = 250_000;
 
 /// What became of a call.
 pub(super) enum Expanded {
@@ -194,8 +197,16 @@ impl Maker<'_> {
         matches!(self.builder.expr(id), Expr::Ident(found) if **found == *name)
     }
 
-    /// Copies a tree with new ids.
+    /// Returns whether nothing more may be copied.
+    fn is_full(&self) -> bool {
+        self.builder.nodes.len() >= NODES_MAX
+    }
+
+    /// Copies a tree with new ids, as far as there is room.
     fn copy(&mut self, id: ExprId) -> ExprId {
+        if self.is_full() {
+            return id;
+        }
         let new = self.builder.id(self.builder.position(id));
         let mut expr = self.builder.expr(id).clone();
         match &mut expr {
@@ -462,6 +473,10 @@ impl Maker<'_> {
         let has = self.member_call("hasValue", target, &[]);
         let range = self.list(&[]);
         let copied = self.copy(target);
+        if self.is_full() {
+            let text = "the expression is too large once its macros are expanded: each optMap() and optFlatMap() copies what it is called on";
+            return Err(Bad::new(target, text));
+        }
         let init = self.member_call("value", copied, &[]);
         let condition = self.literal(Literal::Bool(false));
         let step = self.ident(&name);

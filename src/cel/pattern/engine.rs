@@ -8,11 +8,12 @@ use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use regex::{Regex, RegexBuilder};
-use regex_syntax::ParserBuilder;
+use regex_syntax::ast::parse::ParserBuilder as SyntaxBuilder;
 use regex_syntax::hir::Hir;
+use regex_syntax::{Error, ParserBuilder};
 
 use super::program::{Program, Span};
-use super::{Failed, Refused, translate};
+use super::{Failed, Refused, Translation};
 use crate::budget::{TooMuchWork, WorkBudget};
 
 /// Most groups in groups; regex-syntax counts other nestings too.
@@ -29,8 +30,11 @@ const LIBRARY_STATE_BYTES: usize = 32;
 const LIBRARY_STATE_WORK: usize = 10;
 /// What it takes to parse a pattern, as visits, beside its text and its steps.
 const PARSE_WORK: usize = 4_000;
-/// What it takes to parse a class of characters if letters may stand for each other, as visits.
-const FOLDED_CLASS_WORK: usize = 20_000;
+/// What it takes to parse a class of characters if letters may stand for each other, as visits, beside what each of
+/// its characters takes.
+const FOLDED_CLASS_WORK: usize = 1_000;
+/// Characters of such a class that are folded in the time of a visit.
+const FOLDED_PER_VISIT: u64 = 2;
 /// Bytes of compiled patterns that are kept.
 const CACHE_BYTES_MAX: usize = 16 << 20;
 
@@ -99,8 +103,7 @@ impl Engine {
 
     /// Returns what it took to compile it, as visits.
     fn compile_work(&self) -> u64 {
-        let is_folded = self.translated.contains("(?") && self.translated.contains('i');
-        let classes = match is_folded {
+        let classes = match may_fold(&self.translated) {
             true => self.program.classes() * FOLDED_CLASS_WORK,
             false => 0,
         };
@@ -198,12 +201,34 @@ impl Engine {
     }
 }
 
-/// Reads a pattern, without the work of compiling it.
+/// Reads a pattern, without the work of compiling it: the time depends on the length of its text alone.
 ///
 /// # Errors
 /// Returns why the pattern is refused.
 pub fn check(pattern: &str) -> Result<(), Refused> {
-    parse(&translate(pattern)?).and_then(|parsed| Program::check(&parsed).map(drop))
+    if pattern.is_empty() {
+        return Ok(());
+    }
+    let translated = Translation::of(pattern)?.text;
+    let mut syntax = SyntaxBuilder::new();
+    let parsed = syntax.nest_limit(NEST_MAX).build().parse(&translated);
+    if Program::surely_fits(&parsed.map_err(|error| refused(&Error::from(error)))?) {
+        return Ok(());
+    }
+    // Alternatives of one character each are one step in the end. To see that, the classes have to be made.
+    let has_long_classes = ["\\p", "\\P"].iter().any(|it| translated.contains(it));
+    if has_long_classes || may_fold(&translated) {
+        return Err(Refused::Size);
+    }
+    parse(&translated).and_then(|parsed| Program::check(&parsed).map(drop))
+}
+
+/// Returns whether letters may stand for each other in a pattern in the library's syntax.
+fn may_fold(translated: &str) -> bool {
+    translated.split("(?").skip(1).any(|group| {
+        let flags = group.split([':', ')', '<']).next();
+        flags.is_some_and(|flags| flags.contains('i'))
+    })
 }
 
 /// Parses a pattern in the library's syntax.
@@ -212,7 +237,11 @@ fn parse(translated: &str) -> Result<Hir, Refused> {
         .nest_limit(NEST_MAX)
         .build()
         .parse(translated);
-    parsed.map_err(|error| Refused::Library(error.to_string().replace('\n', " ")))
+    parsed.map_err(|error| refused(&error))
+}
+
+fn refused(error: &Error) -> Refused {
+    Refused::Library(error.to_string().replace('\n', " "))
 }
 
 /// Compiles a pattern.
@@ -220,7 +249,10 @@ fn parse(translated: &str) -> Result<Hir, Refused> {
 /// # Errors
 /// Returns why the pattern is refused.
 pub fn compile(pattern: &str) -> Result<Engine, Refused> {
-    let translated = translate(pattern)?;
+    compile_translated(Translation::of(pattern)?.text)
+}
+
+fn compile_translated(translated: String) -> Result<Engine, Refused> {
     Ok(Engine {
         program: Program::of(&parse(&translated)?)?,
         translated: translated.into(),
@@ -236,7 +268,12 @@ pub(crate) fn shared(pattern: &str, budget: &WorkBudget) -> Result<Arc<Engine>, 
     if let Some(engine) = CACHE.lock().known.get(pattern) {
         return Ok(Arc::clone(engine));
     }
-    let engine = Arc::new(compile(pattern)?);
+    let translation = Translation::of(pattern)?;
+    if may_fold(&translation.text) {
+        // One pattern can take seconds, so this is taken before.
+        budget.work(translation.class_letters / FOLDED_PER_VISIT)?;
+    }
+    let engine = Arc::new(compile_translated(translation.text)?);
     CACHE.lock().keep(pattern, &engine);
     budget.work(engine.compile_work())?;
     Ok(engine)
@@ -275,6 +312,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use super::super::translate;
     use super::*;
 
     /// The library's own answers, which both forms have to give.
@@ -446,5 +484,72 @@ mod tests {
         let large = format!("(?:{}){{1000}}", "a?".repeat(50));
         assert_eq!(check(&large), Err(Refused::Size));
         assert_eq!(compile(&large).err(), Some(Refused::Size));
+    }
+
+    #[test]
+    fn what_the_check_takes_can_be_compiled() {
+        let letters = ('a'..='z').map(String::from).collect::<Vec<_>>().join("|");
+        let alternatives = format!("^(?:{letters}|{letters}){{1000}}$");
+        let folded = format!("(?i){alternatives}");
+        let (many, too_many) = (r"\pL".repeat(1_000), r"\pL".repeat(1_001));
+        let (long, too_long) = ("[ab]".repeat(16_000), "[ab]".repeat(17_000));
+        for (pattern, is_good) in [
+            (r"(?i)\pL\PL[^\pN\P{Greek}]", true),
+            (r"(?i)(?:a|b)\p{Nope}", false),
+            (r"\p{Cs}", false),
+            ("(?P<n>a)(?P<n>b)", false),
+            // As it is written it has more steps than a program may have.
+            (alternatives.as_str(), true),
+            (folded.as_str(), false),
+            (many.as_str(), true),
+            (too_many.as_str(), false),
+            (long.as_str(), true),
+            (too_long.as_str(), false),
+        ] {
+            let shown: String = pattern.chars().take(40).collect();
+            assert_eq!(check(pattern).is_ok(), is_good, "{shown}");
+            assert!(!is_good || compile(pattern).is_ok(), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_text_of_opening_brackets_and_braces_is_read_once() {
+        for part in ["{", "a{1,", "a{11", "[[:", "[:"] {
+            let text = part.repeat(60_000 / part.len());
+            // What is said about it is of no interest: to search to its end for each of them would take an hour.
+            let _ = check(&text);
+        }
+        for (pattern, text) in [
+            ("[[:]", ":"),
+            ("[[:]]", "[]"),
+            ("[[:alpha:][:]", "q"),
+            ("a{{2}", "a{{"),
+            ("a{1,{2}", "a{1,,"),
+            ("a{2,x}", "a{2,x}"),
+        ] {
+            let engine = compile(pattern).expect(pattern);
+            let found = engine.is_match(text, &WorkBudget::default());
+            assert_eq!(found, Ok(true), "{pattern}");
+        }
+        for (pattern, named) in [("[[:]:]]", "[:]:]"), ("[[:a]:]", "[:a]:]")] {
+            let class = Refused::Class(named.to_owned());
+            assert_eq!(check(pattern), Err(class), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn one_pattern_whose_classes_are_very_large_is_not_compiled() {
+        for class in [
+            r"[\x00-\x{10FFFF}]",
+            r"[a\D]",
+            r"[a\W]",
+            r"[a[:^alpha:]]",
+            r"[a\P{Lu}]",
+        ] {
+            let every = class.repeat(1_000);
+            let pattern = Pattern::new(&format!("(?i){every}"));
+            let found = pattern.is_match("", &WorkBudget::default());
+            assert_eq!(found, Err(TooMuchWork.into()), "{class}");
+        }
     }
 }

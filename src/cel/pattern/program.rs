@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 
+use regex_syntax::ast::{Ast, RepetitionKind, RepetitionRange};
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 
 use super::Refused;
@@ -82,6 +83,12 @@ impl Program {
     /// Returns an error if they are too many, or one of them is not known.
     pub(super) fn check(pattern: &Hir) -> Result<usize, Refused> {
         steps(pattern)
+    }
+
+    /// Returns whether the program of a pattern has few enough steps even if each part becomes the steps that are
+    /// written. What the library makes of a pattern never has more.
+    pub(super) fn surely_fits(pattern: &Ast) -> bool {
+        written_steps(pattern) < STEPS_MAX
     }
 
     /// Creates the program of a parsed pattern.
@@ -172,15 +179,7 @@ fn steps(pattern: &Hir) -> Result<usize, Refused> {
         }
         HirKind::Look(_) => 1,
         HirKind::Repetition(repetition) => {
-            let (min, max) = (repetition.min, repetition.max);
-            // As often as it may be repeated, and where it may end.
-            let (times, ends) = match max {
-                Some(max) => (max, max.saturating_sub(min)),
-                None => (min.max(1), 1 + u32::from(min == 0)),
-            };
-            let part = steps(&repetition.sub)?;
-            part.saturating_mul(times as usize)
-                .saturating_add(ends as usize)
+            repeated(steps(&repetition.sub)?, repetition.min, repetition.max)
         }
         HirKind::Capture(capture) => steps(&capture.sub)?,
         HirKind::Concat(parts) => sum(parts)?,
@@ -189,6 +188,50 @@ fn steps(pattern: &Hir) -> Result<usize, Refused> {
     match count < STEPS_MAX {
         true => Ok(count),
         false => Err(Refused::Size),
+    }
+}
+
+/// Returns how many steps a part of so many steps has when it is repeated.
+fn repeated(part: usize, min: u32, max: Option<u32>) -> usize {
+    // As often as it may be repeated, and where it may end.
+    let (times, ends) = match max {
+        Some(max) => (max, max.saturating_sub(min)),
+        None => (min.max(1), 1 + u32::from(min == 0)),
+    };
+    part.saturating_mul(times as usize)
+        .saturating_add(ends as usize)
+}
+
+/// Like [`steps`] for a pattern whose classes have not been made.
+fn written_steps(pattern: &Ast) -> usize {
+    let sum = |parts: &[Ast]| {
+        let steps = parts.iter().map(written_steps);
+        steps.fold(0, usize::saturating_add)
+    };
+    match pattern {
+        Ast::Empty(_) | Ast::Flags(_) => 0,
+        Ast::Literal(_)
+        | Ast::Dot(_)
+        | Ast::Assertion(_)
+        | Ast::ClassUnicode(_)
+        | Ast::ClassPerl(_)
+        | Ast::ClassBracketed(_) => 1,
+        Ast::Repetition(repetition) => {
+            let (min, max) = match &repetition.op.kind {
+                RepetitionKind::ZeroOrOne => (0, Some(1)),
+                RepetitionKind::ZeroOrMore => (0, None),
+                RepetitionKind::OneOrMore => (1, None),
+                RepetitionKind::Range(RepetitionRange::Exactly(times)) => (*times, Some(*times)),
+                RepetitionKind::Range(RepetitionRange::AtLeast(min)) => (*min, None),
+                RepetitionKind::Range(RepetitionRange::Bounded(min, max)) => (*min, Some(*max)),
+            };
+            repeated(written_steps(&repetition.ast), min, max)
+        }
+        Ast::Group(group) => written_steps(&group.ast),
+        Ast::Concat(parts) => sum(&parts.asts),
+        Ast::Alternation(parts) => {
+            sum(&parts.asts).saturating_add(2 * parts.asts.len().saturating_sub(1))
+        }
     }
 }
 

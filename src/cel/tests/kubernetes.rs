@@ -153,3 +153,25 @@ fn the_first_complaint_about_a_broken_expression_is_upstreams() {
     assert!(total > 500, "only {total} expressions were found");
     compare(&folder.join("broken_failing.txt"), &failed);
 }
+
+/// Upstream registers the types of addresses alone.
+#[test]
+fn names_of_library_types_are_values_as_far_as_upstream_registers_them() {
+    let environment = Environment::kubernetes();
+    let is_known = |name: &str| {
+        let ast = parse(&format!("type(1) == {name}"), &environment.syntax).expect(name);
+        check(ast, &environment).is_ok()
+    };
+    for name in ["int", "optional_type", "net.IP", "net.CIDR"] {
+        assert!(is_known(name), "{name}");
+    }
+    for name in [
+        "kubernetes.Quantity",
+        "kubernetes.Semver",
+        "kubernetes.URL",
+        "kubernetes.NamedFormat",
+        "kubernetes.authorization.Authorizer",
+    ] {
+        assert!(!is_known(name), "{name}");
+    }
+}

@@ -92,3 +92,36 @@ fn what_costs_little_but_takes_much_work_or_memory_ends() {
         );
     }
 }
+
+#[test]
+fn short_expressions_that_grow_without_end_when_they_are_compiled_are_refused() {
+    let environment = Environment::kubernetes();
+    let copies = format!("optional.of(1){}", ".optMap(x, x)".repeat(40));
+    let found = parse(&copies, &environment.syntax).map(|_| ());
+    let text = found
+        .expect_err("each copies what is before it")
+        .to_string();
+    assert!(text.contains("too large once its macros"), "{text}");
+
+    let doubled = format!("[1]{}", ".map(x, {x: x})".repeat(40));
+    let ast = parse(&doubled, &environment.syntax).expect("it is well-formed");
+    let found = check(ast, &environment).map(|_| ());
+    let text = found.expect_err("each type is twice as large").to_string();
+    assert!(text.contains("have too many parts"), "{text}");
+
+    // No type of these is too large, but all of them together are.
+    let wide = ["x"; 20_000].join(",");
+    let many = format!("[1]{}.map(x, [{wide}])", ".map(x, {x: x})".repeat(8));
+    let ast = parse(&many, &environment.syntax).expect("it is well-formed");
+    let found = check(ast, &environment).map(|_| ());
+    let text = found.expect_err("each of them has the type").to_string();
+    assert!(text.contains("have too many parts"), "{text}");
+
+    for ordinary in [
+        "optional.of(1).optMap(x, x + 1).optMap(x, x * 2).optMap(x, x - 1).orValue(0) == 3",
+        "[1].map(x, {x: x}).map(x, {'a': x}).map(x, [x]).map(x, {'b': x}).size() == 1",
+    ] {
+        let ast = parse(ordinary, &environment.syntax).expect(ordinary);
+        assert!(check(ast, &environment).is_ok(), "{ordinary}");
+    }
+}

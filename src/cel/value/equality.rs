@@ -2,20 +2,10 @@
 
 use std::cmp::Ordering;
 
-use super::{Map, Value, relations};
+use super::{Fault, Map, Value, relations};
 use crate::budget::WorkBudget;
 
 impl Value<'_> {
-    /// Returns whether one value is of a library's type that cannot be compared with the other's.
-    pub(crate) fn lacks_equality_with(&self, other: &Value<'_>) -> bool {
-        match (self, other) {
-            (Self::Null, _) | (_, Value::Null) => false,
-            (Self::Opaque(one), Value::Opaque(two)) => one.type_name() != two.type_name(),
-            (Self::Opaque(_), _) => true,
-            _ => false,
-        }
-    }
-
     /// Returns whether two values are equal. Numbers of different types are equal if they are the
     /// same number; values of other different types never are. Values that take too much work are not equal.
     #[must_use]
@@ -25,11 +15,20 @@ impl Value<'_> {
 
     /// Like [`Self::equals`], with a budget from which other work is taken too.
     pub(crate) fn equals_within(&self, other: &Value<'_>, budget: &WorkBudget) -> bool {
+        self.equality(other, budget) == Ok(true)
+    }
+
+    /// Returns whether two values are equal, or why they cannot be compared: one of a library's type, on the left,
+    /// has an answer only for another of its type.
+    pub(crate) fn equality(&self, other: &Value<'_>, budget: &WorkBudget) -> Result<bool, Fault> {
         let bytes = self.bytes().min(other.bytes());
         if budget.parts(1).is_err() || bytes > 0 && budget.read(bytes).is_err() {
-            return false;
+            return Ok(false);
         }
-        match (self, other) {
+        if let Some(why) = self.invalid() {
+            return Err(Fault::error(why));
+        }
+        Ok(match (self, other) {
             (Self::Null, Value::Null) => true,
             (Self::Bool(one), Value::Bool(two)) => one == two,
             (Self::String(one), Value::String(two)) => **one == **two,
@@ -38,28 +37,43 @@ impl Value<'_> {
             (Self::Timestamp(one), Value::Timestamp(two)) => one == two,
             (Self::Type(one), Value::Type(two)) => **one == **two,
             (Self::Optional(one), Value::Optional(two)) => match (one, two) {
-                (Some(one), Some(two)) => one.equals_within(two, budget),
+                (Some(one), Some(two)) => return one.equality(two, budget),
                 (None, None) => true,
                 _ => false,
             },
-            (Self::Opaque(one), Value::Opaque(two)) => {
-                one.type_name() == two.type_name() && one.equals(&**two)
+            (Self::Opaque(one), Value::Opaque(two)) if one.type_name() == two.type_name() => {
+                one.equals(&**two)
             }
-            (Self::List(one), Value::List(two)) => relations::equal(one, two, budget),
-            (Self::Map(one), Value::Map(two)) => {
-                one.len() == two.len()
-                    && one.iter().all(|(key, value)| {
-                        let found = two.iter_get(&key);
-                        found.is_some_and(|found| value.equals_within(&found, budget))
-                    })
-                    && one.hides_the_same(two)
-            }
+            (Self::Opaque(_), Value::Null) => false,
+            (Self::Opaque(_), _) => return Err(Fault::no_overload()),
+            (Self::List(one), Value::List(two)) => return relations::equal(one, two, budget),
+            (Self::Map(one), Value::Map(two)) => return one.equality(two, budget),
             _ => compare_numbers(self, other) == Some(Ordering::Equal),
-        }
+        })
     }
 }
 
 impl<'a> Map<'a> {
+    /// Like [`Value::equality`]. As upstream's, a map that the expression has made counts values that cannot be
+    /// compared as equal, one of the caller's does not.
+    fn equality(&self, other: &Map<'_>, budget: &WorkBudget) -> Result<bool, Fault> {
+        if self.len() != other.len() {
+            return Ok(false);
+        }
+        let is_made = matches!(self, Self::Owned(_));
+        for (key, value) in self.iter() {
+            let Some(found) = other.iter_get(&key) else {
+                return Ok(false);
+            };
+            match value.equality(&found, budget) {
+                Ok(true) => {}
+                Err(fault) if is_made && !fault.is_final() => {}
+                answer => return answer,
+            }
+        }
+        Ok(self.hides_the_same(other))
+    }
+
     /// Returns whether the fields that both have and expressions cannot read are equal.
     fn hides_the_same(&self, other: &Map<'_>) -> bool {
         let (Self::Tree(one), Map::Tree(two)) = (self, other) else {
@@ -134,4 +148,54 @@ pub(crate) fn exact_uint(value: f64) -> Option<u64> {
     let whole = (value.fract() == 0.0 && (0.0..1.844_674_407_370_955_2e19).contains(&value))
         .then_some(value as u64);
     whole
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::check::check;
+    use crate::environment::Environment;
+    use crate::parse::parse;
+    use crate::plan::Program;
+    use crate::value::Value;
+
+    fn outcome(text: &str) -> Result<bool, String> {
+        let environment = Arc::new(Environment::kubernetes());
+        let ast = parse(text, &environment.syntax).expect(text);
+        let checked = check(ast, &environment).expect(text);
+        let program = Program::checked(&checked, &environment);
+        match program.evaluate(&[], 1_000_000).outcome {
+            Ok(Value::Bool(found)) => Ok(found),
+            Ok(other) => panic!("{text}: {other:?}"),
+            Err(fault) => Err(fault.to_string()),
+        }
+    }
+
+    #[test]
+    fn values_of_libraries_are_compared_inside_lists_and_maps_as_upstream_does() {
+        let fault = || Err("no such overload".to_owned());
+        for (text, expected) in [
+            ("quantity('1') == quantity('1000m')", Ok(true)),
+            ("dyn(quantity('1')) == 1", fault()),
+            ("dyn(quantity('1')) != 1", Ok(true)),
+            ("dyn(quantity('1')) == dyn(null)", Ok(false)),
+            ("1 == dyn(quantity('1'))", Ok(false)),
+            // A list of the expression goes on behind what cannot be compared.
+            ("[dyn(quantity('1'))] == [dyn(1)]", Ok(true)),
+            ("[dyn(quantity('1'))] != [dyn(1)]", Ok(false)),
+            ("[dyn(1)] == [dyn(quantity('1'))]", Ok(false)),
+            ("[dyn(ip('::1')), dyn(1)] == [dyn(1), dyn(2)]", Ok(false)),
+            ("{'a': dyn(quantity('1'))} == {'a': dyn(1)}", Ok(true)),
+            (
+                "optional.of(dyn(quantity('1'))) == optional.of(dyn(1))",
+                fault(),
+            ),
+            ("dyn(quantity('1')) in [dyn(1)]", Ok(false)),
+            ("[dyn(quantity('1'))] in [[dyn(1)]]", Ok(true)),
+            ("[dyn(1)] in [[dyn(quantity('1'))]]", Ok(false)),
+        ] {
+            assert_eq!(outcome(text), expected, "{text}");
+        }
+    }
 }

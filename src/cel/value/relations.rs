@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::budget::{TooMuchWork, WorkBudget};
 
-use super::{Key, List, Relation, Value};
+use super::{Fault, Key, List, Relation, Value};
 
 /// What an element is found by: itself, or its fields. What cannot be a key is `None`.
 type Place<'a> = Vec<Option<Key<'a>>>;
@@ -28,25 +28,46 @@ fn places<'a>(list: &List<'a>, relation: &Relation) -> BTreeMap<Place<'a>, Value
     places.collect()
 }
 
-/// Returns whether two lists are equal, in the way of the first one. What takes too much
-/// work is not.
-pub(super) fn equal(one: &List<'_>, two: &List<'_>, budget: &WorkBudget) -> bool {
+/// Returns whether two lists are equal, in the way of the first one, or why their elements cannot be compared. What
+/// takes too much work is not equal.
+pub(super) fn equal(one: &List<'_>, two: &List<'_>, budget: &WorkBudget) -> Result<bool, Fault> {
     if one.len() != two.len() {
-        return false;
+        return Ok(false);
     }
-    let relation = one.relation();
-    if relation == Relation::Ordered {
-        let mut pairs = one.iter().zip(two.iter());
-        return pairs.all(|(one, two)| one.equals_within(&two, budget));
+    match one.relation() {
+        Relation::Ordered => equal_in_order(one, two, budget),
+        relation => Ok(equal_without_order(one, two, &relation, budget)),
     }
+}
+
+/// As upstream's, a list that the expression has made counts elements that cannot be compared as equal, one of the
+/// caller's does not.
+fn equal_in_order(one: &List<'_>, two: &List<'_>, budget: &WorkBudget) -> Result<bool, Fault> {
+    let is_made = !matches!(one, List::Tree(_));
+    for (one, two) in one.iter().zip(two.iter()) {
+        match one.equality(&two, budget) {
+            Ok(true) => {}
+            Err(fault) if is_made && !fault.is_final() => {}
+            answer => return answer,
+        }
+    }
+    Ok(true)
+}
+
+fn equal_without_order(
+    one: &List<'_>,
+    two: &List<'_>,
+    relation: &Relation,
+    budget: &WorkBudget,
+) -> bool {
     if budget.parts(4 * one.len()).is_err() {
         return false;
     }
-    let (places, others) = (places(one, &relation), places(two, &relation));
+    let (places, others) = (places(one, relation), places(two, relation));
     let has_keys = |places: &BTreeMap<Place<'_>, Value<'_>>| {
         places.keys().all(|place| place.iter().all(Option::is_some))
     };
-    if relation == Relation::Set && !(has_keys(&places) && has_keys(&others)) {
+    if *relation == Relation::Set && !(has_keys(&places) && has_keys(&others)) {
         // Fractions, times and bytes are no keys.
         let within = |part: &List<'_>, whole: &List<'_>| {
             part.iter()

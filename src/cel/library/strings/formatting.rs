@@ -21,8 +21,11 @@ pub(super) fn format<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcom
     }
 }
 
-/// Returns the letters of the clauses in a format, or how many come before one that cannot be read.
-pub(crate) fn clauses(text: &str) -> Result<Vec<char>, (usize, String)> {
+/// What is said of a format that ends with a percent sign.
+pub(crate) const UNEXPECTED_END: &str = "unexpected end of string";
+
+/// Returns the letters of the clauses in a format up to one that cannot be read, and what is wrong with that.
+pub(crate) fn clauses(text: &str) -> (Vec<char>, Option<String>) {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some((_, behind)) = rest.split_once('%') {
@@ -30,19 +33,22 @@ pub(crate) fn clauses(text: &str) -> Result<Vec<char>, (usize, String)> {
             rest = behind;
             continue;
         }
-        let unparsed = |text: String| format!("could not parse formatting clause: {text}");
-        let (_, behind) = precision(behind).map_err(|text| (found.len(), unparsed(text)))?;
+        let unparsed = |text: String| Some(format!("could not parse formatting clause: {text}"));
+        let behind = match precision(behind) {
+            Ok((_, behind)) => behind,
+            Err(text) => return (found, unparsed(text)),
+        };
         let Some(clause) = behind.chars().next() else {
-            return Err((found.len(), "unexpected end of string".to_owned()));
+            return (found, Some(UNEXPECTED_END.to_owned()));
         };
         if !CLAUSES.contains(clause) {
             let text = format!("unrecognized formatting clause \"{clause}\"");
-            return Err((found.len(), unparsed(text)));
+            return (found, unparsed(text));
         }
         found.push(clause);
         rest = &behind[1..];
     }
-    Ok(found)
+    (found, None)
 }
 
 /// Returns whether a clause can write values of a type, or the complaint of one that cannot.
@@ -51,8 +57,8 @@ pub(crate) fn fits(clause: char, of: &Type) -> Result<(), String> {
     let (good, what) = match clause {
         's' => (!matches!(of, Type::Opaque(..) | Type::Struct(_)), STRING),
         'd' => (number, DECIMAL),
-        'f' => (number || *of == Type::Double, FIXED),
-        'e' => (number || *of == Type::Double, SCIENTIFIC),
+        'f' => (*of == Type::Double, FIXED),
+        'e' => (*of == Type::Double, SCIENTIFIC),
         'b' => (number || *of == Type::Bool, BINARY),
         'o' => (number, OCTAL),
         _ => (number || matches!(of, Type::String | Type::Bytes), HEX),
