@@ -2,7 +2,8 @@
 
 use crate::derivation::metadata_of;
 use crate::embedded;
-use crate::rules::{Limits, Rules, Write};
+use crate::rules::definition::TOO_MUCH_WORK;
+use crate::rules::{Limits, Rules, Write, count_schemas};
 use crate::validation::{Change, Schema, validate as validate_value};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::schema::{DefId, Schemas};
@@ -13,18 +14,26 @@ use polyplane_cel::WorkBudget;
 
 /// Depth of nested schemas. Each level is a stack frame of a recursive walk.
 const DEPTH_MAX: usize = 128;
+/// Units of work of a schema in the schema of a default, which is compiled for its check: about two microseconds.
+/// Defaults of objects in objects compile the inner schemas again and again.
+const SCHEMA_WORK: u64 = 400;
 
 /// Returns the complaints about all defaults of a structural schema. `schemas` are those of built-in
-/// types, of which metadata is one.
+/// types, of which metadata is one; `budget` is that of the definition.
 ///
 /// # Panics
 /// Panics if the schemas have no metadata, which all built-in kinds have.
-pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<FieldError> {
+pub fn validate(
+    schemas: &Schemas,
+    schema: &Value,
+    path: &Path<'_>,
+    budget: &WorkBudget,
+) -> Vec<FieldError> {
     let mut walk = Walk {
         schemas,
         metadata: metadata_of(schemas),
         left: Limits::default().object,
-        budget: WorkBudget::default(),
+        budget,
         steps: Vec::new(),
         errors: Vec::new(),
     };
@@ -37,6 +46,10 @@ pub fn validate(schemas: &Schemas, schema: &Value, path: &Path<'_>) -> Vec<Field
     };
     // The end of the budget is in the errors.
     let _ = walk.node(schema, root, path);
+    if walk.budget.is_spent() {
+        let error = FieldError::forbidden(path, TOO_MUCH_WORK);
+        walk.errors.push(error);
+    }
     walk.errors
 }
 
@@ -95,7 +108,7 @@ enum Step<'v> {
     Property(&'v str),
 }
 
-/// The rules of the defaults have used up their budget.
+/// The defaults or their rules have used up their budget.
 struct Stopped;
 
 struct Walk<'v> {
@@ -104,7 +117,7 @@ struct Walk<'v> {
     /// Cost that the rules of all further defaults may have.
     left: u64,
     /// The work that the checks of all further defaults may take.
-    budget: WorkBudget,
+    budget: &'v WorkBudget,
     /// The way from the whole schema.
     steps: Vec<Step<'v>>,
     errors: Vec<FieldError>,
@@ -158,6 +171,9 @@ impl<'v> Walk<'v> {
         place: Place<'_>,
         path: &Path<'_>,
     ) -> Result<(), Stopped> {
+        let schemas = count_schemas(schema, 0) as u64;
+        let work = self.budget.work(SCHEMA_WORK.saturating_mul(schemas));
+        work.map_err(|_| Stopped)?;
         let Ok(known) = Schema::compile_for_defaults(schema) else {
             return Ok(());
         };
@@ -173,12 +189,18 @@ impl<'v> Walk<'v> {
         let default = &default;
         let unknown = self.errors.len() - before;
         let field = path.to_string();
-        let found = validate_value(&known, Change::Created(default), Some(&field), &self.budget);
+        let found = validate_value(&known, Change::Created(default), Some(&field), self.budget);
         self.errors.extend(found);
+        if self.budget.is_spent() {
+            return Err(Stopped);
+        }
         if self.errors.len() > before + unknown {
             return Ok(());
         }
-        let rules = Rules::compile_part(schema, place.is_root);
+        let rules = Rules::compile_part(schema, place.is_root, self.budget);
+        if self.budget.is_spent() {
+            return Err(Stopped);
+        }
         if rules.is_empty() {
             return Ok(());
         }
@@ -265,7 +287,7 @@ impl<'v> Walk<'v> {
                 old,
                 keeps_unchanged: false,
             };
-            let found = rules.check_within(schema, write, limits, path, &self.budget);
+            let found = rules.check_within(schema, write, limits, path, self.budget);
             left = left.zip(found.left).map(|(one, two)| one.min(two));
             let is_broken = !found.errors.is_empty();
             self.errors.extend(found.errors);

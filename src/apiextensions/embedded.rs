@@ -79,6 +79,10 @@ fn embedded(object: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    // As in Go, where null leaves a struct as it is.
+    if own.is_null() {
+        return;
+    }
     if own.as_object().is_none() {
         let text = format!(
             "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",

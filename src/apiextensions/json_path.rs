@@ -37,15 +37,18 @@ enum Step {
     Wildcard,
     /// All lists and objects below that are not empty, the present one included.
     Recursive,
-    /// A step that is not positive selects nothing.
-    Slice {
-        from: Option<i64>,
-        to: Option<i64>,
-        step: i64,
-    },
+    Slice(Slice),
     Index(i64),
     Union(Vec<Step>),
     Filter(Box<Filter>),
+}
+
+/// A part of a list. Bounds below zero count from its end.
+#[derive(Clone, Debug, PartialEq)]
+struct Slice {
+    from: Option<i64>,
+    to: Option<i64>,
+    step: i64,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -85,30 +88,29 @@ impl JsonPath {
         }
     }
 
-    /// Returns the values that the path selects; none for keys that are missing, and none if there are too many.
+    /// Returns the values that the path selects; none for keys that are missing, and none if the path does not suit
+    /// the value, such as an index of what is not a list, or there are too many.
     pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         self.find_within(value, &Visits::default())
     }
 
     /// Like [`Self::find`], with a limit that other searches share.
     pub fn find_within<'v>(&self, value: &'v Value, visits: &Visits) -> Vec<&'v Value> {
-        let mut found = vec![value];
-        for step in &self.steps {
-            let mut next = Vec::new();
-            for value in found {
-                if visits.is_over() {
-                    return Vec::new();
-                }
-                step.select(value, &mut next, visits);
-            }
-            found = next;
-        }
-        match visits.is_over() {
-            true => Vec::new(),
-            false => found,
+        match self.walk(value, visits) {
+            Ok(found) if !visits.is_over() => found,
+            _ => Vec::new(),
         }
     }
+
+    fn walk<'v>(&self, value: &'v Value, visits: &Visits) -> Selected<'v> {
+        let walk = |found, step: &Step| step.select(found, visits);
+        self.steps.iter().try_fold(vec![value], walk)
+    }
 }
+
+/// What a step selects of some values, or what is left of them where it does not suit one of them: the check whether
+/// something exists goes on with that.
+type Selected<'v> = Result<Vec<&'v Value>, Vec<&'v Value>>;
 
 /// What is left of the values that searches may look at.
 #[derive(Debug)]
@@ -133,49 +135,103 @@ impl Visits {
 }
 
 impl Step {
-    fn select<'v>(&self, value: &'v Value, out: &mut Vec<&'v Value>, visits: &Visits) {
-        if !visits.count() {
-            return;
+    fn select<'v>(&self, input: Vec<&'v Value>, visits: &Visits) -> Selected<'v> {
+        if input.iter().any(|_| !visits.count()) {
+            return Err(Vec::new());
         }
+        let mut out = Vec::new();
         match self {
-            Self::Field(name) => out.extend(value.get(name)),
-            Self::Wildcard => match value {
-                Value::Array(items) => out.extend(items.iter().take_while(|_| visits.count())),
-                Value::Object(members) => {
-                    out.extend(values(members).take_while(|_| visits.count()));
+            Self::Field(name) => out.extend(input.iter().filter_map(|value| value.get(name))),
+            Self::Wildcard => {
+                for value in input {
+                    out.extend(below(value).take_while(|_| visits.count()));
                 }
-                _ => {}
-            },
-            Self::Recursive => recurse(value, out, visits),
-            Self::Index(at) => {
-                let items = value.as_array().unwrap_or_default();
-                out.extend(place(*at, items.len()).and_then(|at| items.get(at)));
             }
-            Self::Slice { from, to, step } => {
-                let items = value.as_array().unwrap_or_default();
-                let length = i64::try_from(items.len()).unwrap_or(i64::MAX);
-                let bound = |at: i64| (if at < 0 { at + length } else { at }).clamp(0, length);
-                let (from, to) = (bound(from.unwrap_or(0)), bound(to.unwrap_or(length)));
-                let Some(step) = usize::try_from(*step).ok().filter(|step| *step > 0) else {
-                    return;
+            Self::Recursive => {
+                for value in input {
+                    recurse(value, &mut out, visits);
+                }
+            }
+            Self::Index(at) => {
+                let part = |items: &'v [Value]| {
+                    let at = place(*at, items.len())?;
+                    items.get(at..=at)
                 };
-                let range = usize::try_from(from).unwrap_or(0)..usize::try_from(to).unwrap_or(0);
-                let selected = items.get(range).unwrap_or_default().iter().step_by(step);
+                return parts(input, 1, visits, part);
+            }
+            Self::Slice(slice) => {
+                let part = |items: &'v [Value]| slice.of(items);
+                return parts(input, slice.step(), visits, part);
+            }
+            Self::Union(steps) => {
+                for step in steps {
+                    match step.select(input.clone(), visits) {
+                        Ok(found) => out.extend(found),
+                        Err(_) => return Err(input),
+                    }
+                }
+            }
+            Self::Filter(filter) => return filter.select(input, visits),
+        }
+        Ok(out)
+    }
+}
+
+impl Slice {
+    /// Returns the items between the bounds; `None` if a bound is outside, or the step is not positive.
+    fn of<'v>(&self, items: &'v [Value]) -> Option<&'v [Value]> {
+        let length = i64::try_from(items.len()).ok()?;
+        let bound = |at: i64| if at < 0 { at + length } else { at };
+        let (from, to) = (
+            bound(self.from.unwrap_or(0)),
+            bound(self.to.unwrap_or(length)),
+        );
+        if from == to {
+            return Some(&[]);
+        }
+        let is_good = from < length && self.step > 0;
+        let range = usize::try_from(from).ok()?..usize::try_from(to).ok()?;
+        items.get(range).filter(|_| is_good)
+    }
+
+    fn step(&self) -> usize {
+        usize::try_from(self.step).unwrap_or(1).max(1)
+    }
+}
+
+/// Selects from lists: each `step`th of the items that `part` returns of a list, which is `None` if it does not suit.
+fn parts<'v>(
+    input: Vec<&'v Value>,
+    step: usize,
+    visits: &Visits,
+    part: impl Fn(&'v [Value]) -> Option<&'v [Value]>,
+) -> Selected<'v> {
+    let mut out = Vec::new();
+    for &value in &input {
+        let found = match value {
+            Value::Null => continue,
+            Value::Array(items) => part(items),
+            _ => None,
+        };
+        match found {
+            None => return Err(input),
+            // Upstream looks at no further value behind one of which it selects nothing.
+            Some([]) => break,
+            Some(items) => {
+                let selected = items.iter().step_by(step);
                 out.extend(selected.take_while(|_| visits.count()));
             }
-            Self::Union(steps) => steps
-                .iter()
-                .for_each(|step| step.select(value, out, visits)),
-            Self::Filter(filter) => match value {
-                Value::Array(items) => {
-                    out.extend(items.iter().filter(|item| filter.fits(item, visits)));
-                }
-                Value::Object(members) => {
-                    out.extend(values(members).filter(|value| filter.fits(value, visits)));
-                }
-                _ => {}
-            },
         }
+    }
+    Ok(out)
+}
+
+/// Returns the values right below a value.
+fn below(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
+    match value {
+        Value::Array(items) => Box::new(items.iter()),
+        Value::Object(members) => Box::new(values(members)),
+        _ => Box::new(std::iter::empty()),
     }
 }
 
@@ -205,59 +261,96 @@ fn place(at: i64, length: usize) -> Option<usize> {
     usize::try_from(if at < 0 { at + length } else { at }).ok()
 }
 
+/// The operands of a filter cannot be compared.
+struct Unsuited;
+
 impl Filter {
-    fn fits(&self, value: &Value, visits: &Visits) -> bool {
-        if !visits.count() {
-            return false;
+    fn select<'v>(&self, input: Vec<&'v Value>, visits: &Visits) -> Selected<'v> {
+        let mut out = Vec::new();
+        for &value in &input {
+            let Value::Array(items) = value else {
+                return Err(input);
+            };
+            for item in items {
+                match self.fits(item, visits) {
+                    Ok(true) => out.push(item),
+                    Ok(false) => {}
+                    Err(Unsuited) => return Err(input),
+                }
+            }
         }
-        let left = self.left.value(value, visits);
+        Ok(out)
+    }
+
+    fn fits(&self, value: &Value, visits: &Visits) -> Result<bool, Unsuited> {
+        if !visits.count() {
+            return Err(Unsuited);
+        }
         let Some((operator, right)) = &self.compare else {
-            return left.is_some();
+            return Ok(self.left.exists(value, visits));
         };
-        match (left, right.value(value, visits)) {
-            (Some(left), Some(right)) => operator.holds(left, right),
-            _ => false,
+        let left = self.left.value(value, visits)?;
+        let Some(left) = left else {
+            return Ok(false);
+        };
+        match right.value(value, visits)? {
+            Some(right) => operator.holds(left, right),
+            None => Ok(false),
         }
     }
 }
 
 impl Operand {
-    fn value<'v>(&'v self, value: &'v Value, visits: &Visits) -> Option<&'v Value> {
+    /// Returns the value, if there is one.
+    fn value<'v>(
+        &'v self,
+        value: &'v Value,
+        visits: &Visits,
+    ) -> Result<Option<&'v Value>, Unsuited> {
         match self {
-            Self::Path(path) => path.find_within(value, visits).first().copied(),
-            Self::Literal(literal) => Some(literal),
+            Self::Path(path) => match path.walk(value, visits).map_err(|_| Unsuited)?[..] {
+                [] => Ok(None),
+                [only] => Ok(Some(only)),
+                _ => Err(Unsuited),
+            },
+            Self::Literal(literal) => Ok(Some(literal)),
+        }
+    }
+
+    fn exists(&self, value: &Value, visits: &Visits) -> bool {
+        match self {
+            Self::Path(path) => {
+                let (Ok(found) | Err(found)) = path.walk(value, visits);
+                !found.is_empty()
+            }
+            Self::Literal(_) => true,
         }
     }
 }
 
 impl Operator {
-    fn holds(self, left: &Value, right: &Value) -> bool {
+    /// Compares values of one type; objects and lists cannot be compared, and truth has no order.
+    fn holds(self, left: &Value, right: &Value) -> Result<bool, Unsuited> {
         use std::cmp::Ordering;
         let order = match (left, right) {
             (Value::Int(left), Value::Int(right)) => Some(left.cmp(right)),
+            (Value::Float(left), Value::Float(right)) => left.partial_cmp(right),
             (Value::String(left), Value::String(right)) => Some(left.cmp(right)),
-            (Value::Bool(left), Value::Bool(right)) => Some(left.cmp(right)),
-            _ => match (number(left), number(right)) {
-                (Some(left), Some(right)) => left.partial_cmp(&right),
-                _ => None,
+            (Value::Bool(left), Value::Bool(right)) => match self {
+                Self::Equal => return Ok(left == right),
+                Self::Unequal => return Ok(left != right),
+                _ => return Err(Unsuited),
             },
+            _ => return Err(Unsuited),
         };
-        match self {
+        Ok(match self {
             Self::Equal => order == Some(Ordering::Equal),
             Self::Unequal => order != Some(Ordering::Equal),
             Self::Less => order == Some(Ordering::Less),
             Self::LessOrEqual => matches!(order, Some(Ordering::Less | Ordering::Equal)),
             Self::Greater => order == Some(Ordering::Greater),
             Self::GreaterOrEqual => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
-        }
-    }
-}
-
-fn number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Int(number) => Some(*number as f64),
-        Value::Float(number) => Some(*number),
-        _ => None,
+        })
     }
 }
 
@@ -393,11 +486,11 @@ impl<'t> Parser<'t> {
         let text = text.trim();
         if text == "*" {
             // In brackets it selects from lists alone.
-            return Ok(Step::Slice {
+            return Ok(Step::Slice(Slice {
                 from: None,
                 to: None,
                 step: 1,
-            });
+            }));
         }
         let unexpected = || JsonPathError::Unexpected(text.to_owned());
         if !text.contains(':') {
@@ -408,11 +501,11 @@ impl<'t> Parser<'t> {
             part => part.parse::<i64>().map(Some).map_err(|_| unexpected()),
         });
         let mut part = || parts.next().unwrap_or(Ok(None));
-        Ok(Step::Slice {
+        Ok(Step::Slice(Slice {
             from: part()?,
             to: part()?,
             step: part()?.unwrap_or(1),
-        })
+        }))
     }
 
     fn quoted(&mut self) -> Result<Str, JsonPathError> {
@@ -530,7 +623,11 @@ mod tests {
 
     #[test]
     fn paths_that_would_visit_very_much_select_nothing() {
-        let object = json!({"a": [[[[1i64]]]]});
+        let mut object = json!(1i64);
+        for _ in 0..12 {
+            object = Value::Array([object].into());
+        }
+        object = json!({"a": object});
         let many = format!("[{}]", ["0"; 20].join(","));
         let inner = many.repeat(3);
         let path = format!(".a{inner}[?(@{inner}[?(@{inner})])]");
@@ -541,6 +638,50 @@ mod tests {
         let simple = JsonPath::parse(".a[0]").expect("a path");
         assert!(simple.find_within(&object, &visits).is_empty());
         assert_eq!(simple.find(&object).len(), 1);
+    }
+
+    /// Upstream answers an error for the whole path, and so nothing.
+    #[test]
+    fn a_step_that_does_not_suit_one_of_the_values_selects_nothing() {
+        let object = json!({
+            "mixed": [{"a": [1i64]}, {"a": [2i64, 3i64]}, {"a": 4i64}],
+            "lists": [{"a": [1i64]}, {"a": [2i64, 3i64]}],
+            "gaps": [{"a": []}, {"a": [2i64]}],
+            "half": [{"a": (Value::Null)}, {"a": [2i64]}],
+            "numbers": [1i64, 2i64, 3i64],
+            "objects": {"x": {"n": 1i64}},
+            "kinds": [{"n": 1i64}, {"n": "1"}]
+        });
+        for (path, values) in [
+            (".lists[*].a[0]", "1 2"),
+            (".lists[*].a[1]", ""),
+            (".mixed[*].a[0]", ""),
+            (".mixed[*].a[0:1]", ""),
+            (".half[*].a[0]", "2"),
+            (".gaps[*].a[:]", ""),
+            (".numbers[3]", ""),
+            (".numbers[0:4]", ""),
+            (".numbers[2:1]", ""),
+            (".numbers[1:1]", ""),
+            (".numbers[0:3:0]", ""),
+            (".numbers[-2:]", "2 3"),
+            (".numbers[0,3]", ""),
+            (".objects[*]", ""),
+            (".objects[?(@.n==1)]", ""),
+            (".kinds[?(@.n==1)].n", ""),
+            (".kinds[?(@.n)].n", "1 \"1\""),
+            (".kinds[?(@.n[0])].n", "1 \"1\""),
+            (".numbers[?(@>1.5)]", ""),
+            (".numbers[?(@>1)]", "2 3"),
+        ] {
+            let found = JsonPath::parse(path).expect(path);
+            let found: Vec<String> = found
+                .find(&object)
+                .into_iter()
+                .map(json::to_string)
+                .collect();
+            assert_eq!(found.join(" "), values, "{path}");
+        }
     }
 
     #[test]

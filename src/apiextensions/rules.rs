@@ -20,7 +20,9 @@ pub use evaluation::{Findings, Limits, Write};
 use crate::validation::Schema;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::{Map, Str, Value};
-use polyplane_cel::{Checked, Environment, Program, Type, WorkBudget, compile, estimate};
+use polyplane_cel::{
+    Checked, Environment, Program, Type, WorkBudget, compile, compile_within, estimate,
+};
 use std::sync::{Arc, LazyLock};
 
 /// Cost beyond which one evaluation stops. Upstream's limits are constants, so that a rule that one
@@ -94,17 +96,22 @@ impl Rules {
     /// Compiles the rules of a whole object's schema. A rule that cannot be compiled fails whenever
     /// it would be evaluated.
     pub fn compile(schema: &Value) -> Self {
-        Self::compile_part(schema, true)
+        Self::compiled(schema, true, None)
     }
 
     /// Compiles the rules of a schema. `is_root` says whether it is that of a whole object, in which
-    /// rules see kind and name even if it does not have them.
-    pub fn compile_part(schema: &Value, is_root: bool) -> Self {
+    /// rules see kind and name even if it does not have them. The work is taken from `budget`; a rule for which
+    /// nothing is left is one that cannot be compiled.
+    pub fn compile_part(schema: &Value, is_root: bool, budget: &WorkBudget) -> Self {
+        Self::compiled(schema, is_root, Some(budget))
+    }
+
+    fn compiled(schema: &Value, is_root: bool, budget: Option<&WorkBudget>) -> Self {
         if !has_rules(schema, 0) {
             return Self::default();
         }
         let declaration = Declaration::of(schema, is_root, SELF_TYPE);
-        let mut compiler = Compiler::default();
+        let mut compiler = Compiler::new(budget);
         if let Some(declaration) = &declaration {
             declaration.declare(&mut compiler.environment);
         }
@@ -187,18 +194,25 @@ fn has_rules(schema: &Value, depth: usize) -> bool {
             .any(|name| has_rules(&schema[*name], depth + 1))
 }
 
-/// Compiles the rules of one schema.
-struct Compiler {
-    environment: Environment,
+/// Returns the number of schemas in a schema, itself included.
+pub(crate) fn count_schemas(schema: &Value, depth: usize) -> usize {
+    if depth > DEPTH_MAX || schema.as_object().is_none() {
+        return 0;
+    }
+    let properties = schema["properties"].as_object().into_iter();
+    let parts = ["items", "additionalProperties"].map(|name| &schema[name]);
+    let below = properties.flat_map(Map::iter).map(|(_, part)| part);
+    let below = below
+        .chain(parts)
+        .map(|part| count_schemas(part, depth + 1));
+    1 + below.sum::<usize>()
 }
 
-impl Default for Compiler {
-    fn default() -> Self {
-        let mut environment = Environment::kubernetes();
-        environment.declare("self", Type::Dyn);
-        environment.declare("oldSelf", Type::Dyn);
-        Self { environment }
-    }
+/// Compiles the rules of one schema.
+struct Compiler<'b> {
+    environment: Environment,
+    /// What the compilation may take; `None` for a schema that was checked before it was stored.
+    budget: Option<&'b WorkBudget>,
 }
 
 /// An expression that was compiled.
@@ -207,20 +221,52 @@ struct Compiled {
     program: Program,
 }
 
-impl Compiler {
+/// Why an expression cannot be compiled.
+struct Refused {
+    why: String,
+    /// Whether it is known to use the old value: its types are sound, but not its constants.
+    uses_old: bool,
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        let uses_old = false;
+        Self { why, uses_old }
+    }
+}
+
+impl<'b> Compiler<'b> {
+    fn new(budget: Option<&'b WorkBudget>) -> Self {
+        let mut environment = Environment::kubernetes();
+        environment.declare("self", Type::Dyn);
+        environment.declare("oldSelf", Type::Dyn);
+        Self {
+            environment,
+            budget,
+        }
+    }
+
     /// Compiles an expression.
     ///
     /// # Errors
     /// Returns upstream's text.
-    fn expression(&self, text: &str, wanted: &Type) -> Result<Compiled, String> {
-        let checked = compile(text, &self.environment)?;
+    fn expression(&self, text: &str, wanted: &Type) -> Result<Compiled, Refused> {
+        let checked = match self.budget {
+            Some(budget) => compile_within(text, &self.environment, budget)?,
+            None => compile(text, &self.environment)?,
+        };
         if checked.result() != wanted {
-            return Err(match wanted {
-                Type::Bool => "cel expression must evaluate to a bool".to_owned(),
-                _ => "must evaluate to a string".to_owned(),
-            });
+            let why = match wanted {
+                Type::Bool => "cel expression must evaluate to a bool",
+                _ => "must evaluate to a string",
+            };
+            return Err(why.to_owned().into());
         }
-        checked.check_constants(&RUNTIME)?;
+        let constants = checked.check_constants(&RUNTIME);
+        constants.map_err(|why| Refused {
+            uses_old: uses_old(&checked),
+            why,
+        })?;
         let program = Program::checked(&checked, &RUNTIME);
         Ok(Compiled { checked, program })
     }
@@ -340,7 +386,9 @@ impl Compiler {
         };
         Rule {
             uses_old: compiled.as_ref().is_ok_and(|rule| uses_old(&rule.checked)),
-            program: compiled.map(|rule| rule.program),
+            program: compiled
+                .map(|rule| rule.program)
+                .map_err(|refused| refused.why),
             message,
             optional_old,
             shown: shown.to_owned(),

@@ -101,7 +101,42 @@ fn cell(kind: &str, value: &Value, now: i64) -> Value {
 fn text(value: &Value) -> Str {
     match value {
         Value::String(text) => text.clone(),
-        Value::Null => "<nil>".into(),
+        Value::Null => "<no value>".into(),
         value => json::to_string(value).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn cells_of_what_is_null_or_does_not_suit_the_path_are_upstreams() {
+        let column = |kind: &str, path: &str| Defined {
+            name: "Column".into(),
+            kind: kind.into(),
+            format: Str::default(),
+            description: Str::default(),
+            priority: 0,
+            path: path.into(),
+        };
+        let object = json!({
+            "metadata": {"name": "a"},
+            "spec": {"none": (Value::Null), "map": {"x": 1i64}, "list": ["first"]}
+        });
+        for (kind, path, cell) in [
+            ("string", ".spec.none", Value::string("<no value>")),
+            ("integer", ".spec.none", Value::Null),
+            ("string", ".spec.absent", Value::Null),
+            ("string", ".spec.map[*]", Value::Null),
+            ("string", ".spec.map[0]", Value::Null),
+            ("string", ".spec.list[0]", Value::string("first")),
+            ("string", ".spec.list[1]", Value::Null),
+        ] {
+            let (columns, _) = Columns::of(&[column(kind, path)]);
+            let cells = columns.cells(&object, 0);
+            assert_eq!(cells, [Value::string("a"), cell], "{path}");
+        }
     }
 }

@@ -11,7 +11,7 @@ use polyplane_apimachinery::json::{Limits, parse};
 use polyplane_apimachinery::structural::Structural;
 use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{ByContent, ContentId};
-use polyplane_registry::kinds::custom::CustomSchema;
+use polyplane_registry::kinds::custom::{CompileTurn, CustomSchema};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -36,7 +36,11 @@ pub(crate) struct Unit {
     id: ContentId,
     /// The JSON of the schema.
     source: Bytes,
+    /// Locked for an instant only.
     compiled: Mutex<Weak<Compiled>>,
+    /// Held while it is compiled.
+    compiling: Mutex<()>,
+    turn: CompileTurn,
     cache: Arc<Mutex<Cache>>,
 }
 
@@ -73,7 +77,9 @@ impl Units {
             id,
             // A copy, because the schema is a part of a definition that belongs to one plane.
             source: Bytes::copy_from_slice(schema),
-            compiled: Mutex::new(Weak::new()),
+            compiled: Mutex::default(),
+            compiling: Mutex::default(),
+            turn: CompileTurn::default(),
             cache: Arc::clone(&self.cache),
         })
     }
@@ -87,15 +93,22 @@ impl Unit {
 
     /// Returns the compiled form. The first call takes milliseconds for a large schema.
     pub fn compiled(&self) -> Arc<Compiled> {
-        let mut known = self.compiled.lock();
-        if let Some(compiled) = known.upgrade() {
+        if let Some(compiled) = self.known() {
+            return compiled;
+        }
+        let compiling = self.compiling.lock();
+        if let Some(compiled) = self.known() {
             return compiled;
         }
         let compiled = Arc::new(Compiled::of(&self.source));
-        *known = Arc::downgrade(&compiled);
-        drop(known);
+        *self.compiled.lock() = Arc::downgrade(&compiled);
+        drop(compiling);
         self.cache.lock().keep(&compiled);
         compiled
+    }
+
+    fn known(&self) -> Option<Arc<Compiled>> {
+        self.compiled.lock().upgrade()
     }
 }
 
@@ -114,6 +127,10 @@ impl CustomSchema for Unit {
 
     fn source(&self) -> &Bytes {
         &self.source
+    }
+
+    fn compile_turn(&self) -> &CompileTurn {
+        &self.turn
     }
 }
 

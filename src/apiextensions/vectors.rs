@@ -96,7 +96,8 @@ fn difference(ours: &impl std::fmt::Debug, theirs: &impl std::fmt::Debug) -> Opt
 
 fn rules(case: &Value) -> Option<String> {
     let schema = &case["schema"];
-    let compiled = Rules::compile_part(schema, case.bool_at(&["root"]));
+    let budget = WorkBudget::default();
+    let compiled = Rules::compile_part(schema, case.bool_at(&["root"]), &budget);
     let limit = |name: &str| u64::try_from(number(case, name).unwrap_or(0).max(0)).unwrap_or(0);
     let limits = Limits {
         call: limit("limit"),

@@ -1,10 +1,10 @@
 //! The check of the rules of a definition: they compile, and cannot cost too much.
 
 use super::declaration::{Declaration, REQUEST_BYTES_MAX, escape};
-use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, has_rules, uses_old};
+use super::{Compiler, DEPTH_MAX, SELF_TYPE, cost_of, count_schemas, has_rules, uses_old};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::{Map, Value, json};
-use polyplane_cel::Type;
+use polyplane_cel::{Type, WorkBudget};
 
 /// The greatest estimated cost of one expression.
 const EXPRESSION_COST_MAX: u64 = 10_000_000;
@@ -12,6 +12,14 @@ const EXPRESSION_COST_MAX: u64 = 10_000_000;
 const SCHEMA_COST_MAX: u64 = 100_000_000;
 /// The number of expressions that are blamed for the cost of a schema.
 const BLAMED_MAX: usize = 4;
+/// Bytes of complaints about expressions, of which each shows its expression. More would flood the client.
+const ERROR_BYTES_MAX: usize = 1 << 20;
+/// Units of work for a schema that is declared apart. Its declaration also takes memory until the check ends.
+const DECLARATION_WORK: u64 = 2_000;
+/// What is said of a schema that was not checked to its end.
+pub(crate) const TOO_MUCH_WORK: &str = "the validation rules and defaults of this definition take too much work to check, so not all of them were checked: use fewer and shorter ones, or divide the kind into several definitions";
+/// What is said of a schema about whose rules there is too much to say.
+const TOO_MANY_ERRORS: &str = "there are too many complaints about the validation rules of this schema, so not all of them were checked: correct these and try again";
 
 /// What estimated costs of expressions are compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,11 +32,13 @@ pub enum Charge {
 
 /// Returns the complaints about the rules of a structural schema. Those are left out that would be
 /// blamed for what is wrong with the schema: `unsound` names the fields of other complaints.
+/// `budget` is that of the definition.
 pub fn validate(
     schema: &Value,
     path: &Path<'_>,
     unsound: &[String],
     charge: Charge,
+    budget: &WorkBudget,
 ) -> Vec<FieldError> {
     if !has_rules(schema, 0) {
         return Vec::new();
@@ -36,10 +46,14 @@ pub fn validate(
     let Some(declaration) = Declaration::of(schema, true, SELF_TYPE) else {
         return Vec::new();
     };
+    let mut unsound: Vec<&str> = unsound.iter().map(String::as_str).collect();
+    unsound.sort_unstable();
     let mut walk = Walk {
-        compiler: Compiler::default(),
+        compiler: Compiler::new(Some(budget)),
+        budget,
         errors: Vec::new(),
-        unsound,
+        error_bytes: 0,
+        unsound: &unsound,
         charge,
         total: 0,
         expensive: Vec::new(),
@@ -51,6 +65,12 @@ pub fn validate(
         depth: 0,
     };
     walk.node(schema, &declaration, &root, path);
+    if budget.is_spent() {
+        walk.errors.push(FieldError::forbidden(path, TOO_MUCH_WORK));
+    } else if walk.error_bytes > ERROR_BYTES_MAX {
+        walk.errors
+            .push(FieldError::forbidden(path, TOO_MANY_ERRORS));
+    }
     if walk.total > SCHEMA_COST_MAX {
         for (_, field) in &walk.expensive {
             let text = "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
@@ -67,10 +87,15 @@ pub fn validate(
 }
 
 struct Walk<'a> {
-    compiler: Compiler,
-    unsound: &'a [String],
+    compiler: Compiler<'a>,
+    /// What the check may still take.
+    budget: &'a WorkBudget,
+    /// The fields of other complaints, sorted.
+    unsound: &'a [&'a str],
     charge: Charge,
     errors: Vec<FieldError>,
+    /// Bytes of the complaints about expressions.
+    error_bytes: usize,
     total: u64,
     /// The most expensive expressions, with their fields.
     expensive: Vec<(u64, String)>,
@@ -110,7 +135,7 @@ impl Place {
 
 impl Walk<'_> {
     fn node(&mut self, schema: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
-        if place.depth > DEPTH_MAX {
+        if place.depth > DEPTH_MAX || self.ends() {
             return;
         }
         let below = place.below(schema);
@@ -135,6 +160,11 @@ impl Walk<'_> {
             if let Some(of) = known {
                 self.node(property, of, &inner, &path);
             } else if has_rules(property, 0) {
+                let declared = count_schemas(property, 0) as u64;
+                let work = DECLARATION_WORK.saturating_mul(declared);
+                if self.budget.work(work).is_err() {
+                    return;
+                }
                 let embedded = property.bool_at(&["x-kubernetes-embedded-resource"]);
                 let name = format!("{SELF_TYPE}.{}.{name}", place.depth);
                 if let Some(own) = Declaration::of(property, embedded, &name) {
@@ -150,18 +180,38 @@ impl Walk<'_> {
             }
             self.node(items, of, &below, &path.child("items"));
         }
-        let own = path.to_string();
-        if self.unsound.iter().any(|field| field.starts_with(&own)) {
+        let rules = schema.items_at(&["x-kubernetes-validations"]);
+        if rules.is_empty() || self.is_unsound(path) {
             return;
         }
         let list = path.child("x-kubernetes-validations");
-        for (at, rule) in schema
-            .items_at(&["x-kubernetes-validations"])
-            .iter()
-            .enumerate()
-        {
+        for (at, rule) in rules.iter().enumerate() {
+            if self.ends() {
+                return;
+            }
             self.rule(rule, declaration, place, &list.index(at));
         }
+    }
+
+    /// Returns whether the check ends here, because it has taken or said too much.
+    fn ends(&self) -> bool {
+        self.budget.is_spent() || self.error_bytes > ERROR_BYTES_MAX
+    }
+
+    /// Returns whether there is another complaint about a field or what is below it.
+    fn is_unsound(&self, path: &Path<'_>) -> bool {
+        let own = path.to_string();
+        let at = self.unsound.partition_point(|field| *field < own.as_str());
+        let next = self.unsound.get(at);
+        next.is_some_and(|field| field.starts_with(&own))
+    }
+
+    /// Complains about an expression of a rule.
+    fn refuse(&mut self, path: &Path<'_>, rule: &Value, why: String) {
+        let shown = shown_rule(rule);
+        self.error_bytes += shown.len() + why.len();
+        let bad = Bad::Shown(shown.into());
+        self.errors.push(FieldError::invalid(path, bad, why));
     }
 
     fn rule(&mut self, rule: &Value, declaration: &Declaration, place: &Place, path: &Path<'_>) {
@@ -169,26 +219,24 @@ impl Walk<'_> {
         if text.trim().is_empty() {
             return;
         }
-        let shown = || Bad::Shown(shown_rule(rule).into());
         let estimate = self.compiler.estimate(rule, declaration);
+        if self.budget.is_spent() {
+            // That is said once, of the whole schema.
+            return;
+        }
         match estimate.rule {
             Ok(cost) => {
                 let times = place.cardinality.unwrap_or(estimate.times_max);
                 let cost = cost.saturating_mul(times);
                 self.charge("estimated rule cost", cost, &path.child("rule"));
             }
-            Err(why) => {
-                let error = FieldError::invalid(&path.child("rule"), shown(), why);
-                self.errors.push(error);
-            }
+            Err(why) => self.refuse(&path.child("rule"), rule, why),
         }
         let message = path.child("messageExpression");
         match estimate.message {
             None => {}
             Some(Ok(cost)) => self.charge("estimated messageExpression cost", cost, &message),
-            Some(Err(why)) => self
-                .errors
-                .push(FieldError::invalid(&message, shown(), why)),
+            Some(Err(why)) => self.refuse(&message, rule, why),
         }
         if estimate.uses_old {
             if let Some(list) = &place.uncorrelatable {
@@ -234,7 +282,7 @@ pub(crate) struct Estimate {
     pub times_max: u64,
 }
 
-impl Compiler {
+impl Compiler<'_> {
     fn estimate(&mut self, rule: &Value, declaration: &Declaration) -> Estimate {
         self.declare(declaration, rule.bool_at(&["optionalOldSelf"]));
         let least = u64::try_from(declaration.min_bytes.max(0) + 1).unwrap_or(1);
@@ -246,11 +294,16 @@ impl Compiler {
         };
         let message = message.map(|message| {
             let cost = message.map(|message| cost_of(&message, declaration));
-            cost.map_err(|why| format!("messageExpression {why}"))
+            cost.map_err(|refused| format!("messageExpression {}", refused.why))
         });
         Estimate {
-            uses_old: compiled.as_ref().is_ok_and(|rule| uses_old(&rule.checked)),
-            rule: compiled.map(|rule| cost_of(&rule, declaration)),
+            uses_old: match &compiled {
+                Ok(rule) => uses_old(&rule.checked),
+                Err(refused) => refused.uses_old,
+            },
+            rule: compiled
+                .map(|rule| cost_of(&rule, declaration))
+                .map_err(|refused| refused.why),
             message,
             times_max: u64::try_from(REQUEST_BYTES_MAX).unwrap_or(0) / least,
         }
@@ -263,7 +316,7 @@ pub(crate) fn estimates(schema: &Value, is_root: bool) -> Vec<Estimate> {
     let Some(declaration) = Declaration::of(schema, is_root, SELF_TYPE) else {
         return Vec::new();
     };
-    let mut compiler = Compiler::default();
+    let mut compiler = Compiler::new(None);
     declaration.declare(&mut compiler.environment);
     let rules = schema.items_at(&["x-kubernetes-validations"]).iter();
     rules
@@ -307,4 +360,83 @@ fn beyond(what: &str, cost: u64, max: u64) -> String {
     format!(
         "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    fn complaints(schema: &Value) -> Vec<String> {
+        let path = Path::new("schema");
+        let found = validate(
+            schema,
+            &path,
+            &[],
+            Charge::EachRule,
+            &WorkBudget::for_definition(),
+        );
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn the_old_value_of_a_rule_with_a_bad_constant_is_used() {
+        let rule = |text: &str| {
+            json!({
+                "type": "string",
+                "maxLength": 10i64,
+                "x-kubernetes-validations": [{"rule": text, "optionalOldSelf": true}]
+            })
+        };
+        let bad = complaints(&rule("self.find('(') == '' || oldSelf.hasValue()"));
+        assert_eq!(bad.len(), 1, "{bad:?}");
+        assert!(bad[0].contains("program instantiation failed"), "{bad:?}");
+        let unused = complaints(&rule("self.find('(') == ''"));
+        assert_eq!(unused.len(), 2, "{unused:?}");
+    }
+
+    fn object_with(rule: &str, count: usize) -> Value {
+        let property = |at: usize| {
+            let rules = json!([{"rule": rule}]);
+            let schema = json!({"type": "integer", "x-kubernetes-validations": rules});
+            (format!("p{at}"), schema)
+        };
+        let mut schema = json!({"type": "object"});
+        for (name, property) in (0..count).map(property) {
+            schema.set(&["properties", name.as_str()], property);
+        }
+        schema
+    }
+
+    #[test]
+    fn rules_that_would_take_minutes_to_check_end_with_one_complaint() {
+        // Each copies what is before it.
+        let chain = format!("optional.of(self){}.hasValue()", ".optMap(x, x)".repeat(20));
+        let found = complaints(&object_with(&chain, 1_000));
+        assert!(found.len() < 30, "{}", found.len());
+        let is_told: Vec<bool> = found
+            .iter()
+            .map(|text| text.contains("too much work"))
+            .collect();
+        assert_eq!(is_told.iter().filter(|told| **told).count(), 1);
+        assert_eq!(is_told.last(), Some(&true));
+    }
+
+    #[test]
+    fn many_ordinary_rules_are_checked_to_their_end() {
+        let rule = "self > 0 && (!(self in [1, 2, 3]) || string(self).startsWith('1'))";
+        assert!(complaints(&object_with(rule, 2_000)).is_empty());
+    }
+
+    #[test]
+    fn complaints_about_rules_have_a_bound() {
+        let long = format!("self == '{}'", "x".repeat(20_000));
+        let found = complaints(&object_with(&long, 200));
+        let bytes: usize = found.iter().map(String::len).sum();
+        assert!(bytes < 3 << 20, "{bytes}");
+        let is_told = found
+            .iter()
+            .any(|text| text.contains("too many complaints"));
+        assert!(is_told, "{}", found.len());
+    }
 }

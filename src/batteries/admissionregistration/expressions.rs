@@ -2,7 +2,7 @@
 //! module evaluates none.
 
 use polyplane_apimachinery::field_error::{FieldError, Path};
-use polyplane_cel::{Environment, Overload, Type, compile};
+use polyplane_cel::{Environment, Overload, Type, WorkBudget, compile_within};
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
@@ -84,11 +84,23 @@ impl Refusal {
 }
 
 /// Compiles the expressions of one policy or webhook.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Compiler {
+    /// What the expressions may take together.
+    budget: WorkBudget,
     environments: BTreeMap<Uses, Environment>,
     /// The variables that a policy has defined; `None` if expressions know none.
     variables: Option<BTreeMap<String, Type>>,
+}
+
+impl Default for Compiler {
+    fn default() -> Self {
+        Self {
+            budget: WorkBudget::for_definition(),
+            environments: BTreeMap::new(),
+            variables: None,
+        }
+    }
 }
 
 impl Compiler {
@@ -105,7 +117,9 @@ impl Compiler {
     /// # Errors
     /// Returns upstream's complaint.
     pub fn compile(&mut self, text: &str, uses: Uses, makes: Makes) -> Result<Type, Refusal> {
-        let checked = compile(text, self.environment(uses)).map_err(Refusal::Wrong)?;
+        self.environment(uses);
+        let environment = &self.environments[&uses];
+        let checked = compile_within(text, environment, &self.budget).map_err(Refusal::Wrong)?;
         let (made, wanted) = (checked.result(), makes.types());
         if !wanted.is_empty() && !wanted.contains(made) {
             let names: Vec<String> = wanted.iter().map(Type::declared_name).collect();

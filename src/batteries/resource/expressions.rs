@@ -1,7 +1,7 @@
 //! The expressions about a device: what they may use, and whether they compile and cost too much. This module
 //! evaluates none.
 
-use polyplane_cel::{Environment, Range, Sizes, Type, compile, estimate};
+use polyplane_cel::{Environment, Range, Sizes, Type, WorkBudget, compile_within, estimate};
 use std::sync::{Arc, LazyLock};
 
 /// Most that one expression, or those of one claim that compute attributes, may cost.
@@ -21,7 +21,8 @@ pub enum Purpose {
 /// # Errors
 /// Returns upstream's complaint.
 pub fn cost_of(text: &str, purpose: Purpose) -> Result<u64, String> {
-    let checked = compile(text, &DEVICE)?;
+    let budget = WorkBudget::for_short_expression();
+    let checked = compile_within(text, &DEVICE, &budget)?;
     let made = checked.result();
     let is_right = match purpose {
         Purpose::Selector => matches!(made, Type::Bool | Type::Any),

@@ -12,6 +12,7 @@ use polyplane_apiextensions::{defaults, rules};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, json};
+use polyplane_cel::WorkBudget;
 use std::collections::BTreeSet;
 
 const META: [&str; 3] = ["metadata", "kind", "apiVersion"];
@@ -35,6 +36,8 @@ pub struct Checks<'r> {
     pub structure: bool,
     /// What the estimated cost of expressions is compared with.
     pub charge: Charge,
+    /// What the check of the definition may still take.
+    pub budget: &'r WorkBudget,
 }
 
 /// Validates a whole schema.
@@ -44,7 +47,8 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
     if checks.structure && unsupported.is_none() {
         errors = structural_schema::validate(schema, path);
         if errors.is_empty() {
-            errors.extend(defaults::validate(checks.schemas, schema, path));
+            let found = defaults::validate(checks.schemas, schema, path, checks.budget);
+            errors.extend(found);
         }
     }
     let is_structural = checks.structure && unsupported.is_none() && errors.is_empty();
@@ -63,6 +67,7 @@ pub fn validate(schema: &Value, checks: Checks<'_>, path: &Path<'_>) -> Errors {
             path,
             &unsound,
             checks.charge,
+            checks.budget,
         ));
     }
     errors.extend(found);

@@ -17,6 +17,7 @@ use crate::shared::validation::members::{present, texts};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::{Value, names};
+use polyplane_cel::WorkBudget;
 use std::collections::BTreeSet;
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -48,6 +49,7 @@ pub fn validate(schemas: &Schemas, errors: &mut Errors, spec: &Value, ratchet: &
         schemas,
         ratchet,
         structure,
+        budget: WorkBudget::for_definition(),
     };
     let common = Common::of(versions);
     for (at, version) in versions.iter().enumerate() {
@@ -82,6 +84,8 @@ struct SchemaRules<'r> {
     ratchet: &'r Ratchet,
     /// Whether they must be structural.
     structure: bool,
+    /// What the check of all of them may take.
+    budget: WorkBudget,
 }
 
 impl SchemaRules<'_> {
@@ -95,6 +99,7 @@ impl SchemaRules<'_> {
                 true => Charge::Schema,
                 false => Charge::EachRule,
             },
+            budget: &self.budget,
         }
     }
 }
