@@ -15,6 +15,7 @@ mod write;
 
 pub(crate) use number::write_exponent;
 pub use number::{write_float, write_float_verb};
+pub(crate) use parse::replace_bad_bytes;
 pub use parse::{parse, parse_sharing, validate};
 pub use pretty::{Indenter, pretty};
 pub use write::{to_string, to_vec, write, write_string};
@@ -67,6 +68,8 @@ pub struct Parsed {
     /// Paths of repeated keys, such as `spec.items[0].name`, in the order in which they were found,
     /// each once, at most 100.
     pub duplicates: Vec<String>,
+    /// True if a number in it is a float, of whose digits the tree has only the value.
+    pub floats: bool,
 }
 
 /// The reason why bytes are not the requested JSON; the texts are Go's.

@@ -72,6 +72,12 @@ fn decode_utf8(bytes: &[u8]) -> (Cow<'_, str>, Vec<(usize, u8)>) {
     (Cow::Owned(text), replaced)
 }
 
+/// Returns bytes as a text in which each byte that is not part of UTF-8 is a U+FFFD of its own, as in
+/// Go.
+pub(crate) fn replace_bad_bytes(bytes: &[u8]) -> Cow<'_, str> {
+    decode_utf8(bytes).0
+}
+
 /// Returns the text of a string without its quotes, escapes resolved; `None` if an escape is
 /// malformed.
 pub(crate) fn unescape(inner: &str) -> Option<String> {
@@ -147,6 +153,7 @@ struct Parser<'a> {
     root: Value,
     duplicates: Vec<(usize, String)>,
     bad_number: Option<String>,
+    floats: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -165,6 +172,7 @@ impl<'a> Parser<'a> {
             root: Value::Null,
             duplicates: Vec::new(),
             bad_number: None,
+            floats: false,
         }
     }
 
@@ -187,6 +195,7 @@ impl<'a> Parser<'a> {
         Ok(Parsed {
             value: self.root,
             duplicates,
+            floats: self.floats,
         })
     }
 

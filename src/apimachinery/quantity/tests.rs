@@ -72,6 +72,27 @@ fn quantities_compare_and_add_as_upstream_does() {
     assert_none("quantity pairs", all.len(), &differences);
 }
 
+/// The numbers are those of upstream's own tests.
+#[test]
+fn numbers_beyond_64_bits_are_written_exactly_up_to_their_limits() {
+    for (text, canonical) in [
+        ("9999999999999999999", "9999999999999999999"),
+        ("-9999999999999999999.0", "-9999999999999999999"),
+        ("9999999999999999999000m", "9999999999999999999"),
+        ("-999999999999999999.1", "-999999999999999999100m"),
+        ("9223372036854775807.1", "9223372036854775807100m"),
+        ("-9223372036854775808", "-9223372036854775808"),
+        ("9223372036854775807Ki", "9223372036854775807"),
+        ("9Ei", "9223372036854775807"),
+        ("0.0000000001", "1n"),
+        ("1.0000000001", "1000000001n"),
+        ("1e30", "1e30"),
+    ] {
+        let quantity = Quantity::parse(text).expect(text);
+        assert_eq!(quantity.to_string(), canonical, "{text}");
+    }
+}
+
 #[test]
 fn hostile_exponents_are_bounded() {
     for text in [

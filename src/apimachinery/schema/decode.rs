@@ -9,6 +9,7 @@
 
 mod converted;
 mod explain;
+mod literals;
 mod mode;
 
 pub use mode::{AsSent, Beyond, Empties, Numbers};
@@ -500,6 +501,7 @@ impl<'s> Decoder<'s> {
     fn bytes(&mut self, value: &mut Value, trail: &Trail<'_>) {
         let text = match scalars::bytes(value) {
             Ok(()) => return,
+            Err(bad) if self.numbers == Numbers::ByValue => converted::bytes_text(value, bad),
             Err(BadBytes::Text(text)) => text,
             Err(BadBytes::Item(at)) => self.type_text(&value[at], true, trail, "uint8"),
         };

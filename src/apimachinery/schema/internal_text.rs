@@ -209,7 +209,7 @@ fn written(schemas: &Schemas, ty: &Type, value: &Value) -> Vec<u8> {
 }
 
 /// Returns Go's name of a field.
-fn go_name(field: &Field) -> Cow<'_, str> {
+pub(super) fn go_name(field: &Field) -> Cow<'_, str> {
     if let Some(name) = &field.notes.go_name {
         return Cow::Borrowed(name);
     }

@@ -8,11 +8,13 @@
 //! As in upstream's generated code, a message that stands twice in its field is merged: its fields are
 //! replaced one by one, lists grow, and maps take further entries.
 
-use super::{DefId, Definition, Field, Schemas, Type};
+use super::internal_text::go_name;
+use super::{DefId, Definition, Field, Schemas, Type, go};
+use crate::json::replace_bad_bytes;
 use crate::value::{Map, Str, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use wire::{Reader, Wire};
+use wire::{BYTES, FIXED64, Head, Reader, VARINT, Wire};
 
 pub(super) mod encode;
 mod scalar;
@@ -40,9 +42,12 @@ pub fn is_enveloped(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// The reason why bytes cannot be decoded as an object in protobuf.
+/// The reason why bytes cannot be decoded as an object in protobuf; the texts are upstream's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtoError {
+    /// There are no bytes at all.
+    #[error("empty data")]
+    NoData,
     /// The first bytes of the envelope are missing.
     #[error("{NO_MAGIC}")]
     NoMagic,
@@ -60,16 +65,35 @@ pub enum ProtoError {
         /// The field's name.
         field: String,
     },
-    /// A number or tag is malformed.
+    /// A number has more than ten bytes.
     #[error("proto: integer overflow")]
     Overflow,
-    /// A tag has the field number 0 or a wire type that does not exist.
-    #[error("proto: illegal tag {0}")]
-    Tag(u64),
+    /// A length is below zero, as a number with a sign.
+    #[error("proto: negative length found during unmarshaling")]
+    NegativeLength,
+    /// The number of a field is not above zero.
+    #[error("proto: {message}: illegal tag {number} (wire type {tag})")]
+    Tag {
+        /// Go's name of the message.
+        message: String,
+        /// The number of the field.
+        number: i32,
+        /// The tag as it was found.
+        tag: u64,
+    },
+    /// A group ends in the message with this name in Go, and none has begun.
+    #[error("proto: {0}: wiretype end group for non-group")]
+    EndGroup(String),
+    /// A group ends in an entry of a map, and none has begun.
+    #[error("proto: unexpected end of group")]
+    GroupEnd,
+    /// An unknown field has a wire type that does not exist.
+    #[error("proto: illegal wireType {0}")]
+    IllegalWire(u64),
     /// Messages are nested too deeply.
     #[error("proto: messages are nested too deeply")]
     Depth,
-    /// Embedded JSON cannot be parsed.
+    /// Embedded JSON cannot be parsed, or JSON has no form for a value.
     #[error("{0}")]
     Json(String),
 }
@@ -91,31 +115,44 @@ impl<'a> Envelope<'a> {
     /// # Errors
     /// See [`ProtoError`].
     pub fn open(body: &'a [u8]) -> Result<Self, ProtoError> {
+        if body.is_empty() {
+            return Err(ProtoError::NoData);
+        }
         let message = body.strip_prefix(MAGIC).ok_or(ProtoError::NoMagic)?;
         if message.is_empty() {
             return Err(ProtoError::Empty);
         }
         let mut envelope = Self::default();
         let mut reader = Reader(message);
-        while let Some((number, wire)) = reader.next()? {
-            match (number, wire) {
-                (1, Wire::Bytes(meta)) => {
-                    let mut meta = Reader(meta);
-                    while let Some((number, wire)) = meta.next()? {
-                        match (number, wire) {
-                            (1, Wire::Bytes(text)) => {
-                                envelope.api_version = known_version(text_of(text));
-                            }
-                            (2, Wire::Bytes(text)) => envelope.kind = text_of(text),
-                            _ => {}
-                        }
-                    }
+        while let Some(head) = reader.next("Unknown")? {
+            match head.number() {
+                1 => envelope.read_type_meta(reader.bytes_of(head, "TypeMeta")?)?,
+                2 => envelope.raw = reader.bytes_of(head, "Raw")?,
+                3 => {
+                    reader.bytes_of(head, "ContentEncoding")?;
                 }
-                (2, Wire::Bytes(raw)) => envelope.raw = raw,
-                _ => {}
+                4 => {
+                    reader.bytes_of(head, "ContentType")?;
+                }
+                _ => reader.skip(head)?,
             }
         }
         Ok(envelope)
+    }
+
+    fn read_type_meta(&mut self, message: &[u8]) -> Result<(), ProtoError> {
+        let mut reader = Reader(message);
+        while let Some(head) = reader.next("TypeMeta")? {
+            match head.number() {
+                1 => {
+                    let version = text_of(reader.bytes_of(head, "APIVersion")?);
+                    self.api_version = known_version(version);
+                }
+                2 => self.kind = text_of(reader.bytes_of(head, "Kind")?),
+                _ => reader.skip(head)?,
+            }
+        }
+        Ok(())
     }
 }
 
@@ -135,18 +172,19 @@ fn known_version(named: Str) -> Str {
 pub fn open_watch_frame(frame: &[u8]) -> Result<(Str, &[u8]), ProtoError> {
     let (mut kind, mut object) = (Str::default(), &[][..]);
     let mut reader = Reader(frame);
-    while let Some((number, wire)) = reader.next()? {
-        match (number, wire) {
-            (1, Wire::Bytes(text)) => kind = text_of(text),
-            (2, Wire::Bytes(raw)) => {
-                let mut raw = Reader(raw);
-                while let Some((number, wire)) = raw.next()? {
-                    if let (1, Wire::Bytes(bytes)) = (number, wire) {
-                        object = bytes;
+    while let Some(head) = reader.next("WatchEvent")? {
+        match head.number() {
+            1 => kind = text_of(reader.bytes_of(head, "Type")?),
+            2 => {
+                let mut raw = Reader(reader.bytes_of(head, "Object")?);
+                while let Some(head) = raw.next("RawExtension")? {
+                    match head.number() {
+                        1 => object = raw.bytes_of(head, "Raw")?,
+                        _ => raw.skip(head)?,
                     }
                 }
             }
-            _ => {}
+            _ => reader.skip(head)?,
         }
     }
     Ok((kind, object))
@@ -173,113 +211,184 @@ impl Schemas {
         depth: usize,
     ) -> Result<(), ProtoError> {
         let depth = depth.checked_sub(1).ok_or(ProtoError::Depth)?;
+        let name = struct_at(definition, path);
         let mut reader = Reader(message);
-        while let Some((number, wire)) = reader.next()? {
+        while let Some(head) = reader.next(name)? {
             let own = definition.fields.iter().find(|field| {
+                let number = field.notes.proto.as_ref().map(|(number, _)| *number);
                 field.notes.proto_path == path
-                    && field
-                        .notes
-                        .proto
-                        .as_ref()
-                        .is_some_and(|(own, _)| *own == number)
+                    && number == Some(head.number())
+                    && !is_type_meta(field)
             });
             if let Some(field) = own {
-                self.proto_field(field, wire, object, depth)?;
+                self.proto_field(field, head, &mut reader, object, depth)?;
                 continue;
             }
-            let mut inner = path.to_vec();
-            inner.push(number);
+            let inner = [path, &[head.number()]].concat();
             let embeds = definition
                 .fields
                 .iter()
                 .any(|field| field.notes.proto_path.starts_with(&inner));
-            if let (true, Wire::Bytes(embedded)) = (embeds, wire) {
+            if embeds {
+                let embedded = reader.bytes_of(head, struct_at(definition, &inner))?;
                 self.proto_message(definition, &inner, embedded, object, depth)?;
+            } else {
+                reader.skip(head)?;
             }
         }
         Ok(())
     }
 
+    /// Reads the value of a field behind its head, and decodes it into `object`.
     fn proto_field(
         &self,
         field: &Field,
-        wire: Wire<'_>,
+        head: Head,
+        reader: &mut Reader<'_>,
         object: &mut Map,
         depth: usize,
     ) -> Result<(), ProtoError> {
-        match &field.ty {
-            Type::List(item) => {
+        let wire = match &field.ty {
+            Type::List(item) => wire_of(item),
+            ty => wire_of(ty),
+        };
+        // The numbers of a list may be packed into one field.
+        let may_be_packed = wire == VARINT && matches!(field.ty, Type::List(_));
+        if head.wire() != wire && !(may_be_packed && head.wire() == BYTES) {
+            return Err(wrong(head.wire(), &go_name(field)));
+        }
+        let value = reader.value(head)?;
+        match (&field.ty, value) {
+            (Type::List(item), value) => {
                 let list = object.entry(&field.name);
                 if !matches!(list, Value::Array(_)) {
                     *list = Value::Array(Vec::new());
                 }
-                let Value::Array(items) = list else {
-                    return Ok(());
-                };
-                match (item.as_ref(), wire) {
-                    // Numbers may be packed into one field.
-                    (Type::Int32 | Type::Int64, Wire::Bytes(packed)) => {
-                        let mut packed = Reader(packed);
-                        while !packed.0.is_empty() {
-                            items.push(Value::Int(packed.varint()?.cast_signed()));
-                        }
-                    }
-                    (item, wire) => {
-                        let mut value = Value::Null;
-                        self.proto_value(item, wire, &field.name, depth, &mut value)?;
-                        items.push(value);
-                    }
+                match list {
+                    Value::Array(items) => self.proto_items(field, item, value, depth, items),
+                    _ => Ok(()),
                 }
             }
-            Type::Map(item) => {
-                let Wire::Bytes(entry) = wire else {
-                    return Err(wrong(wire, &field.name));
-                };
-                let (mut key, mut value) = (Str::default(), None);
-                let mut reader = Reader(entry);
-                while let Some((number, wire)) = reader.next()? {
-                    match (number, wire) {
-                        (1, Wire::Bytes(text)) => key = text_of(text),
-                        (2, wire) => {
-                            value = Some(self.proto_map_value(item, wire, &field.name, depth)?)
-                        }
-                        _ => {}
-                    }
-                }
-                let value = value.unwrap_or_else(|| self.zero(item));
+            (Type::Map(item), Wire::Bytes(entry)) => {
+                let (key, value) = self.proto_entry(field, item, entry, depth)?;
                 object.entry(&field.name).make_object().insert(key, value);
+                Ok(())
             }
-            ty => {
+            (ty, value) => {
                 let slot = object.entry(&field.name);
-                self.proto_value(ty, wire, &field.name, depth, slot)?;
+                self.proto_value(ty, value, &field.name, depth, slot)
+            }
+        }
+    }
+
+    /// Decodes one value of a list field, which is an item, packed items, or a message with items.
+    fn proto_items(
+        &self,
+        field: &Field,
+        item: &Type,
+        value: Wire<'_>,
+        depth: usize,
+        items: &mut Vec<Value>,
+    ) -> Result<(), ProtoError> {
+        match value {
+            Wire::Bytes(packed) if wire_of(item) == VARINT => {
+                let mut packed = Reader(packed);
+                while !packed.0.is_empty() {
+                    let number = Wire::Varint(packed.varint()?);
+                    items.push(self.proto_item(item, number, &field.name, depth)?);
+                }
+            }
+            Wire::Bytes(message) if is_message_of_items(field, item) => {
+                self.proto_list_message(field, item, message, depth, items)?;
+            }
+            value => items.push(self.proto_item(item, value, &field.name, depth)?),
+        }
+        Ok(())
+    }
+
+    fn proto_item(
+        &self,
+        item: &Type,
+        wire: Wire<'_>,
+        name: &str,
+        depth: usize,
+    ) -> Result<Value, ProtoError> {
+        let mut value = Value::Null;
+        self.proto_value(item, wire, name, depth, &mut value)?;
+        Ok(value)
+    }
+
+    /// Appends the items of a list that is a message of its own.
+    fn proto_list_message(
+        &self,
+        field: &Field,
+        item: &Type,
+        message: &[u8],
+        depth: usize,
+        items: &mut Vec<Value>,
+    ) -> Result<(), ProtoError> {
+        // The type of the field or of the values of its map, such as `map[string]v1.ExtraValue`.
+        let ty = field.notes.go_type.as_deref().unwrap_or_default();
+        let name = ty.rsplit('.').next().unwrap_or_default();
+        let mut reader = Reader(message);
+        while let Some(head) = reader.next(name)? {
+            if head.number() == 1 {
+                let wire = Wire::Bytes(reader.bytes_of(head, "Items")?);
+                items.push(self.proto_item(item, wire, &field.name, depth)?);
+            } else {
+                reader.skip(head)?;
             }
         }
         Ok(())
     }
 
-    /// Returns the value of a map's entry. Lists have a message of their own on the wire.
-    fn proto_map_value(
+    /// Returns key and value of an entry of a map. Upstream does not look at the wire types of their
+    /// fields.
+    fn proto_entry(
         &self,
-        ty: &Type,
-        wire: Wire<'_>,
-        name: &str,
+        field: &Field,
+        item: &Type,
+        entry: &[u8],
         depth: usize,
-    ) -> Result<Value, ProtoError> {
-        let (Type::List(item), Wire::Bytes(message)) = (ty, wire) else {
-            let mut value = Value::Null;
-            self.proto_value(ty, wire, name, depth, &mut value)?;
-            return Ok(value);
-        };
-        let mut items = Vec::new();
-        let mut reader = Reader(message);
-        while let Some((number, wire)) = reader.next()? {
-            if number == 1 {
-                let mut value = Value::Null;
-                self.proto_value(item, wire, name, depth, &mut value)?;
-                items.push(value);
+    ) -> Result<(Str, Value), ProtoError> {
+        let (mut key, mut value) = (Str::default(), None);
+        let mut reader = Reader(entry);
+        while let Some(head) = reader.next_in_entry()? {
+            match head.number() {
+                1 => key = text_of(reader.bytes()?),
+                2 => {
+                    let message = reader.bytes()?;
+                    value = Some(self.proto_map_value(field, item, message, depth)?);
+                }
+                _ => reader.skip(head)?,
             }
         }
-        Ok(Value::Array(items))
+        let value = value.unwrap_or_else(|| match item {
+            Type::Bytes => Value::String(Str::default()),
+            item => self.zero(item),
+        });
+        Ok((key, value))
+    }
+
+    /// Returns the value of a map's entry. Lists have a message of their own on the wire, and are null
+    /// if it has no items.
+    fn proto_map_value(
+        &self,
+        field: &Field,
+        ty: &Type,
+        message: &[u8],
+        depth: usize,
+    ) -> Result<Value, ProtoError> {
+        let Type::List(item) = ty else {
+            return self.proto_item(ty, Wire::Bytes(message), &field.name, depth);
+        };
+        let mut items = Vec::new();
+        self.proto_list_message(field, item, message, depth, &mut items)?;
+        Ok(if items.is_empty() {
+            Value::Null
+        } else {
+            Value::Array(items)
+        })
     }
 
     /// Decodes a value into `slot`, which has the value that the same field had before, or null. A
@@ -302,7 +411,7 @@ impl Schemas {
                 Value::Int(i64::from(number.cast_signed() as i32))
             }
             (Type::Int64, Wire::Varint(number)) => Value::Int(number.cast_signed()),
-            (Type::Float64, Wire::Fixed64(bits)) => number_of(f64::from_bits(bits)),
+            (Type::Float64, Wire::Fixed64(bits)) => number_of(f64::from_bits(bits))?,
             (Type::String, Wire::Bytes(text)) => Value::String(text_of(text)),
             (Type::Bytes, Wire::Bytes(bytes)) => Value::String(STANDARD.encode(bytes).into()),
             (Type::Ref(id), Wire::Bytes(message)) => {
@@ -319,7 +428,7 @@ impl Schemas {
                 self.one_of(message, Choice::Strings, *id, depth, slot.take())?
             }
             (ty, Wire::Bytes(message)) => return scalar::read(ty, message, name, slot),
-            (_, wire) => return Err(wrong(wire, name)),
+            (_, wire) => return Err(wrong(wire.number(), name)),
         };
         Ok(())
     }
@@ -340,22 +449,22 @@ impl Schemas {
             schema => (false, schema, Vec::new()),
         };
         let mut reader = Reader(message);
-        while let Some((number, wire)) = reader.next()? {
-            match (choice, number, wire) {
-                (Choice::Bool, 1, Wire::Varint(number)) => allows = number != 0,
-                (Choice::Bool, 2, Wire::Bytes(_))
-                | (Choice::Schemas | Choice::Strings, 1, Wire::Bytes(_)) => {
-                    self.proto_value(&Type::Ref(id), wire, "schema", depth, &mut schema)?;
+        while let Some(head) = reader.next(choice.go_name())? {
+            match (choice, head.number()) {
+                (Choice::Bool, 1) => allows = reader.varint_of(head, "Allows")? != 0,
+                (Choice::Bool, 2) | (Choice::Schemas | Choice::Strings, 1) => {
+                    let wire = Wire::Bytes(reader.bytes_of(head, "Schema")?);
+                    self.proto_value(&Type::Ref(id), wire, "Schema", depth, &mut schema)?;
                 }
-                (Choice::Schemas, 2, Wire::Bytes(_)) => {
-                    let mut other = Value::Null;
-                    self.proto_value(&Type::Ref(id), wire, "jSONSchemas", depth, &mut other)?;
-                    others.push(other);
+                (Choice::Schemas, 2) => {
+                    let wire = Wire::Bytes(reader.bytes_of(head, "JSONSchemas")?);
+                    others.push(self.proto_item(&Type::Ref(id), wire, "JSONSchemas", depth)?);
                 }
-                (Choice::Strings, 2, Wire::Bytes(text)) => {
-                    others.push(Value::String(text_of(text)))
+                (Choice::Strings, 2) => {
+                    let text = reader.bytes_of(head, "Property")?;
+                    others.push(Value::String(text_of(text)));
                 }
-                _ => {}
+                _ => reader.skip(head)?,
             }
         }
         Ok(match choice {
@@ -375,22 +484,79 @@ enum Choice {
     Strings,
 }
 
-fn number_of(number: f64) -> Value {
+impl Choice {
+    /// Returns the name of the message in Go.
+    fn go_name(self) -> &'static str {
+        match self {
+            Self::Bool => "JSONSchemaPropsOrBool",
+            Self::Schemas => "JSONSchemaPropsOrArray",
+            Self::Strings => "JSONSchemaPropsOrStringArray",
+        }
+    }
+}
+
+/// Returns a number as JSON has it. What JSON has no number for is refused here, because upstream cannot
+/// show it.
+fn number_of(number: f64) -> Result<Value, ProtoError> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.fract() == 0.0 && number.abs() < EXACT {
+    if !number.is_finite() {
+        let text = match (number.is_nan(), number > 0.0) {
+            (true, _) => "NaN",
+            (false, true) => "+Inf",
+            (false, false) => "-Inf",
+        };
+        let text = format!("json: unsupported value: {text}");
+        return Err(ProtoError::Json(text));
+    }
+    Ok(if number.fract() == 0.0 && number.abs() < EXACT {
         Value::Int(number as i64)
     } else {
         Value::Float(number)
-    }
+    })
 }
 
+/// Returns bytes as a text. Trees are JSON, which upstream writes without the bytes that are no text.
 fn text_of(bytes: &[u8]) -> Str {
-    String::from_utf8_lossy(bytes).as_ref().into()
+    replace_bad_bytes(bytes).as_ref().into()
 }
 
-fn wrong(wire: Wire<'_>, field: &str) -> ProtoError {
+fn wrong(wire: u64, field: &str) -> ProtoError {
     ProtoError::WireType {
-        wire: wire.number(),
+        wire,
         field: field.to_owned(),
     }
+}
+
+/// Returns the wire type of the values of a type.
+fn wire_of(ty: &Type) -> u64 {
+    match ty {
+        Type::Bool | Type::Int32 | Type::Int64 => VARINT,
+        Type::Float64 => FIXED64,
+        Type::Nullable(inner) => wire_of(inner),
+        _ => BYTES,
+    }
+}
+
+/// Returns Go's name of a definition, or of the struct embedded in it whose message is at `path`.
+fn struct_at<'d>(definition: &'d Definition, path: &[u32]) -> &'d str {
+    let Some(last) = path.len().checked_sub(1) else {
+        return go::struct_name(definition);
+    };
+    let mut fields = definition.fields.iter();
+    let inner = fields.find(|field| field.notes.proto_path.starts_with(path));
+    let embedded = inner.and_then(|field| field.notes.embedded.as_deref());
+    let name = embedded.and_then(|names| names.split('.').nth(last));
+    name.unwrap_or_default()
+}
+
+/// Returns true for kind and version of an object, which stand in the envelope.
+fn is_type_meta(field: &Field) -> bool {
+    field.notes.embedded.as_deref() == Some("TypeMeta")
+}
+
+/// Returns true for a list field whose type is a named one of texts: such a list is a message of its
+/// own. The only other named type of lists, that of the rules of a schema, is written as any list.
+fn is_message_of_items(field: &Field, item: &Type) -> bool {
+    let ty = field.notes.go_type.as_deref().unwrap_or("[]");
+    *item == Type::String && !ty.starts_with(['[', '*'])
 }

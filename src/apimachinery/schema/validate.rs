@@ -4,6 +4,7 @@
 //! single rule on a single value. Checks that no rule can express are written by hand for each kind
 //! and not known here.
 
+mod identities;
 mod lists;
 mod rules;
 #[cfg(test)]

@@ -50,7 +50,10 @@ impl<'t> Parser<'t> {
             return Ok(Value::Int(number));
         }
         match literal.parse::<f64>() {
-            Ok(number) if number.is_finite() => Ok(Value::Float(number)),
+            Ok(number) if number.is_finite() => {
+                self.floats = true;
+                Ok(Value::Float(number))
+            }
             _ => {
                 self.bad_number.get_or_insert_with(|| literal.to_owned());
                 Ok(Value::Null)

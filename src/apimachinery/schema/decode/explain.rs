@@ -18,7 +18,7 @@ impl Schemas {
     /// # Errors
     /// See [`Schemas::decode`].
     pub fn explain(&self, id: DefId, text: &[u8]) -> Result<Vec<Problem>, DecodeError> {
-        let text = String::from_utf8_lossy(text);
+        let text = json::replace_bad_bytes(text);
         let mut decoder = Decoder::new(self, Empties::Keep);
         decoder.text(text.trim(), &Type::Ref(id), &Trail::ROOT)?;
         match decoder.type_error {

@@ -4,17 +4,13 @@
 //! written; [`Schemas::to_proto`] turns the bytes round at the end.
 
 use super::super::{DefId, Definition, Field, Presence, Schemas, Type};
-use super::{Envelope, MAGIC};
+use super::wire::{BYTES, FIXED64, VARINT};
+use super::{Envelope, MAGIC, is_message_of_items, is_type_meta};
 use crate::json::{self, Limits};
 use crate::time::{Timestamp, parse_duration};
 use crate::value::{Map, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-
-/// The wire types of fields.
-const VARINT: u64 = 0;
-const FIXED64: u64 = 1;
-const BYTES: u64 = 2;
 
 /// The bytes with which an envelope ends: an empty encoding and an empty media type.
 pub const ENVELOPE_END: &[u8] = &[3 << 3 | BYTES as u8, 0, 4 << 3 | BYTES as u8, 0];
@@ -100,8 +96,7 @@ fn steps(definition: &Definition, path: &[u32]) -> Box<[Step]> {
         let Some((number, _)) = notes.proto else {
             continue;
         };
-        // Kind and version stand in the envelope.
-        if notes.embedded.as_deref() == Some("TypeMeta") || !notes.proto_path.starts_with(path) {
+        if is_type_meta(field) || !notes.proto_path.starts_with(path) {
             continue;
         }
         match notes.proto_path.get(path.len()) {
@@ -217,10 +212,7 @@ impl Schemas {
     fn put_field(&self, field: &Field, number: u32, value: Option<&Value>, out: &mut Reversed) {
         match (&field.ty, value) {
             (Type::List(item), Some(Value::Array(items))) => {
-                // A named type of lists of texts is a message of its own. The only other one, that of
-                // the rules of a schema, is written as any list.
-                let name = field.notes.go_type.as_deref().unwrap_or("[]");
-                if **item == Type::String && !name.starts_with(['[', '*']) {
+                if is_message_of_items(field, item) {
                     out.message(number, |out| self.put_items(item, 1, items, out));
                 } else {
                     self.put_items(item, number, items, out);

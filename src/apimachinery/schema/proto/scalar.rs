@@ -3,7 +3,7 @@
 //! A field that stands on the wire more than once is read into the value that it has already, as
 //! upstream's generated code does it.
 
-use super::wire::{Reader, Wire};
+use super::wire::{BYTES, Reader};
 use super::{ProtoError, text_of, wrong};
 use crate::json::{self, Limits};
 use crate::schema::Type;
@@ -21,22 +21,36 @@ enum Sort {
     Text,
 }
 
-/// Returns upstream's names of the fields of a type's message, in the order of their numbers from 1 on.
-fn fields_of(ty: &Type) -> Option<&'static [(&'static str, Sort)]> {
-    let fields: &'static [(&'static str, Sort)] = match ty {
-        Type::Time | Type::MicroTime => &[("Seconds", Sort::Number), ("Nanos", Sort::Number)],
-        Type::Duration => &[("Duration", Sort::Number)],
-        Type::Quantity => &[("String_", Sort::Text)],
-        Type::IntOrString => &[
-            ("Type", Sort::Number),
-            ("IntVal", Sort::Number),
-            ("StrVal", Sort::Text),
-        ],
-        Type::Raw | Type::Json | Type::FieldsV1 => &[("Raw", Sort::Text)],
+/// Upstream's names of a message and of its fields, these in the order of their numbers from 1 on.
+type Names = (&'static str, &'static [(&'static str, Sort)]);
+
+/// Returns the names of a type's message.
+fn message_of(ty: &Type) -> Option<Names> {
+    let names: Names = match ty {
+        Type::Time | Type::MicroTime => (
+            "Timestamp",
+            &[("Seconds", Sort::Number), ("Nanos", Sort::Number)],
+        ),
+        Type::Duration => ("Duration", &[("Duration", Sort::Number)]),
+        Type::Quantity => ("Quantity", &[("String_", Sort::Text)]),
+        Type::IntOrString => (
+            "IntOrString",
+            &[
+                ("Type", Sort::Number),
+                ("IntVal", Sort::Number),
+                ("StrVal", Sort::Text),
+            ],
+        ),
+        Type::Raw => ("RawExtension", RAW),
+        Type::Json => ("JSON", RAW),
+        Type::FieldsV1 => ("FieldsV1", RAW),
         _ => return None,
     };
-    Some(fields)
+    Some(names)
 }
+
+/// The field of the messages that have JSON.
+const RAW: &[(&str, Sort)] = &[("Raw", Sort::Text)];
 
 /// The fields that a message has.
 #[derive(Default)]
@@ -48,21 +62,21 @@ struct Found<'a> {
 }
 
 impl<'a> Found<'a> {
-    /// Reads a message. Fields that it should not have are passed over.
-    fn read(fields: &[(&str, Sort)], message: &'a [u8]) -> Result<Self, ProtoError> {
+    /// Reads a message called `name`. Fields that it should not have are passed over.
+    fn read(name: &str, fields: &[(&str, Sort)], message: &'a [u8]) -> Result<Self, ProtoError> {
         let mut found = Self::default();
         let mut reader = Reader(message);
-        while let Some((number, wire)) = reader.next()? {
-            let place = usize::try_from(number).map_or(usize::MAX, |number| number - 1);
+        while let Some(head) = reader.next(name)? {
+            let place = usize::try_from(head.number()).map_or(usize::MAX, |number| number - 1);
             let Some((name, sort)) = fields.get(place) else {
+                reader.skip(head)?;
                 continue;
             };
-            match (*sort, wire, found.numbers.get_mut(place)) {
-                (Sort::Number, Wire::Varint(value), Some(slot)) => {
-                    *slot = Some(value.cast_signed())
+            match (*sort, found.numbers.get_mut(place)) {
+                (Sort::Number, Some(slot)) => {
+                    *slot = Some(reader.varint_of(head, name)?.cast_signed());
                 }
-                (Sort::Text, Wire::Bytes(bytes), _) => found.text = Some(bytes),
-                (_, wire, _) => return Err(wrong(wire, name)),
+                _ => found.text = Some(reader.bytes_of(head, name)?),
             }
         }
         Ok(found)
@@ -77,10 +91,10 @@ pub(super) fn read(
     name: &str,
     slot: &mut Value,
 ) -> Result<(), ProtoError> {
-    let Some(fields) = fields_of(ty) else {
-        return Err(wrong(Wire::Bytes(message), name));
+    let Some((message_name, fields)) = message_of(ty) else {
+        return Err(wrong(BYTES, name));
     };
-    let found = Found::read(fields, message)?;
+    let found = Found::read(message_name, fields, message)?;
     let [first, second] = found.numbers;
     let (seconds, nanoseconds) = (first.unwrap_or_default(), second.unwrap_or_default());
     *slot = match (ty, found.text) {

@@ -221,6 +221,167 @@ fn a_text_without_its_type_is_the_number_zero() {
 }
 
 #[test]
+fn a_number_of_the_type_of_texts_is_the_empty_text() {
+    let message = field(4, [8u8, 1, 0x10, 5]);
+    let found = read("io.k8s.api.core.v1.ServicePort", &message);
+    assert_eq!(found, Ok(tree(r#"{"targetPort":""}"#)));
+}
+
+#[test]
+fn each_byte_that_is_no_text_is_replaced_on_its_own() {
+    let cases: [(&[u8], &str); 4] = [
+        (b"\xE2\x82a", "\u{FFFD}\u{FFFD}a"),
+        (b"\xFF", "\u{FFFD}"),
+        (b"\xED\xA0\x80", "\u{FFFD}\u{FFFD}\u{FFFD}"),
+        (b"\xE2\x82\xAC", "\u{20AC}"),
+    ];
+    for (bytes, shown) in cases {
+        let entry = field(2, [field(1, "k"), field(2, bytes)].concat());
+        let found = read(CONFIG_MAP, &entry).expect("the message is sound");
+        assert_eq!(found.str_at(&["data", "k"]), shown);
+    }
+}
+
+#[test]
+fn entries_without_a_value_have_the_one_that_upstream_starts_with() {
+    let found = read(CONFIG_MAP, &field(3, field(1, "k")));
+    assert_eq!(found, Ok(tree(r#"{"binaryData":{"k":""}}"#)));
+
+    const USER: &str = "io.k8s.api.authentication.v1.UserInfo";
+    let extra = |value: &[u8]| field(4, [field(1, "k"), field(2, value)].concat());
+    assert_eq!(read(USER, &extra(b"")), Ok(tree(r#"{"extra":{"k":null}}"#)));
+    let texts = [field(1, "a"), field(1, "b")].concat();
+    assert_eq!(
+        read(USER, &extra(&texts)),
+        Ok(tree(r#"{"extra":{"k":["a","b"]}}"#))
+    );
+}
+
+#[test]
+fn lists_are_read_packed_and_as_messages_of_their_own() {
+    const DEVICE: &str = "io.k8s.api.resource.v1.DeviceAttribute";
+    let ints = [&field(6, [1u8, 2])[..], &[0x30, 3]].concat();
+    assert_eq!(read(DEVICE, &ints), Ok(tree(r#"{"ints":[1,2,3]}"#)));
+    let bools = field(7, [1u8, 0]);
+    assert_eq!(read(DEVICE, &bools), Ok(tree(r#"{"bools":[true,false]}"#)));
+
+    const RESOURCE: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.APIResource";
+    let verbs = field(4, [field(1, "get"), field(1, "list")].concat());
+    let wanted = Ok(tree(r#"{"verbs":["get","list"]}"#));
+    assert_eq!(read(RESOURCE, &verbs), wanted);
+}
+
+#[test]
+fn partial_objects_have_their_metadata_where_others_have_theirs() {
+    const PARTIAL: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.PartialObjectMetadata";
+    let found = read(PARTIAL, &field(1, field(1, "x")));
+    assert_eq!(found, Ok(tree(r#"{"metadata":{"name":"x"}}"#)));
+}
+
+#[test]
+fn damaged_messages_are_refused_in_upstreams_words() {
+    const VOLUME: &str = "io.k8s.api.core.v1.Volume";
+    let negative = [&[0x0Au8][..], &[0xFF; 9], &[1]].concat();
+    let endless = [&[0x0Au8][..], &[0x80; 10], &[1]].concat();
+    let cases: [(&str, &[u8], &str); 13] = [
+        (CONFIG_MAP, &[0x0A, 5, 1], "unexpected EOF"),
+        (CONFIG_MAP, &endless, "proto: integer overflow"),
+        (
+            CONFIG_MAP,
+            &negative,
+            "proto: negative length found during unmarshaling",
+        ),
+        (
+            CONFIG_MAP,
+            &[0x02, 0],
+            "proto: ConfigMap: illegal tag 0 (wire type 2)",
+        ),
+        (
+            CONFIG_MAP,
+            &[0x80, 0x80, 0x80, 0x80, 0x40],
+            "proto: ConfigMap: illegal tag -2147483648 (wire type 17179869184)",
+        ),
+        // The wire type is looked at before the value, which is missing.
+        (
+            CONFIG_MAP,
+            &[0x22],
+            "proto: wrong wireType = 2 for field Immutable",
+        ),
+        (
+            CONFIG_MAP,
+            &[0x0F],
+            "proto: wrong wireType = 7 for field ObjectMeta",
+        ),
+        (CONFIG_MAP, &[0x9F, 0x06], "proto: illegal wireType 7"),
+        (
+            CONFIG_MAP,
+            &[0x12, 1, 0x1C],
+            "proto: unexpected end of group",
+        ),
+        (
+            CONFIG_MAP,
+            &[0x0A, 1, 0x0C],
+            "proto: ObjectMeta: wiretype end group for non-group",
+        ),
+        (
+            VOLUME,
+            &[0x10, 0],
+            "proto: wrong wireType = 0 for field VolumeSource",
+        ),
+        (
+            VOLUME,
+            &[0x12, 1, 0x0C],
+            "proto: VolumeSource: wiretype end group for non-group",
+        ),
+        (SCHEMA_PROPS, &[0xF2, 1, 2, 0x12, 0x05], "unexpected EOF"),
+    ];
+    for (name, message, text) in cases {
+        let error = read(name, message).expect_err("it is damaged");
+        assert_eq!(error.to_string(), text, "{message:x?}");
+    }
+}
+
+#[test]
+fn numbers_that_json_does_not_have_are_refused() {
+    let maximum = |number: f64| {
+        let message = [&[0x49u8][..], &number.to_le_bytes()].concat();
+        read(SCHEMA_PROPS, &message).map_err(|error| error.to_string())
+    };
+    assert_eq!(maximum(2.5), Ok(tree(r#"{"maximum":2.5}"#)));
+    for (number, text) in [
+        (f64::NAN, "json: unsupported value: NaN"),
+        (f64::INFINITY, "json: unsupported value: +Inf"),
+        (f64::NEG_INFINITY, "json: unsupported value: -Inf"),
+    ] {
+        assert_eq!(maximum(number), Err(text.to_owned()));
+    }
+}
+
+#[test]
+fn damaged_envelopes_are_refused_in_upstreams_words() {
+    let cases: [(&[u8], &str); 5] = [
+        (b"", "empty data"),
+        (b"k8s\0", "empty body"),
+        (
+            b"k8s\0\x08\x01",
+            "proto: wrong wireType = 0 for field TypeMeta",
+        ),
+        (
+            b"k8s\0\x0A\x02\x10\x01",
+            "proto: wrong wireType = 0 for field Kind",
+        ),
+        (
+            b"k8s\0\x0C",
+            "proto: Unknown: wiretype end group for non-group",
+        ),
+    ];
+    for (body, text) in cases {
+        let error = Envelope::open(body).expect_err("it is damaged");
+        assert_eq!(error.to_string(), text, "{body:x?}");
+    }
+}
+
+#[test]
 fn unknown_groups_are_passed_over() {
     let (start, end) = ([0x9Bu8, 0x06], [0x9Cu8, 0x06]);
     let name = field(1, field(1, "x"));
@@ -232,8 +393,11 @@ fn unknown_groups_are_passed_over() {
     let open = [&name[..], &start, &start, &end].concat();
     assert_eq!(read(CONFIG_MAP, &open), Err(ProtoError::Truncated));
     let closed = [&name[..], &end].concat();
-    assert_eq!(read(CONFIG_MAP, &closed), Err(ProtoError::Tag(796)));
-    assert_eq!(read(CONFIG_MAP, &[0x0B, 0x0C]), wire_type(3, "metadata"));
+    assert_eq!(
+        read(CONFIG_MAP, &closed),
+        Err(ProtoError::EndGroup("ConfigMap".to_owned()))
+    );
+    assert_eq!(read(CONFIG_MAP, &[0x0B, 0x0C]), wire_type(3, "ObjectMeta"));
 }
 
 #[test]

@@ -1,13 +1,41 @@
 //! The wire format: tags, numbers, lengths and groups.
 //!
-//! Owns the bounds of fields. Groups are an old form of messages that no kind has: they are passed
-//! over.
+//! Owns the bounds of fields and the errors about them. Groups are an old form of messages that no kind
+//! has: they are passed over.
 
-use super::ProtoError;
+use super::{ProtoError, wrong};
 
-/// The wire types of groups.
+/// The wire types.
+pub(super) const VARINT: u64 = 0;
+pub(super) const FIXED64: u64 = 1;
+pub(super) const BYTES: u64 = 2;
 const GROUP: u64 = 3;
 const GROUP_END: u64 = 4;
+const FIXED32: u64 = 5;
+
+/// What stands before the value of a field: its number and its wire type.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head(u64);
+
+impl Head {
+    /// Returns the field's number. As in upstream, it has 32 bits, whatever is on the wire.
+    pub(super) fn number(self) -> u32 {
+        (self.0 >> 3) as u32
+    }
+
+    /// Returns the wire type.
+    pub(super) fn wire(self) -> u64 {
+        self.0 & 7
+    }
+
+    /// Checks that the field `name` has this wire type.
+    fn check(self, wire: u64, name: &str) -> Result<(), ProtoError> {
+        if self.wire() == wire {
+            return Ok(());
+        }
+        Err(wrong(self.wire(), name))
+    }
+}
 
 /// One value on the wire.
 #[derive(Clone, Copy, Debug)]
@@ -18,21 +46,15 @@ pub(super) enum Wire<'a> {
     Fixed64(u64),
     /// A text, bytes or a message.
     Bytes(&'a [u8]),
-    /// A group, which was passed over.
-    Group,
-    /// Four bytes, which no kind has.
-    Fixed32,
 }
 
 impl Wire<'_> {
     /// Returns the number of the wire type.
     pub(super) fn number(self) -> u64 {
         match self {
-            Self::Varint(_) => 0,
-            Self::Fixed64(_) => 1,
-            Self::Bytes(_) => 2,
-            Self::Group => GROUP,
-            Self::Fixed32 => 5,
+            Self::Varint(_) => VARINT,
+            Self::Fixed64(_) => FIXED64,
+            Self::Bytes(_) => BYTES,
         }
     }
 }
@@ -55,71 +77,99 @@ impl<'a> Reader<'a> {
         Err(ProtoError::Overflow)
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], ProtoError> {
-        let (taken, rest) = self
-            .0
-            .split_at_checked(length)
+    /// Reads a length and as many bytes. As in upstream, a length is a number with a sign.
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], ProtoError> {
+        let length = self.varint()?;
+        if length.cast_signed() < 0 {
+            return Err(ProtoError::NegativeLength);
+        }
+        let message = self.0;
+        let (taken, rest) = usize::try_from(length)
+            .ok()
+            .and_then(|length| message.split_at_checked(length))
             .ok_or(ProtoError::Truncated)?;
         self.0 = rest;
         Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], ProtoError> {
-        let mut out = [0; N];
-        out.copy_from_slice(self.take(N)?);
-        Ok(out)
+        let message = self.0;
+        let (taken, rest) = message
+            .split_first_chunk::<N>()
+            .ok_or(ProtoError::Truncated)?;
+        self.0 = rest;
+        Ok(*taken)
     }
 
-    /// Returns the next field's number and value; `None` at the end.
-    pub(super) fn next(&mut self) -> Result<Option<(u32, Wire<'a>)>, ProtoError> {
+    /// Returns the head of the next field of a message whose type Go calls `name`; `None` at the end.
+    pub(super) fn next(&mut self, name: &str) -> Result<Option<Head>, ProtoError> {
+        let Some(head) = self.next_in_entry()? else {
+            return Ok(None);
+        };
+        if head.wire() == GROUP_END {
+            return Err(ProtoError::EndGroup(name.to_owned()));
+        }
+        let number = head.number().cast_signed();
+        if number <= 0 {
+            return Err(ProtoError::Tag {
+                message: name.to_owned(),
+                number,
+                tag: head.0,
+            });
+        }
+        Ok(Some(head))
+    }
+
+    /// Returns the head of the next field of an entry of a map; `None` at the end. Upstream does not
+    /// check these.
+    pub(super) fn next_in_entry(&mut self) -> Result<Option<Head>, ProtoError> {
         if self.0.is_empty() {
             return Ok(None);
         }
-        let tag = self.varint()?;
-        let number = u32::try_from(tag >> 3).map_err(|_| ProtoError::Tag(tag))?;
-        if number == 0 {
-            return Err(ProtoError::Tag(tag));
-        }
-        let wire = if tag & 7 == GROUP {
-            self.pass_group()?;
-            Wire::Group
-        } else {
-            self.value(tag)?
-        };
-        Ok(Some((number, wire)))
+        Ok(Some(Head(self.varint()?)))
     }
 
-    /// Reads the value behind a tag that does not begin a group.
-    fn value(&mut self, tag: u64) -> Result<Wire<'a>, ProtoError> {
-        Ok(match tag & 7 {
-            0 => Wire::Varint(self.varint()?),
-            1 => Wire::Fixed64(u64::from_le_bytes(self.array()?)),
-            2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ProtoError::Overflow)?;
-                Wire::Bytes(self.take(length)?)
-            }
-            5 => {
-                self.take(4)?;
-                Wire::Fixed32
-            }
-            _ => return Err(ProtoError::Tag(tag)),
+    /// Reads the value behind the head of a field that is no group and has not four bytes.
+    pub(super) fn value(&mut self, head: Head) -> Result<Wire<'a>, ProtoError> {
+        Ok(match head.wire() {
+            VARINT => Wire::Varint(self.varint()?),
+            FIXED64 => Wire::Fixed64(u64::from_le_bytes(self.array()?)),
+            BYTES => Wire::Bytes(self.bytes()?),
+            other => return Err(ProtoError::IllegalWire(other)),
         })
     }
 
-    /// Passes over what a group has behind its first tag, up to its end. As upstream, beginnings and
-    /// ends are only counted, and the numbers of fields in a group do not matter.
-    fn pass_group(&mut self) -> Result<(), ProtoError> {
-        let mut open = 1usize;
-        while open > 0 {
-            let tag = self.varint()?;
-            match tag & 7 {
+    /// Reads the number behind the head of the field `name`.
+    pub(super) fn varint_of(&mut self, head: Head, name: &str) -> Result<u64, ProtoError> {
+        head.check(VARINT, name)?;
+        self.varint()
+    }
+
+    /// Reads the bytes behind the head of the field `name`.
+    pub(super) fn bytes_of(&mut self, head: Head, name: &str) -> Result<&'a [u8], ProtoError> {
+        head.check(BYTES, name)?;
+        self.bytes()
+    }
+
+    /// Passes over the value behind a head, which may begin a group. As upstream, beginnings and ends
+    /// of groups are only counted, and the numbers of fields in a group do not matter.
+    pub(super) fn skip(&mut self, mut head: Head) -> Result<(), ProtoError> {
+        let mut open = 0usize;
+        loop {
+            match head.wire() {
                 GROUP => open += 1,
-                GROUP_END => open -= 1,
+                GROUP_END => open = open.checked_sub(1).ok_or(ProtoError::GroupEnd)?,
+                FIXED32 => {
+                    self.array::<4>()?;
+                }
                 _ => {
-                    self.value(tag)?;
+                    self.value(head)?;
                 }
             }
+            if open == 0 {
+                return Ok(());
+            }
+            head = Head(self.varint()?);
         }
-        Ok(())
     }
 }

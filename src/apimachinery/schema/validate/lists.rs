@@ -1,6 +1,7 @@
 //! Rules about lists: items that may occur only once, items that may not be added or removed, and
 //! the matching of items with their previous values.
 
+use super::identities::Identities;
 use super::{Checker, Pair, Subject, each_value, identity};
 use crate::field_error::{FieldError, Path};
 use crate::schema::tags::{Stage, Tag};
@@ -38,16 +39,23 @@ impl<'s> Checker<'s, '_> {
             // Nothing would be reported.
             return;
         }
-        for at in 1..items.len() {
-            if (0..at).any(|before| self.matches(item, &kind, &items[before], &items[at])) {
-                let bad = self.schemas.shown(subject.field, item, &items[at]);
+        let known = Identities::new(items, item, &kind);
+        for (at, value) in items.iter().enumerate() {
+            if known.find_before(at, self, value).is_some() {
+                let bad = self.schemas.shown(subject.field, item, value);
                 self.report(stage, FieldError::duplicate(&path.index(at), bad));
             }
         }
     }
 
     /// Returns true if two items are the same one.
-    fn matches(&self, item: &Type, kind: &ListType, left: &Value, right: &Value) -> bool {
+    pub(super) fn matches(
+        &self,
+        item: &Type,
+        kind: &ListType,
+        left: &Value,
+        right: &Value,
+    ) -> bool {
         match kind {
             ListType::Atomic => false,
             ListType::Set => left == right,
@@ -97,11 +105,9 @@ impl<'s> Checker<'s, '_> {
                     return errors;
                 };
                 let others = from.and_then(Value::as_array).unwrap_or_default();
+                let others = Identities::new(others, item, &kind);
                 for (at, value) in items.iter().enumerate() {
-                    if !others
-                        .iter()
-                        .any(|other| self.matches(item, &kind, other, value))
-                    {
+                    if others.find(self, value).is_none() {
                         let place = path.index(at);
                         errors.push(FieldError::forbidden(
                             if added { &place } else { path },
@@ -138,16 +144,11 @@ impl<'s> Checker<'s, '_> {
         }
         let kind = identity(tags);
         let old = pair.old.and_then(Value::as_array).unwrap_or_default();
-        for (at, value) in pair
-            .new
-            .and_then(Value::as_array)
-            .unwrap_or_default()
-            .iter()
-            .enumerate()
-        {
-            let before = kind
-                .as_ref()
-                .and_then(|kind| old.iter().find(|old| self.matches(item, kind, old, value)));
+        let new = pair.new.and_then(Value::as_array).unwrap_or_default();
+        let known = kind.as_ref();
+        let known = known.map(|kind| Identities::new(old, item, kind));
+        for (at, value) in new.iter().enumerate() {
+            let before = known.as_ref().and_then(|known| known.find(self, value));
             let inside = Pair {
                 new: Some(value),
                 old: before,
