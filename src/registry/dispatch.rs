@@ -171,7 +171,10 @@ impl Registry {
         row: &Arc<Resource>,
     ) -> Result<Answer, ApiError> {
         check_verb(row, request)?;
-        negotiate::routed(request)?;
+        // Custom kinds have no such paths upstream.
+        if row.custom.is_none() {
+            negotiate::routed(request)?;
+        }
         let call = Call::new(tenant, request, row, &self.services);
         check_writer(&call)?;
         if let Some(text) = &row.deprecation {

@@ -14,6 +14,7 @@
 
 pub mod answer;
 pub mod authority;
+pub mod complaints;
 mod deprecated;
 pub mod dispatch;
 pub mod environment;

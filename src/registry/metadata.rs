@@ -4,6 +4,7 @@
 //! The checks follow upstream's object metadata validation; kinds differ only in their rule for
 //! names, which they pass in.
 
+use crate::complaints::Room;
 use crate::kinds::table::Scope;
 use crate::request::options::{FIELD_MANAGER_MAX, check_field_manager};
 use polyplane_apimachinery::field_error::{Bad, FieldError, Path};
@@ -212,6 +213,7 @@ pub fn validate_annotations(annotations: &Value, path: &Path, errors: &mut Vec<F
 
 fn validate_owners(owners: &Value, path: &Path, errors: &mut Vec<FieldError>) {
     let mut controller: Option<String> = None;
+    let (mut shown, mut room): (Option<Box<str>>, _) = (None, Room::default());
     for (at, owner) in owners.as_array().unwrap_or(&[]).iter().enumerate() {
         let place = path.index(at);
         let version = owner.str_at(&["apiVersion"]);
@@ -244,14 +246,14 @@ fn validate_owners(owners: &Value, path: &Path, errors: &mut Vec<FieldError>) {
             let this = format!("{}/{}", owner.str_at(&["kind"]), owner.str_at(&["name"]));
             match &controller {
                 Some(first) => {
-                    let detail = format!(
-                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
-                    );
-                    errors.push(FieldError::invalid(
-                        path,
-                        Bad::Shown(shown_owners(owners).into()),
-                        detail,
-                    ));
+                    let shown = shown.get_or_insert_with(|| shown_owners(owners).into());
+                    // Each of them shows all owners, and names the first.
+                    if room.take(shown.len() + first.len() + this.len()) {
+                        let detail = format!(
+                            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
+                        );
+                        errors.push(FieldError::invalid(path, Bad::Shown(shown.clone()), detail));
+                    }
                 }
                 None => controller = Some(this),
             }
@@ -404,6 +406,39 @@ mod tests {
         ]);
         let shown = r#"[{"apiVersion":"v1","kind":"X","name":"a","uid":"1","controller":true}]"#;
         assert_eq!(shown_owners(&owners), shown);
+    }
+
+    #[test]
+    fn the_complaints_about_many_controllers_are_bounded() {
+        let complaints = |count: usize, first: &str| {
+            let owner = |at: usize| {
+                let uid = at.to_string();
+                let name = match at {
+                    0 => first.to_owned(),
+                    at => at.to_string(),
+                };
+                polyplane_apimachinery::json!({
+                    "apiVersion": "v1", "kind": "X", "name": name, "uid": uid, "controller": true
+                })
+            };
+            let owners: Vec<Value> = (0..count).map(owner).collect();
+            let mut errors = Vec::new();
+            validate_owners(&owners.into(), &Path::new("owners"), &mut errors);
+            errors
+        };
+        let errors = complaints(3, "0");
+        let details: Vec<&str> = errors.iter().map(|error| error.detail.as_str()).collect();
+        assert_eq!(details.len(), 2);
+        assert!(details[1].ends_with("for X/0 and X/2"), "{details:?}");
+        let bytes = |errors: Vec<FieldError>| -> usize {
+            errors.iter().map(|error| error.to_string().len()).sum()
+        };
+        let (some, more) = (complaints(2_000, "0"), complaints(4_000, "0"));
+        assert!(!some.is_empty() && some.len() < 100, "{}", some.len());
+        assert!(more.len() < some.len(), "{}", more.len());
+        assert!(bytes(more) < 2 << 20);
+        // The first one, of a megabyte, would be copied for each of the others.
+        assert_eq!(complaints(20_000, &"x".repeat(1 << 20)).len(), 1);
     }
 
     #[test]

@@ -15,6 +15,7 @@
 
 mod admission;
 mod call_outs;
+mod defaulted;
 pub(crate) mod fields;
 pub mod object;
 pub mod prepare;
@@ -26,9 +27,10 @@ pub use admission::{
     Admission, AdmissionChain, Attributes, Interest, Measured, Mutated, Operation, Options,
 };
 pub use call_outs::{CallOuts, Interrupted};
+pub use defaulted::{Decoded, Defaulted, PathName, default};
 pub use fields::Ownership;
 pub use run::Run;
-pub use stages::{Decoded, Defaulted, ObjectFate, PathName, Present, Rules, Target, default};
+pub use stages::{ObjectFate, Present, Rules, Target};
 
 pub(crate) use call_outs::call_out;
 pub(crate) use run::PlanState;
@@ -148,6 +150,7 @@ pub fn change<C: ObjectChange>(
     change: &mut C,
 ) -> Result<PlannedWrite, Interrupted> {
     run.check_granted()?;
+    run.persistence = change.request().options.persistence;
     let (defaulted, target) = change.propose(run)?;
     let managed = fields::manage(run, change, defaulted, &target)?;
     let admitted = admission::mutate(run, change, managed, &target)?;
@@ -204,6 +207,9 @@ pub fn deletion<D: ObjectDeletion>(
     deletion: &mut D,
 ) -> Result<PlannedWrite, Interrupted> {
     run.check_granted()?;
+    if let Ok(options) = deletion.options() {
+        run.persistence = options.persistence;
+    }
     let present = deletion.find(run)?;
     let admitted = admission::mutate_deletion(run, deletion, present)?;
     let valid = stages::mark(run, deletion, admitted)?;

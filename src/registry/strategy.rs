@@ -16,6 +16,7 @@ use crate::kinds::conversion;
 use crate::kinds::conversion::{Converter, PreparedIn};
 use crate::kinds::feature_gates::Features;
 use crate::kinds::table::KindTable;
+use crate::request::options::Persistence;
 use crate::service_ranges::ServiceRanges;
 use parking_lot::Mutex;
 use polyplane_apimachinery::field_error::FieldError;
@@ -27,6 +28,7 @@ use polyplane_apimachinery::time::{Timestamp, human_duration};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::UserInfo;
 use polyplane_plane::{Claim, ObjectRef, Snapshot};
+use std::collections::HashSet;
 use std::fmt::Debug;
 use std::sync::Arc;
 
@@ -39,6 +41,10 @@ pub struct Context<'a> {
     pub user: &'a UserInfo,
     /// The subresource that is written; empty for the object itself.
     pub subresource: &'a str,
+    /// Whether the write is stored.
+    pub persistence: Persistence,
+    /// True if the client has given the object no labels, so that those it has are defaults.
+    pub lacks_labels: bool,
     /// The id of the plane.
     pub plane: &'a str,
     /// The facts about this plane that kinds need.
@@ -55,20 +61,28 @@ pub struct Context<'a> {
 
 /// Warnings for a client, each once.
 #[derive(Debug, Default)]
-pub struct Warnings(Mutex<Vec<String>>);
+pub struct Warnings(Mutex<Distinct>);
+
+/// Texts in the order in which they came.
+#[derive(Debug, Default)]
+struct Distinct {
+    texts: Vec<String>,
+    /// The same texts. An object may have as many as items, so that none is compared with all.
+    known: HashSet<String>,
+}
 
 impl Warnings {
     /// Adds a warning.
     pub fn add(&self, text: String) {
         let mut warnings = self.0.lock();
-        if !warnings.contains(&text) {
-            warnings.push(text);
+        if warnings.known.insert(text.clone()) {
+            warnings.texts.push(text);
         }
     }
 
     /// Removes and returns the warnings so far.
     pub fn take(&self) -> Vec<String> {
-        std::mem::take(&mut self.0.lock())
+        std::mem::take(&mut *self.0.lock()).texts
     }
 }
 
@@ -484,10 +498,10 @@ pub trait Strategy: Debug + Send + Sync {
         Ok(())
     }
 
-    /// Returns the annotation that upstream keeps in another field in memory, so that it does not show
+    /// Returns the annotations that upstream keeps in other fields in memory, so that they do not show
     /// where only metadata is shown.
-    fn hidden_annotation(&self) -> Option<&'static str> {
-        None
+    fn hidden_annotations(&self) -> &'static [&'static str] {
+        &[]
     }
 
     /// Returns whether an apply to the status of an absent object creates the object. Upstream
@@ -576,3 +590,19 @@ pub fn age(time: &str, now: i64) -> Value {
 pub struct Plain;
 
 impl Strategy for Plain {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warnings_are_kept_once_and_in_order() {
+        let warnings = Warnings::default();
+        for text in ["b", "a", "b", "c", "a"] {
+            warnings.add(text.to_owned());
+        }
+        assert_eq!(warnings.take(), ["b", "a", "c"]);
+        warnings.add("a".to_owned());
+        assert_eq!(warnings.take(), ["a"]);
+    }
+}

@@ -33,8 +33,8 @@ impl Strategy for DaemonSet {
         set_template_generation(object, template_generation(object));
     }
 
-    fn hidden_annotation(&self) -> Option<&'static str> {
-        Some(TEMPLATE_GENERATION)
+    fn hidden_annotations(&self) -> &'static [&'static str] {
+        &[TEMPLATE_GENERATION]
     }
 
     fn default(&self, object: &mut Value) {

@@ -39,6 +39,14 @@ impl Strategy for Autoscaler {
         }
     }
 
+    /// Upstream makes metadata alone of the object in memory, which has fields for all of this.
+    fn hidden_annotations(&self) -> &'static [&'static str] {
+        match self {
+            Self::Converted => &conversion::ANNOTATIONS,
+            Self::Stored => &[],
+        }
+    }
+
     fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
         conversion::drop_annotations(object);
     }
@@ -115,5 +123,27 @@ fn default_rules(
     if rules["policies"].is_null() {
         let percent = json!({"type": "Percent", "value": 100i64, "periodSeconds": 15i64});
         rules.set(&["policies"], policies(percent));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metadata_alone_hides_what_v1_has_in_annotations() {
+        let target = json!({"type": "Utilization", "averageUtilization": 50i64});
+        let metric = json!({"type": "Resource", "resource": {"name": "memory", "target": target}});
+        let object = json!({
+            "metadata": {"name": "a"},
+            "spec": {"maxReplicas": 1i64, "metrics": [metric]}
+        });
+        let shown = conversion::to_v1(object);
+        let annotations = shown["metadata"]["annotations"].as_object();
+        let annotations = annotations.expect("v1 has no field for the metric");
+        assert!(!annotations.is_empty());
+        let hidden = Autoscaler::Converted.hidden_annotations();
+        assert!(annotations.keys().all(|name| hidden.contains(&name)));
+        assert!(Autoscaler::Stored.hidden_annotations().is_empty());
     }
 }

@@ -42,9 +42,17 @@ impl Strategy for Job {
         defaults::default_template_at(object, &TEMPLATE);
     }
 
-    fn prepare_create(&self, _: &Context<'_>, object: &mut Value) {
+    fn prepare_create(&self, context: &Context<'_>, object: &mut Value) {
+        // A Job without labels shares the map of its template in upstream's memory, so what is added to one is in
+        // both.
+        let labels = object.at(&["metadata", "labels"]);
+        let shares_labels = context.lacks_labels && labels.is_some();
         if !object.bool_at(&["spec", "manualSelector"]) {
             generate_selector(object);
+        }
+        if shares_labels {
+            drop(object.remove(&["metadata", "labels"]));
+            take_labels(object);
         }
         take_good_labels(object);
         object.set(&["metadata", "generation"], 1i64);

@@ -19,6 +19,7 @@ use polyplane_registry::answer::negotiate::BodySyntax;
 use polyplane_registry::plan::prepare;
 use polyplane_registry::request::body;
 use polyplane_registry::request::body::Expected;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Context, PlaneSettings, Warnings};
 use polyplane_registry::{KindTable, Resource, Scope};
 use std::collections::BTreeMap;
@@ -154,6 +155,8 @@ impl Bench {
             now: 1_715_000_000,
             user: &self.user,
             subresource,
+            persistence: Persistence::Store,
+            lacks_labels: false,
             plane: "p",
             settings: &self.settings,
             schemas: &row.schemas,

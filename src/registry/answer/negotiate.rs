@@ -1,9 +1,10 @@
 //! The choice of the representation of an answer, and of the syntax of a request body.
 //!
 //! Owns media types and their parameters for resource requests. HTTP headers are passed in as text.
-//! The choice follows upstream: clauses by quality, then by how specific they are, then in the
-//! order written; the first that the server can serve wins.
+//! The choice follows upstream: of the ranges of an Accept header, in their order, the first that the
+//! server can serve wins.
 
+use crate::answer::media_range::{self, MediaRange};
 use crate::request::call::Call;
 use crate::request::options::APPLY;
 use crate::request::{ResourceRequest, Verb};
@@ -113,52 +114,6 @@ pub enum Conversions {
     Partial,
 }
 
-struct Clause<'a> {
-    kind: &'a str,
-    subkind: &'a str,
-    parameters: Vec<(&'a str, &'a str)>,
-    quality: f32,
-}
-
-fn clauses(header: &str) -> Vec<Clause<'_>> {
-    let mut clauses: Vec<Clause<'_>> = Vec::new();
-    for part in header.split(',') {
-        let mut pieces = part.trim().split(';');
-        let media = pieces.next().unwrap_or("").trim();
-        let (kind, subkind) = match media.split_once('/') {
-            Some((kind, subkind)) => (kind.trim(), subkind.trim()),
-            None if media == "*" => ("*", "*"),
-            None => continue,
-        };
-        let mut quality = 1.0;
-        let mut parameters = Vec::new();
-        for piece in pieces {
-            let Some((key, value)) = piece.split_once('=') else {
-                continue;
-            };
-            let (key, value) = (key.trim(), value.trim());
-            if key == "q" {
-                quality = value.parse().unwrap_or(1.0);
-            } else {
-                parameters.push((key, value));
-            }
-        }
-        clauses.push(Clause {
-            kind,
-            subkind,
-            parameters,
-            quality,
-        });
-    }
-    let specific = |clause: &Clause<'_>| (clause.kind != "*", clause.subkind != "*");
-    clauses.sort_by(|a, b| {
-        b.quality
-            .total_cmp(&a.quality)
-            .then_with(|| specific(b).cmp(&specific(a)))
-    });
-    clauses
-}
-
 /// Chooses the representation of the answer to a call.
 ///
 /// # Errors
@@ -175,17 +130,12 @@ fn chosen(call: &Call<'_>, conversions: Conversions) -> Option<Representation> {
             shape: Shape::Whole,
         });
     }
-    for clause in clauses(&request.accept) {
-        for (subkind, encoding) in ENCODINGS {
-            let fits = match (clause.kind, clause.subkind) {
-                ("*", "*") | ("application", "*") => true,
-                ("application", other) => other == subkind,
-                _ => false,
-            };
-            if !fits {
+    for range in media_range::ranges(&request.accept) {
+        for (media_type, encoding) in ENCODINGS {
+            if !range.takes(media_type) {
                 continue;
             }
-            let shape = shape(&clause.parameters, conversions);
+            let shape = shape(&range, conversions);
             if let Some(shape) = shape.filter(|shape| has_form(call, encoding, *shape)) {
                 return Some(Representation { encoding, shape });
             }
@@ -221,28 +171,20 @@ pub fn streamed(chosen: Representation) -> Result<(), ApiError> {
     }
 }
 
-fn shape(parameters: &[(&str, &str)], conversions: Conversions) -> Option<Shape> {
-    let of = |name: &str| {
-        parameters
-            .iter()
-            .find(|(key, _)| *key == name)
-            .map(|(_, value)| *value)
-    };
-    if of("stream").is_some_and(|stream| !stream.is_empty() && stream != "watch") {
+fn shape(range: &MediaRange<'_>, conversions: Conversions) -> Option<Shape> {
+    if !matches!(range.param("stream"), "" | "watch") || !range.param("sv").is_empty() {
         return None;
     }
-    if of("sv").is_some_and(|version| !version.is_empty()) {
-        return None;
+    if !range.has_any(&["as"]) {
+        return (!range.has_any(&["g", "v"])).then_some(Shape::Whole);
     }
-    let (Some(kind), group, version) = (of("as"), of("g"), of("v")) else {
-        return (of("g").is_none() && of("v").is_none()).then_some(Shape::Whole);
-    };
-    if group != Some("meta.k8s.io") {
+    let (kind, version) = (range.param("as"), range.param("v"));
+    if range.param("g") != "meta.k8s.io" {
         return None;
     }
     let version = match version {
-        Some("v1") => MetaVersion::V1,
-        Some("v1beta1") => MetaVersion::V1Beta1,
+        "v1" => MetaVersion::V1,
+        "v1beta1" => MetaVersion::V1Beta1,
         _ => return None,
     };
     match kind {
@@ -269,9 +211,9 @@ const STREAMED_JSON: &str = "application/json;stream=watch";
 const STREAMED_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 /// The encodings in the order in which a range that fits several chooses one.
 const ENCODINGS: [(&str, Encoding); 3] = [
-    ("json", Encoding::Json),
-    ("yaml", Encoding::Yaml),
-    ("vnd.kubernetes.protobuf", Encoding::Protobuf),
+    ("application/json", Encoding::Json),
+    ("application/yaml", Encoding::Yaml),
+    (proto::MEDIA_TYPE, Encoding::Protobuf),
 ];
 
 /// Compares the media types of a request with those of its path as plain text, before anything is

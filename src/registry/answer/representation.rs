@@ -205,10 +205,10 @@ pub fn partial(row: &Resource, version: MetaVersion, body: &Bytes) -> Vec<Bytes>
     };
     let metadata = scan::find(body, &["metadata"])
         .map_or(Bytes::from_static(b"{}"), |range| body.slice(range));
-    let metadata = match row.strategy.hidden_annotation() {
-        None => metadata,
-        Some(hidden) => without_annotation(&metadata, hidden),
-    };
+    let hidden = row.strategy.hidden_annotations().iter();
+    let metadata = hidden.fold(metadata, |metadata, name| {
+        without_annotation(&metadata, name)
+    });
     vec![Bytes::from_static(head), metadata, Bytes::from_static(b"}")]
 }
 

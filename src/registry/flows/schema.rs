@@ -1,14 +1,15 @@
 //! Flow schemas, and which requests they match.
 
+mod subjects;
+
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::{
     ALL_AUTHENTICATED, ALL_UNAUTHENTICATED, Attributes, SYSTEM_MASTERS, Subject as RequestSubject,
-    UserInfo,
 };
+use subjects::{Subject, Subjects};
 
 /// The item that, alone in its list, matches everything.
 const ALL: &str = "*";
-const ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 /// The precedence of a schema whose object names none.
 const PRECEDENCE: i64 = 1000;
 
@@ -21,6 +22,8 @@ pub(super) struct FlowSchema {
     pub(super) level: Str,
     pub(super) distinguisher: Distinguisher,
     rules: Box<[Rule]>,
+    /// Which of the rules have which subjects.
+    subjects: Subjects,
 }
 
 /// What tells the flows of a schema apart.
@@ -31,21 +34,12 @@ pub(super) enum Distinguisher {
     Namespace,
 }
 
-/// A request matches a rule if it matches one of the subjects, and one of the rules about resources, or
-/// about paths.
+/// A request of one of its subjects matches a rule if it matches one of the rules about resources, or about
+/// paths.
 #[derive(Debug)]
 struct Rule {
-    subjects: Box<[Subject]>,
     resources: Box<[ResourceRule]>,
     paths: Box<[PathRule]>,
-}
-
-#[derive(Debug)]
-enum Subject {
-    User(Str),
-    Group(Str),
-    /// Namespace and name.
-    ServiceAccount(Str, Str),
 }
 
 #[derive(Debug)]
@@ -105,7 +99,11 @@ fn texts(value: &Value, field: &str) -> Vec<Str> {
 impl FlowSchema {
     /// Reads a stored object. What it does not say matches nothing.
     pub(super) fn from_value(name: &str, object: &Value) -> Self {
-        let rules = object.items_at(&["spec", "rules"]).iter();
+        let rules = object.items_at(&["spec", "rules"]);
+        let subjects = rules.iter().map(|rule| {
+            let subjects = rule.items_at(&["subjects"]).iter();
+            subjects.filter_map(Subject::from_value)
+        });
         Self {
             name: name.into(),
             precedence: object
@@ -119,7 +117,8 @@ impl FlowSchema {
                 "ByNamespace" => Distinguisher::Namespace,
                 _ => Distinguisher::None,
             },
-            rules: rules.map(Rule::from_value).collect(),
+            subjects: Subjects::of_rules(subjects),
+            rules: rules.iter().map(Rule::from_value).collect(),
         }
     }
 
@@ -130,7 +129,8 @@ impl FlowSchema {
             precedence: 1,
             level: super::EXEMPT.into(),
             distinguisher: Distinguisher::None,
-            rules: [Rule::everything(&[SYSTEM_MASTERS])].into(),
+            rules: [Rule::everything()].into(),
+            subjects: Subjects::of_groups(&[SYSTEM_MASTERS]),
         }
     }
 
@@ -141,7 +141,8 @@ impl FlowSchema {
             precedence: 10_000,
             level: super::CATCH_ALL.into(),
             distinguisher: Distinguisher::User,
-            rules: [Rule::everything(&[ALL_UNAUTHENTICATED, ALL_AUTHENTICATED])].into(),
+            rules: [Rule::everything()].into(),
+            subjects: Subjects::of_groups(&[ALL_UNAUTHENTICATED, ALL_AUTHENTICATED]),
         }
     }
 
@@ -151,7 +152,8 @@ impl FlowSchema {
     }
 
     pub(super) fn matches(&self, request: &Attributes<'_>) -> bool {
-        self.rules.iter().any(|rule| rule.matches(request))
+        let mut rules = self.subjects.rules_of(request.user);
+        rules.any(|at| self.rules[at].matches(request))
     }
 }
 
@@ -159,7 +161,6 @@ impl Rule {
     fn from_value(rule: &Value) -> Self {
         let items = |field: &str| rule.items_at(&[field]).iter();
         Self {
-            subjects: items("subjects").filter_map(Subject::from_value).collect(),
             resources: items("resourceRules")
                 .map(ResourceRule::from_value)
                 .collect(),
@@ -169,10 +170,8 @@ impl Rule {
         }
     }
 
-    fn everything(groups: &[&str]) -> Self {
-        let groups = groups.iter().map(|group| Subject::Group((*group).into()));
+    fn everything() -> Self {
         Self {
-            subjects: groups.collect(),
             resources: [ResourceRule {
                 verbs: Names::All,
                 groups: Names::All,
@@ -190,9 +189,6 @@ impl Rule {
     }
 
     fn matches(&self, request: &Attributes<'_>) -> bool {
-        if !self.subjects.iter().any(|subject| subject.is(request.user)) {
-            return false;
-        }
         match request.subject {
             RequestSubject::Resource { .. } => {
                 self.resources.iter().any(|rule| rule.matches(request))
@@ -200,41 +196,6 @@ impl Rule {
             RequestSubject::Path(path) => {
                 let mut rules = self.paths.iter();
                 rules.any(|rule| rule.matches(request.verb, path))
-            }
-        }
-    }
-}
-
-impl Subject {
-    fn from_value(subject: &Value) -> Option<Self> {
-        let name = |kind: &str| Some(subject.at(&[kind, "name"])?.as_str()?.into());
-        match subject.str_at(&["kind"]) {
-            "User" => name("user").map(Self::User),
-            "Group" => name("group").map(Self::Group),
-            "ServiceAccount" => {
-                let namespace = subject.str_at(&["serviceAccount", "namespace"]).into();
-                Some(Self::ServiceAccount(namespace, name("serviceAccount")?))
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns whether the subject is this user. The names of a user of another plane mean others here, so
-    /// such a user is matched by `*` and by the groups that mean the same in every plane.
-    fn is(&self, user: &UserInfo) -> bool {
-        match self {
-            Self::User(name) | Self::Group(name) if name == ALL => true,
-            Self::User(name) => !user.is_foreign && *name == user.name,
-            Self::Group(name) => {
-                let everywhere = [SYSTEM_MASTERS, ALL_AUTHENTICATED, ALL_UNAUTHENTICATED];
-                let means_the_same = !user.is_foreign || everywhere.contains(&name.as_str());
-                means_the_same && user.in_group(name)
-            }
-            Self::ServiceAccount(namespace, name) => {
-                let account = user.name.strip_prefix(ACCOUNT_PREFIX);
-                let rest = account.and_then(|rest| rest.strip_prefix(namespace.as_str()));
-                let own = rest.and_then(|rest| rest.strip_prefix(':'));
-                !user.is_foreign && own.is_some_and(|own| name == ALL || name == own)
             }
         }
     }

@@ -13,12 +13,13 @@ use polyplane_apimachinery::schema::decode::{DecodeError, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::shape::defaults::TooLarge;
 use polyplane_apimachinery::shape::prune::Report;
-use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::structural::{Custom, Reading, Structural};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_plane::{ContentId, Flags, Key, ObjectRef, Version};
 use std::fmt::Debug;
 use std::sync::Arc;
+use tokio::sync::{Mutex, Semaphore};
 
 /// The schema of one version of a kind. It is compiled when it is first needed.
 pub trait CustomSchema: Debug + Send + Sync {
@@ -33,7 +34,14 @@ pub trait CustomSchema: Debug + Send + Sync {
 
     /// Returns the compiled schema.
     fn structural(&self) -> Arc<Structural>;
+
+    /// Returns the turn of whoever compiles the schema.
+    fn compile_turn(&self) -> &CompileTurn;
 }
+
+/// The turn of whoever compiles a schema. Other requests for the schema wait for it without a thread.
+#[derive(Debug, Default)]
+pub struct CompileTurn(Arc<Mutex<()>>);
 
 /// The way in which objects get from one version of their kind into another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,6 +62,10 @@ pub struct ScalePaths {
     /// The label selector as text.
     pub selector: Option<Str>,
 }
+
+/// The places in which schemas are compiled. With more, requests for schemas that are not compiled could take
+/// all CPUs and all threads for blocking work; with one, a large schema would hold up all small ones.
+static COMPILING: Semaphore = Semaphore::const_new(2);
 
 /// What a row knows about the kind that an object of the plane has defined.
 #[derive(Clone, Debug)]
@@ -78,8 +90,8 @@ pub struct CustomKind {
 }
 
 impl CustomKind {
-    /// Compiles the schema, away from the threads that serve requests. Nothing happens if it is
-    /// compiled.
+    /// Compiles the schema, away from the threads that serve requests, and at most two of them at a
+    /// time. Nothing happens if it is compiled.
     ///
     /// # Errors
     /// Returns 500 if the process ends meanwhile.
@@ -87,8 +99,17 @@ impl CustomKind {
         if self.schema.is_compiled() {
             return Ok(());
         }
+        let turn = Arc::clone(&self.schema.compile_turn().0).lock_owned().await;
+        if self.schema.is_compiled() {
+            return Ok(());
+        }
+        let place = COMPILING.acquire().await;
         let schema = Arc::clone(&self.schema);
-        let compiled = tokio::task::spawn_blocking(move || drop(schema.structural()));
+        let compiled = tokio::task::spawn_blocking(move || {
+            // Released when the work ends, also if the request has ended before.
+            let _held = (turn, place);
+            drop(schema.structural());
+        });
         compiled
             .await
             .map_err(|error| ApiError::internal(format!("a schema was not compiled: {error}")))
@@ -117,6 +138,29 @@ impl CustomKind {
     pub fn decode_metadata(&self, schemas: &Schemas, tree: &mut Value) -> Result<(), DecodeError> {
         let structural = self.schema.structural();
         Custom::new(&structural, schemas, self.metadata).decode_metadata(tree)
+    }
+
+    /// Brings a valid object that an apply has made into the form that is stored. Upstream decodes every other
+    /// object in this way before it validates it, but an applied one only when it encodes it: nulls go that the
+    /// schema does not allow, and metadata of embedded objects is decoded.
+    ///
+    /// # Errors
+    /// Returns 500 if the metadata of an embedded object is malformed.
+    pub(crate) fn complete_apply(
+        &self,
+        schemas: &Schemas,
+        tree: &mut Value,
+    ) -> Result<(), ApiError> {
+        let structural = self.schema.structural();
+        let custom = Custom::new(&structural, schemas, self.metadata);
+        // The metadata of the object itself has been decoded.
+        let own = tree.remove(&["metadata"]);
+        let decoded = custom.decode(tree, Reading::Request, Report::Nothing);
+        if let Some(own) = own {
+            tree.set(&["metadata"], own);
+        }
+        decoded.map_err(|error| ApiError::new(Reason::Unknown, error.to_string()))?;
+        Ok(())
     }
 
     /// Sets absent members to their defaults.

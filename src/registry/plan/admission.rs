@@ -12,9 +12,10 @@ pub use measure::Measured;
 use measure::{Phase, Step};
 
 use super::call_outs::{CallOutMemo, CallOuts, Interrupted};
+use super::defaulted::Decoded;
 use super::fields::{self, Managed};
 use super::run::Run;
-use super::stages::{Decoded, ObjectFate, Planned, Present, Target, Valid};
+use super::stages::{ObjectFate, Planned, Present, Target, Valid};
 use super::{ObjectChange, ObjectDeletion};
 use crate::authority;
 use crate::kinds::conversion::KindVersion;
@@ -226,6 +227,8 @@ pub(super) fn mutate<C: ObjectChange>(
             fields::after_admission(run, managed, &mut tree);
         }
         if mutated == Mutated::Changed {
+            // Upstream decodes it again, with the labels that it has by then.
+            run.lacks_labels = false;
             tree = default_again(run, change, tree)?;
         }
     } else if matches!(target, Target::New) {

@@ -9,8 +9,9 @@ mod versions;
 
 use super::ObjectChange;
 use super::call_outs::Interrupted;
+use super::defaulted::Defaulted;
 use super::run::Run;
-use super::stages::{Defaulted, Target};
+use super::stages::Target;
 use crate::request::body;
 use crate::request::body::Expected;
 use crate::request::call::Call;
@@ -56,6 +57,7 @@ pub(super) fn manage<C: ObjectChange>(
     target: &Target,
 ) -> Result<Managed, Interrupted> {
     let beyond = defaulted.beyond();
+    run.lacks_labels = defaulted.lacks_labels();
     let mut tree = defaulted.into_tree();
     normalize(run, change, &mut tree);
     if change.ownership() == Ownership::OfChanges {

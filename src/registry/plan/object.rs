@@ -249,13 +249,32 @@ pub fn check_version(
         }
         return Ok(());
     }
-    if let Err(error) = strconv::parse_uint(given) {
-        return Err(ApiError::new(Reason::Unknown, error.to_string()).into());
-    }
+    check_number(given)?;
     match existing.version() {
         None => Err(Interrupted::VersionUnsettled),
         Some(version) if version.to_string() == given => Ok(()),
         Some(_) => Err(call.conflict(name, STALE).into()),
+    }
+}
+
+/// Removes the version that an update or a patch names for an object which it creates. Upstream's registry reads it
+/// after mutating admission.
+///
+/// # Errors
+/// Returns 500 if it is no number.
+pub fn forget_version(tree: &mut Value) -> Result<(), ApiError> {
+    let version = tree.remove(&["metadata", "resourceVersion"]);
+    match version.as_ref().and_then(Value::as_str) {
+        None | Some("") => Ok(()),
+        Some(given) => check_number(given),
+    }
+}
+
+/// Checks that a version is a number, with upstream's error.
+fn check_number(version: &str) -> Result<(), ApiError> {
+    match strconv::parse_uint(version) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(ApiError::new(Reason::Unknown, error.to_string())),
     }
 }
 
@@ -275,5 +294,26 @@ pub fn goes_with_last_finalizer(row: &Resource, tree: &Value, old: &Value) -> bo
 pub fn set_version(tree: &mut Value, object: &ObjectRef) {
     if let Some(version) = object.version() {
         tree.set(&["metadata", "resourceVersion"], version.to_string());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn the_version_of_an_object_that_a_patch_creates_has_to_be_a_number() {
+        let refusal = |version: Value| {
+            let mut tree = json!({"metadata": {"name": "a", "resourceVersion": version}});
+            let refused = forget_version(&mut tree).err();
+            assert_eq!(tree, json!({"metadata": {"name": "a"}}));
+            refused.map(|error| (error.code, error.message))
+        };
+        for version in [Value::Null, "".into(), "0".into(), "7".into()] {
+            assert_eq!(refusal(version), None);
+        }
+        let text = "strconv.ParseUint: parsing \"abc\": invalid syntax";
+        assert_eq!(refusal("abc".into()), Some((500, text.to_owned())));
     }
 }

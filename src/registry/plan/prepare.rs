@@ -5,6 +5,7 @@
 //! features that are off are dropped, generation is counted), then the kind's strategy, then the
 //! canonical form.
 
+use crate::complaints;
 use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::strategy::Context;
@@ -179,9 +180,7 @@ fn with_declared(
     old: Option<&Value>,
 ) -> Vec<FieldError> {
     // Done first, because the rest compares messages.
-    for error in &mut errors {
-        row.schemas.show(&mut error.bad);
-    }
+    complaints::bound(&mut errors, |error| row.schemas.show(&mut error.bad));
     if row.rules.declarative_validation {
         let mut seen = BTreeSet::new();
         errors.retain(|error| seen.insert(error.to_string()));
@@ -212,6 +211,7 @@ fn with_declared(
         }
     }
     errors.extend(declared);
+    complaints::bound(&mut errors, |_| {});
     errors
 }
 

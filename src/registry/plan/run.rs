@@ -9,6 +9,7 @@ use crate::kinds::conversion::KindVersion;
 use crate::kinds::table::Resource;
 use crate::plan::prepare;
 use crate::request::call::Call;
+use crate::request::options::Persistence;
 use crate::strategy::Context;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
@@ -33,6 +34,10 @@ pub struct Run<'r> {
     /// True if the object of the request has empty lists or maps that are not stored, but say something
     /// to whoever prepares and validates it.
     pub says_empties: bool,
+    /// Whether the write is stored.
+    pub(super) persistence: Persistence,
+    /// True if the client has given the object no labels, so that those it has are defaults.
+    pub(super) lacks_labels: bool,
     new: &'r mut NewObject,
     owners: &'r mut Owners,
 }
@@ -82,6 +87,8 @@ impl PlanState {
             call_outs: self.memo.begin(call.authority(), cut),
             now: self.now,
             says_empties: false,
+            persistence: Persistence::Store,
+            lacks_labels: false,
             new: &mut self.new,
             owners: &mut self.owners,
         }
@@ -148,6 +155,8 @@ impl<'r> Run<'r> {
             now: self.now,
             user: &self.call.request.user,
             subresource,
+            persistence: self.persistence,
+            lacks_labels: self.lacks_labels,
             plane: self.call.tenant.plane.id(),
             settings: &self.call.tenant.settings,
             schemas: &row.schemas,

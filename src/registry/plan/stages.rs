@@ -1,4 +1,4 @@
-//! The stages of a plan that need no calls: defaults, prepare, validate, and the stored bytes.
+//! The stages of a plan that need no calls: prepare, validate, and the stored bytes.
 
 use super::admission::{Admitted, AdmittedDeletion, Allowed};
 use super::call_outs::Interrupted;
@@ -12,125 +12,12 @@ use crate::plan::fields::{self, ManagedKind};
 use crate::plan::object;
 use crate::plan::prepare;
 use crate::request::Verb;
-use crate::request::body;
-use crate::request::call::Call;
-use crate::request::options::Persistence;
+use crate::request::options::{self, Persistence};
 use crate::strategy::{Allocation, Context};
 use crate::write::{PlannedWrite, Unstored};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::schema::decode::Beyond;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_plane::{Claim, ObjectRef, Operation, Write};
-
-/// The object that the client wants, in the version of the request: decoded, or merged into the
-/// present object.
-pub struct Decoded {
-    tree: Value,
-    beyond: Beyond,
-}
-
-impl Decoded {
-    /// Creates it from a tree that has been decoded by the schema of its kind.
-    pub fn new(tree: Value) -> Self {
-        Self {
-            tree,
-            beyond: Beyond::Nothing,
-        }
-    }
-
-    /// Creates it from a tree that has been decoded with
-    /// [`Empties::AsSent`](polyplane_apimachinery::schema::decode::Empties::AsSent).
-    pub fn as_sent(tree: Value, beyond: Beyond) -> Self {
-        Self { tree, beyond }
-    }
-
-    /// Returns the tree.
-    pub fn into_tree(self) -> Value {
-        self.tree
-    }
-
-    /// Passes the object on without applying defaults, for verbs whose subject has none.
-    pub fn without_defaults(self) -> Defaulted {
-        Defaulted {
-            tree: self.tree,
-            beyond: self.beyond,
-        }
-    }
-
-    /// Returns the tree.
-    pub fn tree_mut(&mut self) -> &mut Value {
-        &mut self.tree
-    }
-}
-
-/// An object with defaults, whose name and namespace are those of the path.
-pub struct Defaulted {
-    tree: Value,
-    beyond: Beyond,
-}
-
-impl Defaulted {
-    /// Returns the tree.
-    pub fn tree(&self) -> &Value {
-        &self.tree
-    }
-
-    /// Returns what the tree has beyond its stored form.
-    pub(super) fn beyond(&self) -> Beyond {
-        self.beyond
-    }
-
-    pub(super) fn into_tree(self) -> Value {
-        self.tree
-    }
-
-    /// Makes this a new object: removes the members that only a stored object has.
-    pub fn as_new(mut self) -> Self {
-        metadata::wipe_system_fields(&mut self.tree);
-        drop(self.tree.remove(&["metadata", "resourceVersion"]));
-        self
-    }
-}
-
-/// The name in the path of a request.
-#[derive(Clone, Copy)]
-pub enum PathName<'a> {
-    /// The path has no name: the object is created.
-    Absent,
-    /// The object has to have this name.
-    Given(&'a str),
-}
-
-/// Applies the defaults of the request's version, and checks the object against the path.
-///
-/// # Errors
-/// Returns 400 if they contradict each other.
-pub fn default(
-    call: &Call<'_>,
-    decoded: Decoded,
-    path_name: PathName<'_>,
-) -> Result<Defaulted, ApiError> {
-    let Decoded { mut tree, beyond } = decoded;
-    prepare::default(call.row, call.row.definition, &mut tree)?;
-    body::match_path(call, &mut tree)?;
-    match path_name {
-        PathName::Given(name) => body::match_name(&tree, name)?,
-        PathName::Absent => metadata::wipe_system_fields(&mut tree),
-    }
-    let duplicates = metadata::dedup_owner_references(&mut tree);
-    if !duplicates.is_empty() {
-        // Upstream looks at a patched object where it looks at others a second time.
-        let when = match call.request.verb {
-            Verb::Patch => " after mutating admission happens",
-            _ => "",
-        };
-        call.warn(format!(
-            ".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: {}",
-            duplicates.join(", ")
-        ));
-    }
-    Ok(Defaulted { tree, beyond })
-}
 
 /// The object that a write changes.
 pub enum Target {
@@ -283,6 +170,9 @@ fn prepare_new(
     through: &str,
     tree: &mut Value,
 ) -> Result<Allocation, Interrupted> {
+    if run.call.request.verb != Verb::Create {
+        object::forget_version(tree)?;
+    }
     let now = run.time();
     metadata::fill_system_fields(tree, run.uid(), &now);
     if let Some(name) = run.missing_name(row, tree) {
@@ -429,6 +319,11 @@ pub(super) fn store(
     } = allowed.into_planned();
     if let (true, ObjectFate::Stored(tree)) = (run.says_empties, &mut next) {
         prepare::without_said_empties(row, tree)?;
+    }
+    if let (Some(custom), ObjectFate::Stored(tree)) = (&row.custom, &mut next)
+        && options::is_apply(run.call.request)
+    {
+        custom.complete_apply(&row.schemas, tree)?;
     }
     let storing = Storing {
         run,

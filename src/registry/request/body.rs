@@ -4,6 +4,8 @@
 //! types of its members, then members that are unknown or repeated. The texts are upstream's.
 
 pub(crate) mod custom;
+mod named;
+mod protobuf;
 
 use crate::answer::negotiate::BodySyntax;
 use crate::kinds::custom::CustomKind;
@@ -11,6 +13,7 @@ use crate::kinds::table::{Resource, api_version};
 use crate::plan::fields;
 use crate::request::call::Call;
 use crate::request::options::FieldValidation;
+use named::{Named, named_in_text, named_kind};
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
 use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Empties, Numbers, Problem};
 use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
@@ -18,6 +21,7 @@ use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::value::Sharing;
 use polyplane_apimachinery::{Str, Value, yaml};
+use protobuf::Message;
 
 /// The kind a body is expected to have.
 #[derive(Debug, Clone, Copy)]
@@ -210,11 +214,20 @@ pub fn read(
             expected.kind
         ))
     };
+    let document = match syntax {
+        BodySyntax::Protobuf => {
+            let message = Message::open(body).map_err(unrecognized)?;
+            Document::of(message.decode(expected)?)
+        }
+        BodySyntax::Json | BodySyntax::Yaml => {
+            parse((schemas, expected.definition), body, syntax, sharing).map_err(unrecognized)?
+        }
+    };
     let Document {
         mut tree,
         complaints,
         repeats,
-    } = parse((schemas, expected.definition), body, syntax, sharing).map_err(unrecognized)?;
+    } = document;
     let named = match syntax {
         BodySyntax::Json => named_in_text(&tree, body),
         BodySyntax::Yaml | BodySyntax::Protobuf => named_kind(&tree),
@@ -259,6 +272,17 @@ struct Document {
     repeats: bool,
 }
 
+impl Document {
+    /// Returns the document of a tree about which there is nothing to say.
+    fn of(tree: Value) -> Self {
+        Self {
+            tree,
+            complaints: Vec::new(),
+            repeats: false,
+        }
+    }
+}
+
 /// Parses bytes of any syntax.
 fn parse(
     (schemas, definition): (&Schemas, DefId),
@@ -272,11 +296,15 @@ fn parse(
     };
     match syntax {
         BodySyntax::Json => match json::parse_sharing(body, &limits, sharing) {
-            Ok(parsed) => Ok(Document {
-                tree: parsed.value,
-                complaints: Vec::new(),
-                repeats: !parsed.duplicates.is_empty(),
-            }),
+            Ok(mut parsed) => {
+                if parsed.floats {
+                    schemas.keep_written_quantities(definition, &mut parsed.value, body);
+                }
+                Ok(Document {
+                    repeats: !parsed.duplicates.is_empty(),
+                    ..Document::of(parsed.value)
+                })
+            }
             Err(error) => Err(BodyError::Json(error)),
         },
         BodySyntax::Yaml => match yaml::parse(body, &limits) {
@@ -292,11 +320,7 @@ fn parse(
             let mut tree = schemas.decode_proto(definition, envelope.raw)?;
             tree.set(&["kind"], envelope.kind);
             tree.set(&["apiVersion"], envelope.api_version);
-            Ok(Document {
-                tree,
-                complaints: Vec::new(),
-                repeats: false,
-            })
+            Ok(Document::of(tree))
         }
     }
 }
@@ -325,52 +349,6 @@ pub fn decode_options(
     }
 }
 
-/// The kind that a body names.
-struct Named {
-    group: Str,
-    version: Str,
-    kind: Str,
-}
-
-impl Named {
-    fn or(mut self, expected: Expected<'_>) -> Self {
-        if self.kind.is_empty() {
-            self.kind = expected.kind.into();
-        }
-        if self.version.is_empty() && self.group.is_empty() {
-            self.version = expected.version.into();
-            self.group = expected.group.into();
-        }
-        self
-    }
-}
-
-impl Named {
-    /// Reports that the kind is not known in `scheme`.
-    fn unregistered(&self, scheme: &str) -> String {
-        let api = api_version(&self.group, &self.version);
-        format!(
-            "no kind {:?} is registered for version {api:?} in scheme {scheme:?}",
-            self.kind
-        )
-    }
-
-    /// Reports that the kind is known but is not the `expected` one.
-    fn unconvertible(&self, expected: Expected<'_>) -> String {
-        let package = |group: &str| match group.split('.').next() {
-            None | Some("") => "core".to_owned(),
-            Some(first) => first.to_owned(),
-        };
-        format!(
-            "converting ({}.{}) to ({}.{}): unknown conversion",
-            self.version,
-            self.kind,
-            package(expected.group),
-            expected.kind
-        )
-    }
-}
-
 /// Checks that a patch has not changed kind and version.
 ///
 /// # Errors
@@ -389,96 +367,6 @@ pub fn check_patched(tree: &Value, expected: Expected<'_>) -> Result<(), BodyErr
         .ok_or_else(|| BodyError::OtherKind(named.unregistered(scheme(expected.group))))?;
     schemas.decode(other, &mut tree.clone(), Empties::Null)?;
     Err(BodyError::OtherKind(named.unconvertible(expected)))
-}
-
-/// Returns the kind that a tree names. If a name occurs more than once, the last member counts.
-fn named_kind(tree: &Value) -> Result<Named, BodyError> {
-    match tree {
-        Value::Object(members) => named_by(members.iter()),
-        Value::Null => named_by(std::iter::empty()),
-        other => Err(BodyError::NoObject(type_name(other))),
-    }
-}
-
-/// Returns the kind that JSON text names. Members whose names differ only in case count too; the
-/// last of them all counts.
-fn named_in_text(tree: &Value, text: &[u8]) -> Result<Named, BodyError> {
-    let respelled = |name: &str| meta_member(name).is_some_and(|member| member != name);
-    match tree {
-        Value::Object(members) if members.keys().any(respelled) => {
-            let text = String::from_utf8_lossy(text);
-            let members: Vec<(String, Value)> = json::document::members(&text)
-                .filter(|(name, _)| meta_member(name).is_some())
-                .filter_map(|(name, value)| {
-                    let parsed = json::parse(value.as_bytes(), &Limits::default());
-                    Some((name.into_owned(), parsed.ok()?.value))
-                })
-                .collect();
-            named_by(members.iter().map(|(name, value)| (name.as_str(), value)))
-        }
-        _ => named_kind(tree),
-    }
-}
-
-/// Returns which of kind and version Go would take a member of this `name` for, ignoring case.
-fn meta_member(name: &str) -> Option<&'static str> {
-    let folds = |member: &str| {
-        let mut rest = member.chars();
-        let same = name.chars().all(|found| {
-            let found = if found == '\u{212a}' { 'k' } else { found };
-            rest.next().is_some_and(|wanted| {
-                wanted.eq_ignore_ascii_case(&found) || wanted == 's' && found == '\u{17f}'
-            })
-        });
-        same && rest.next().is_none()
-    };
-    ["kind", "apiVersion"]
-        .into_iter()
-        .find(|member| folds(member))
-}
-
-fn type_name(value: &Value) -> &'static str {
-    match value {
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-        Value::String(_) => "string",
-        Value::Bool(_) => "bool",
-        Value::Int(_) | Value::Float(_) | Value::Null => "number",
-    }
-}
-
-fn named_by<'v>(members: impl Iterator<Item = (&'v str, &'v Value)>) -> Result<Named, BodyError> {
-    let (mut kind, mut api_version) = (Str::default(), Str::default());
-    let mut wrong = None;
-    for (name, value) in members {
-        let Some(member) = meta_member(name) else {
-            continue;
-        };
-        match value {
-            Value::Null => {}
-            Value::String(text) if member == "kind" => kind = text.clone(),
-            Value::String(text) => api_version = text.clone(),
-            other => {
-                let found = type_name(other);
-                wrong.get_or_insert(BodyError::NoText { member, found });
-            }
-        }
-    }
-    if let Some(wrong) = wrong {
-        return Err(wrong);
-    }
-    if api_version.matches('/').count() > 1 {
-        return Err(BodyError::GroupVersion(api_version));
-    }
-    let (group, version) = match api_version.split_once('/') {
-        Some((group, version)) => (Str::from(group), Str::from(version)),
-        None => (Str::default(), api_version),
-    };
-    Ok(Named {
-        group,
-        version,
-        kind,
-    })
 }
 
 fn check_kind(named: &Named, expected: Expected<'_>) -> Result<(), ApiError> {

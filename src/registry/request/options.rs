@@ -12,6 +12,8 @@ use crate::request::parameters::{
 };
 use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::field_selector::FieldSelector;
+use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_managedfields::Force;
@@ -246,14 +248,23 @@ impl ListOptions {
         };
         let errors = options.check(RESOURCE_VERSION_MATCH.read(query), purpose);
         if errors.is_empty() {
-            Ok(options)
-        } else {
-            Err(ApiError::invalid(
-                Qualified::new("meta.k8s.io", "ListOptions"),
-                "",
-                &errors,
-            ))
+            return Ok(options);
         }
+        options.parse_selectors()?;
+        Err(ApiError::invalid(
+            Qualified::new("meta.k8s.io", "ListOptions"),
+            "",
+            &errors,
+        ))
+    }
+
+    /// Returns the errors of the selectors: upstream reads these before it compares the options with each other.
+    fn parse_selectors(&self) -> Result<(), ApiError> {
+        Selector::parse(&self.label_selector)
+            .map_err(|error| ApiError::bad_request(error.to_string()))?;
+        FieldSelector::parse(&self.field_selector)
+            .map_err(|error| ApiError::bad_request(error.to_string()))?;
+        Ok(())
     }
 
     /// Returns whether a list shows exactly the requested version `asked`. It is 0 if the client

@@ -2,6 +2,7 @@
 //! next timer whenever all tasks wait.
 
 mod admission;
+mod applied;
 mod asking;
 mod authority;
 mod conversion;

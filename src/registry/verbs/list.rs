@@ -527,7 +527,8 @@ fn base64_error(error: &base64::DecodeError, text: &str) -> String {
         base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => {
             *at
         }
-        _ => text.len(),
+        // Of the lengths only one character more than whole groups of four is wrong.
+        _ => text.len().saturating_sub(1),
     };
     format!("illegal base64 data at input byte {at}")
 }

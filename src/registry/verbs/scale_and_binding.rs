@@ -201,6 +201,14 @@ impl Scale<'_> {
         self.request.call.row.custom.as_ref()?.scale.as_ref()
     }
 
+    /// Returns the scale that the write starts from.
+    fn scale_before(&self, object: &Value) -> Result<Value, ApiError> {
+        match self.custom_paths() {
+            Some(paths) => custom_scale::before_change(object, paths),
+            None => Ok(built_in_scale(object)),
+        }
+    }
+
     /// Returns the scale as admission sees it; one without replicas if there is none.
     fn shown_scale(&self, object: &Value) -> Value {
         let row = self.request.call.row;
@@ -232,7 +240,7 @@ impl ObjectChange for Scale<'_> {
             return Err(call.not_found(&self.request.name).into());
         };
         let present = Present::read(run, call.row, existing)?;
-        let scale = scale_of(call.row, present.tree())?;
+        let scale = self.scale_before(present.tree())?;
         let live = fields::live_scale(run, scale, present.tree());
         let mut kind = ManagedKind::of_subresource(call, self.subject());
         let options = &self.request.options;
@@ -304,8 +312,9 @@ impl ObjectChange for Scale<'_> {
         _: &Run<'_>,
         present: &'v Present,
     ) -> (Operation, Option<Cow<'v, Value>>) {
-        let old = Cow::Owned(self.shown_scale(present.tree()));
-        (Operation::Update, Some(old))
+        let old = self.scale_before(present.tree());
+        let old = old.unwrap_or_else(|_| scale_metadata(present.tree()));
+        (Operation::Update, Some(Cow::Owned(old)))
     }
 
     fn shown<'v>(&'v self, object: &'v Value) -> Cow<'v, Value> {

@@ -9,7 +9,8 @@ const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 const TOLERANCE_DOWN: &str = "autoscaling.alpha.kubernetes.io/scale-down-tolerance";
 const TOLERANCE_UP: &str = "autoscaling.alpha.kubernetes.io/scale-up-tolerance";
-const ANNOTATIONS: [&str; 6] = [
+/// The annotations with the data for which v1 has no fields.
+pub const ANNOTATIONS: [&str; 6] = [
     METRICS,
     CURRENT_METRICS,
     CONDITIONS,

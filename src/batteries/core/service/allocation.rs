@@ -10,12 +10,15 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Claim, Index, IndexId, IndexRow, Key, Prefix, Snapshot};
-use polyplane_registry::PlaneSettings;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Allocation, Context};
 use std::collections::BTreeSet;
 
 /// The index of the ports that Services have on nodes.
 pub const NODE_PORTS: IndexId = IndexId(0);
+
+/// A dry run allocates nothing: it shows the ports from the one behind this on, whether they are free or not.
+const DRY_RUN_PORT: i64 = 32_768;
 
 const TAKEN_PORT: &str = "provided port is already allocated";
 pub(super) const FULL: &str = "range is full";
@@ -85,7 +88,7 @@ pub fn allocate(
         None => cluster_ips::allocate(context, cut, object, &mut allocation)?,
         Some(old) => cluster_ips::change(context, cut, object, old, &mut allocation)?,
     }
-    let mut ports = Ports::new(context.settings, cut, object);
+    let mut ports = Ports::new(context, cut, object);
     match &old {
         None => ports.allocate_all(object)?,
         Some(old) => ports.change(object, old)?,
@@ -138,6 +141,7 @@ pub(super) fn places(size: u64, reserved: u64, start: u64) -> impl Iterator<Item
 /// The node ports of one write.
 struct Ports<'a> {
     cut: &'a Snapshot,
+    persistence: Persistence,
     owner: Key,
     first: u16,
     last: u16,
@@ -148,13 +152,14 @@ struct Ports<'a> {
 }
 
 impl<'a> Ports<'a> {
-    fn new(settings: &PlaneSettings, cut: &'a Snapshot, object: &Value) -> Self {
+    fn new(context: &Context<'_>, cut: &'a Snapshot, object: &Value) -> Self {
         let of = |field: &str| object.str_at(&["metadata", field]);
         let owner = Key::new("", "services", Some(of("namespace")), of("name"));
-        let (first, last) = settings.node_ports;
+        let (first, last) = context.settings.node_ports;
         let seed = draw(object, 1) >> 1;
         Self {
             cut,
+            persistence: context.persistence,
             owner,
             first,
             last,
@@ -184,6 +189,13 @@ impl<'a> Ports<'a> {
         let within = u16::try_from(port)
             .ok()
             .filter(|port| (self.first..=self.last).contains(port));
+        if self.persistence == Persistence::DryRun {
+            let is_free = within.is_none_or(|port| self.is_free(port));
+            return match is_free && self.taken.insert(port) {
+                true => Ok(()),
+                false => Err(TAKEN_PORT.to_owned()),
+            };
+        }
         let Some(number) = within else {
             let (first, last) = (self.first, self.last);
             return Err(format!(
@@ -199,6 +211,11 @@ impl<'a> Ports<'a> {
 
     /// Allocates any free port.
     fn allocate_next(&mut self) -> Result<i64, String> {
+        if self.persistence == Persistence::DryRun {
+            let port = self.taken.last().unwrap_or(&DRY_RUN_PORT) + 1;
+            self.taken.insert(port);
+            return Ok(port);
+        }
         let size = u64::from(self.last.saturating_sub(self.first)) + 1;
         let start = self.seed.wrapping_add(self.taken.len() as u64 * 7919) >> 1;
         let candidates = places(size, reserved(size, 32, 128), start);

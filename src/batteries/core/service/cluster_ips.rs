@@ -11,6 +11,7 @@ use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Value, json};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
 use polyplane_registry::metadata::strings;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::service_ranges::{IpFamily, ServiceRange};
 use polyplane_registry::strategy::{Allocation, Companion, CompanionChange, Context};
 use std::net::IpAddr;
@@ -64,6 +65,7 @@ impl Addresses {
 /// The addresses of one write.
 pub(super) struct Pool<'a> {
     cut: &'a Snapshot,
+    persistence: Persistence,
     ranges: Vec<Addresses>,
 }
 
@@ -92,7 +94,11 @@ impl<'a> Pool<'a> {
             }
         }
         let ranges = ranges.into_iter().filter_map(Addresses::of).collect();
-        Ok(Self { cut, ranges })
+        Ok(Self {
+            cut,
+            persistence: context.persistence,
+            ranges,
+        })
     }
 
     fn is_free(&self, address: IpAddr) -> bool {
@@ -105,12 +111,15 @@ impl<'a> Pool<'a> {
         self.cut.get(&key).is_none()
     }
 
-    /// Allocates any free address of a family.
+    /// Allocates any free address of a family. A dry run looks for none: it shows that of the network.
     fn allocate_next(&self, object: &Value, family: &str) -> Result<IpAddr, ApiError> {
         let start = draw(object, 0) >> 1;
         let ranges = self.ranges.iter();
         let mut ranges = ranges.filter(|addresses| addresses.range.family().name() == family);
         let free = ranges.find_map(|addresses| {
+            if self.persistence == Persistence::DryRun {
+                return Some(addresses.range.address(0));
+            }
             let mut candidates = addresses.candidates(start);
             candidates.find(|address| self.is_free(*address))
         });
@@ -122,20 +131,37 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// Allocates a requested address.
+    /// Allocates a requested address. To a dry run every address of a range is free.
     fn allocate(&self, object: &Value, wish: &str) -> Result<IpAddr, ApiError> {
         let address = ip_sloppy(wish).map(|address| address.to_canonical());
         let within = |address: &IpAddr| self.ranges.iter().any(|range| range.contains(*address));
         let complaint = match address.filter(within) {
+            Some(address) if self.persistence == Persistence::DryRun => return Ok(address),
             Some(address) if self.is_free(address) => return Ok(address),
-            Some(_) => TAKEN,
-            None => FOREIGN,
+            Some(_) => TAKEN.to_owned(),
+            None => self.outside(address),
         };
         let spec = Path::new("spec");
         let bad = Bad::Json(object["spec"]["clusterIPs"].clone());
         let detail = format!("failed to allocate IP {wish}: {complaint}");
         let error = FieldError::invalid(&spec.child("clusterIPs"), bad, detail);
         Err(invalid(object, vec![error]))
+    }
+
+    /// Returns the complaint about an address that no range has. A dry run looks at one range only, and names it.
+    fn outside(&self, address: Option<IpAddr>) -> String {
+        let one = address.and_then(|address| {
+            let family = IpFamily::of(address);
+            let mut ranges = self.ranges.iter().map(|addresses| addresses.range);
+            let range = ranges.find(|range| range.family() == family)?;
+            Some((address, range))
+        });
+        match (self.persistence, one) {
+            (Persistence::DryRun, Some((address, range))) => format!(
+                "the provided IP ({address}) is not in the valid range. The range of valid IPs is {range}"
+            ),
+            _ => FOREIGN.to_owned(),
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{features, schemas, tenant_kinds};
 use polyplane_plane::{Claim, Flags, Key, NewObject, Operation, Snapshot};
 use polyplane_registry::plan::prepare;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{
     Allocation, CompanionChange, Context, Lifetimes, Plain, Warnings,
 };
@@ -40,6 +41,8 @@ fn with_settings<T>(
         now: 1_715_000_000,
         user: &user,
         subresource,
+        persistence: Persistence::Store,
+        lacks_labels: false,
         plane: "p",
         settings,
         schemas: kinds.schemas(),

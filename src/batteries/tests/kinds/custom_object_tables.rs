@@ -10,6 +10,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{custom_kinds, features, tenant_kinds};
 use polyplane_registry::plan::prepare;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Context, Warnings};
 use polyplane_registry::{Kinds, Resource};
 use std::sync::Arc;
@@ -84,6 +85,8 @@ fn with_context<T>(case: &Value, row: &Resource, run: impl FnOnce(&Context<'_>) 
         now: 1_715_000_000,
         user: &UserInfo::new("admin", &["system:masters"]),
         subresource: case.str_at(&["subresource"]),
+        persistence: Persistence::Store,
+        lacks_labels: false,
         plane: "p",
         settings: &settings(),
         schemas: &row.schemas,

@@ -17,6 +17,7 @@ use polyplane_batteries::kind_tables::{features, tenant_kinds};
 use polyplane_plane::Snapshot;
 use polyplane_registry::metadata;
 use polyplane_registry::plan::prepare;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Context, Warnings};
 use polyplane_registry::{KindTable, Resource};
 use std::collections::BTreeSet;
@@ -42,6 +43,8 @@ fn with_row<T>(run: impl FnOnce(&Resource, &Context<'_>) -> T) -> T {
             now: 1_715_000_000,
             user: &user,
             subresource: "",
+            persistence: Persistence::Store,
+            lacks_labels: false,
             plane: "p",
             settings: &settings(),
             schemas: kinds.schemas(),

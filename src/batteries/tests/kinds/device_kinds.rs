@@ -6,6 +6,7 @@ use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_plane::Snapshot;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Context, Warnings};
 
 const LABEL: &str = "resource.kubernetes.io/admin-access";
@@ -32,6 +33,8 @@ fn refusal(cut: &Snapshot, resource: &str, spec: Value) -> Option<String> {
         now: 1_715_000_000,
         user: &UserInfo::new("admin", &["system:masters"]),
         subresource: "",
+        persistence: Persistence::Store,
+        lacks_labels: false,
         plane: "p",
         settings: &settings,
         schemas: &row.schemas,
@@ -85,6 +88,8 @@ fn an_allocation_grants_admin_access_only_in_a_labelled_namespace() {
         now: 1_715_000_000,
         user: &UserInfo::new("scheduler", &[]),
         subresource: "status",
+        persistence: Persistence::Store,
+        lacks_labels: false,
         plane: "p",
         settings: &settings,
         schemas: &row.schemas,

@@ -14,3 +14,4 @@ mod service_families;
 mod shared;
 mod site;
 mod subresources;
+mod write_facts;

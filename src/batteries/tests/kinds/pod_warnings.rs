@@ -7,6 +7,7 @@ use polyplane_apimachinery::schema::decode::Empties;
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::tenant_kinds;
 use polyplane_registry::plan::prepare;
+use polyplane_registry::request::options::Persistence;
 use polyplane_registry::strategy::{Context, Warnings};
 use std::path::Path;
 
@@ -24,6 +25,8 @@ fn agreement(kind: &str) -> (usize, usize) {
         now: 1_715_000_000,
         user: &user,
         subresource: "",
+        persistence: Persistence::Store,
+        lacks_labels: false,
         plane: "p",
         settings: &settings,
         schemas: &row.schemas,

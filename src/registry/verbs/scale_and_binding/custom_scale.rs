@@ -2,8 +2,13 @@
 
 use super::scale_metadata;
 use crate::kinds::custom::ScalePaths;
+use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Value, json};
+
+/// The number by which a write sees that an object has no wanted number of replicas. The client has to name
+/// another one.
+const UNSET: i64 = i32::MIN as i64;
 
 /// Whether an object has the wanted number of replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,11 +48,31 @@ pub(super) fn of(object: &Value, paths: &ScalePaths) -> Result<(Value, Replicas)
     Ok((scale, is_set))
 }
 
+/// Returns the Scale of an object as the one who changes it sees it: an object without the wanted number of
+/// replicas shows one that no Scale may have.
+///
+/// # Errors
+/// See [`of`].
+pub(super) fn before_change(object: &Value, paths: &ScalePaths) -> Result<Value, ApiError> {
+    let (mut scale, replicas) = of(object, paths)?;
+    if replicas == Replicas::Missing {
+        scale.set(&["spec", "replicas"], UNSET);
+    }
+    Ok(scale)
+}
+
 /// Sets the wanted number of replicas of an object.
 ///
 /// # Errors
-/// Returns 500 if a member on the way is no object.
+/// Returns 400 if the number is still that of an object without one, 500 if a member on the way is no object.
 pub(super) fn put(object: &mut Value, paths: &ScalePaths, replicas: i64) -> Result<(), ApiError> {
+    if replicas == UNSET {
+        let text = format!(
+            "the spec replicas field {} cannot be empty",
+            quote(&format!(".{}", paths.spec_replicas))
+        );
+        return Err(ApiError::bad_request(text));
+    }
     let path: Vec<&str> = paths.spec_replicas.split('.').collect();
     for end in 1..path.len() {
         if let Some(member) = object.at(&path[..end])
@@ -84,4 +109,28 @@ fn wrong(path: &str, value: &Value, wanted: &str) -> ApiError {
         value.go_type()
     );
     ApiError::new(Reason::Unknown, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_leaves_an_object_without_replicas_is_refused() {
+        let paths = ScalePaths {
+            spec_replicas: "spec.size".into(),
+            status_replicas: "status.size".into(),
+            selector: None,
+        };
+        let mut object = json!({"metadata": {"name": "a"}, "spec": {}});
+        let before = before_change(&object, &paths).expect("it has a scale");
+        let unset = before.int_at(&["spec", "replicas"]).expect("it is shown");
+        assert_eq!(unset, -2_147_483_648);
+        let error = put(&mut object, &paths, unset).expect_err("nobody has named a number");
+        let text = "the spec replicas field \".spec.size\" cannot be empty";
+        assert_eq!((error.code, error.message.as_str()), (400, text));
+        put(&mut object, &paths, 0).expect("it is a number");
+        let before = before_change(&object, &paths).expect("it has a scale");
+        assert_eq!(before["spec"], json!({}));
+    }
 }

@@ -1,6 +1,7 @@
 //! Validation of probes and lifecycle hooks, and of their handlers.
 
 use super::PodOptions;
+use super::resources::ClaimNames;
 use crate::shared::validation::complaints::{complain, named};
 use crate::shared::validation::members::has;
 use crate::shared::validation::numbers::non_negative_members;
@@ -8,7 +9,7 @@ use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::int_or_string::IntOrString;
 use polyplane_apimachinery::names;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The facts about its pod that the checks of a container need.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub struct Surroundings<'a> {
     /// The valid volumes, by name.
     pub volumes: &'a BTreeMap<&'a str, &'a Value>,
     /// The names of the resource claims.
-    pub claims: &'a BTreeSet<&'a str>,
+    pub claims: &'a ClaimNames<'a>,
     /// The restart policy of the pod.
     pub restart_policy: &'a str,
     /// The termination grace period of the pod, in seconds.

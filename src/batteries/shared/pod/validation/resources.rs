@@ -7,6 +7,8 @@ use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::names;
 use polyplane_apimachinery::quantity::Quantity;
 use polyplane_apimachinery::{Str, Value};
+use polyplane_registry::complaints::Room;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The names that resources may have.
@@ -16,6 +18,50 @@ pub enum Names {
     Container,
     /// The names for a whole pod.
     Pod,
+}
+
+/// The names of the resource claims of a pod.
+#[derive(Debug)]
+pub struct ClaimNames<'a> {
+    names: BTreeSet<&'a str>,
+    /// Bytes of the names.
+    bytes: usize,
+    /// The room for complaints about other names. Each of them lists all names.
+    room: Cell<Room>,
+}
+
+impl<'a> ClaimNames<'a> {
+    /// Collects the names.
+    pub fn new(names: impl Iterator<Item = &'a str>) -> Self {
+        let names: BTreeSet<&str> = names.collect();
+        Self {
+            bytes: names.iter().map(|name| name.len()).sum(),
+            names,
+            room: Cell::default(),
+        }
+    }
+
+    /// Returns the complaint about the name of a claim that the pod has not got, unless one answer has no room for
+    /// it.
+    fn complaint(&self, path: &Path<'_>, name: &str) -> Option<FieldError> {
+        if self.names.contains(name) {
+            return None;
+        }
+        let mut room = self.room.get();
+        if !room.take(self.bytes + name.len()) {
+            return None;
+        }
+        self.room.set(room);
+        let names: Vec<&str> = self.names.iter().copied().collect();
+        let rest = if names.is_empty() {
+            " which is empty".to_owned()
+        } else {
+            format!(": {}", names.join(", "))
+        };
+        let detail = format!("must be one of the names in pod.spec.resourceClaims{rest}");
+        let kind = FieldErrorKind::NotFound;
+        Some(FieldError::new(kind, path, name, detail))
+    }
 }
 
 /// Returns true for a resource that can be set for a pod as a whole.
@@ -36,7 +82,7 @@ pub fn list_of<'a>(resources: &'a Value, list: &str) -> impl Iterator<Item = (&'
 pub fn validate(
     resources: &Value,
     rule: Names,
-    claims: Option<&BTreeSet<&str>>,
+    claims: Option<&ClaimNames<'_>>,
     path: &Path<'_>,
     options: &PodOptions,
     errors: &mut Vec<FieldError>,
@@ -89,7 +135,7 @@ pub fn validate(
             "HugePages require cpu or memory",
         ));
     }
-    let none = BTreeSet::new();
+    let none = ClaimNames::new(std::iter::empty());
     let known = claims.unwrap_or(&none);
     validate_claims(
         resources.items_at(&["claims"]),
@@ -161,7 +207,7 @@ pub fn has_indivisible_huge_pages(spec: &Value) -> bool {
 
 fn validate_claims(
     claims: &[Value],
-    known: &BTreeSet<&str>,
+    known: &ClaimNames<'_>,
     path: &Path<'_>,
     errors: &mut Vec<FieldError>,
 ) {
@@ -202,28 +248,14 @@ fn validate_claims(
                 *with_request.entry(first).or_default() += 1;
             }
         }
-        if !known.contains(name) {
-            let names: Vec<&str> = known.iter().copied().collect();
-            let rest = if names.is_empty() {
-                " which is empty".to_owned()
-            } else {
-                format!(": {}", names.join(", "))
-            };
-            let detail = format!("must be one of the names in pod.spec.resourceClaims{rest}");
-            errors.push(FieldError::new(
-                FieldErrorKind::NotFound,
-                &path,
-                name,
-                detail,
-            ));
-        }
+        errors.extend(known.complaint(&path, name));
     }
 }
 
 /// Validates the resources of a whole pod.
 pub fn validate_of_pod(
     spec: &Value,
-    claims: &BTreeSet<&str>,
+    claims: &ClaimNames<'_>,
     path: &Path<'_>,
     options: &PodOptions,
     errors: &mut Vec<FieldError>,
@@ -359,12 +391,40 @@ mod tests {
             ("c", ""),
         ];
         let claims = claims.map(|(name, request)| json!({"name": name, "request": request}));
-        let known = BTreeSet::from(["a", "b", "c", "c/d"]);
+        let known = ClaimNames::new(["a", "b", "c", "c/d"].into_iter());
         let mut errors = Vec::new();
         validate_claims(&claims, &known, &Path::new("claims"), &mut errors);
         let found: Vec<String> = errors.iter().map(FieldError::to_string).collect();
         let wanted = [(2, "a/x"), (4, "a"), (4, "a"), (5, "a"), (7, "c")];
         let wanted = wanted.map(|(at, text)| format!("claims[{at}]: Duplicate value: \"{text}\""));
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn the_complaints_about_many_unknown_claims_are_bounded() {
+        let names = |prefix: &str, count: usize| -> Vec<String> {
+            (0..count).map(|at| format!("{prefix}{at}")).collect()
+        };
+        let unknown = |known: usize, wished: usize| -> Vec<FieldError> {
+            let known = names("known-", known);
+            let known = ClaimNames::new(known.iter().map(String::as_str));
+            let claims: Vec<Value> = names("wish-", wished)
+                .into_iter()
+                .map(|name| json!({"name": name}))
+                .collect();
+            let mut errors = Vec::new();
+            // Two containers share the room.
+            for _ in 0..2 {
+                validate_claims(&claims, &known, &Path::new("claims"), &mut errors);
+            }
+            errors
+        };
+        let few = unknown(2, 1);
+        let text = "claims[0]: Not found: \"wish-0\": must be one of the names in pod.spec.resourceClaims: known-0, known-1";
+        assert_eq!(few.len(), 2);
+        assert_eq!(few[1].to_string(), text);
+        let many = unknown(5_000, 5_000);
+        let bytes: usize = many.iter().map(|error| error.detail.len()).sum();
+        assert!(many.len() > 10 && bytes < 2 << 20, "{bytes}");
     }
 }

@@ -43,11 +43,8 @@ pub fn validate(
         errors,
     );
     let claim_list = spec.items_at(&["resourceClaims"]);
-    let claims: BTreeSet<&str> = claim_list
-        .iter()
-        .map(|claim| claim.str_at(&["name"]))
-        .filter(|name| !name.is_empty())
-        .collect();
+    let claim_names = claim_list.iter().map(|claim| claim.str_at(&["name"]));
+    let claims = resources::ClaimNames::new(claim_names.filter(|name| !name.is_empty()));
     validate_claims(claim_list, metadata, &path.child("resourceClaims"), errors);
     let around = Surroundings {
         volumes: &sound,
