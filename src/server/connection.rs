@@ -5,11 +5,13 @@ pub(crate) mod chains;
 pub(crate) mod coalesce;
 pub(crate) mod goaway;
 pub(crate) mod open_connections;
+pub(crate) mod requests;
 pub(crate) mod tls;
 mod verdicts;
 
+use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -20,7 +22,7 @@ use http::{HeaderValue, Method, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use polyplane_auth::{ChainJudge, ClientChain, Denied, UserInfo};
 use tokio::net::TcpStream;
@@ -32,6 +34,7 @@ use crate::answer::respond::{Reply, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
+use crate::connection::requests::Requests;
 use crate::connection::tls::ALPN_H2;
 use crate::nodes::upgrade::{ClientUpgrade, Session};
 use crate::peer::headers::ForwardedClient;
@@ -54,6 +57,14 @@ const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Bytes of answers that one stream may buffer. Less would make the source of a large answer wait
 /// for each round trip.
 const SEND_BUFFER_BYTES: usize = 512 * 1024;
+/// Streams that a client may reset before the server has begun their requests, on one connection at a time.
+/// One more ends the connection. With more, a client could have heads parsed without a limit on its streams; the
+/// library's own limit.
+const UNBEGUN_RESETS_MAX: usize = 20;
+/// Streams of one connection that the server may reset because of a client's faults. One more ends the
+/// connection. With more, a client could make the server send resets for as long as it likes; the library's
+/// own limit.
+const FAULTY_STREAMS_MAX: usize = 1024;
 /// Longest head of a request, in bytes. More would let clients without a credential use that much
 /// memory on each connection.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
@@ -320,9 +331,12 @@ async fn serve_h2(
             }
         })
     };
-    let serving = http2::Builder::new(TokioExecutor::new())
+    let mut requests = Requests::new();
+    let serving = http2::Builder::new(requests.begins())
         .timer(TokioTimer::new())
         .max_concurrent_streams(state.limits.streams_per_connection_max)
+        .max_pending_accept_reset_streams(UNBEGUN_RESETS_MAX)
+        .max_local_error_reset_streams(FAULTY_STREAMS_MAX)
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_send_buf_size(SEND_BUFFER_BYTES)
@@ -330,7 +344,7 @@ async fn serve_h2(
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
         .serve_connection(TokioIo::new(stream), service);
-    let mut serving = std::pin::pin!(serving);
+    let mut serving = pin!(serving);
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     loop {
         tokio::select! {
@@ -340,7 +354,10 @@ async fn serve_h2(
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
                 Closing::Abort => return Ok(()),
             },
-            done = flusher.poll_and_flush(serving.as_mut(), &under_way) => {
+            done = async {
+                let both = poll_fn(|context| requests.poll_beside(serving.as_mut(), context));
+                flusher.poll_and_flush(pin!(both), &under_way).await
+            } => {
                 return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
             }
         }

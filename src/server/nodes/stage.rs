@@ -15,6 +15,7 @@ use rustls::pki_types::ServerName;
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::backend::PlaneRecord;
+use crate::connection::requests::leave_connection;
 use crate::nodes::dial::{CONNECT_TIME_MAX, DialError, dial};
 use crate::nodes::exchange::{Asking, ExchangeError, exchange};
 use crate::nodes::seats::Nodes;
@@ -341,6 +342,8 @@ async fn reach(
     place: &Place,
     body: RequestBody,
 ) -> Result<Answered, ExchangeError> {
+    // A handshake with the target is a part of the work.
+    leave_connection().await;
     let tls = match place.tls {
         None => None,
         Some(trust) => {

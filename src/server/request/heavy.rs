@@ -24,6 +24,7 @@ use polyplane_fairness::{CpuTimer, Place, Places, PlaneMeter, VirtualTime};
 use polyplane_registry::{ResourceRequest, Verb};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use crate::connection::requests::leave_connection;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::charge::Charge;
 use crate::request::doorway::woken;
@@ -89,6 +90,7 @@ impl HeavyWork {
         is_shared: impl Fn() -> bool,
         mut work: F,
     ) -> F::Output {
+        leave_connection().await;
         loop {
             let places = match is_shared() {
                 true => self.workers.div_ceil(2),
@@ -237,6 +239,32 @@ mod tests {
                 "{held}"
             );
         }
+        assert_eq!(heavy.places.taken(), 0);
+    }
+
+    /// A client may reset its stream while the work runs. If another request took the place then, clients that
+    /// send and reset would have any amount of work done at a time.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn work_whose_client_has_gone_keeps_its_place_to_its_end() {
+        let (heavy, [plane, _]) = (heavy(), meters());
+        let (begun, has_begun) = oneshot::channel();
+        let (sender, receiver) = mpsc::channel();
+        let task = {
+            let (heavy, plane) = (Arc::clone(&heavy), Arc::clone(&plane));
+            tokio::spawn(async move {
+                let work = move || {
+                    let _ = begun.send(());
+                    receiver.recv_timeout(Duration::from_secs(20))
+                };
+                carry_out(&heavy, &plane, work).await
+            })
+        };
+        has_begun.await.expect("the work runs");
+        // As hyper does with the task of a stream that was reset.
+        task.abort();
+        assert_eq!(heavy.places.taken(), 1);
+        sender.send(()).expect("the work goes on");
+        drop(task.await);
         assert_eq!(heavy.places.taken(), 0);
     }
 

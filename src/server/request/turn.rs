@@ -22,11 +22,12 @@ use std::task::{Context, Poll, ready};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Started, Turns, VirtualTime};
-use polyplane_registry::{Answer, ResourceRequest};
+use polyplane_registry::{Answer, ResourceRequest, Verb};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::backend::PlaneApi;
+use crate::connection::requests::{leave_company, leave_connection};
 use crate::operations::exposition::{Exposition, Kind};
 use crate::pipeline::Pipeline;
 use crate::request::charge::Charge;
@@ -194,6 +195,11 @@ impl Pipeline<'_> {
         meter: &Arc<PlaneMeter>,
         request: ResourceRequest,
     ) -> Result<Answer, ApiError> {
+        match request.verb {
+            Verb::List | Verb::DeleteCollection => leave_connection().await,
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => leave_company().await,
+            Verb::Get | Verb::Watch | Verb::Connect => {}
+        }
         let is_heavy = is_heavy(&request, || plane.object_bytes(&request));
         if is_heavy || meter.works_aside(self.state.now()) {
             let is_shared = || self.state.gate.is_shared(meter, self.state.now());
@@ -254,7 +260,11 @@ impl Gate {
     pub(crate) async fn enter(self: &Arc<Self>, meter: &Arc<PlaneMeter>, now: Moment) -> Turn {
         match self.ask(meter, Work::Request, now) {
             Asked::Now(turn) => turn,
-            Asked::Later(waiting) => waiting.await.unwrap_or_else(|_| self.begin(meter, now)),
+            Asked::Later(waiting) => {
+                // The requests of a round are carried out by all threads, not by one connection's task.
+                leave_connection().await;
+                waiting.await.unwrap_or_else(|_| self.begin(meter, now))
+            }
         }
     }
 
