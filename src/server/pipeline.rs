@@ -2,7 +2,7 @@
 //!
 //! | stage | in | ends the way with |
 //! |---|---|---|
-//! | parse path and query | `request/route.rs`, `request_info.rs` | 400, 404 |
+//! | parse path and query | `request/route.rs`, `request_info.rs` | 400, 404, 500 |
 //! | deadline | `request/deadline.rs` | 400, 504 |
 //! | locate the plane, prove the caller | `request/prove.rs`, `doorway.rs` | 401, 404, 429 |
 //! | count the connection as proven | `request/prove.rs` | 429 |
@@ -38,7 +38,6 @@ use futures_util::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderValue, Request, StatusCode};
 use polyplane_apimachinery::Str;
-use polyplane_apimachinery::status::ApiError;
 use polyplane_audit::Recorded;
 use polyplane_fairness::CountedWatch;
 use polyplane_registry::{AnswerBody, TokenReviewer, Verb};
@@ -170,7 +169,7 @@ pub(crate) async fn reopen(
     };
     let route = route_of(&state, parts.uri.path()).map_err(|_| Refusal::no_such_path())?;
     let info = RequestInfo::parse(&parts.method, &route.path, &query)
-        .map_err(|error| ApiError::bad_request(error.to_string()))?;
+        .map_err(|error| error.refusal(&parts.uri))?;
     let mut body = RequestBody::empty();
     let mut pipeline = Pipeline::new(&state, &head, &route, &info, &mut body);
     pipeline.resumed = true;
@@ -213,10 +212,7 @@ async fn answer(state: &Arc<ServerState>, head: &ParsedHead<'_>, body: &mut Requ
     };
     let info = match RequestInfo::parse(&parts.method, &route.path, query) {
         Ok(info) => info,
-        Err(error) => {
-            let error = ApiError::bad_request(format!("{error}, {}", parts.uri));
-            return refuse(client, &error.into());
-        }
+        Err(error) => return refuse(client, &error.refusal(&parts.uri)),
     };
     let mut pipeline = Pipeline::new(state, head, &route, &info, body);
     let mut reply = match pipeline.process(route.plane, None).await {
@@ -558,6 +554,7 @@ impl Pipeline<'_> {
             verb,
             read_limits: self.state.answer_read_limits(),
             abandoned: &self.state.abandoned_answers,
+            charge: self.charge,
         };
         let watch = |stream, kind| self.watch(located.record(), stream, kind);
         let mut reply = delivery.reply(answer, watch)?;

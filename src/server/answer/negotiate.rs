@@ -2,75 +2,8 @@
 
 use http::header::ACCEPT;
 use polyplane_apimachinery::schema::proto;
+use polyplane_registry::answer::media_range::{MediaRange, ranges};
 use polyplane_registry::request::parameters::{PRETTY, Query};
-
-/// One range of an Accept header.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MediaRange<'a> {
-    /// The type: `application/json`, `application/*` or `*/*`.
-    pub essence: &'a str,
-    /// The parameters other than `q`, in order.
-    pub params: Vec<(&'a str, &'a str)>,
-    quality: f32,
-}
-
-impl<'a> MediaRange<'a> {
-    fn parse(text: &'a str) -> Option<Self> {
-        let mut parts = text.split(';');
-        let essence = parts.next()?.trim();
-        if essence.is_empty() || !essence.contains('/') {
-            return None;
-        }
-        let mut range = Self {
-            essence,
-            params: Vec::new(),
-            quality: 1.0,
-        };
-        for part in parts {
-            let Some((key, value)) = part.split_once('=') else {
-                continue;
-            };
-            let (key, value) = (key.trim(), value.trim().trim_matches('"'));
-            if key == "q" {
-                range.quality = value.parse().unwrap_or(1.0);
-            } else {
-                range.params.push((key, value));
-            }
-        }
-        Some(range)
-    }
-
-    /// Returns the value of a parameter, or an empty text if it is absent.
-    pub(crate) fn param(&self, name: &str) -> &'a str {
-        let found = self.params.iter().find(|(key, _)| *key == name);
-        found.map_or("", |(_, value)| value)
-    }
-
-    /// Returns true if this range accepts `essence`.
-    pub(crate) fn takes(&self, essence: &str) -> bool {
-        if self.essence == "*/*" {
-            return true;
-        }
-        match self.essence.strip_suffix("/*") {
-            Some(family) => essence.split('/').next() == Some(family),
-            None => self.essence.eq_ignore_ascii_case(essence),
-        }
-    }
-}
-
-/// Returns the ranges of an Accept header, most preferred first. Without the header every type is
-/// accepted.
-pub(crate) fn ranges(accept: &str) -> Vec<MediaRange<'_>> {
-    let accept = if accept.trim().is_empty() {
-        "*/*"
-    } else {
-        accept
-    };
-    let mut ranges: Vec<_> = accept.split(',').filter_map(MediaRange::parse).collect();
-    ranges.retain(|range| range.quality > 0.0);
-    ranges.sort_by(|a, b| b.quality.total_cmp(&a.quality));
-    ranges
-}
 
 /// The form of an answer that the server itself makes; the registry has its own forms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,24 +27,27 @@ impl Form {
 /// The media types in which errors, discovery and the version can be requested.
 pub(crate) const FORMS: &[&str] = &["application/json", "application/yaml", proto::MEDIA_TYPE];
 
-/// Returns the form that a client prefers among the available ones. Ranges with an `as` parameter
-/// request another kind of object and are skipped.
+/// Returns the form that a client prefers among the available ones. Ranges that request another kind of
+/// object or the version of a server are skipped.
 pub(crate) fn form(accept: &str) -> Option<Form> {
     ranges(accept)
         .iter()
-        .filter(|range| range.param("as").is_empty())
-        .filter(|range| matches!(range.param("stream"), "" | "watch"))
-        .find_map(|range| {
-            if range.takes("application/json") {
-                Some(Form::Json)
-            } else if range.takes("application/yaml") {
-                Some(Form::Yaml)
-            } else if range.takes(proto::MEDIA_TYPE) {
-                Some(Form::Protobuf)
-            } else {
-                None
-            }
-        })
+        .filter(|range| !range.has_any(&["as", "g", "v"]))
+        .find_map(form_of)
+}
+
+/// Returns the form that a range accepts, whatever kind of object it requests.
+pub(crate) fn form_of(range: &MediaRange<'_>) -> Option<Form> {
+    let stream = range.param("stream");
+    if range.has_any(&["sv"]) || !matches!(stream, "" | "watch") {
+        return None;
+    }
+    let mut forms = [Form::Json, Form::Yaml, Form::Protobuf].into_iter();
+    forms.find(|form| {
+        // Nothing is streamed in YAML.
+        let is_streamed = stream.is_empty() || *form != Form::Yaml;
+        is_streamed && range.takes(form.content_type())
+    })
 }
 
 /// Takes protobuf out of the Accept header of a watch whose way to the client passes on lines only.
@@ -127,8 +63,8 @@ pub(crate) fn drop_protobuf(headers: &mut http::HeaderMap) {
 /// Returns an Accept header without protobuf. If nothing else is accepted, the answer names a type that no watch has.
 pub(crate) fn without_protobuf(accept: &str) -> String {
     let kept = accept.split(',').filter(|range| {
-        MediaRange::parse(range)
-            .is_none_or(|range| !range.essence.eq_ignore_ascii_case(proto::MEDIA_TYPE))
+        let essence = range.split(';').next().unwrap_or("").trim();
+        !essence.eq_ignore_ascii_case(proto::MEDIA_TYPE)
     });
     let kept: Vec<&str> = kept.collect();
     match kept.is_empty() {
@@ -194,8 +130,21 @@ mod tests {
                 Some(Form::Json),
             ),
             ("text/html", None),
-            ("application/json;q=0", None),
+            ("application/json;q=0", Some(Form::Json)),
             ("nonsense", None),
+            ("*", Some(Form::Json)),
+            ("*, application/yaml", Some(Form::Yaml)),
+            ("APPLICATION/JSON", None),
+            ("application/json/x", None),
+            ("application/json;sv=v1", None),
+            ("application/json;v=v1", None),
+            ("application/json;as=", Some(Form::Json)),
+            ("application/json;stream=watch", Some(Form::Json)),
+            ("application/yaml;stream=watch", None),
+            (
+                "application/json;stream=all,application/yaml",
+                Some(Form::Yaml),
+            ),
         ];
         for (accept, expected) in cases {
             assert_eq!(form(accept), expected, "{accept}");

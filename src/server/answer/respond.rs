@@ -21,6 +21,7 @@ use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
 use crate::answer::guard::ReadLimits;
 use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::warnings;
+use crate::request::charge::Charge;
 use crate::request::flow::FlowUids;
 
 /// A reply to a client or peer.
@@ -251,6 +252,7 @@ pub(crate) struct Delivery<'a> {
     pub verb: Verb,
     pub read_limits: ReadLimits,
     pub abandoned: &'a Arc<AtomicCounter>,
+    pub charge: &'a Charge<'a>,
 }
 
 impl Delivery<'_> {
@@ -293,7 +295,11 @@ impl Delivery<'_> {
                     true => vec![indented(&slices.concat())],
                     false => slices,
                 };
-                coding = self.coding(slices.iter().map(Bytes::len).sum());
+                let length: usize = slices.iter().map(Bytes::len).sum();
+                coding = self.coding(length);
+                if coding == Coding::Gzip {
+                    self.charge.compress(length);
+                }
                 ResponseBody::slices(slices, coding, self.read_limits, self.abandoned)
             }
         };

@@ -1,5 +1,7 @@
 //! `Warning` headers: at most one per text, shortened if all texts together are too long.
 
+use std::collections::HashSet;
+
 use http::HeaderValue;
 
 /// Characters of all texts together above which each text is shortened, and above which further
@@ -8,22 +10,37 @@ const TOTAL_CHARS_MAX: usize = 4096;
 /// Characters that a shortened text keeps. With more, fewer texts would fit the limit for all.
 const TEXT_CHARS_MAX: usize = 256;
 
-/// Returns the headers for `texts`, in order.
+/// Returns the headers for `texts`, in order. As upstream, which adds one text after the other: until the
+/// limit is exceeded, texts that can be no header do not count, and the one that exceeds it is added
+/// shortened, as are those before it.
 pub(crate) fn headers(texts: &[String]) -> Vec<HeaderValue> {
-    let mut distinct: Vec<&str> = Vec::with_capacity(texts.len());
-    for text in texts {
-        if !text.is_empty() && !distinct.contains(&text.as_str()) {
-            distinct.push(text);
+    if texts.is_empty() {
+        return Vec::new();
+    }
+    let mut known = HashSet::with_capacity(texts.len());
+    let texts = texts.iter().map(String::as_str);
+    let distinct: Vec<&str> = texts
+        .filter(|text| !text.is_empty() && known.insert(*text))
+        .collect();
+    let mut total = 0;
+    let exceeding = distinct.iter().position(|text| {
+        if can_be_header(text) {
+            total += text.chars().count();
         }
+        total > TOTAL_CHARS_MAX
+    });
+    match exceeding {
+        None => distinct.into_iter().filter_map(header).collect(),
+        Some(exceeding) => shortened(&distinct, exceeding),
     }
-    let total: usize = distinct.iter().map(|text| text.chars().count()).sum();
-    if total <= TOTAL_CHARS_MAX {
-        return distinct.into_iter().filter_map(header).collect();
-    }
+}
+
+/// Returns the headers for texts of which the one at `exceeding` is the first that exceeds the limit.
+fn shortened(texts: &[&str], exceeding: usize) -> Vec<HeaderValue> {
     let mut written = 0;
     let mut headers = Vec::new();
-    for text in distinct {
-        if written >= TOTAL_CHARS_MAX {
+    for (at, text) in texts.iter().enumerate() {
+        if at > exceeding && written >= TOTAL_CHARS_MAX {
             break;
         }
         let end = text
@@ -39,9 +56,14 @@ pub(crate) fn headers(texts: &[String]) -> Vec<HeaderValue> {
     headers
 }
 
+/// Returns whether a text can be the value of a header.
+fn can_be_header(text: &str) -> bool {
+    !text.chars().any(char::is_control)
+}
+
 /// Returns the header for a text, or `None` if the text cannot be the value of a header.
 fn header(text: &str) -> Option<HeaderValue> {
-    if text.chars().any(char::is_control) {
+    if !can_be_header(text) {
         return None;
     }
     let mut line = String::with_capacity(text.len() + 10);
@@ -83,5 +105,36 @@ mod tests {
             assert_eq!(text.chars().count(), 256 + "299 - \"\"".len());
         }
         assert_eq!(headers(&texts[..10]).len(), 10);
+    }
+
+    #[test]
+    fn the_text_that_exceeds_the_limit_is_added_and_later_ones_are_not() {
+        let mut texts: Vec<String> = (0..16)
+            .map(|number| format!("{number:03}{}", "a".repeat(253)))
+            .collect();
+        assert_eq!(headers(&texts).len(), 16, "they fit");
+        texts.extend(["short", "too late"].map(str::to_owned));
+        let lines = headers(&texts);
+        assert_eq!(lines.len(), 17);
+        assert_eq!(lines[16], r#"299 - "short""#);
+    }
+
+    #[test]
+    fn what_can_be_no_header_does_not_count() {
+        let lost = format!("{}\n", "a".repeat(4000));
+        let texts = [lost, "b".repeat(300)];
+        let lines = headers(&texts);
+        assert_eq!(lines.len(), 1);
+        assert_eq!(lines[0].len(), 300 + "299 - \"\"".len(), "it is whole");
+    }
+
+    /// Each of so many texts must not be compared with each other one.
+    #[test]
+    fn of_very_many_texts_each_is_said_once() {
+        let texts: Vec<String> = (0..200_000).map(|at| (at / 2).to_string()).collect();
+        let lines = headers(&texts);
+        assert_eq!(lines[0], r#"299 - "0""#);
+        assert_eq!(lines[1], r#"299 - "1""#);
+        assert!(lines.len() < 2000, "{}", lines.len());
     }
 }

@@ -171,11 +171,6 @@ impl Discovery {
         }
     }
 
-    /// Returns true if there is a group of this name.
-    pub(crate) fn knows(&self, group: &str) -> bool {
-        self.by_group.contains_key(group)
-    }
-
     /// Returns the answer to `/api`.
     pub(crate) fn versions(&self) -> Bytes {
         self.versions.clone()

@@ -28,11 +28,11 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::{Map, Value, json, schema};
 use polyplane_descriptions::Descriptions;
+use polyplane_registry::answer::media_range;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
-use crate::answer::body::{ResponseBody, SliceStream};
+use crate::answer::body::{Coding, ResponseBody, SliceStream};
 use crate::answer::inflated::Inflated;
-use crate::answer::negotiate;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
 use crate::documents::paths::{PathRequest, require_get};
@@ -315,7 +315,7 @@ fn require_read(request: &PathRequest<'_>) -> Result<(), Refusal> {
 
 /// Returns the form that the client prefers; `None` if it accepts none of them.
 fn negotiated(request: &PathRequest<'_>, forms: &[Form]) -> Option<Form> {
-    let ranges = negotiate::ranges(request.client.accept);
+    let ranges = media_range::ranges(request.client.accept);
     let wanted = ranges.iter().find_map(|range| {
         let takes = |form: &&Form| form.media_types().iter().any(|name| range.takes(name));
         forms.iter().find(takes)
@@ -395,7 +395,8 @@ fn unpacked(request: &PathRequest<'_>, document: &Document) -> ResponseBody {
     let state = request.state;
     let mut stream: SliceStream = Box::pin(Inflated::new(document.gzip.clone(), document.length));
     if let Some(meter) = request.meter {
-        stream = charged(stream, state, meter, request.seat.cloned());
+        let plain = (stream, Coding::Identity);
+        stream = charged(plain, state, meter, request.seat.cloned());
     }
     let limits = state.answer_read_limits();
     ResponseBody::sized(

@@ -10,21 +10,19 @@ use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use polyplane_apimachinery::schema::proto;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, TokenIssuer};
 use polyplane_auth::{Attributes, METRICS_PATH, Subject, UserInfo};
 use polyplane_fairness::PlaneMeter;
+use polyplane_registry::answer::media_range;
 use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
 use polyplane_registry::authority::forbidden;
 use polyplane_registry::{Kinds, ServedGroups};
 use serde::Serialize;
 
 use crate::answer::body::ResponseBody;
-use crate::answer::negotiate::{self, FORMS, Form};
-use crate::answer::respond::{
-    Client, Refusal, Reply, bare, object, raw_json, refuse, text, typed_object,
-};
+use crate::answer::negotiate::{self, Form};
+use crate::answer::respond::{Client, Refusal, Reply, bare, object, raw_json, text, typed_object};
 use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi;
 use crate::documents::openid::OpenIdDocument;
@@ -122,13 +120,15 @@ pub(crate) fn serve(
     if let Some(document) = OpenIdDocument::of(request.path) {
         return document.serve(request, issuer);
     }
-    let kinds = &kinds.served();
+    let served = &kinds.served();
     match request.path {
-        "/" => return Ok(index(request, kinds, issuer)),
-        path if openapi::is_path(path) => return openapi::serve(request, kinds),
+        "/" => return Ok(index(request, served, issuer)),
+        path if openapi::is_path(path) => return openapi::serve(request, served),
         _ => {}
     }
-    discovery(request, kinds)
+    // The nameless group is below another path.
+    let is_built_in = |group: &str| !group.is_empty() && kinds.base().group(group).is_some();
+    discovery(request, served, is_built_in)
 }
 
 /// Answers a path that needs no plane; `None` if the path needs one.
@@ -235,7 +235,21 @@ pub(crate) fn require_get(request: &PathRequest<'_>) -> Result<(), Refusal> {
     Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into())
 }
 
-fn discovery(request: &PathRequest<'_>, kinds: &ServedGroups) -> Result<Reply, Refusal> {
+/// Returns the error of upstream's router, which reads the types that a client accepts as text.
+fn require_produced(client: &Client<'_>) -> Result<(), Refusal> {
+    match produced_among(client.accept, &PRODUCED) {
+        true => Ok(()),
+        false => Err(ApiError::not_produced(&PRODUCED).into()),
+    }
+}
+
+/// Answers a path of discovery. The documents of groups that are not built in are not behind upstream's
+/// router: they are answered to every method, and other paths are unknown to the server, not to the group.
+fn discovery(
+    request: &PathRequest<'_>,
+    kinds: &ServedGroups,
+    is_built_in: impl Fn(&str) -> bool,
+) -> Result<Reply, Refusal> {
     // Upstream compares the beginning of a path as text.
     if request.path.starts_with("//") {
         return Err(Refusal::no_such_path());
@@ -253,70 +267,54 @@ fn discovery(request: &PathRequest<'_>, kinds: &ServedGroups) -> Result<Reply, R
         ("api" | "apis", None, None, None) => return root(request, &discovery, prefix),
         ("api", Some(version), None, None) => resources("", version),
         ("apis", Some(group), None, None) => discovery.group(group),
+        ("apis", Some(""), _, _) => None,
         ("apis", Some(group), Some(version), None) => resources(group, version),
         _ => None,
     };
+    let is_routed = prefix == "api" || first.is_some_and(is_built_in);
     match found {
         Some(document) => {
             // Upstream answers the document of a group to every method.
-            if second.is_some() || prefix == "api" {
+            if is_routed && (prefix == "api" || second.is_some()) {
                 require_get(request)?;
+                require_produced(request.client)?;
             }
             Ok(object(request.client, StatusCode::OK, document))
         }
-        // A known group answers 404 in its own form for all paths below it.
-        None if prefix == "api" || first.is_some_and(|group| discovery.knows(group)) => {
-            Err(ApiError::generic(404, "", Qualified::new("", ""), "", "").into())
-        }
+        // A built-in group answers 404 in its own form for all paths below it.
+        None if is_routed => Err(ApiError::generic(404, "", Qualified::new("", ""), "", "").into()),
         None => Err(Refusal::no_such_path()),
     }
 }
 
 /// Answers `/api` and `/apis`, each in the legacy form or as one aggregated document.
 fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Result<Reply, Refusal> {
-    // Upstream's aggregator answers the list of groups to every method.
+    let client = request.client;
+    // Upstream's aggregator answers the list of groups to every method, and has no router.
     if prefix == "api" {
         require_get(request)?;
+        require_produced(client)?;
     }
-    let client = request.client;
-    for range in negotiate::ranges(client.accept) {
-        let form = if range.takes("application/json") {
-            Form::Json
-        } else if range.takes("application/yaml") {
-            Form::Yaml
-        } else if range.takes(proto::MEDIA_TYPE) {
-            Form::Protobuf
-        } else {
-            continue;
-        };
-        if range.param("as").is_empty() {
-            let document = if prefix == "api" {
-                discovery.versions()
-            } else {
-                discovery.groups()
-            };
-            let content_type = HeaderValue::from_static(form.content_type());
-            return Ok(typed_object(
-                client,
-                StatusCode::OK,
-                document,
-                form,
-                content_type,
-            ));
-        }
-        let known = range.param("as") == AGGREGATED && range.param("g") == "apidiscovery.k8s.io";
-        let Some(version) = AggregatedVersion::of(range.param("v")).filter(|_| known) else {
-            continue;
-        };
+    if let Some((form, version)) = aggregated(client) {
         let document = discovery.aggregated(prefix, version);
         return Ok(tagged(request, form, version, document));
     }
-    // Upstream's router comes first and compares the types as text.
-    let error = match produced_among(client.accept, &PRODUCED) {
-        true => ApiError::not_acceptable(FORMS),
-        false => ApiError::not_produced(&PRODUCED),
+    let document = match prefix {
+        "api" => discovery.versions(),
+        _ => discovery.groups(),
     };
-    Ok(refuse(client, &error.into()))
+    Ok(object(client, StatusCode::OK, document))
+}
+
+/// Returns the form and version in which a client accepts the aggregated document; `None` if it does not.
+/// As upstream, a client that accepts it gets it, however much more it would like the legacy one.
+fn aggregated(client: &Client<'_>) -> Option<(Form, AggregatedVersion)> {
+    media_range::ranges(client.accept).iter().find_map(|range| {
+        let is_kind = range.param("as") == AGGREGATED;
+        let is_wanted = is_kind && range.param("g") == "apidiscovery.k8s.io";
+        let version = AggregatedVersion::of(range.param("v")).filter(|_| is_wanted)?;
+        Some((negotiate::form_of(range)?, version))
+    })
 }
 
 fn tagged(

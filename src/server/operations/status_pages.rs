@@ -13,8 +13,9 @@ use polyplane_apimachinery::json;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::value::Map;
+use polyplane_registry::answer::media_range::ranges;
 
-use crate::answer::negotiate::{Form, ranges};
+use crate::answer::negotiate::Form;
 use crate::answer::respond::{Client, Refusal, Reply, text, typed_object};
 use crate::documents::version::VERSION;
 

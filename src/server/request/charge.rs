@@ -14,7 +14,7 @@ use futures_util::Stream;
 use polyplane_fairness::{CpuTimer, Moment, PlaneMeter, Precision, Spent, Started};
 use polyplane_registry::StreamEnd;
 
-use crate::answer::body::SliceStream;
+use crate::answer::body::{Coding, SliceStream};
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::flow::FlowSeat;
 use crate::request::turn::{Gate, Queued, Turn};
@@ -27,6 +27,9 @@ const COMMIT_NANOS: u64 = 20_000;
 const COMMIT_NANOS_PER_BYTE: u64 = 8;
 /// CPU time of sending one byte, in nanoseconds: encryption, frames and copies.
 const SEND_NANOS_PER_BYTE: u64 = 1;
+/// CPU time of compressing one byte, in nanoseconds: an estimate. What is compressed is written by the
+/// connection, which measures nothing.
+const COMPRESS_NANOS_PER_BYTE: u64 = 5;
 /// CPU time of receiving one byte, in nanoseconds: decryption, frames and copies.
 const RECEIVE_NANOS_PER_BYTE: u64 = 1;
 /// CPU time of one event of a watch beside its bytes, in nanoseconds.
@@ -168,6 +171,11 @@ impl<'a> Charge<'a> {
         self.add(SEND_NANOS_PER_BYTE * bytes);
     }
 
+    /// Adds the cost of compressing an answer of this length.
+    pub(crate) fn compress(&self, bytes: usize) {
+        self.add(COMPRESS_NANOS_PER_BYTE * bytes as u64);
+    }
+
     fn add(&self, nanos: u64) {
         self.nanos.fetch_add(nanos, Ordering::Relaxed);
     }
@@ -213,21 +221,31 @@ impl PieceTurn {
 
     /// Ends the turn, in which this piece was written. Returns what it cost, in nanoseconds.
     pub(crate) fn end<E>(self, piece: &Poll<Option<Result<Bytes, E>>>) -> u64 {
+        self.end_in(Coding::Identity, piece)
+    }
+
+    /// Ends the turn, in which this piece was written, and after which it is coded. Returns what both cost,
+    /// in nanoseconds.
+    fn end_in<E>(self, coding: Coding, piece: &Poll<Option<Result<Bytes, E>>>) -> u64 {
         let bytes = match piece {
             Poll::Ready(Some(Ok(bytes))) => bytes.len(),
             Poll::Ready(Some(Err(_)) | None) | Poll::Pending => 0,
         };
-        let cost = self.timer.stop().cpu_nanos + SEND_NANOS_PER_BYTE * bytes as u64;
+        let per_byte = match coding {
+            Coding::Identity => SEND_NANOS_PER_BYTE,
+            Coding::Gzip => SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE,
+        };
+        let cost = self.timer.stop().cpu_nanos + per_byte * bytes as u64;
         self.turn.end(cost);
         cost
     }
 }
 
-/// Charges a plane for a long answer while it is written, which happens after the request's own
-/// future has ended, and lets the answer wait for the plane's turn before each piece. The request keeps
+/// Charges a plane for a long answer while it is written and coded, which happens after the request's
+/// own future has ended, and lets the answer wait for the plane's turn before each piece. The request keeps
 /// the seats of its priority level until then.
 pub(crate) fn charged(
-    stream: SliceStream,
+    (stream, coding): (SliceStream, Coding),
     state: &Arc<ServerState>,
     meter: &Arc<PlaneMeter>,
     seat: Option<Arc<FlowSeat>>,
@@ -235,6 +253,7 @@ pub(crate) fn charged(
     Box::pin(ChargedStream {
         _seat: seat,
         stream,
+        coding,
         meter: Arc::clone(meter),
         place: None,
         state: Arc::clone(state),
@@ -245,6 +264,8 @@ struct ChargedStream {
     /// The seats of the request at its priority level, until the answer is written.
     _seat: Option<Arc<FlowSeat>>,
     stream: SliceStream,
+    /// How the connection codes what the stream brings.
+    coding: Coding,
     meter: Arc<PlaneMeter>,
     /// The place in the queue for the turn of the next piece.
     place: Option<Queued>,
@@ -260,7 +281,38 @@ impl Stream for ChargedStream {
         let turn = PieceTurn::poll(gate, &this.meter, &mut this.place, context, now);
         let turn = ready!(turn);
         let polled = this.stream.as_mut().poll_next(context);
-        this.meter.charge(turn.end(&polled));
+        this.meter.charge(turn.end_in(this.coding, &polled));
         polled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_plane_pays_for_what_is_compressed() {
+        let (unproven, long_polls) = (PlaneMeter::default(), LongPolls::default());
+        let gate = Gate::new(1, Arc::default());
+        let plane: Arc<PlaneMeter> = Arc::default();
+        let charge = Charge::new(&unproven, &long_polls, &gate);
+        charge.to(&plane);
+        charge.compress(1000);
+        drop(charge);
+        assert_eq!(plane.usage().cpu_nanos, 1000 * COMPRESS_NANOS_PER_BYTE);
+    }
+
+    #[tokio::test]
+    async fn a_piece_that_is_compressed_costs_more_than_it_took() {
+        let gate = Gate::new(1, Arc::default());
+        let plane: Arc<PlaneMeter> = Arc::default();
+        let piece = Poll::Ready(Some(Ok::<_, StreamEnd>(Bytes::from(vec![b'x'; 1_000_000]))));
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        let turn = PieceTurn::poll(&gate, &plane, &mut None, &mut context, Moment(1));
+        let Poll::Ready(turn) = turn else {
+            panic!("nobody else waits");
+        };
+        let least = 1_000_000 * (SEND_NANOS_PER_BYTE + COMPRESS_NANOS_PER_BYTE);
+        assert!(turn.end_in(Coding::Gzip, &piece) >= least);
     }
 }

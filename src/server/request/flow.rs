@@ -36,6 +36,7 @@ use polyplane_registry::{AnswerBody, StreamEnd, Verb, WatchChunk, WatchProgress,
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use crate::answer::body::Coding;
 use crate::answer::respond::Refusal;
 use crate::backend::PlaneApi;
 use crate::operations::flow_metrics::{FlowMetrics, FlowSeries, Reason};
@@ -390,7 +391,11 @@ impl Pipeline<'_> {
         match body {
             AnswerBody::Stream(stream) => {
                 let seat = self.flow.seat.take();
-                AnswerBody::Stream(charged(stream, self.state, meter, seat))
+                let coding = match self.client.takes_gzip && self.begins_with_a_list() {
+                    true => Coding::Gzip,
+                    false => Coding::Identity,
+                };
+                AnswerBody::Stream(charged((stream, coding), self.state, meter, seat))
             }
             AnswerBody::Watch(stream) if self.begins_with_a_list() => {
                 let seat = self.flow.seat.take();

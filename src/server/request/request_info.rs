@@ -5,9 +5,12 @@
 
 use std::borrow::Cow;
 
+use http::{StatusCode, Uri};
 use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_registry::Verb;
 use polyplane_registry::request::parameters::{FIELD_SELECTOR, Query, WATCH};
+
+use crate::answer::respond::Refusal;
 
 /// A request as authorization sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,12 +44,32 @@ pub(crate) struct ResourceInfo<'a> {
     pub subresource: &'a str,
     /// The number of segments that follow the subresource.
     pub extra_segments: usize,
+    /// True if the path begins with several slashes. Upstream authorizes such a path as if it had one, and
+    /// then has no route for it.
+    pub has_no_route: bool,
 }
 
 /// An error: the path ends after a verb and names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unable to determine kind and namespace from url")]
 pub(crate) struct NothingNamed;
+
+impl NothingNamed {
+    /// Returns the refusal. As upstream's, it is the page of a server that failed: nobody has been proven
+    /// yet, and no form of an answer has been chosen.
+    pub(crate) fn refusal(self, uri: &Uri) -> Refusal {
+        // Without scheme and host, which HTTP/2 adds.
+        let uri = uri.path_and_query().map_or("", |target| target.as_str());
+        let text = format!(
+            "Internal Server Error: {uri:?}: failed to create RequestInfo: {self}, {uri}\n"
+        );
+        let harmless = text
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        Refusal::Text(StatusCode::INTERNAL_SERVER_ERROR, harmless.into())
+    }
+}
 
 /// Subresources of a namespace, as opposed to resources inside it.
 const NAMESPACE_SUBRESOURCES: &[&str] = &["status", "finalize"];
@@ -88,6 +111,7 @@ impl<'a> RequestInfo<'a> {
             group,
             version: parts.next().unwrap_or(""),
             verb: verb_of(method),
+            has_no_route: path.starts_with("//"),
             ..ResourceInfo::default()
         };
         if let Some(verb) = parts.peek().filter(|part| VERBS_IN_PATH.contains(part)) {
@@ -167,18 +191,23 @@ impl<'a> ResourceInfo<'a> {
             && matches!(self.subresource, "attach" | "exec" | "portforward")
     }
 
-    /// Returns the field selector that authorization sees: that of a collection.
+    /// Returns the field selector that authorization sees: that of a collection. As upstream, it sees none
+    /// of a path that names the verb.
     pub(crate) fn authorized_fields(&self, query: &'a Query) -> &'a str {
-        match self.verb {
-            Some(Verb::List | Verb::Watch | Verb::DeleteCollection) => FIELD_SELECTOR.read(query),
+        match (self.verb_in_path, self.verb) {
+            (None, Some(Verb::List | Verb::Watch | Verb::DeleteCollection)) => {
+                FIELD_SELECTOR.read(query)
+            }
             _ => "",
         }
     }
 
     /// Returns the name that authorization sees: the one in the path, or the one to which a field
-    /// selector restricts the list.
+    /// selector restricts the list, unless the path names the verb.
     pub(crate) fn authorized_name(&self, query: &Query) -> Cow<'a, str> {
-        if !self.name.is_empty() || !matches!(self.verb, Some(Verb::List | Verb::Watch)) {
+        let is_list =
+            self.verb_in_path.is_none() && matches!(self.verb, Some(Verb::List | Verb::Watch));
+        if !self.name.is_empty() || !is_list {
             return Cow::Borrowed(self.name);
         }
         match FIELD_SELECTOR.read(query) {
@@ -393,6 +422,47 @@ mod tests {
     }
 
     #[test]
+    fn a_path_that_names_nothing_is_refused_with_a_harmless_page() {
+        let uri = Uri::from_static("https://host/api/v1/watch?a=%3C&b=1");
+        let Refusal::Text(status, page) = NothingNamed.refusal(&uri) else {
+            panic!("it is a page");
+        };
+        assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(
+            page,
+            "Internal Server Error: \"/api/v1/watch?a=%3C&amp;b=1\": failed to create RequestInfo: \
+             unable to determine kind and namespace from url, /api/v1/watch?a=%3C&amp;b=1\n"
+        );
+    }
+
+    /// Upstream splits paths as text: what is empty between two slashes is a segment, and dots mean nothing.
+    #[test]
+    fn slashes_and_dots_are_read_as_upstream_reads_them() {
+        for (path, expected) in [
+            ("//api/v1/pods", "list /v1 ns= pods  "),
+            ("/api/v1/pods//", "list /v1 ns= pods  "),
+            ("/api//v1/pods", "get / ns= v1 pods "),
+            ("/api/v1//pods", "get /v1 ns=  pods "),
+            ("/api/v1/namespaces//pods", "list /v1 ns= pods  "),
+            ("/api/v1/namespaces//pods/a", "get /v1 ns= pods a "),
+            ("/api/v1/namespaces/a//pods", "get /v1 ns=a  pods "),
+            ("/api/v1/../v1/pods", "get /v1 ns= .. v1 pods"),
+            (
+                "/apis//apps/v1/deployments",
+                "get /apps ns= v1 deployments ",
+            ),
+            (
+                "/apis/apps//v1/deployments",
+                "get apps/ ns= v1 deployments ",
+            ),
+        ] {
+            let info = resource(&Method::GET, path, "");
+            assert_eq!(row(&info), expected, "{path}");
+            assert_eq!(info.has_no_route, path.starts_with("//"), "{path}");
+        }
+    }
+
+    #[test]
     fn the_watch_parameter_decides_between_list_and_watch() {
         for (query, verb) in [
             ("watch=1", Verb::Watch),
@@ -435,6 +505,25 @@ mod tests {
         }
         let created = resource(&Method::POST, "/api/v1/pods", "");
         assert_eq!(created.authorized_name(&query), "");
+    }
+
+    /// Upstream does not read selectors of such paths for authorization: whoever may see one object alone
+    /// may not watch it by them.
+    #[test]
+    fn a_path_that_names_its_verb_is_authorized_without_a_selector() {
+        let text = "watch=1&fieldSelector=metadata.name%3Dx";
+        let query = crate::request::route::parse_query(Some(text));
+        for (path, name, fields) in [
+            ("/api/v1/pods", "x", "metadata.name=x"),
+            ("/api/v1/watch/pods", "", ""),
+            ("/api/v1/watch/namespaces/a/pods", "", ""),
+            ("/api/v1/watch/namespaces/a/pods/b", "b", ""),
+        ] {
+            let info = resource(&Method::GET, path, text);
+            assert_eq!(info.verb_name(), "watch", "{path}");
+            assert_eq!(info.authorized_name(&query), name, "{path}");
+            assert_eq!(info.authorized_fields(&query), fields, "{path}");
+        }
     }
 
     #[test]

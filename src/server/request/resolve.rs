@@ -13,6 +13,9 @@ pub(crate) fn resolve(
     info: &ResourceInfo<'_>,
     method: &Method,
 ) -> Result<Verb, Refusal> {
+    if info.has_no_route {
+        return Err(Refusal::no_such_path());
+    }
     let known_group =
         info.prefix == "api" || (!info.group.is_empty() && kinds.has_group(info.group));
     if !known_group {

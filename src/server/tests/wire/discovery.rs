@@ -124,6 +124,40 @@ async fn one_document_holds_everything_and_is_tagged() {
 }
 
 #[tokio::test]
+async fn whoever_accepts_the_aggregated_document_gets_it_in_whatever_place() {
+    let (_server, mut client) = connected().await;
+    let last = format!("application/json,application/yaml,{AGGREGATED};q=0.1");
+    for path in ["/api", "/apis"] {
+        let whole = client.get_as(path, &last).await;
+        assert_eq!(whole.header("content-type"), AGGREGATED, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn only_paths_behind_upstreams_router_compare_types_as_text() {
+    let (_server, mut client) = connected().await;
+    for (path, status) in [
+        ("/api", StatusCode::NOT_ACCEPTABLE),
+        ("/api/v1", StatusCode::NOT_ACCEPTABLE),
+        ("/apis/apps/v1", StatusCode::NOT_ACCEPTABLE),
+        ("/apis", StatusCode::OK),
+        ("/apis/apps", StatusCode::OK),
+    ] {
+        let reply = client.get_as(path, "application/*").await;
+        assert_eq!(reply.status, status, "{path}");
+        assert_eq!(reply.header("content-type"), "application/json", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn the_nameless_group_is_not_below_apis() {
+    let (_server, mut client) = connected().await;
+    let reply = client.get("/apis//v1").await;
+    assert_eq!(reply.status, StatusCode::NOT_FOUND);
+    assert_eq!(reply.text(), "404 page not found\n");
+}
+
+#[tokio::test]
 async fn every_path_in_the_list_of_paths_is_served() {
     let (_server, mut client) = connected().await;
     let index = client.get("/").await;

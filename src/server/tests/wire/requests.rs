@@ -126,6 +126,8 @@ async fn what_is_not_there_is_refused_as_upstream_refuses_it() {
     for (method, path, code, message) in [
         ("GET", "/nowhere", 404, text),
         ("GET", "//api/v1", 404, text),
+        ("GET", "//api/v1/namespaces/ns/pods/a", 404, text),
+        ("POST", "//api/v1/namespaces/ns/pods", 404, text),
         ("GET", "/apis/nowhere.io/v1/things", 404, text),
         ("GET", "/api/v1/things", 404, unknown),
         ("GET", "/api/v9/pods", 404, unknown),
@@ -172,6 +174,19 @@ async fn what_is_not_there_is_refused_as_upstream_refuses_it() {
             assert_eq!(reply.json()["details"], serde_json::json!({}), "{path}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_path_that_ends_with_a_verb_is_answered_with_upstreams_page() {
+    let page = once("/api/v1/watch").await;
+    assert_eq!(page.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert_eq!(page.header("content-type"), "text/plain; charset=utf-8");
+    assert_eq!(page.header("x-content-type-options"), "nosniff");
+    assert_eq!(
+        page.text(),
+        "Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: \
+         unable to determine kind and namespace from url, /api/v1/watch\n"
+    );
 }
 
 #[tokio::test]
