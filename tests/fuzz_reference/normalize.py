@@ -11,6 +11,8 @@ UUID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{1
 VERSION = re.compile(r'((?:\\*"|)resourceVersion(?:\\*"|):\s?\\*")\d+(?=\\*")')
 # A version in a message.
 RECORDED = re.compile(r"current: \d+|(precondition|record|ResourceVersion): ?\(?\d+\)?|(precondition|record) \(\d+\)")
+# The versions in what a server says of a version that it no longer has.
+TOO_OLD = re.compile(r"too old resource version: \d+ \(\d+\)")
 TIME = re.compile(r"\b" + str(datetime.datetime.now(datetime.timezone.utc).year) + r"-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 TOKEN_VOLUME = re.compile(r"kube-api-access-[a-z0-9]{5}\b")
 AGE = re.compile(r"^(\d+[smh])+$")
@@ -90,6 +92,7 @@ def text(body):
     body = UUID.sub(lambda found: found.group() if found.group().startswith("11111111") else "<uid>", body)
     body = VERSION.sub(r"\1<version>", body)
     body = RECORDED.sub("<version>", body)
+    body = TOO_OLD.sub("too old resource version: <version>", body)
     body = CONTINUE.sub(r'\1<continue>"', body)
     body = TIME.sub("<time>", body)
     if ".go:" in body:

@@ -22,6 +22,14 @@ ENVELOPES = {
 }
 OPTIONS = [[], [[1, VARINT, 0]], [[1, VARINT, 2**64 - 1]], [[2, BYTES, [[1, BYTES, b"x"]]]], [[2, BYTES, [[2, BYTES, b"1"]]]], [[3, VARINT, 1]], [[4, BYTES, b"Orphan"]], [[4, BYTES, b"x"]], [[5, BYTES, b"All"]], [[5, BYTES, b"x"]], [[1, BYTES, b"x"]], [[9, VARINT, 1]], [[2, BYTES, b""]], [[6, VARINT, 1]]]
 
+# What a pod is bound to: a reference with its kind, namespace, name, uid and version.
+TARGETS = [
+    [[1, BYTES, b"Node"], [3, BYTES, b"n1"]], [[3, BYTES, b"n1"]], [[1, BYTES, b"Node"], [3, BYTES, b"n1"], [5, BYTES, b"v1"]], [[1, BYTES, b"Pod"], [3, BYTES, b"n1"]], [[1, BYTES, b"Node"]], [[1, BYTES, b"Node"], [3, BYTES, b"x/y"]],
+    [[1, BYTES, b"Node"], [2, BYTES, b"fuzz"], [3, BYTES, b"n1"], [4, BYTES, b"11111111-0000-0000-0000-000000000000"]], [],
+]
+# Version and kind of the parts of an object that have kinds of their own.
+PARTS = {"scale": [b"autoscaling/v1", b"Scale"], "eviction": [b"policy/v1", b"Eviction"], "binding": [b"v1", b"Binding"]}
+
 
 class Protobuf:
     """Draws cases. Its objects are those of kinds with a form in protobuf."""
@@ -32,6 +40,9 @@ class Protobuf:
 
     def draw(self):
         """Draws a case."""
+        part = self.part() if self.dice.random() < 0.15 else None
+        if part:
+            return part
         while True:
             kind = self.dice.choice(self.builtin.kinds)
             fields = self.sample(kind)
@@ -159,6 +170,43 @@ class Protobuf:
         if self.dice.random() < 0.2:
             steps.append(Step("GET", kind.collection, [("fieldSelector", "metadata.name={{name}}")], [("Accept", PROTOBUF)]))
         return Case("protobuf " + kind.kind, steps, self.builtin.tidy(kind))
+
+    def part(self):
+        """Draws a write of a part of a stored object, or None if no kind has the part."""
+        name = self.dice.choice(["status", "scale", "eviction", "binding"])
+        kinds = [kind for kind in self.builtin.kinds if kind.is_stored and name in kind.subresources]
+        if not kinds:
+            return None
+        kind = self.dice.choice(kinds)
+        sample = self.sample(kind) if name == "status" else [*PARTS[name], self.fields_of_part(name)]
+        if not sample:
+            return None
+        path, query = kind.collection + "/{{name}}", self.query()
+        part = f"{path}/{name}"
+        if name == "binding" and self.dice.random() < 0.3:
+            part = kind.collection.rsplit("/", 1)[0] + "/bindings"
+        if name == "eviction" or self.dice.random() < 0.15:
+            query.append(("dryRun", "All"))
+        steps = [Step("POST", kind.collection, [], [JSON], self.builtin.base(kind))]
+        steps.append(Step("POST" if name in ("eviction", "binding") else "PUT", part, query, self.headers(), self.encoded(sample)))
+        if name in ("status", "scale"):
+            steps.append(Step("GET", part, headers=[("Accept", self.dice.choice([PROTOBUF, "application/json"]))]))
+        steps.append(Step("GET", path, headers=[("Accept", self.dice.choice([PROTOBUF, "application/json"]))]))
+        return Case(f"protobuf {kind.kind}/{name}", steps, self.builtin.tidy(kind))
+
+    def fields_of_part(self, name):
+        """Draws the fields of a scale, an eviction or a binding."""
+        dice = self.dice
+        metadata = [[1, BYTES, b"{{name}}"], [3, BYTES, b"fuzz"]]
+        if dice.random() < 0.3:
+            metadata.append([6, BYTES, dice.choice([b"{{rv}}", b"{{rv}}", b"1", b"x"])])
+        if name == "eviction":
+            within = copy.deepcopy(dice.choice(OPTIONS))
+        elif name == "scale":
+            within = dice.choice([[], [[1, VARINT, dice.choice(NUMBERS)]]])
+        else:
+            within = copy.deepcopy(dice.choice(TARGETS))
+        return [[1, BYTES, metadata], [2, BYTES, within]]
 
     def deletion(self, kind, sample):
         """Draws a deletion with options in protobuf."""

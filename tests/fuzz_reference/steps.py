@@ -72,6 +72,8 @@ class Player:
         self.prefix = f"f{int(time.time()):x}-"
         self.last_codes = []
         self.equal = 0
+        # Steps that neither server has answered.
+        self.unanswered = 0
 
     def play(self, case, counted=True):
         """Plays a case up to the first step that differs. Returns the index of that step, its signatures and both
@@ -86,6 +88,7 @@ class Player:
             answers, request = self.step(step, name, seen, watches)
             stored = stored or step.method in ("POST", "PATCH", "PUT") and any(answer.code < 300 for answer in answers)
             signatures = differences(answers, request)
+            self.unanswered += all(answer.code == 0 for answer in answers)
             self.last_codes = [answer.code for answer in answers]
             if signatures:
                 found = index, signatures, answers

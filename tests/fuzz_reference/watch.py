@@ -73,8 +73,11 @@ class WatchDrawer:
 
     def draw(self):
         """Draws a case."""
-        kind = self.dice.choice(self.kinds)
-        return self.watches(kind) if self.dice.random() < 0.6 else self.lists(kind)
+        kind, form = self.dice.choice(self.kinds), self.dice.random()
+        custom = [one for one in self.kinds if one.tree["kind"] == "Watched"]
+        if form < 0.06 and custom:
+            return self.expired(custom[0])
+        return self.watches(kind) if form < 0.6 else self.lists(kind)
 
     def placed(self, kind, namespace=None):
         """Draws the path of a collection and a name in it."""
@@ -164,7 +167,8 @@ class WatchDrawer:
             for name, drawn in (("sendInitialEvents", ["true", "false", "x", ""]), ("resourceVersionMatch", ["NotOlderThan", "Exact", "x", ""]), ("allowWatchBookmarks", ["true", "false", "x"]), ("limit", ["1", "0"]), ("continue", ["x"])):
                 if dice.random() < 0.07:
                     query.append((name, dice.choice(drawn)))
-        query.append(("timeoutSeconds", "3"))
+        # None that ends while there are writes: which events come before its end is chance.
+        query.append(("timeoutSeconds", "3" if dice.random() < 0.97 else dice.choice(["x", "1.5", "", "9223372036854775808"])))
         accept = dice.choice([None, None, None, "application/json", TABLE, TABLE, PARTIAL, PARTIAL, PROTOBUF, STREAM, "application/json;stream=watch", "application/yaml", dice.choice(ACCEPTS)])
         if accept == TABLE and dice.random() < 0.4:
             query.append(("includeObject", dice.choice(["None", "Metadata", "Object", "x"])))
@@ -183,6 +187,22 @@ class WatchDrawer:
         to_end = dice.random() < 0.1
         for label in labels:
             steps.append(Step("EVENTS", "to the end" if to_end else ""))
+            steps[-1].label = label
+        return Case("watch " + kind.tree["kind"], steps, self.tidy(kind))
+
+    def expired(self, kind):
+        """Draws a case of watches from before a custom kind was there. A server that has just been started may still
+        have all events of a built-in one."""
+        dice = self.dice
+        steps = [self.created(kind, "a")]
+        labels = [f"w{number}" for number in range(3)]
+        for label in labels:
+            step = self.watch(kind, label)
+            step.query = [pair for pair in step.query if pair[0] not in ("resourceVersion", "sendInitialEvents", "resourceVersionMatch", "limit", "continue", "timeoutSeconds")]
+            step.query += [("resourceVersion", dice.choice(["1", "1", "2"])), ("timeoutSeconds", "3")]
+            steps.append(step)
+        for label in labels:
+            steps.append(Step("EVENTS", "to the end"))
             steps[-1].label = label
         return Case("watch " + kind.tree["kind"], steps, self.tidy(kind))
 

@@ -25,6 +25,8 @@ class Stream:
         self.code, self.answered, self.data = None, [], b""
         self.started = self.last = time.monotonic()
         self.opened, self.ended = threading.Event(), threading.Event()
+        # Set if the answer has come to its end, and did not break off.
+        self.whole = False
         threading.Thread(target=self.read, daemon=True).start()
 
     def read(self):
@@ -37,6 +39,7 @@ class Stream:
             while chunk := response.read1(65536):
                 self.data += chunk
                 self.last = time.monotonic()
+            self.whole = True
         except Exception as error:
             self.code = self.code or 0
             self.data += b"" if self.code else type(error).__name__.encode()
@@ -59,6 +62,10 @@ class Stream:
     def answer(self):
         """Returns what was answered before any event."""
         return Answer(self.code, self.answered, b"" if self.code == 200 else self.data)
+
+    def end_seen(self):
+        """Returns how the watch has ended."""
+        return ("whole" if self.whole else "broken off") if self.ended.is_set() else "still open"
 
     def events(self):
         """Returns the events, bookmarks apart: only one that ends the initial events has its place among others."""
@@ -140,6 +147,8 @@ class Watches:
         answers = []
         for stream, (found, bookmarks) in zip(streams, events):
             tree = {"kind": "Events", **by_object(found), "bookmark": bookmarks[:1] if both else []}
+            if to_end:
+                tree["end"] = stream.end_seen()
             answers.append(Answer(200, [("Content-Type", "application/json")], json.dumps(tree, ensure_ascii=False).encode("utf-8", "surrogatepass")))
         return answers
 
