@@ -205,10 +205,15 @@ pub fn partial(row: &Resource, version: MetaVersion, body: &Bytes) -> Vec<Bytes>
     };
     let metadata = scan::find(body, &["metadata"])
         .map_or(Bytes::from_static(b"{}"), |range| body.slice(range));
-    let hidden = row.strategy.hidden_annotations().iter();
-    let metadata = hidden.fold(metadata, |metadata, name| {
-        without_annotation(&metadata, name)
-    });
+    let hidden = row.strategy.hidden_annotations();
+    // Once for all names, because most objects have no annotations.
+    let shows_all = hidden.is_empty() || scan::find(&metadata, &["annotations"]).is_none();
+    let metadata = match shows_all {
+        true => metadata,
+        false => hidden.iter().fold(metadata, |metadata, name| {
+            without_annotation(&metadata, name)
+        }),
+    };
     vec![Bytes::from_static(head), metadata, Bytes::from_static(b"}")]
 }
 

@@ -316,10 +316,7 @@ fn parse(
             Err(error) => Err(error.into()),
         },
         BodySyntax::Protobuf => {
-            let envelope = Envelope::open(body)?;
-            let mut tree = schemas.decode_proto(definition, envelope.raw)?;
-            tree.set(&["kind"], envelope.kind);
-            tree.set(&["apiVersion"], envelope.api_version);
+            let tree = protobuf::object((schemas, definition), Envelope::open(body)?)?;
             Ok(Document::of(tree))
         }
     }

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use http::{StatusCode, Uri};
 use polyplane_apimachinery::field_selector::FieldSelector;
+use polyplane_apimachinery::quote::quote;
 use polyplane_registry::Verb;
 use polyplane_registry::request::parameters::{FIELD_SELECTOR, Query, WATCH};
 
@@ -61,7 +62,8 @@ impl NothingNamed {
         // Without scheme and host, which HTTP/2 adds.
         let uri = uri.path_and_query().map_or("", |target| target.as_str());
         let text = format!(
-            "Internal Server Error: {uri:?}: failed to create RequestInfo: {self}, {uri}\n"
+            "Internal Server Error: {}: failed to create RequestInfo: {self}, {uri}\n",
+            quote(uri)
         );
         let harmless = text
             .replace('&', "&amp;")

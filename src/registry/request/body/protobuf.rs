@@ -7,7 +7,8 @@
 use super::named::{Named, named_by};
 use super::{BodyError, Expected, cannot_be_handled, check_kind};
 use polyplane_apimachinery::Value;
-use polyplane_apimachinery::schema::proto::Envelope;
+use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
+use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
 
 /// A message whose kind is known.
@@ -49,12 +50,23 @@ impl<'a> Message<'a> {
         let Some(definition) = definition else {
             return is_expected.map(|()| Value::Null);
         };
-        let decoded = schemas.decode_proto(definition, envelope.raw);
-        let mut tree =
-            decoded.map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
+        let tree = object((schemas, definition), envelope)
+            .map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
         is_expected?;
-        tree.set(&["kind"], envelope.kind);
-        tree.set(&["apiVersion"], envelope.api_version);
         Ok(tree)
     }
+}
+
+/// Decodes the message of an envelope.
+///
+/// # Errors
+/// See [`ProtoError`].
+pub(super) fn object(
+    (schemas, definition): (&Schemas, DefId),
+    envelope: Envelope<'_>,
+) -> Result<Value, ProtoError> {
+    let mut tree = schemas.decode_proto(definition, envelope.raw)?;
+    tree.set(&["kind"], envelope.kind);
+    tree.set(&["apiVersion"], envelope.api_version);
+    Ok(tree)
 }
