@@ -133,8 +133,9 @@ fn crates_know_only_what_lies_below_them() {
     let below: &[(&str, &[&str])] = &[
         ("ring", &[]),
         ("fencing", &["ring"]),
-        ("src/cel", &[]),
-        ("src/apimachinery", &[]),
+        ("src/strconv", &[]),
+        ("src/cel", &["strconv"]),
+        ("src/apimachinery", &["strconv"]),
         ("src/managedfields", &["apimachinery"]),
         ("src/fairness", &[]),
         ("src/storage", &[]),

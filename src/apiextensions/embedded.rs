@@ -3,7 +3,6 @@
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{NameRule, dns1035_label};
-use polyplane_apimachinery::quote::quote;
 use polyplane_apimachinery::shape::Shape;
 use polyplane_registry::{Scope, metadata};
 
@@ -84,10 +83,14 @@ fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         return;
     }
     if own.as_object().is_none() {
-        let text = format!(
-            "json: cannot unmarshal {} into Go value of type v1.ObjectMeta",
-            quote(own.go_type())
-        );
+        let found = match own {
+            Value::Bool(_) => "bool",
+            Value::Int(_) | Value::Float(_) => "number",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+            Value::Null | Value::Object(_) => "object",
+        };
+        let text = format!("json: cannot unmarshal {found} into Go value of type v1.ObjectMeta");
         return errors.push(FieldError::invalid(path, own.clone(), text));
     }
     let mut object = Value::object();
@@ -104,5 +107,42 @@ fn own_metadata(own: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         let below = error.field.strip_prefix("metadata").unwrap_or("");
         error.field = format!("{path}{below}");
         errors.push(error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polyplane_apimachinery::json;
+    use polyplane_apimachinery::structural::Structural;
+
+    use super::*;
+
+    #[test]
+    fn metadata_that_is_no_object_is_refused_in_the_words_of_upstream() {
+        let schema = r#"{"type": "object", "x-kubernetes-embedded-resource": true}"#;
+        let read = |text: &str| json::parse(text.as_bytes(), &json::Limits::default());
+        let schema = read(schema).expect("it is JSON").value;
+        let structural = Structural::parse(&schema).expect("it is structural");
+        for (metadata, found) in [
+            ("\"a\"", "string"),
+            ("1", "number"),
+            ("1.5", "number"),
+            ("true", "bool"),
+            ("[]", "array"),
+        ] {
+            let text = format!(r#"{{"apiVersion": "v1", "kind": "A", "metadata": {metadata}}}"#);
+            let object = read(&text).expect("it is JSON").value;
+            let errors = validate(structural.root(), &object, &Path::NIL);
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            let text =
+                format!("json: cannot unmarshal {found} into Go value of type v1.ObjectMeta");
+            assert!(
+                texts.len() == 1 && texts[0].ends_with(&text),
+                "{metadata}: {texts:?}"
+            );
+        }
+        let object = read(r#"{"apiVersion": "v1", "kind": "A", "metadata": null}"#);
+        let object = object.expect("it is JSON").value;
+        assert!(validate(structural.root(), &object, &Path::NIL).is_empty());
     }
 }

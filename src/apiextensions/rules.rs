@@ -268,6 +268,13 @@ impl<'b> Compiler<'b> {
             why,
         })?;
         let program = Program::checked(&checked, &RUNTIME);
+        // A rule that was stored before goes on as it did.
+        if let (Some(why), Some(_)) = (program.broken(), self.budget) {
+            return Err(Refused {
+                uses_old: uses_old(&checked),
+                why: format!("program instantiation failed: {why}"),
+            });
+        }
         Ok(Compiled { checked, program })
     }
 

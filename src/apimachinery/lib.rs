@@ -11,11 +11,9 @@ pub mod labels;
 pub mod names;
 pub mod patch;
 pub mod quantity;
-pub mod quote;
 pub mod schema;
 pub mod shape;
 pub mod status;
-pub mod strconv;
 pub mod structural;
 pub mod time;
 pub mod value;
@@ -24,4 +22,5 @@ pub mod yaml;
 #[cfg(test)]
 mod vectors;
 
+pub use polyplane_strconv::{number as strconv, quote};
 pub use value::{Map, Str, Value};

@@ -46,3 +46,15 @@ pub(crate) fn compare(differences: &mut Vec<String>, input: &str, go: &str, ours
         differences.push(format!("{input:?}\n  go   {go}\n  ours {ours}"));
     }
 }
+
+#[test]
+fn characters_are_quoted_as_go_does() {
+    let all = vectors("quote");
+    let mut differences = Vec::new();
+    for vector in &all {
+        let input = vector.str_at(&["in"]);
+        let quoted = crate::quote::quote(input);
+        compare(&mut differences, input, vector.str_at(&["out"]), &quoted);
+    }
+    assert_none("quote", all.len(), &differences);
+}

@@ -57,6 +57,7 @@ impl Checked {
         let context = Context {
             environment,
             budget: &budget,
+            accumulates: false,
         };
         let mut open = vec![ast.root()];
         while let Some(id) = open.pop() {

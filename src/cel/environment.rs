@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use polyplane_strconv::number::atoi;
+
 use crate::library::{Library, Run};
 use crate::parse::Syntax;
 use crate::types::Type;
@@ -30,6 +32,10 @@ pub(crate) struct Function {
 
 /// Returns the offset from UTC, in seconds, of a named time zone at a time in seconds since 1970.
 pub(crate) type Zones = fn(&str, i64) -> Option<i32>;
+
+/// Nanoseconds of a minute and of a second.
+const MINUTE_NANOS: i64 = 60_000_000_000;
+const SECOND_NANOS: i64 = 1_000_000_000;
 
 /// Looks an offset up in the time zones that this program carries, whatever machine it runs on. Names are as they
 /// are written there; `Local` is UTC, as on a server.
@@ -243,19 +249,13 @@ impl Environment {
             let found = (self.zones)(name, seconds).map(i64::from);
             return found.ok_or_else(|| Fault::error(format!("unknown time zone {name}")));
         };
-        let number = |text: &str| {
-            text.parse::<i64>().map_err(|_| {
-                Fault::error(format!("strconv.Atoi: parsing {text:?}: invalid syntax"))
-            })
-        };
-        let (whole, part) = (number(hours)?, number(minutes)?);
-        if !(0..60).contains(&part) || whole.unsigned_abs() > 10_000 {
-            return Err(Fault::error(format!(
-                "timezone offset minutes out of range [0, 59]: {name}"
-            )));
-        }
-        let sign = if hours.starts_with('-') { -1 } else { 1 };
-        Ok((whole * 60 + sign * part) * 60)
+        let number = |text: &str| atoi(text).map_err(|error| Fault::error(error.to_string()));
+        let (hours_east, part) = (number(hours)?, number(minutes)?);
+        let is_west = hours.starts_with('-');
+        let part = if is_west { part.wrapping_neg() } else { part };
+        // As upstream, which counts nanoseconds and has no limit.
+        let minutes_east = hours_east.wrapping_mul(60).wrapping_add(part);
+        Ok(minutes_east.wrapping_mul(MINUTE_NANOS) / SECOND_NANOS)
     }
 }
 

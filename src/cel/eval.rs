@@ -4,6 +4,7 @@
 //! access inside it once more, and an attribute that another one or a condition contains costs only
 //! its accesses. The budget is compared after every charge.
 
+mod access;
 mod fold;
 
 use std::collections::BTreeMap;
@@ -14,7 +15,13 @@ use crate::cost::{self, ACCESS};
 use crate::library::Context;
 use crate::limits::DEPTH_MAX;
 use crate::plan::{At, Call, Program, Step};
-use crate::value::{Fault, Key, List, Map, Outcome, Value};
+use crate::refusal::{Refusal, refuse_types};
+use crate::value::{Fault, Key, Outcome, Value};
+
+use access::{element, field, has, optional_index};
+
+/// Units of work of a byte of an error's text, which quotes values.
+const TEXT_WORK: u64 = 10;
 
 /// What an evaluation gave and what it cost.
 #[derive(Debug, Clone)]
@@ -210,10 +217,7 @@ impl<'a> Machine<'_, 'a> {
             Step::Field { operand, name } => {
                 let operand = self.part(*operand)?;
                 if let Value::Optional(inner) = operand {
-                    let found = inner.as_deref().and_then(|inner| match inner {
-                        Value::Map(map) => map.field(name),
-                        _ => None,
-                    });
+                    let found = access::optional_field(inner.as_deref(), name)?;
                     return self.optional(found);
                 }
                 self.charge(ACCESS)?;
@@ -222,7 +226,10 @@ impl<'a> Machine<'_, 'a> {
             Step::Has { operand, name } => {
                 let operand = self.part(*operand)?;
                 if let Value::Optional(inner) = operand {
-                    let found = inner.as_deref().is_some_and(|it| has(it, name) == Ok(true));
+                    let found = match inner.as_deref() {
+                        Some(inner) => has(inner, name)?,
+                        None => false,
+                    };
                     self.charge(if found { ACCESS } else { 0 })?;
                     return Ok(Value::Bool(found));
                 }
@@ -231,9 +238,12 @@ impl<'a> Machine<'_, 'a> {
             }
             Step::Index { operand, index } => {
                 let operand = self.part(*operand)?;
+                if let Value::Optional(None) = operand {
+                    return Ok(operand);
+                }
                 let index = self.part(*index)?;
-                if let Value::Optional(inner) = operand {
-                    let found = optional_index(inner.as_deref(), &index)?;
+                if let Value::Optional(Some(inner)) = operand {
+                    let found = optional_index(&inner, &index)?;
                     return self.optional(found);
                 }
                 self.charge(ACCESS)?;
@@ -242,10 +252,13 @@ impl<'a> Machine<'_, 'a> {
             }
             Step::OptionalIndex { operand, index } => {
                 let operand = self.part(*operand)?;
+                if let Value::Optional(None) = operand {
+                    return Ok(operand);
+                }
                 let index = self.part(*index)?;
                 let found = match &operand {
-                    Value::Optional(inner) => optional_index(inner.as_deref(), &index)?,
-                    other => optional_index(Some(other), &index)?,
+                    Value::Optional(Some(inner)) => optional_index(inner, &index)?,
+                    other => optional_index(other, &index)?,
                 };
                 self.optional(found)
             }
@@ -271,11 +284,7 @@ impl<'a> Machine<'_, 'a> {
         match self.eval(left)? {
             Value::Optional(Some(inner)) if or_value => Ok((*inner).clone()),
             Value::Optional(Some(inner)) => Ok(Value::Optional(Some(inner))),
-            Value::Optional(None) => match self.eval(right)? {
-                Value::Optional(inner) if !or_value => Ok(Value::Optional(inner)),
-                other if or_value => Ok(other),
-                _ => Err(Fault::no_overload()),
-            },
+            Value::Optional(None) => self.eval(right),
             _ => Err(Fault::no_overload()),
         }
     }
@@ -416,13 +425,39 @@ impl<'a> Machine<'_, 'a> {
         let context = Context {
             environment: &self.program.environment,
             budget: self.budget,
+            accumulates: call.takes_local.is_some(),
         };
-        let outcome = run(context, args);
-        if let Ok(made) = &outcome {
-            self.budget.make(made.made_bytes())?;
+        let outcome = match self.refused(call, args) {
+            Some(fault) => Err(fault),
+            None => run(context, args),
+        };
+        match &outcome {
+            Ok(made) => self.budget.make(made.made_bytes())?,
+            Err(Fault::Error(text)) => {
+                let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+                self.budget.work(bytes.saturating_mul(TEXT_WORK))?;
+            }
+            Err(_) => {}
         }
         self.charge(call.cost.after(outcome.as_ref().ok()))?;
         outcome
+    }
+
+    /// Returns the error if the function does not take the values.
+    fn refused(&self, call: &Call, args: &[Value<'a>]) -> Option<Fault> {
+        // A value that may be null has the type of those that are not.
+        let has_null = || args.iter().any(|arg| matches!(arg, Value::Null));
+        if !call.is_doubtful && !has_null() {
+            return None;
+        }
+        match call.refusal {
+            Refusal::Code => None,
+            Refusal::Operation(operation) => operation.refuse(&call.name, args),
+            Refusal::Types => {
+                let function = self.program.environment.functions.get(&call.name)?;
+                refuse_types(&call.name, &function.overloads, args)
+            }
+        }
     }
 
     fn list(&mut self, elements: &[(At, bool)]) -> Outcome<'a> {
@@ -476,85 +511,5 @@ impl<'a> Machine<'_, 'a> {
             made.insert(key, value);
         }
         Ok(Value::map(made))
-    }
-}
-
-fn no_such_key(name: &str) -> Fault {
-    Fault::error(format!("no such key: {name}"))
-}
-
-fn field<'a>(operand: &Value<'a>, name: &str) -> Outcome<'a> {
-    match operand {
-        Value::Map(map) => map.field(name).ok_or_else(|| no_such_key(name))?.valid(),
-        _ => Err(Fault::no_overload()),
-    }
-}
-
-fn has(operand: &Value<'_>, name: &str) -> Result<bool, Fault> {
-    match operand {
-        Value::Map(map) => match map.field(name) {
-            None => Ok(false),
-            Some(found) => found.valid().map(|_| true),
-        },
-        _ => Err(Fault::no_overload()),
-    }
-}
-
-/// Looks an element up. The outer error is of the index itself, the inner one that the element is
-/// not there.
-fn element<'a>(
-    operand: &Value<'a>,
-    index: &Value<'a>,
-) -> Result<Result<Value<'a>, std::borrow::Cow<'static, str>>, Fault> {
-    match operand {
-        Value::List(list) => list_element(list, index),
-        Value::Map(map) => map_element(map, index),
-        _ => Err(Fault::no_overload()),
-    }
-}
-
-fn list_element<'a>(
-    list: &List<'a>,
-    index: &Value<'a>,
-) -> Result<Result<Value<'a>, std::borrow::Cow<'static, str>>, Fault> {
-    let at = match index {
-        Value::Int(at) => Some(*at),
-        Value::Uint(at) => i64::try_from(*at).ok(),
-        Value::Double(at) => crate::value::exact_int(*at),
-        other => {
-            return Err(Fault::error(format!(
-                "unsupported index type '{}' in list",
-                other.type_name()
-            )));
-        }
-    };
-    let Some(at) = at else {
-        let shown = crate::format::plain(index);
-        return Err(Fault::error(format!(
-            "unsupported index value {shown} in list"
-        )));
-    };
-    let found = usize::try_from(at).ok().and_then(|at| list.at(at));
-    let found = found.map(Value::valid).transpose()?;
-    Ok(found.ok_or_else(|| format!("index out of bounds: {at}").into()))
-}
-
-fn map_element<'a>(
-    map: &Map<'a>,
-    index: &Value<'a>,
-) -> Result<Result<Value<'a>, std::borrow::Cow<'static, str>>, Fault> {
-    let shown = || format!("no such key: {}", crate::format::plain(index)).into();
-    let found = map.get(index).map(Value::valid).transpose()?;
-    Ok(found.ok_or_else(shown))
-}
-
-fn optional_index<'a>(
-    operand: Option<&Value<'a>>,
-    index: &Value<'a>,
-) -> Result<Option<Value<'a>>, Fault> {
-    match operand {
-        None => Ok(None),
-        Some(operand @ (Value::List(_) | Value::Map(_))) => Ok(element(operand, index)?.ok()),
-        Some(_) => Ok(None),
     }
 }

@@ -1,10 +1,5 @@
 //! How values are written inside texts of errors and by conversions to text.
 
-use std::fmt::Write as _;
-use std::sync::LazyLock;
-
-use regex::Regex;
-
 use crate::limits::SHOWN_BYTES_MAX;
 use crate::value::Value;
 
@@ -26,39 +21,6 @@ pub(crate) fn double(value: f64) -> String {
     }
     let sign = if exponent < 0 { '-' } else { '+' };
     format!("{digits}e{sign}{:02}", exponent.abs())
-}
-
-/// The characters beyond ASCII that Go writes as they are.
-static PRINTABLE: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r"^[\p{L}\p{M}\p{N}\p{P}\p{S}]$").expect("a constant pattern compiles")
-});
-
-/// Writes a text in quotes, as complaints of Go show it.
-#[must_use]
-pub(crate) fn quoted(text: &str) -> String {
-    let mut out = String::with_capacity(text.len() + 2);
-    out.push('"');
-    for letter in text.chars() {
-        let code = u32::from(letter);
-        // Writing to a text cannot fail.
-        let _ = match letter {
-            '"' | '\\' => write!(out, "\\{letter}"),
-            '\u{7}' => out.write_str("\\a"),
-            '\u{8}' => out.write_str("\\b"),
-            '\u{c}' => out.write_str("\\f"),
-            '\n' => out.write_str("\\n"),
-            '\r' => out.write_str("\\r"),
-            '\t' => out.write_str("\\t"),
-            '\u{b}' => out.write_str("\\v"),
-            ' '..='~' => out.write_char(letter),
-            '\0'..'\u{80}' => write!(out, "\\x{code:02x}"),
-            _ if PRINTABLE.is_match(letter.encode_utf8(&mut [0; 4])) => out.write_char(letter),
-            '\u{80}'..='\u{ffff}' => write!(out, "\\u{code:04x}"),
-            _ => write!(out, "\\U{code:08x}"),
-        };
-    }
-    out.push('"');
-    out
 }
 
 /// Writes a value as errors name it. Of a large list or map only the beginning is written.

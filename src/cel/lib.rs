@@ -8,8 +8,8 @@
 //! errors are those of upstream's compiler, because clients see them.
 //!
 //! Invariant: everything here is a pure function of its arguments. Nothing does I/O, reads a clock,
-//! panics on any input, or recurses deeper than [`Syntax::depth_max`] allows. The crate depends on no
-//! other crate of the workspace and does not know what an object is.
+//! panics on any input, or recurses deeper than [`Syntax::depth_max`] allows. The crate depends on
+//! `strconv` alone of the workspace and does not know what an object is.
 
 mod ast;
 mod budget;
@@ -26,6 +26,7 @@ mod parse;
 mod pattern;
 mod plan;
 mod print;
+mod refusal;
 mod source;
 mod time;
 mod types;

@@ -27,6 +27,7 @@ pub use authorization::{Decision, Decisions, Question, authorizer, resource_auth
 use crate::budget::{TooMuchWork, WorkBudget};
 use crate::environment::Environment;
 use crate::value::{List, Outcome, Value};
+pub(crate) use formats::pattern_size;
 pub(crate) use strings::formatting;
 
 /// The code of a function. It chooses by the values, so one serves all overloads. It may take the
@@ -40,6 +41,8 @@ pub struct Context<'c> {
     pub environment: &'c Environment,
     /// What the evaluation may still take.
     pub budget: &'c WorkBudget,
+    /// Whether the first argument is the result of a loop so far.
+    pub accumulates: bool,
 }
 
 impl Context<'_> {

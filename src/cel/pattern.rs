@@ -2,19 +2,20 @@
 //!
 //! Everything that means the same on both sides is passed on, everything else is written so that it
 //! does, and what is not known here is refused: a pattern that is accepted matches as in Go.
-//! Refused though Go takes them: code points of surrogates, `\C`, programs of more than 100 000 steps, texts of more
-//! than 64 KiB, and more than 1000 `\p` in one pattern.
+//! Refused though Go takes them: programs of more than 100 000 steps, texts of more than 64 KiB, and more than 1000
+//! `\p` in one pattern. The classes are those of the library's version of Unicode, which is newer than Go's.
 
 mod classes;
 mod compiled;
 mod engine;
 mod program;
+mod steps;
 
 pub(crate) use compiled::{Compiled, with};
 pub(crate) use engine::shared;
 pub use engine::{Engine, Pattern, check, compile};
 
-use classes::ends_posix;
+use classes::{NOTHING, ends_posix};
 
 use crate::budget::TooMuchWork;
 
@@ -386,27 +387,27 @@ impl Translator<'_> {
                     self.out.push_str(&set);
                     self.out.push(']');
                 }
-                None => {
-                    let letter = self.character()?;
-                    self.literal(letter);
-                }
+                None => match char::from_u32(self.character()?) {
+                    Some(letter) => self.literal(letter),
+                    None => self.out.push_str(NOTHING),
+                },
             },
         }
         Ok(())
     }
 
-    /// Reads an escape that stands for one character.
-    fn character(&mut self) -> Result<char, Refused> {
+    /// Reads an escape that stands for one code point. A surrogate is one, though no text has it.
+    fn character(&mut self) -> Result<u32, Refused> {
         let from = self.at;
         let letter = self.next().ok_or(Refused::Backslash)?;
         let octal = |it: Option<char>| it.and_then(|it| it.to_digit(8));
         let code = match letter {
-            'a' => 7,
-            'f' => 12,
-            'n' => 10,
-            'r' => 13,
-            't' => 9,
-            'v' => 11,
+            'a' => Some(7),
+            'f' => Some(12),
+            'n' => Some(10),
+            'r' => Some(13),
+            't' => Some(9),
+            'v' => Some(11),
             '0'..='7' if letter == '0' || octal(self.peek()).is_some() => {
                 let mut code = letter.to_digit(8).unwrap_or(0);
                 for _ in 0..2 {
@@ -415,30 +416,33 @@ impl Translator<'_> {
                         self.at += 1;
                     }
                 }
-                code
+                Some(code)
             }
-            'x' => self.hex().unwrap_or(u32::MAX),
-            other if other.is_ascii() && !other.is_ascii_alphanumeric() => return Ok(other),
-            _ => u32::MAX,
+            'x' => self.hex(),
+            other if other.is_ascii() && !other.is_ascii_alphanumeric() => Some(u32::from(other)),
+            _ => None,
         };
-        char::from_u32(code).ok_or_else(|| Refused::Escape(format!("\\{}", self.text(from))))
+        code.ok_or_else(|| Refused::Escape(format!("\\{}", self.text(from))))
     }
 
+    /// Reads two hexadecimal digits, or any number of them in braces. What is wrong with them is shown up to where it
+    /// is found, and without braces both are read before they are looked at.
     fn hex(&mut self) -> Option<u32> {
-        let braces = self.peek() == Some('{');
-        self.at += usize::from(braces);
-        let (mut code, mut digits) = (0_u32, 0);
-        while let Some(digit) = self.peek().and_then(|letter| letter.to_digit(16)) {
-            code = code.checked_mul(16)?.checked_add(digit)?;
-            digits += 1;
-            self.at += 1;
-            if !braces && digits == 2 {
-                break;
+        let first = self.next()?;
+        if first != '{' {
+            let second = self.next();
+            return Some(first.to_digit(16)? * 16 + second?.to_digit(16)?);
+        }
+        let (mut code, mut digits) = (0, 0);
+        loop {
+            match self.next()? {
+                '}' => return (digits > 0).then_some(code),
+                digit => code = code * 16 + digit.to_digit(16)?,
             }
+            if code > u32::from(char::MAX) {
+                return None;
+            }
+            digits += 1;
         }
-        if braces {
-            return (digits > 0 && self.next() == Some('}')).then_some(code);
-        }
-        (digits == 2).then_some(code)
     }
 }

@@ -10,6 +10,7 @@ use crate::cost::CallCost;
 use crate::environment::Environment;
 use crate::library::{Context, Run};
 use crate::pattern::Compiled;
+use crate::refusal::{Refusal, check_index, may_differ};
 use crate::value::{Blob, Text, Value};
 
 /// An expression that can be evaluated.
@@ -18,6 +19,7 @@ pub struct Program {
     pub(crate) steps: Vec<Step>,
     pub(crate) root: usize,
     pub(crate) environment: Arc<Environment>,
+    broken: Option<Arc<str>>,
 }
 
 /// The place of a step in the program.
@@ -69,7 +71,13 @@ pub(crate) enum Step {
 /// A call of a function.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
+    /// The name of the function.
+    pub name: Arc<str>,
     pub run: Option<Run>,
+    /// How the function refuses values.
+    pub refusal: Refusal,
+    /// True if the types leave a doubt whether the function takes the values, but for null.
+    pub is_doubtful: bool,
     pub args: Box<[At]>,
     pub cost: CallCost,
     /// Whether the first argument is the result of the loop so far, which nothing else needs: the
@@ -164,6 +172,13 @@ impl Program {
         Self::plan(checked.ast(), Some(checked), environment)
     }
 
+    /// Returns why upstream refuses to make a program of the expression, although its types are right. It can be
+    /// evaluated, and fails where it comes to what is wrong.
+    #[must_use]
+    pub fn broken(&self) -> Option<&str> {
+        self.broken.as_deref()
+    }
+
     fn plan(ast: &Ast, checked: Option<&Checked>, environment: &Arc<Environment>) -> Self {
         let mut planner = Planner {
             ast,
@@ -171,11 +186,13 @@ impl Program {
             environment,
             steps: Vec::new(),
             locals: Vec::new(),
+            broken: None,
         };
         let root = planner.plan(ast.root());
         Self {
             steps: planner.steps,
             root,
+            broken: planner.broken,
             environment: environment.clone(),
         }
     }
@@ -187,6 +204,8 @@ struct Planner<'a> {
     environment: &'a Arc<Environment>,
     steps: Vec<Step>,
     locals: Vec<Arc<str>>,
+    /// See [`Program::broken`].
+    broken: Option<Arc<str>>,
 }
 
 impl Planner<'_> {
@@ -352,6 +371,7 @@ impl Planner<'_> {
         all.extend(args);
         let mut args: Vec<At> = all.iter().map(|arg| self.plan(*arg)).collect();
         if let Some(step) = operator(&function, &args) {
+            self.check_constant_index(&step);
             return step;
         }
         let found = self.environment.function(&function);
@@ -366,25 +386,33 @@ impl Planner<'_> {
                 or_value: &*name == "orValue",
             };
         }
-        if SEARCHES.contains(&&*name) {
-            self.keep_pattern(&mut args);
-        }
+        let keeps_pattern = SEARCHES.contains(&&*name) && self.keep_pattern(&mut args);
         let overload = self.checked.and_then(|checked| checked.overload(id));
         if let (Some("in_list"), [element, list]) = (overload, args.as_slice())
-            && let Some(list) = self.constant(*list)
+            && let Some(constant) = self.constant(*list)
+            && let Value::List(list) = constant.value()
         {
             // As upstream, what cannot be in the list is not evaluated.
-            let is_empty = matches!(list.value(), Value::List(list) if list.is_empty());
-            return match is_empty {
-                true => Step::Constant(Constant::Literal(Literal::Bool(false))),
-                false => Step::InConstant {
+            if list.is_empty() {
+                return Step::Constant(Constant::Literal(Literal::Bool(false)));
+            }
+            if list.iter().all(|it| is_hashed(&it)) {
+                return Step::InConstant {
                     element: *element,
-                    list: list.clone(),
-                },
-            };
+                    list: constant.clone(),
+                };
+            }
         }
+        // Upstream runs a search with a constant pattern without looking for an overload.
+        let refusal = match keeps_pattern {
+            true => Refusal::Code,
+            false => Refusal::of(&name),
+        };
         let call = Call {
+            name: name.clone(),
             run,
+            refusal,
+            is_doubtful: all.iter().any(|arg| self.may_differ(*arg)),
             cost: CallCost::of(&name, overload),
             args: args.into(),
             takes_local: None,
@@ -395,15 +423,35 @@ impl Planner<'_> {
         Step::Call(call)
     }
 
-    /// Lets the second argument of a search keep its compiled form if it is a constant.
-    fn keep_pattern(&mut self, args: &mut [At]) {
-        let Some(pattern) = args.get_mut(1) else {
+    /// Notes that an index is a constant that nothing has an element for.
+    fn check_constant_index(&mut self, step: &Step) {
+        let (Step::Index { index, .. } | Step::OptionalIndex { index, .. }) = step else {
             return;
         };
-        if let Some(Constant::Literal(Literal::String(text))) = self.constant(*pattern) {
-            let value = Value::Opaque(Arc::new(Compiled::new(text)));
-            *pattern = self.add(Step::Constant(Constant::Computed(value)));
+        let constant = self.constant(*index);
+        let wrong = constant.and_then(|constant| check_index(&constant.value()).err());
+        if self.broken.is_none() {
+            self.broken = wrong.map(Arc::from);
         }
+    }
+
+    /// Returns whether a value may turn out to be of another type than the expression's.
+    fn may_differ(&self, id: ExprId) -> bool {
+        let checked = self.checked;
+        checked.is_none_or(|checked| may_differ(checked.type_of(id)))
+    }
+
+    /// Lets the second argument of a search keep its compiled form if it is a constant. Returns whether it is.
+    fn keep_pattern(&mut self, args: &mut [At]) -> bool {
+        let Some(pattern) = args.get_mut(1) else {
+            return false;
+        };
+        let Some(Constant::Literal(Literal::String(text))) = self.constant(*pattern) else {
+            return false;
+        };
+        let value = Value::Opaque(Arc::new(Compiled::new(text)));
+        *pattern = self.add(Step::Constant(Constant::Computed(value)));
+        true
     }
 
     /// Computes a conversion of a constant now.
@@ -415,6 +463,7 @@ impl Planner<'_> {
         let context = Context {
             environment: self.environment,
             budget: &WorkBudget::default(),
+            accumulates: false,
         };
         if let (Some(constant), Some(run)) = (constant, call.run)
             && let Ok(value) = run(context, &mut [constant.owned()])
@@ -478,6 +527,14 @@ impl Planner<'_> {
             },
         }
     }
+}
+
+/// Returns whether upstream looks a value up in a set, instead of comparing it with each element of a list.
+fn is_hashed(element: &Value<'_>) -> bool {
+    matches!(
+        element,
+        Value::Bool(_) | Value::Int(_) | Value::Uint(_) | Value::Double(_) | Value::String(_)
+    )
 }
 
 /// Returns the step of an operator that is not a function.

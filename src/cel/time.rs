@@ -142,12 +142,15 @@ impl Timestamp {
         };
         let mark = |at: usize, letter: u8| (bytes.get(at) == Some(&letter)).then_some(());
         let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
-        let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
+        // As Go, an hour may have one digit.
+        let at = if bytes.get(12) == Some(&b':') { 12 } else { 13 };
+        let (hour, minute) = (number(11, at)?, number(at + 1, at + 3)?);
+        let second = number(at + 4, at + 6)?;
         mark(4, b'-')?;
         mark(7, b'-')?;
         mark(10, b'T')?;
-        mark(13, b':')?;
-        mark(16, b':')?;
+        mark(at, b':')?;
+        mark(at + 3, b':')?;
         let good = (1..=12).contains(&month)
             && (1..=days_in(year, month)).contains(&day)
             && hour < 24
@@ -156,7 +159,7 @@ impl Timestamp {
         if !good {
             return None;
         }
-        let (nanos, rest) = fraction(text.get(19..)?)?;
+        let (nanos, rest) = fraction(text.get(at + 6..)?)?;
         let offset = offset(rest)?;
         let seconds = days_of(year, month, day) * DAY + hour * 3_600 + minute * 60 + second;
         Some(Self::new(seconds - offset, nanos).map(|mut made| {
@@ -223,7 +226,8 @@ fn offset(text: &str) -> Option<i64> {
         digits.then(|| text.parse().ok()).flatten()
     };
     let (hours, minutes) = (part(hours)?, part(minutes)?);
-    (hours <= 24 && minutes < 60).then_some(sign * (hours * 3_600 + minutes * 60))
+    // Go takes these limits too, because some write them.
+    (hours <= 24 && minutes <= 60).then_some(sign * (hours * 3_600 + minutes * 60))
 }
 
 fn is_leap(year: i64) -> bool {

@@ -96,7 +96,7 @@ pub enum List<'a> {
     Tree(&'a dyn Elements),
     /// A computed list.
     Owned(Arc<Vec<Value<'a>>>),
-    /// A list computed from one whose elements have no order.
+    /// A list computed from one whose elements have no order; or, with an order, one list behind another.
     Related(Arc<(Vec<Value<'a>>, Relation)>),
 }
 
@@ -144,15 +144,23 @@ impl<'a> List<'a> {
 
     /// Returns whether nobody else has the elements.
     pub(crate) fn is_own(&self) -> bool {
-        matches!(self, Self::Owned(elements) if Arc::strong_count(elements) == 1)
+        match self {
+            Self::Tree(_) => false,
+            Self::Owned(elements) => Arc::strong_count(elements) == 1,
+            Self::Related(list) => Arc::strong_count(list) == 1,
+        }
     }
 
     /// Returns the elements to add to, without a copy if nobody else has them.
     #[must_use]
     pub fn into_vec(self) -> Vec<Value<'a>> {
         match self {
-            Self::Tree(_) | Self::Related(_) => self.iter().collect(),
+            Self::Tree(_) => self.iter().collect(),
             Self::Owned(elements) => Arc::try_unwrap(elements).unwrap_or_else(|it| (*it).clone()),
+            Self::Related(list) => match Arc::try_unwrap(list) {
+                Ok((elements, _)) => elements,
+                Err(list) => list.0.clone(),
+            },
         }
     }
 }

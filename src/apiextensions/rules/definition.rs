@@ -395,6 +395,14 @@ mod tests {
         assert_eq!(unused.len(), 2, "{unused:?}");
     }
 
+    #[test]
+    fn a_constant_index_that_nothing_has_an_element_for_is_refused() {
+        let rules = json!([{"rule": "{0: 1}[dyn(b'')] == 1 || true"}]);
+        let bad = complaints(&json!({"type": "object", "x-kubernetes-validations": rules}));
+        let why = "program instantiation failed: invalid qualifier type: types.Bytes";
+        assert!(bad.iter().any(|text| text.contains(why)), "{bad:?}");
+    }
+
     fn object_with(rule: &str, count: usize) -> Value {
         let property = |at: usize| {
             let rules = json!([{"rule": rule}]);

@@ -98,9 +98,14 @@ impl Validator<'_> {
             self.format(id, &format, *first);
             return;
         }
-        if let (Expr::Literal(Literal::Int(seconds)), "timestamp") = (ast.expr(*first), function)
-            && Timestamp::new(*seconds, 0).is_err()
-        {
+        let is_wrong = match (ast.expr(*first), function) {
+            (Expr::Literal(Literal::Int(seconds)), "timestamp") => {
+                Timestamp::new(*seconds, 0).is_err()
+            }
+            (Expr::Literal(Literal::Null), "timestamp" | "duration") => true,
+            _ => false,
+        };
+        if is_wrong {
             self.complain(*first, format!("invalid {function} argument"));
         }
         let Some(argument) = text(*first) else {

@@ -1,6 +1,7 @@
 //! How the cost of a call follows from its arguments, by function and overload.
 
 use crate::budget::WorkBudget;
+use crate::library::pattern_size;
 use crate::value::Value;
 
 use super::{LIST, PATTERN_FACTOR, STRUCT, TEXT_FACTOR, compares_sizes, scaled, smaller};
@@ -91,10 +92,10 @@ impl CallCost {
                 let pattern = scaled(size(1), PATTERN_FACTOR);
                 tenth(size(0).saturating_add(1)).saturating_mul(pattern)
             }
-            Self::Validate => {
-                let pattern = scaled(size(0), PATTERN_FACTOR);
+            Self::Validate => args.first().and_then(pattern_size).map_or(1, |pattern| {
+                let pattern = scaled(pattern, PATTERN_FACTOR);
                 tenth(size(1).saturating_add(1)).saturating_mul(pattern)
-            }
+            }),
             Self::Product => tenth(size(0)).saturating_mul(tenth(size(1))),
             Self::Deep => args.first().map_or(0, |value| traversal(value, budget)),
             Self::Contains { network, text } => {

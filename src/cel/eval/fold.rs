@@ -2,6 +2,7 @@
 
 use super::Machine;
 use crate::plan::Fold;
+use crate::refusal::code_type;
 use crate::value::{Fault, Outcome, Value};
 
 impl<'a> Machine<'_, 'a> {
@@ -48,9 +49,13 @@ impl<'a> Machine<'_, 'a> {
                 }
                 Ok(())
             }
+            other if fold.two => Err(Fault::error(format!(
+                "unsupported comprehension range type: {}",
+                code_type(other)
+            ))),
             other => Err(Fault::error(format!(
                 "got '{}', expected iterable type",
-                other.type_name()
+                code_type(other)
             ))),
         }
     }

@@ -15,7 +15,6 @@ pub(crate) const LIBRARY: Library = Library {
         string_to_double: double(string) -> double
         uint64_to_double: double(uint) -> double
         duration_to_duration: duration(duration) -> duration
-        int64_to_duration: duration(int) -> duration
         string_to_duration: duration(string) -> duration
         to_dyn: dyn(T) -> dyn
         int64_to_int64: int(int) -> int
@@ -102,19 +101,39 @@ fn to_double<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
         Value::Int(value) => Ok(Value::Double(*value as f64)),
         Value::Uint(value) => Ok(Value::Double(*value as f64)),
         Value::String(text) => {
-            let parsed: Result<f64, _> = text.parse();
-            parsed
-                .map(Value::Double)
-                .map_err(|_| failed(value, "double"))
+            let parsed = parse_double(text).map(Value::Double);
+            parsed.ok_or_else(|| failed(value, "double"))
         }
         _ => Err(Fault::no_overload()),
+    }
+}
+
+/// Reads a number as Go does, but for hexadecimal ones: digits may have an underscore between them, a number that is
+/// too large is none, and what is not a number has no sign.
+fn parse_double(text: &str) -> Option<f64> {
+    let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    let bytes = text.as_bytes();
+    let stands_alone = |(at, byte): (usize, &u8)| {
+        let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+        *byte == b'_' && !(is_digit(before) && is_digit(bytes.get(at + 1)))
+    };
+    if bytes.iter().enumerate().any(stands_alone) {
+        return None;
+    }
+    let number: f64 = text.replace('_', "").parse().ok()?;
+    let letters = text.trim_start_matches(['+', '-']);
+    let is_name = letters.starts_with(|letter: char| letter.is_ascii_alphabetic());
+    match (number.is_finite(), is_name) {
+        (false, false) => None,
+        _ if number.is_nan() && letters.len() < text.len() => None,
+        _ => Some(number),
     }
 }
 
 fn to_duration<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     let value = one(args)?;
     match value {
-        Value::Duration(nanos) | Value::Int(nanos) => Ok(Value::Duration(*nanos)),
+        Value::Duration(nanos) => Ok(Value::Duration(*nanos)),
         Value::String(text) => time::parse_duration(text)
             .map(Value::Duration)
             .ok_or_else(|| failed(value, "google.protobuf.Duration")),

@@ -1,9 +1,11 @@
 //! Named formats of texts. A format finds what is wrong with a text, in the words of upstream.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use crate::format::quoted;
+use polyplane_strconv::quote::quote;
+use regex::Regex;
+
 use crate::library::Context;
 use crate::library::{Library, urls};
 use crate::time::Timestamp;
@@ -80,7 +82,7 @@ const FORMATS: [Format; 13] = [
     format("labelValue", 40, label_value),
     format("uri", 1_103, |text| {
         let bad = urls::complaint(text);
-        bad.map(|why| format!("parse {}: {why}", quoted(text)))
+        bad.map(|why| format!("parse {}: {why}", quote(text)))
             .into_iter()
             .collect()
     }),
@@ -88,15 +90,35 @@ const FORMATS: [Format; 13] = [
         unless(is_uuid(text), "does not match the UUID format")
     }),
     format("byte", 84, |text| unless(is_base64(text), "invalid base64")),
-    format("date", 71, |text| {
-        let midnight = format!("{text}T00:00:00Z");
-        let good = text.len() == 10 && Timestamp::parse(&midnight).is_some();
-        unless(good, "invalid date")
-    }),
+    format("date", 71, |text| unless(is_date(text), "invalid date")),
     format("datetime", 71, |text| {
-        unless(Timestamp::parse(text).is_some(), "invalid datetime")
+        unless(is_date_time(text), "invalid datetime")
     }),
 ];
+
+/// A time of day with an offset from UTC, in lower case.
+static TIME: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(TIME_PATTERN).expect("a constant pattern compiles"));
+const TIME_PATTERN: &str =
+    r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$";
+
+fn is_date(text: &str) -> bool {
+    let midnight = format!("{text}T00:00:00Z");
+    text.len() == 10 && Timestamp::parse(&midnight).is_some()
+}
+
+/// Returns whether a text is a date and time, to which other rules apply than to what is converted to a timestamp.
+fn is_date_time(text: &str) -> bool {
+    let text = text.to_lowercase();
+    let mut parts = text.split('t');
+    let (Some(date), Some(time)) = (parts.next(), parts.next()) else {
+        return false;
+    };
+    let Some(found) = TIME.captures(time).filter(|_| is_date(date)) else {
+        return false;
+    };
+    &found[1] <= "23" && &found[2] <= "59" && &found[3] <= "59"
+}
 
 const fn format(name: &'static str, pattern_size: u64, check: fn(&str) -> Vec<String>) -> Format {
     Format {
@@ -116,13 +138,18 @@ impl Opaque for &'static Format {
         other.is_some_and(|other| other.name == self.name)
     }
 
-    fn cost_size(&self) -> u64 {
-        self.pattern_size
-    }
-
     fn as_any(&self) -> &dyn Any {
         self
     }
+}
+
+/// Returns the size of the pattern that the cost of a format is counted by; `None` for any other value.
+pub(crate) fn pattern_size(value: &Value<'_>) -> Option<u64> {
+    let Value::Opaque(value) = value else {
+        return None;
+    };
+    let format: Option<&&'static Format> = value.as_any().downcast_ref();
+    format.map(|format| format.pattern_size)
 }
 
 fn named<'a>(name: &str) -> Option<Value<'a>> {

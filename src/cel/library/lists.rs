@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use crate::library::operators::compare;
 use crate::library::{Context, Library};
 use crate::limits::check_elements;
+use crate::refusal::code_type;
 use crate::value::{Fault, List, Outcome, Value};
 
 /// Most elements of `lists.range`. Without a limit one call could take all memory.
@@ -121,11 +122,36 @@ fn flattened<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
             return Err(Fault::error("level must be non-negative"));
         }
         [Value::List(list), Value::Int(depth)] => (list, *depth),
+        [other] => {
+            let of = written_type(other);
+            return Err(Fault::error(format!("no such overload: {of}.flatten()")));
+        }
+        [other, Value::Int(_)] => {
+            let of = written_type(other);
+            return Err(Fault::error(format!("no such overload: {of}.flatten(int)")));
+        }
+        // Upstream computes the cost from the depth.
+        [_, depth] => {
+            let found = code_type(depth);
+            return Err(Fault::error(format!(
+                "internal error: interface conversion: ref.Val is {found}, not types.Int"
+            )));
+        }
         _ => return Err(Fault::no_overload()),
     };
     let mut made = Vec::new();
     flatten(context, list, depth, &mut made)?;
     Ok(Value::list(made))
+}
+
+/// Returns the type of a value with its parameters, which are not known.
+fn written_type(value: &Value<'_>) -> &'static str {
+    match value {
+        Value::List(_) => "list(dyn)",
+        Value::Map(_) => "map(dyn, dyn)",
+        Value::Optional(_) => "optional_type(dyn)",
+        other => other.type_name(),
+    }
 }
 
 fn flatten<'a>(
@@ -232,7 +258,8 @@ fn is_sorted<'a>(context: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
     };
     context.walk(list)?;
     for (before, after) in list.iter().zip(list.iter().skip(1)) {
-        if compare(&before, &after)?.is_gt() {
+        // What cannot be compared is in order.
+        if compare(&before, &after).is_ok_and(Ordering::is_gt) {
             return Ok(Value::Bool(false));
         }
     }
@@ -272,24 +299,15 @@ fn extreme<'a>(
         return Err(Fault::no_overload());
     };
     context.walk(list)?;
-    let best = extreme_of(list.iter(), replace)?;
-    best.ok_or_else(|| Fault::error(format!("{name} called on empty list")))
-}
-
-/// Returns the first of the smallest or largest values: one replaces the best so far if that compares with it as
-/// `replace` says.
-pub(crate) fn extreme_of<'a>(
-    values: impl Iterator<Item = Value<'a>>,
-    replace: Ordering,
-) -> Result<Option<Value<'a>>, Fault> {
     let mut best: Option<Value<'a>> = None;
-    for value in values {
+    for value in list.iter() {
+        // What cannot be compared is neither smaller nor larger.
         best = Some(match best {
-            Some(best) if compare(&best, &value)? != replace => best,
+            Some(best) if compare(&best, &value) != Ok(replace) => best,
             _ => value,
         });
     }
-    Ok(best)
+    best.ok_or_else(|| Fault::error(format!("{name} called on empty list")))
 }
 
 /// Returns the place of a value in a list, from the beginning or from the end.

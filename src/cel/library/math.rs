@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::library::lists::extreme_of;
+use crate::library::operators::compare;
 use crate::library::{Context, Library};
 use crate::value::{Fault, Outcome, Value};
 
@@ -185,4 +185,20 @@ fn extreme<'a>(
     }
     let best = extreme_of(values.into_iter(), replace)?;
     best.ok_or_else(|| Fault::error(format!("math.@{name}(list) argument must not be empty")))
+}
+
+/// Returns the first of the smallest or largest values: one replaces the best so far if that compares with it as
+/// `replace` says.
+fn extreme_of<'a>(
+    values: impl Iterator<Item = Value<'a>>,
+    replace: Ordering,
+) -> Result<Option<Value<'a>>, Fault> {
+    let mut best: Option<Value<'a>> = None;
+    for value in values {
+        best = Some(match best {
+            Some(best) if compare(&best, &value)? != replace => best,
+            _ => value,
+        });
+    }
+    Ok(best)
 }

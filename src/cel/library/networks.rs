@@ -6,7 +6,8 @@ use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-use crate::format::quoted;
+use polyplane_strconv::quote::quote;
+
 use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
@@ -194,13 +195,13 @@ fn parse_ip(text: &str) -> Result<IpAddr, Fault> {
     let parsed = address::parse(text).map_err(|why| {
         Fault::error(format!(
             "IP Address {} parse error during conversion from string: {why}",
-            quoted(text)
+            quote(text)
         ))
     })?;
     if parsed.has_zone {
         return Err(Fault::error(format!(
             "IP address {} with zone value is not allowed",
-            quoted(text)
+            quote(text)
         )));
     }
     refuse_mapped(parsed.address, text)?;
@@ -211,7 +212,7 @@ fn refuse_mapped(address: IpAddr, text: &str) -> Result<(), Fault> {
     match address {
         IpAddr::V6(address) if address.to_ipv4_mapped().is_some() => Err(Fault::error(format!(
             "IPv4-mapped IPv6 address {} is not allowed",
-            quoted(text)
+            quote(text)
         ))),
         _ => Ok(()),
     }
@@ -220,7 +221,7 @@ fn refuse_mapped(address: IpAddr, text: &str) -> Result<(), Fault> {
 fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
     let begin = "network address parse error during conversion from string: ";
     let bad = |why: &str| {
-        let shown = quoted(text);
+        let shown = quote(text);
         Fault::error(format!("{begin}{begin}netip.ParsePrefix({shown}): {why}"))
     };
     let (address, bits) = text.rsplit_once('/').ok_or_else(|| bad("no '/'"))?;
@@ -234,7 +235,7 @@ fn parse_cidr(text: &str) -> Result<Cidr, Fault> {
         true => bits.parse::<i64>().ok(),
         false => None,
     };
-    let number = number.ok_or_else(|| bad(&format!("bad bits after slash: {}", quoted(bits))))?;
+    let number = number.ok_or_else(|| bad(&format!("bad bits after slash: {}", quote(bits))))?;
     let width = if parsed.address.is_ipv4() { 32 } else { 128 };
     let bits = u8::try_from(number).ok().filter(|bits| *bits <= width);
     let bits = bits.ok_or_else(|| bad("prefix length out of range"))?;

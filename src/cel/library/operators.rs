@@ -1,6 +1,7 @@
 //! The operators.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::library::{Context, Library};
 use crate::limits::check_elements;
@@ -109,10 +110,10 @@ pub(crate) const LIBRARY: Library = Library {
         ("_*_", multiply),
         ("_/_", divide),
         ("_%_", modulo),
-        ("_<_", |_, args| order(args, Ordering::is_lt, "_<_")),
-        ("_<=_", |_, args| order(args, Ordering::is_le, "_<=_")),
-        ("_>_", |_, args| order(args, Ordering::is_gt, "_>_")),
-        ("_>=_", |_, args| order(args, Ordering::is_ge, "_>=_")),
+        ("_<_", |_, args| order(args, Ordering::is_lt)),
+        ("_<=_", |_, args| order(args, Ordering::is_le)),
+        ("_>_", |_, args| order(args, Ordering::is_gt)),
+        ("_>=_", |_, args| order(args, Ordering::is_ge)),
         ("@in", contains),
     ],
     types: &[],
@@ -205,9 +206,15 @@ fn concatenate<'a>(context: Context<'_>, one: List<'a>, two: &List<'a>) -> Outco
         context.budget.elements(one.len())?;
     }
     context.budget.elements(two.len())?;
+    // Upstream copies the caller's lists and adds to the result of a loop; any other list is a pair that remembers
+    // its parts, and compares differently.
+    let is_pair = !context.accumulates && !matches!(one, List::Tree(_));
     let mut all = one.into_vec();
     all.extend(two.iter());
-    Ok(Value::list(all))
+    Ok(match is_pair {
+        true => Value::List(List::Related(Arc::new((all, relation)))),
+        false => Value::list(all),
+    })
 }
 
 fn subtract<'a>(_: Context<'_>, args: &mut [Value<'a>]) -> Outcome<'a> {
@@ -267,19 +274,18 @@ pub(crate) fn compare(one: &Value<'_>, two: &Value<'_>) -> Result<Ordering, Faul
         (Value::Bytes(one), Value::Bytes(two)) => Ok((**one).cmp(&**two)),
         (Value::Duration(one), Value::Duration(two)) => Ok(one.cmp(two)),
         (Value::Timestamp(one), Value::Timestamp(two)) => Ok(one.order().cmp(&two.order())),
-        (Value::Double(value), _) | (_, Value::Double(value)) if value.is_nan() => {
+        (Value::Double(value), _)
+        | (Value::Int(_) | Value::Uint(_) | Value::Double(_), Value::Double(value))
+            if value.is_nan() =>
+        {
             Err(Fault::error("NaN values cannot be ordered"))
         }
         _ => compare_numbers(one, two).ok_or_else(Fault::no_overload),
     }
 }
 
-fn order<'a>(args: &[Value<'a>], holds: fn(Ordering) -> bool, name: &str) -> Outcome<'a> {
+fn order<'a>(args: &[Value<'a>], holds: fn(Ordering) -> bool) -> Outcome<'a> {
     match args {
-        [one, _] if compare(one, one) == Err(Fault::no_overload()) => {
-            // Upstream names the operator where the type has no order at all.
-            Err(Fault::error(format!("no such overload: {name}")))
-        }
         [one, two] => compare(one, two).map(|order| Value::Bool(holds(order))),
         _ => Err(Fault::no_overload()),
     }

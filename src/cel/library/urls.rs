@@ -4,7 +4,8 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::format::quoted;
+use polyplane_strconv::quote::quote;
+
 use crate::library::{Context, Library};
 use crate::value::{Fault, Key, Opaque, Outcome, Text, Value};
 
@@ -24,7 +25,7 @@ pub(crate) const LIBRARY: Library = Library {
                 Ok(url) => Ok(Value::Opaque(Arc::new(url))),
                 Err(why) => Err(Fault::error(format!(
                     "URL parse error during conversion from string: parse {}: {why}",
-                    quoted(text)
+                    quote(text)
                 ))),
             },
             _ => Err(Fault::no_overload()),
@@ -149,7 +150,7 @@ fn check_escapes(text: &str) -> Result<(), String> {
         let digits = text.get(at + 1..at + 3);
         if !digits.is_some_and(|it| it.bytes().all(|digit| digit.is_ascii_hexdigit())) {
             let shown: String = text[at..].chars().take(3).collect();
-            return Err(format!("invalid URL escape {}", quoted(&shown)));
+            return Err(format!("invalid URL escape {}", quote(&shown)));
         }
     }
     Ok(())
@@ -166,7 +167,7 @@ fn check_host(host: &str) -> Result<(), String> {
             .chars()
             .find(|letter| " \"<>\\^`{|}".contains(*letter) || *letter == '%' && !host.is_ascii());
         if let Some(bad) = bad {
-            let shown = quoted(&bad.to_string());
+            let shown = quote(&bad.to_string());
             return Err(format!("invalid character {shown} in host name"));
         }
         check_escapes(host)?;
@@ -178,7 +179,7 @@ fn check_host(host: &str) -> Result<(), String> {
     if port.is_empty() || digits == Some(true) {
         Ok(())
     } else {
-        Err(format!("invalid port {} after host", quoted(port)))
+        Err(format!("invalid port {} after host", quote(port)))
     }
 }
 

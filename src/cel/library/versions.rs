@@ -4,7 +4,9 @@ use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::format::quoted;
+use polyplane_strconv::number;
+use polyplane_strconv::quote::quote;
+
 use crate::library::{Context, Library};
 use crate::value::{Fault, Opaque, Outcome, Value};
 
@@ -160,7 +162,7 @@ fn strict(text: &str) -> Result<Version, String> {
         if !is_plain(part) {
             return Err(format!(
                 "Invalid character(s) found in build meta data {}",
-                quoted(part)
+                quote(part)
             ));
         }
     }
@@ -180,13 +182,13 @@ fn number(text: &str, name: &str) -> Result<u64, String> {
         return Err(format!(
             "Invalid character(s) found in {} number {}",
             name.to_lowercase(),
-            quoted(text)
+            quote(text)
         ));
     }
     if text.len() > 1 && text.starts_with('0') {
         return Err(format!(
             "{name} number must not contain leading zeroes {}",
-            quoted(text)
+            quote(text)
         ));
     }
     unsigned(text)
@@ -199,12 +201,7 @@ fn is_digits(text: &str) -> bool {
 
 /// Reads digits.
 fn unsigned(text: &str) -> Result<u64, String> {
-    let why = match text {
-        "" => "invalid syntax",
-        _ => "value out of range",
-    };
-    let parsed = text.parse::<u64>();
-    parsed.map_err(|_| format!("strconv.ParseUint: parsing {}: {why}", quoted(text)))
+    number::parse_uint(text).map_err(|error| error.to_string())
 }
 
 fn identifier(text: &str) -> Result<Identifier, String> {
@@ -215,13 +212,13 @@ fn identifier(text: &str) -> Result<Identifier, String> {
         if text.len() > 1 && text.starts_with('0') {
             return Err(format!(
                 "Numeric PreRelease version must not contain leading zeroes {}",
-                quoted(text)
+                quote(text)
             ));
         }
         return unsigned(text).map(Identifier::Number);
     }
     if !is_plain(text) {
-        let shown = quoted(text);
+        let shown = quote(text);
         return Err(format!("Invalid character(s) found in prerelease {shown}"));
     }
     Ok(Identifier::Name(text.to_owned()))

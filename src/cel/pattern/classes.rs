@@ -1,6 +1,6 @@
 //! Classes of characters: by their names, by properties and in brackets.
 
-use std::sync::LazyLock;
+use std::ops::RangeInclusive;
 
 use super::{Refused, Translator};
 
@@ -48,34 +48,45 @@ impl Translator<'_> {
         };
         let bare = name.strip_prefix('^').unwrap_or(&name);
         negative ^= bare.len() != name.len();
-        if bare == "Any" {
-            self.name_letters('\0', char::MAX);
-            return Ok(if negative {
-                "^\\x00-\\x{10FFFF}"
-            } else {
-                "\\x00-\\x{10FFFF}"
-            }
-            .to_owned());
-        }
-        let kind = if bare.len() > 2 { "Script=" } else { "" };
-        let good = bare.starts_with(|letter: char| letter.is_ascii_uppercase())
-            && bare
-                .bytes()
-                .all(|it| it.is_ascii_alphabetic() || it == b'_')
-            && match kind {
-                "" => KNOWN_CATEGORIES.contains(&bare),
-                kind => is_class(&format!("{kind}{bare}")),
-            };
-        if !good || self.at > self.letters.len() {
+        let found = property_named(bare).filter(|_| self.at <= self.letters.len());
+        let Some(found) = found else {
             return Err(Refused::Class(format!("\\{}", self.text(from))));
-        }
+        };
         self.properties += 1;
-        self.class_letters += PROPERTY_LETTERS;
         if self.properties > PROPERTIES_MAX {
             return Err(Refused::Size);
         }
+        let (kind, name) = match found {
+            Property::Category(name) => ("", name),
+            Property::Script(name) => ("Script=", name),
+            Property::Assigned => {
+                negative = !negative;
+                ("", "Cn")
+            }
+            Property::Ascii => {
+                self.name_letters('\0', '\x7F');
+                return Ok(if negative {
+                    "^\\x00-\\x7F"
+                } else {
+                    "\\x00-\\x7F"
+                }
+                .to_owned());
+            }
+            Property::Any => return Ok(self.all_or_nothing(!negative)),
+            Property::Surrogates => return Ok(self.all_or_nothing(negative)),
+        };
+        self.class_letters += PROPERTY_LETTERS;
         let letter = if negative { 'P' } else { 'p' };
-        Ok(format!("\\{letter}{{{kind}{bare}}}"))
+        Ok(format!("\\{letter}{{{kind}{name}}}"))
+    }
+
+    /// Returns the inside of the class of all characters, or of none.
+    fn all_or_nothing(&mut self, all: bool) -> String {
+        if !all {
+            return NOTHING.to_owned();
+        }
+        self.name_letters('\0', char::MAX);
+        "\\x00-\\x{10FFFF}".to_owned()
     }
 
     /// Translates a class in brackets.
@@ -133,20 +144,35 @@ impl Translator<'_> {
                 return Err(Refused::Class(self.text(from)));
             }
         }
-        self.name_letters(low, high);
-        let written = if low == high {
-            format!("\\x{{{:X}}}", u32::from(low))
+        // No text has surrogates.
+        let low = if SURROGATES.contains(&low) {
+            SURROGATES.end() + 1
         } else {
-            format!("\\x{{{:X}}}-\\x{{{:X}}}", u32::from(low), u32::from(high))
+            low
+        };
+        let high = if SURROGATES.contains(&high) {
+            SURROGATES.start() - 1
+        } else {
+            high
+        };
+        if low > high {
+            self.out.push_str(NOTHING);
+            return Ok(());
+        }
+        self.class_letters += u64::from(high - low) + 1;
+        let written = if low == high {
+            format!("\\x{{{low:X}}}")
+        } else {
+            format!("\\x{{{low:X}}}-\\x{{{high:X}}}")
         };
         self.out.push_str(&written);
         Ok(())
     }
 
-    fn class_character(&mut self) -> Result<char, Refused> {
+    fn class_character(&mut self) -> Result<u32, Refused> {
         match self.next() {
             Some('\\') => self.character(),
-            Some(letter) => Ok(letter),
+            Some(letter) => Ok(u32::from(letter)),
             None => Err(Refused::OpenClass(self.rest(0))),
         }
     }
@@ -186,22 +212,124 @@ pub(super) fn ends_posix(pair: &[char]) -> bool {
     pair == [':', ']']
 }
 
-/// Returns whether the library has a class of this name.
-fn is_class(name: &str) -> bool {
-    regex_syntax::parse(&format!("\\p{{{name}}}")).is_ok()
-}
+/// A class that has no character, which is written without any whose case could be folded.
+pub(super) const NOTHING: &str = "[0&&1]";
+
+/// The code points that are no characters of a text.
+const SURROGATES: RangeInclusive<u32> = 0xD800..=0xDFFF;
 
 const POSIX: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct",
     "space", "upper", "word", "xdigit",
 ];
 
+/// What characters may be named by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Property {
+    /// A category, by its short name.
+    Category(&'static str),
+    Script(&'static str),
+    Any,
+    Assigned,
+    Ascii,
+    Surrogates,
+}
+
+/// Returns the property of a name as Go 1.26 reads it: without regard to case, spaces, hyphens and underscores. Go
+/// then looks for scripts by names that have neither, so it knows no script whose name has several words.
+fn property_named(name: &str) -> Option<Property> {
+    let mut letters = name
+        .chars()
+        .filter(|letter| !['_', '-', ' '].contains(letter));
+    let first = letters.next()?.to_ascii_uppercase();
+    let rest = letters.map(|letter| letter.to_ascii_lowercase());
+    let name: String = std::iter::once(first).chain(rest).collect();
+    let alias = || {
+        let found = ALIASES.iter().find(|(alias, _)| *alias == name);
+        found.map_or(&*name, |(_, category)| *category)
+    };
+    Some(match &*name {
+        "Any" => Property::Any,
+        "Assigned" => Property::Assigned,
+        "Ascii" => Property::Ascii,
+        "Lc" => Property::Category("LC"),
+        _ => {
+            let short = alias();
+            let category = CATEGORIES.into_iter().find(|it| *it == short);
+            match (short, category) {
+                ("Cs", _) => Property::Surrogates,
+                (_, Some(category)) => Property::Category(category),
+                (_, None) => {
+                    let mut scripts = SCRIPTS.split_whitespace();
+                    Property::Script(scripts.find(|script| *script == name)?)
+                }
+            }
+        }
+    })
+}
+
+/// The categories but for that of surrogates.
 const CATEGORIES: [&str; 37] = [
-    "C", "Cc", "Cf", "Co", "Cs", "L", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn", "N",
-    "Nd", "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm", "So",
-    "Z", "Zl", "Zp", "Zs", "Cn",
+    "C", "Cc", "Cf", "Cn", "Co", "L", "LC", "Ll", "Lm", "Lo", "Lt", "Lu", "M", "Mc", "Me", "Mn",
+    "N", "Nd", "Nl", "No", "P", "Pc", "Pd", "Pe", "Pf", "Pi", "Po", "Ps", "S", "Sc", "Sk", "Sm",
+    "So", "Z", "Zl", "Zp", "Zs",
 ];
 
-/// The categories that the library has. They are many characters each, so they are made once for all.
-static KNOWN_CATEGORIES: LazyLock<Vec<&'static str>> =
-    LazyLock::new(|| CATEGORIES.into_iter().filter(|it| is_class(it)).collect());
+/// The long names of categories.
+const ALIASES: [(&str, &str); 42] = [
+    ("Casedletter", "LC"),
+    ("Closepunctuation", "Pe"),
+    ("Cntrl", "Cc"),
+    ("Combiningmark", "M"),
+    ("Connectorpunctuation", "Pc"),
+    ("Control", "Cc"),
+    ("Currencysymbol", "Sc"),
+    ("Dashpunctuation", "Pd"),
+    ("Decimalnumber", "Nd"),
+    ("Digit", "Nd"),
+    ("Enclosingmark", "Me"),
+    ("Finalpunctuation", "Pf"),
+    ("Format", "Cf"),
+    ("Initialpunctuation", "Pi"),
+    ("Letter", "L"),
+    ("Letternumber", "Nl"),
+    ("Lineseparator", "Zl"),
+    ("Lowercaseletter", "Ll"),
+    ("Mark", "M"),
+    ("Mathsymbol", "Sm"),
+    ("Modifierletter", "Lm"),
+    ("Modifiersymbol", "Sk"),
+    ("Nonspacingmark", "Mn"),
+    ("Number", "N"),
+    ("Openpunctuation", "Ps"),
+    ("Other", "C"),
+    ("Otherletter", "Lo"),
+    ("Othernumber", "No"),
+    ("Otherpunctuation", "Po"),
+    ("Othersymbol", "So"),
+    ("Paragraphseparator", "Zp"),
+    ("Privateuse", "Co"),
+    ("Punct", "P"),
+    ("Punctuation", "P"),
+    ("Separator", "Z"),
+    ("Spaceseparator", "Zs"),
+    ("Spacingmark", "Mc"),
+    ("Surrogate", "Cs"),
+    ("Symbol", "S"),
+    ("Titlecaseletter", "Lt"),
+    ("Unassigned", "Cn"),
+    ("Uppercaseletter", "Lu"),
+];
+
+/// The scripts whose names are one word.
+const SCRIPTS: &str = "
+    Adlam Ahom Arabic Armenian Avestan Balinese Bamum Batak Bengali Bhaiksuki Bopomofo Brahmi
+    Braille Buginese Buhid Carian Chakma Cham Cherokee Chorasmian Common Coptic Cuneiform Cypriot
+    Cyrillic Deseret Devanagari Dogra Duployan Elbasan Elymaic Ethiopic Georgian Glagolitic Gothic
+    Grantha Greek Gujarati Gurmukhi Han Hangul Hanunoo Hatran Hebrew Hiragana Inherited Javanese
+    Kaithi Kannada Katakana Kawi Kharoshthi Khmer Khojki Khudawadi Lao Latin Lepcha Limbu Lisu
+    Lycian Lydian Mahajani Makasar Malayalam Mandaic Manichaean Marchen Medefaidrin Miao Modi
+    Mongolian Mro Multani Myanmar Nabataean Nandinagari Newa Nko Nushu Ogham Oriya Osage Osmanya
+    Palmyrene Phoenician Rejang Runic Samaritan Saurashtra Sharada Shavian Siddham Sinhala Sogdian
+    Soyombo Sundanese Syriac Tagalog Tagbanwa Takri Tamil Tangsa Tangut Telugu Thaana Thai Tibetan
+    Tifinagh Tirhuta Toto Ugaritic Vai Vithkuqi Wancho Yezidi Yi";

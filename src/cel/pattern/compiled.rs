@@ -42,19 +42,20 @@ impl Opaque for Compiled {
     }
 }
 
-/// Runs `search` with the pattern that `value` is. `label` stands in front of a complaint.
+/// Runs `search` with the pattern that `value` is. `label` stands in front of a complaint, unless the pattern is a
+/// constant: that upstream compiles before.
 pub(crate) fn with<R>(
     value: &Value<'_>,
     label: &str,
     budget: &WorkBudget,
     search: impl FnOnce(&Engine) -> Result<R, TooMuchWork>,
 ) -> Result<R, Fault> {
-    let engine = match value {
+    let (engine, label) = match value {
         Value::Opaque(compiled) => match compiled.as_any().downcast_ref::<Compiled>() {
-            Some(compiled) => compiled.pattern.engine(budget),
+            Some(compiled) => (compiled.pattern.engine(budget), ""),
             None => return Err(Fault::no_overload()),
         },
-        Value::String(text) => shared(text, budget),
+        Value::String(text) => (shared(text, budget), label),
         _ => return Err(Fault::no_overload()),
     };
     let found = engine.and_then(|engine| search(&engine).map_err(Failed::from));

@@ -7,14 +7,15 @@
 
 use std::collections::HashMap;
 
-use regex_syntax::ast::{Ast, RepetitionKind, RepetitionRange};
+use regex_syntax::ast::Ast;
 use regex_syntax::hir::{Class, Hir, HirKind, Look, Repetition};
 
 use super::Refused;
+use super::steps::{class_of, letters, ranges, runs, steps, written_steps};
 use crate::budget::{TooMuchWork, WorkBudget};
 
 /// Most steps of a program, some megabytes with the threads of a search.
-const STEPS_MAX: usize = 100_000;
+pub(super) const STEPS_MAX: usize = 100_000;
 /// Steps for which a search makes room in the time of a visit.
 const STEPS_PER_VISIT: u64 = 8;
 /// What a range of a class weighs that is not of ASCII: the library has several states for it.
@@ -161,80 +162,6 @@ impl Program {
     }
 }
 
-/// Returns how many steps the program of a pattern has before its match.
-///
-/// # Errors
-/// Returns an error if they are too many, or one of them is not known.
-fn steps(pattern: &Hir) -> Result<usize, Refused> {
-    let sum = |parts: &[Hir]| {
-        let add = |sum: usize, part| Ok(sum.saturating_add(steps(part)?));
-        parts.iter().try_fold(0, add)
-    };
-    let count = match pattern.kind() {
-        HirKind::Empty => 0,
-        HirKind::Literal(literal) => String::from_utf8_lossy(&literal.0).chars().count(),
-        HirKind::Class(_) => 1,
-        HirKind::Look(look) if holds(*look, "", 0).is_none() => {
-            return Err(Refused::Library(format!("{look:?} is not known")));
-        }
-        HirKind::Look(_) => 1,
-        HirKind::Repetition(repetition) => {
-            repeated(steps(&repetition.sub)?, repetition.min, repetition.max)
-        }
-        HirKind::Capture(capture) => steps(&capture.sub)?,
-        HirKind::Concat(parts) => sum(parts)?,
-        HirKind::Alternation(parts) => sum(parts)?.saturating_add(2 * (parts.len() - 1)),
-    };
-    match count < STEPS_MAX {
-        true => Ok(count),
-        false => Err(Refused::Size),
-    }
-}
-
-/// Returns how many steps a part of so many steps has when it is repeated.
-fn repeated(part: usize, min: u32, max: Option<u32>) -> usize {
-    // As often as it may be repeated, and where it may end.
-    let (times, ends) = match max {
-        Some(max) => (max, max.saturating_sub(min)),
-        None => (min.max(1), 1 + u32::from(min == 0)),
-    };
-    part.saturating_mul(times as usize)
-        .saturating_add(ends as usize)
-}
-
-/// Like [`steps`] for a pattern whose classes have not been made.
-fn written_steps(pattern: &Ast) -> usize {
-    let sum = |parts: &[Ast]| {
-        let steps = parts.iter().map(written_steps);
-        steps.fold(0, usize::saturating_add)
-    };
-    match pattern {
-        Ast::Empty(_) | Ast::Flags(_) => 0,
-        Ast::Literal(_)
-        | Ast::Dot(_)
-        | Ast::Assertion(_)
-        | Ast::ClassUnicode(_)
-        | Ast::ClassPerl(_)
-        | Ast::ClassBracketed(_) => 1,
-        Ast::Repetition(repetition) => {
-            let (min, max) = match &repetition.op.kind {
-                RepetitionKind::ZeroOrOne => (0, Some(1)),
-                RepetitionKind::ZeroOrMore => (0, None),
-                RepetitionKind::OneOrMore => (1, None),
-                RepetitionKind::Range(RepetitionRange::Exactly(times)) => (*times, Some(*times)),
-                RepetitionKind::Range(RepetitionRange::AtLeast(min)) => (*min, None),
-                RepetitionKind::Range(RepetitionRange::Bounded(min, max)) => (*min, Some(*max)),
-            };
-            repeated(written_steps(&repetition.ast), min, max)
-        }
-        Ast::Group(group) => written_steps(&group.ast),
-        Ast::Concat(parts) => sum(&parts.asts),
-        Ast::Alternation(parts) => {
-            sum(&parts.asts).saturating_add(2 * parts.asts.len().saturating_sub(1))
-        }
-    }
-}
-
 #[derive(Default)]
 struct Writer {
     steps: Vec<Step>,
@@ -259,7 +186,7 @@ impl Writer {
         match part.kind() {
             HirKind::Empty => {}
             HirKind::Literal(literal) => {
-                for letter in String::from_utf8_lossy(&literal.0).chars() {
+                for letter in letters(literal).chars() {
                     self.push(Step::Char(letter));
                 }
             }
@@ -273,18 +200,7 @@ impl Writer {
     }
 
     fn class(&mut self, class: &Class) {
-        let ranges: Vec<(char, char)> = match class {
-            Class::Unicode(class) => class
-                .iter()
-                .map(|range| (range.start(), range.end()))
-                .collect(),
-            Class::Bytes(class) => {
-                let pair = |range: &regex_syntax::hir::ClassBytesRange| {
-                    (char::from(range.start()), char::from(range.end()))
-                };
-                class.iter().map(pair).collect()
-            }
-        };
+        let ranges = ranges(class);
         let weights = ranges
             .iter()
             .map(|(_, high)| if high.is_ascii() { 1 } else { RANGE_WEIGHT });
@@ -303,13 +219,20 @@ impl Writer {
 
     fn alternatives(&mut self, parts: &[Hir]) {
         let mut ends = Vec::new();
-        for (at, part) in parts.iter().enumerate() {
-            let is_last = at + 1 == parts.len();
+        let runs: Vec<&[Hir]> = runs(parts).collect();
+        for (at, run) in runs.iter().enumerate() {
+            let is_last = at + 1 == runs.len();
             let split = match is_last {
                 true => None,
                 false => Some(self.push(Step::Fail)),
             };
-            self.add(part);
+            match run {
+                [only] => self.add(only),
+                several => {
+                    self.written_classes += several.len() - 1;
+                    self.class(&class_of(several));
+                }
+            }
             if let Some(split) = split {
                 ends.push(self.push(Step::Fail));
                 self.steps[split] = Step::Split(split as u32 + 1, self.here());
@@ -525,7 +448,7 @@ fn follow(
 }
 
 /// Returns whether an assertion holds at a place in the text; `None` for one that Go's syntax does not have.
-fn holds(look: Look, text: &str, at: usize) -> Option<bool> {
+pub(super) fn holds(look: Look, text: &str, at: usize) -> Option<bool> {
     let (before, after) = text.as_bytes().split_at(at);
     let (before, after) = (before.last(), after.first());
     let is_word =

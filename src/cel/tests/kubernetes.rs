@@ -56,6 +56,12 @@ fn replay(case: &Json, environment: &Arc<Environment>) -> Differences {
         different.push(("type", checked.result().to_string()));
     }
     let program = Program::checked(&checked, environment);
+    if let Some(why) = program.broken() {
+        if text("fault") != Some(why) {
+            different.push(("fault", why.to_owned()));
+        }
+        return different;
+    }
     let evaluated = program.evaluate(&[], COST_MAX);
     if let Some(cost) = number(case, "cost", 0)
         && cost != evaluated.cost

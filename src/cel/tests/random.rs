@@ -200,6 +200,16 @@ fn patterns_mean_what_they_mean_in_go() {
         (r"^\Qa.b\E$", "a.b"),
         (r"^\012$", "\n"),
         (r"^\p{^Greek}$", "a"),
+        (
+            r"^\p{greek}\p{Letter}\p{uppercase letter}\p{L C}\pl$",
+            "αaBCd",
+        ),
+        (
+            r"^\p{ASCII}\P{Ascii}\p{Assigned}\P{Cn}\p{^Unassigned}$",
+            "aéaaa",
+        ),
+        (r"^\p{any}[\p{Any}]\P{Surrogate}[^\p{Cs}a]$", "abcd"),
+        (r"^[a-\x{DBFF}]\x{D800}?[^\x{D800}-\x{DFFF}]$", "\u{D7FF}b"),
         (r"^[^\d]$", "x"),
         (r"^[\w-]+$", "a-b"),
         (r"^(?P<n>a)(?i)B$", "ab"),
@@ -232,6 +242,9 @@ fn patterns_mean_what_they_mean_in_go() {
         "(?u)a",
         r"\u0041",
         r"\p{Script=Greek}",
+        r"\p{Old_Italic}",
+        r"\p{Latn}",
+        r"\C",
         "(?P<a.b>c)",
         "a{1001}",
         "(x{500}){3}",
@@ -246,5 +259,32 @@ fn patterns_mean_what_they_mean_in_go() {
     ];
     for pattern in refused {
         assert!(compile_pattern(pattern).is_err(), "{pattern}");
+    }
+}
+
+#[test]
+fn what_go_refuses_is_refused_in_its_words() {
+    for (pattern, expected) in [
+        (r"[\pX-z]", r"invalid character class range: `\pX`"),
+        (r"\p", r"invalid character class range: `\p`"),
+        (r"\p_", r"invalid character class range: `\p_`"),
+        (r"\p{}", r"invalid character class range: `\p{}`"),
+        (r"[a\p{L]", r"invalid character class range: `\p{L]`"),
+        (
+            r"\p{^^Greek}",
+            r"invalid character class range: `\p{^^Greek}`",
+        ),
+        (
+            r"\p{SignWriting}",
+            r"invalid character class range: `\p{SignWriting}`",
+        ),
+        (r"\x{110000}", r"invalid escape sequence: `\x{110000`"),
+        (r"\x{2g}", r"invalid escape sequence: `\x{2g`"),
+        (r"\xg1", r"invalid escape sequence: `\xg1`"),
+        (r"\x1", r"invalid escape sequence: `\x1`"),
+        (r"[[:^nope:]]", "invalid character class range: `[:^nope:]`"),
+    ] {
+        let refused = compile_pattern(pattern).err().map(|why| why.to_string());
+        assert_eq!(refused.as_deref(), Some(expected), "{pattern}");
     }
 }

@@ -192,6 +192,26 @@ mod tests {
                 fault(),
             ),
             ("dyn(quantity('1')) in [dyn(1)]", Ok(false)),
+            // One list behind another looks on for elements that differ, and then fails; not so the result of a loop.
+            (
+                "[dyn(quantity('1'))] + [dyn(1)] == [dyn(1), dyn(1)]",
+                fault(),
+            ),
+            (
+                "[dyn(quantity('1'))] + [dyn(1)] == [dyn(1), dyn(2)]",
+                Ok(false),
+            ),
+            (
+                "[dyn(quantity('1'))] + [dyn(1)] != [dyn(1), dyn(1)]",
+                Ok(true),
+            ),
+            ("[dyn(1), dyn(2)] == [dyn(1)] + [dyn(2.0)]", Ok(true)),
+            ("[[1] + [2], [3]] == [[1, 2]] + [[3]]", Ok(true)),
+            ("[dyn(quantity('1'))] + [] == [dyn(1)]", Ok(true)),
+            (
+                "[0, 1].map(x, dyn(quantity('1'))) == [dyn(1), dyn(1)]",
+                Ok(true),
+            ),
             ("[dyn(quantity('1'))] in [[dyn(1)]]", Ok(true)),
             ("[dyn(1)] in [[dyn(quantity('1'))]]", Ok(false)),
         ] {

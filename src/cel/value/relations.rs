@@ -41,17 +41,20 @@ pub(super) fn equal(one: &List<'_>, two: &List<'_>, budget: &WorkBudget) -> Resu
 }
 
 /// As upstream's, a list that the expression has made counts elements that cannot be compared as equal, one of the
-/// caller's does not.
+/// caller's does not, and one list behind another does not either unless other elements differ.
 fn equal_in_order(one: &List<'_>, two: &List<'_>, budget: &WorkBudget) -> Result<bool, Fault> {
-    let is_made = !matches!(one, List::Tree(_));
-    for (one, two) in one.iter().zip(two.iter()) {
-        match one.equality(&two, budget) {
-            Ok(true) => {}
-            Err(fault) if is_made && !fault.is_final() => {}
-            answer => return answer,
+    let mut first_fault = None;
+    for (left, right) in one.iter().zip(two.iter()) {
+        match (left.equality(&right, budget), one) {
+            (Ok(true), _) => {}
+            (Err(fault), List::Owned(_)) if !fault.is_final() => {}
+            (Err(fault), List::Related(_)) if !fault.is_final() => {
+                first_fault = first_fault.or(Some(fault));
+            }
+            (answer, _) => return answer,
         }
     }
-    Ok(true)
+    first_fault.map_or(Ok(true), Err)
 }
 
 fn equal_without_order(

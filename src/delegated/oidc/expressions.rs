@@ -224,10 +224,14 @@ impl Expression {
 
 fn compile(text: &str, environment: &Arc<Environment>) -> Result<(Expression, Type), String> {
     let checked = polyplane_cel::compile(text, environment)?;
+    let program = Program::checked(&checked, environment);
+    if let Some(why) = program.broken() {
+        return Err(format!("program instantiation failed: {why}"));
+    }
     let compiled = Compiled {
         text: text.to_owned(),
         ast: checked.ast().clone(),
-        program: Program::checked(&checked, environment),
+        program,
     };
     Ok((Expression(Arc::new(compiled)), checked.result().clone()))
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::format::quoted;
+use polyplane_strconv::quote::quote;
 
 /// Bytes of the longer kind of address.
 const BYTES: usize = 16;
@@ -34,9 +34,9 @@ pub(super) fn parse(text: &str) -> Result<Parsed, String> {
     found.map_err(|Bad(why, at)| {
         let at = match at {
             "" => String::new(),
-            at => format!(" (at {})", quoted(at)),
+            at => format!(" (at {})", quote(at)),
         };
-        format!("ParseAddr({}): {why}{at}", quoted(text))
+        format!("ParseAddr({}): {why}{at}", quote(text))
     })
 }
 

@@ -201,15 +201,9 @@ fn hex(value: &Value<'_>) -> Result<String, String> {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "the nearest double is what is written"
-)]
 fn number(value: &Value<'_>, what: &str) -> Result<f64, String> {
     match value {
         Value::Double(value) => Ok(*value),
-        Value::Int(value) => Ok(*value as f64),
-        Value::Uint(value) => Ok(*value as f64),
         Value::String(text) => match &**text {
             "NaN" => Ok(f64::NAN),
             "Infinity" => Ok(f64::INFINITY),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strings"
 
@@ -38,8 +39,14 @@ func ask(apiserver string) error {
 	if err != nil {
 		return err
 	}
+	own, err := os.ReadFile("../expressions.txt")
+	if err != nil {
+		return err
+	}
+	all := append(strings.Split(strings.TrimSpace(string(own)), "\n"), expressions...)
+	sort.Strings(all)
 	lines := []object{}
-	for _, expression := range expressions {
+	for _, expression := range slices.Compact(all) {
 		line := object{"expr": expression}
 		lines = append(lines, line)
 		compiled, issues := env.Compile(expression)

@@ -1,4 +1,4 @@
-//! Whole numbers as Go's `strconv` parses them, with Go's error texts.
+//! Whole numbers as Go parses them, with Go's error texts.
 
 use crate::quote::quote;
 
