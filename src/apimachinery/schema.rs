@@ -225,7 +225,8 @@ pub struct Field {
     pub presence: Presence,
     /// True if a write that sends an empty list or map means something else than one that sends none.
     pub empty_is_said: bool,
-    /// True if that holds for it and for all lists and maps below it, to whoever counts changes.
+    /// True if that holds for it and for all lists and maps below it, to whoever counts changes or shows
+    /// them.
     pub empties_count: bool,
     /// The constant that replaces an absent value.
     pub default: Option<Value>,

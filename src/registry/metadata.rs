@@ -366,7 +366,9 @@ pub fn validate_update(object: &Value, old: &Value) -> Vec<FieldError> {
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ] {
-        if meta[field] != before[field] {
+        // A time of deletion that is null is there, and is Go's zero time.
+        let is_set = |meta: &Value| field == "deletionTimestamp" && meta.get(field).is_some();
+        if meta[field] != before[field] || is_set(meta) != is_set(before) {
             let bad = match &meta[field] {
                 Value::Null if field.starts_with("deletion") || field.starts_with("creation") => {
                     Value::Null
@@ -406,6 +408,23 @@ mod tests {
         ]);
         let shown = r#"[{"apiVersion":"v1","kind":"X","name":"a","uid":"1","controller":true}]"#;
         assert_eq!(shown_owners(&owners), shown);
+    }
+
+    #[test]
+    fn a_deletion_time_that_is_set_to_none_is_a_change() {
+        let object = |text: &str| {
+            let parsed = json::parse(text.as_bytes(), &json::Limits::default());
+            parsed.expect("it is JSON").value
+        };
+        let old = object(r#"{"metadata":{"name":"a"}}"#);
+        let new = object(r#"{"metadata":{"name":"a","deletionTimestamp":null}}"#);
+        let errors = validate_update(&new, &old);
+        let texts: Vec<String> = errors.iter().map(FieldError::to_string).collect();
+        assert_eq!(
+            texts,
+            ["metadata.deletionTimestamp: Invalid value: null: field is immutable"]
+        );
+        assert!(validate_update(&old, &old).is_empty());
     }
 
     #[test]

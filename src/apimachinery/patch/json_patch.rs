@@ -5,12 +5,14 @@
 //! here.
 
 mod decode;
+mod nesting;
 
 use crate::json;
 use crate::strconv::{NumberError, atoi};
 use crate::value::Value;
 
 pub use decode::{FieldCheck, go_kind};
+use nesting::Nesting;
 
 /// Number of operations that one patch may have, as upstream limits it.
 pub const OPERATIONS_MAX: usize = 10_000;
@@ -72,6 +74,9 @@ enum MemberError {
     /// Large lists and objects were changed too often at their beginning.
     #[error("the operations shift too many values")]
     Shifted,
+    /// Values would lie deeper in one another than a body's may.
+    #[error("exceeded max depth")]
+    TooDeep,
 }
 
 /// A patch after parsing.
@@ -95,6 +100,7 @@ struct Operation {
 #[derive(Debug, Default)]
 struct Spent {
     copied_bytes: usize,
+    /// Values that were moved to make room, or looked at to measure the object.
     shifted: usize,
 }
 
@@ -129,8 +135,10 @@ impl JsonPatch {
     /// a copy.
     pub fn apply(&self, mut document: Value) -> Result<Value, ApplyError> {
         let mut spent = Spent::default();
+        let mut nesting = Nesting::of(&document);
         for operation in &self.operations {
             operation.apply(&mut document, &mut spent)?;
+            nesting.check(operation, &document, &mut spent)?;
         }
         Ok(document)
     }

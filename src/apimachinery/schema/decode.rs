@@ -11,13 +11,16 @@ mod converted;
 mod explain;
 mod literals;
 mod mode;
+mod trail;
 
+pub use literals::Literals;
 pub use mode::{AsSent, Beyond, Empties, Numbers};
 
 use super::scalars::{self, BadBytes, Scalar};
 use super::{DefId, Definition, Field, ListType, Omit, Presence, Schemas, Type, Unknown, go};
 use crate::json::write_float;
 use crate::value::{Map, Str, Value};
+use trail::{PathSegment, Trail};
 
 /// The reason why an object cannot be read; the text is Go's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,6 +101,22 @@ impl Schemas {
         self.decode_with(id, value, Empties::AsSent, numbers)
     }
 
+    /// Brings a tree into canonical form that has no `null` of a client: it was decoded before, or comes
+    /// from a message in protobuf. A time in it that is there and `null` is Go's zero time, and stays.
+    ///
+    /// # Errors
+    /// See [`Self::decode`].
+    pub fn decode_again(
+        &self,
+        id: DefId,
+        value: &mut Value,
+        empties: Empties,
+    ) -> Result<AsSent, DecodeError> {
+        let mut decoder = Decoder::new(self, empties);
+        decoder.keeps_zero_times = true;
+        decoder.root(id, value)
+    }
+
     fn decode_with(
         &self,
         id: DefId,
@@ -107,22 +126,7 @@ impl Schemas {
     ) -> Result<AsSent, DecodeError> {
         let mut decoder = Decoder::new(self, empties);
         decoder.numbers = numbers;
-        if let (true, Value::Object(members)) = (self.get(id).type_meta, &mut *value) {
-            members.remove("kind");
-            members.remove("apiVersion");
-        }
-        if value.is_null() {
-            *value = self.get(id).zero().clone();
-            return Ok(AsSent::default());
-        }
-        decoder.value(value, &Type::Ref(id), &Trail::ROOT)?;
-        match decoder.type_error {
-            Some(error) => Err(error),
-            None => Ok(AsSent {
-                problems: decoder.problems,
-                beyond: decoder.beyond,
-            }),
-        }
+        decoder.root(id, value)
     }
 
     /// Returns true if a canonical value is the zero value of its type.
@@ -150,83 +154,6 @@ fn is_empty(ty: &Type, value: &Value) -> bool {
     }
 }
 
-/// The path from the root to a value, as a chain on the stack.
-struct Trail<'t> {
-    parent: Option<&'t Trail<'t>>,
-    step: PathSegment<'t>,
-}
-
-#[derive(Clone, Copy)]
-enum PathSegment<'t> {
-    Root,
-    Field(&'t Definition, &'t Field),
-    Index(usize),
-    Key(&'t str),
-}
-
-impl<'t> Trail<'t> {
-    const ROOT: Self = Self {
-        parent: None,
-        step: PathSegment::Root,
-    };
-
-    fn then(&'t self, step: PathSegment<'t>) -> Trail<'t> {
-        Trail {
-            parent: Some(self),
-            step,
-        }
-    }
-
-    /// Appends the path as strict reports print it.
-    fn path(&self, out: &mut String) {
-        if let Some(parent) = self.parent {
-            parent.path(out);
-        }
-        let name = match self.step {
-            PathSegment::Root => return,
-            PathSegment::Index(index) => {
-                out.push_str(&format!("[{index}]"));
-                return;
-            }
-            PathSegment::Field(_, field) => field.name.as_str(),
-            PathSegment::Key(key) => key,
-        };
-        if !out.is_empty() {
-            out.push('.');
-        }
-        out.push_str(name);
-    }
-
-    /// Appends the names of the fields on the path, as errors about wrong types print them.
-    fn fields(&self, out: &mut String) {
-        if let Some(parent) = self.parent {
-            parent.fields(out);
-        }
-        if let PathSegment::Field(_, field) = self.step {
-            for name in field
-                .notes
-                .embedded
-                .as_deref()
-                .into_iter()
-                .chain([field.name.as_str()])
-            {
-                if !out.is_empty() {
-                    out.push('.');
-                }
-                out.push_str(name);
-            }
-        }
-    }
-
-    /// Returns the innermost field.
-    fn field(&self) -> Option<(&'t Definition, &'t Field)> {
-        match self.step {
-            PathSegment::Field(definition, field) => Some((definition, field)),
-            _ => self.parent.and_then(Trail::field),
-        }
-    }
-}
-
 struct Decoder<'s> {
     schemas: &'s Schemas,
     empties: Empties,
@@ -243,6 +170,8 @@ struct Decoder<'s> {
     beyond: Beyond,
     /// The numbers that fields for whole numbers take.
     numbers: Numbers,
+    /// True if a time that is there and null stays: see [`Schemas::decode_again`].
+    keeps_zero_times: bool,
     /// The JSON text of the value that is being decoded. Only [`Schemas::explain`] sets it, so that
     /// an error shows a number as the client wrote it.
     literal: Option<&'s str>,
@@ -263,7 +192,29 @@ impl<'s> Decoder<'s> {
             counting: 0,
             beyond: Beyond::Nothing,
             numbers: Numbers::AsWritten,
+            keeps_zero_times: false,
             literal: None,
+        }
+    }
+
+    /// Brings an object into canonical form, and returns what was found in it.
+    fn root(mut self, id: DefId, value: &mut Value) -> Result<AsSent, DecodeError> {
+        let definition = self.schemas.get(id);
+        if let (true, Value::Object(members)) = (definition.type_meta, &mut *value) {
+            members.remove("kind");
+            members.remove("apiVersion");
+        }
+        if value.is_null() {
+            *value = definition.zero().clone();
+            return Ok(AsSent::default());
+        }
+        self.value(value, &Type::Ref(id), &Trail::ROOT)?;
+        match self.type_error {
+            Some(error) => Err(error),
+            None => Ok(AsSent {
+                problems: self.problems,
+                beyond: self.beyond,
+            }),
         }
     }
 
@@ -397,9 +348,12 @@ impl<'s> Decoder<'s> {
         trail: &Trail<'_>,
     ) -> Result<bool, DecodeError> {
         let is_whole = matches!(field.ty, Type::List(_)) && field.list == ListType::Atomic;
+        // In a list that is compared as a whole they would make another list of it.
+        let counts_empties = field.empties_count && self.whole == 0;
         self.whole += usize::from(is_whole);
-        self.counting += usize::from(field.empties_count);
-        if !value.is_null() {
+        self.counting += usize::from(counts_empties);
+        let is_given = !value.is_null();
+        if is_given {
             self.value(
                 value,
                 &field.ty,
@@ -414,9 +368,12 @@ impl<'s> Decoder<'s> {
         }
         let counts = self.counting > 0;
         self.whole -= usize::from(is_whole);
-        self.counting -= usize::from(field.empties_count);
+        self.counting -= usize::from(counts_empties);
         if field.presence == Presence::Pointer {
-            return Ok(!value.is_null() || field.omit == Omit::Never);
+            // A time that was given and is null now is Go's zero time, which JSON shows as null.
+            let is_zero_time = matches!(field.ty, Type::Time | Type::MicroTime)
+                && (is_given || self.keeps_zero_times);
+            return Ok(!value.is_null() || field.omit == Omit::Never || is_zero_time);
         }
         if value.is_null() {
             *value = self.schemas.zero(&field.ty);

@@ -1,6 +1,7 @@
 //! Whole objects as messages show them: as the JSON of upstream's internal types, which has Go's
 //! names and all members.
 
+use super::decode::Empties;
 use super::{Definition, Field, InternalField, Presence, Schemas, Type};
 use crate::field_error::Bad;
 use crate::json;
@@ -202,8 +203,14 @@ fn write_value(schemas: &Schemas, field: &Field, ty: &Type, value: &Value, out: 
 }
 
 fn written(schemas: &Schemas, ty: &Type, value: &Value) -> Vec<u8> {
-    match ty {
-        Type::Ref(id) => schemas.to_vec(*id, value),
+    match (ty, value) {
+        // A prepared object may have empty lists and maps that its published form leaves out.
+        (Type::Ref(id), Value::Object(_)) => {
+            let mut shown = value.clone();
+            let decoded = schemas.decode_again(*id, &mut shown, Empties::Keep);
+            schemas.to_vec(*id, if decoded.is_ok() { &shown } else { value })
+        }
+        (Type::Ref(id), _) => schemas.to_vec(*id, value),
         _ => json::to_vec(value),
     }
 }
@@ -222,6 +229,7 @@ pub(super) fn go_name(field: &Field) -> Cow<'_, str> {
 mod tests {
     use super::*;
     use crate::field_error::{FieldError, Path};
+    use crate::schema::decode::Beyond;
     use crate::schema::fixture::SCHEMAS;
 
     fn message(definition: &'static str, value: Value) -> String {
@@ -296,6 +304,40 @@ mod tests {
             text.starts_with(r#"{"AccessModes":null,"Selector":{"matchLabels":{"a":"b"}},"#),
             "{text}"
         );
+    }
+
+    #[test]
+    fn empty_lists_are_shown_but_where_a_shared_type_leaves_them_out() {
+        let definition = "io.k8s.api.core.v1.PersistentVolumeClaim";
+        let mut claim = json!({"spec": {
+            "accessModes": [],
+            "selector": {"matchLabels": {"a": "b"}, "matchExpressions": []}
+        }});
+        let id = SCHEMAS.find(definition).expect("claims are known");
+        let decoded = SCHEMAS.decode_again(id, &mut claim, Empties::NullUnlessSaid);
+        assert_eq!(decoded.expect("it fits").beyond, Beyond::Said);
+        let spec = "io.k8s.api.core.v1.PersistentVolumeClaimSpec";
+        let text = SCHEMAS.internal_text(spec, &claim["spec"]);
+        assert!(
+            text.starts_with(r#"{"AccessModes":[],"Selector":{"matchLabels":{"a":"b"}},"#),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_claims_show_of_empty_lists_does_not_change_the_lists_of_claims() {
+        let id = SCHEMAS
+            .find("io.k8s.api.apps.v1.StatefulSet")
+            .expect("stateful sets are known");
+        let mut set = json!({"spec": {"volumeClaimTemplates": [{"spec": {"resources": {
+            "requests": {"storage": "1Gi"},
+            "limits": {}
+        }}}]}});
+        let decoded = SCHEMAS.decode_again(id, &mut set, Empties::NullUnlessSaid);
+        assert_eq!(decoded.expect("it fits").beyond, Beyond::Nothing);
+        let claims = &set["spec"]["volumeClaimTemplates"];
+        let resources = &claims.as_array().expect("a list")[0]["spec"]["resources"];
+        assert!(resources.get("limits").is_none(), "{set:?}");
     }
 
     #[test]

@@ -262,6 +262,10 @@ const EMPTIES_COUNT: [(&str, &str); 3] = [
     ),
     ("io.k8s.api.networking.v1.NetworkPolicy", "spec"),
 ];
+
+/// A field that complaints about changes show as upstream's structs are, which tell an empty list or map
+/// from none. What the client says of these is kept until then, as below [`EMPTIES_COUNT`].
+const EMPTIES_SHOWN: (&str, &str) = ("io.k8s.api.core.v1.PersistentVolumeClaim", "spec");
 const VALUES: [&str; 4] = ["bools", "ints", "strings", "versions"];
 const DEVICES: [&str; 2] = ["devices", "sharedCounters"];
 
@@ -285,7 +289,8 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
     field.empty_is_said = EMPTY_IS_SAID
         .iter()
         .any(|(name, fields)| *name == definition && fields.contains(&&*field.name));
-    field.empties_count = EMPTIES_COUNT.contains(&(definition, &*field.name));
+    let place = (definition, &*field.name);
+    field.empties_count = EMPTIES_COUNT.contains(&place) || EMPTIES_SHOWN == place;
     field.default = raw.cd.map(|raw| read_value(raw.get())).transpose()?;
     field.list = match raw.lt.as_deref() {
         Some("set") => ListType::Set,

@@ -14,7 +14,7 @@ use crate::json::replace_bad_bytes;
 use crate::value::{Map, Str, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use wire::{BYTES, FIXED64, Head, Reader, VARINT, Wire};
+use wire::{BYTES, FIXED64, Head, Part, Reader, VARINT, Wire};
 
 pub(super) mod encode;
 mod scalar;
@@ -257,47 +257,53 @@ impl Schemas {
         if head.wire() != wire && !(may_be_packed && head.wire() == BYTES) {
             return Err(wrong(head.wire(), &go_name(field)));
         }
-        let value = reader.value(head)?;
-        match (&field.ty, value) {
-            (Type::List(item), value) => {
+        match &field.ty {
+            Type::List(item) => {
                 let list = object.entry(&field.name);
                 if !matches!(list, Value::Array(_)) {
                     *list = Value::Array(Vec::new());
                 }
                 match list {
-                    Value::Array(items) => self.proto_items(field, item, value, depth, items),
+                    Value::Array(items) => {
+                        self.proto_items((field, item), head, reader, depth, items)
+                    }
                     _ => Ok(()),
                 }
             }
-            (Type::Map(item), Wire::Bytes(entry)) => {
+            Type::Map(item) => {
+                let entry = reader.part()?;
                 let (key, value) = self.proto_entry(field, item, entry, depth)?;
                 object.entry(&field.name).make_object().insert(key, value);
                 Ok(())
             }
-            (ty, value) => {
+            ty => {
+                let value = reader.value(head)?;
                 let slot = object.entry(&field.name);
                 self.proto_value(ty, value, &field.name, depth, slot)
             }
         }
     }
 
-    /// Decodes one value of a list field, which is an item, packed items, or a message with items.
+    /// Reads one value of a list field behind its head, which is an item, packed items, or a message
+    /// with items, and appends the items.
     fn proto_items(
         &self,
-        field: &Field,
-        item: &Type,
-        value: Wire<'_>,
+        (field, item): (&Field, &Type),
+        head: Head,
+        reader: &mut Reader<'_>,
         depth: usize,
         items: &mut Vec<Value>,
     ) -> Result<(), ProtoError> {
-        match value {
-            Wire::Bytes(packed) if wire_of(item) == VARINT => {
-                let mut packed = Reader(packed);
-                while !packed.0.is_empty() {
-                    let number = Wire::Varint(packed.varint()?);
-                    items.push(self.proto_item(item, number, &field.name, depth)?);
-                }
+        if head.wire() == BYTES && wire_of(item) == VARINT {
+            let mut packed = reader.part()?;
+            while let Some(number) = packed.next_number()? {
+                let number = Wire::Varint(number);
+                items.push(self.proto_item(item, number, &field.name, depth)?);
             }
+            *reader = packed.into_rest();
+            return Ok(());
+        }
+        match reader.value(head)? {
             Wire::Bytes(message) if is_message_of_items(field, item) => {
                 self.proto_list_message(field, item, message, depth, items)?;
             }
@@ -348,19 +354,18 @@ impl Schemas {
         &self,
         field: &Field,
         item: &Type,
-        entry: &[u8],
+        mut entry: Part<'_>,
         depth: usize,
     ) -> Result<(Str, Value), ProtoError> {
         let (mut key, mut value) = (Str::default(), None);
-        let mut reader = Reader(entry);
-        while let Some(head) = reader.next_in_entry()? {
+        while let Some(head) = entry.next_head()? {
             match head.number() {
-                1 => key = text_of(reader.bytes()?),
+                1 => key = text_of(entry.bytes()?),
                 2 => {
-                    let message = reader.bytes()?;
+                    let message = entry.bytes()?;
                     value = Some(self.proto_map_value(field, item, message, depth)?);
                 }
-                _ => reader.skip(head)?,
+                _ => entry.skip(head)?,
             }
         }
         let value = value.unwrap_or_else(|| match item {

@@ -72,6 +72,10 @@ impl Metadata<'_> {
         unknown: &mut Vec<String>,
     ) -> Result<(), DecodeError> {
         let problems = self.schemas.decode(self.definition, value, Empties::Keep)?;
+        // Upstream takes a zero time in untyped metadata for none.
+        if value.get("deletionTimestamp").is_some_and(Value::is_null) {
+            drop(value.remove(&["deletionTimestamp"]));
+        }
         unknown.extend(problems.into_iter().map(|problem| match problem {
             Problem::Unknown(path) | Problem::Duplicate(path) => format!("{prefix}.{path}"),
         }));

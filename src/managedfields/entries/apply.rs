@@ -81,14 +81,11 @@ impl Entries {
         };
         let objects = (request.empty, request.live);
         match self.update(request.versions, request.version, writer, objects, answers) {
-            // A built-in object always fits but for keys that items lack; a custom one may have any
-            // content in a status that nobody has checked.
-            Err(UpdateError::Compare(faults)) if request.versions.may_bring_unknown() => {
-                Err(ApplyError::Existing(faults))
-            }
-            // An object without managers is converted to no other version, and the fields of one
-            // that does not fit belong to nobody.
-            Ok(Step::Done(()) | Step::Need(_)) | Err(UpdateError::Compare(_)) => Ok(()),
+            // Items of a built-in object may lack their keys, and a custom one may have any content in a
+            // status that nobody has checked.
+            Err(UpdateError::Compare(faults)) => Err(ApplyError::Existing(faults)),
+            // An object without managers is converted to no other version.
+            Ok(Step::Done(()) | Step::Need(_)) => Ok(()),
             Err(UpdateError::Version(version)) => Err(ApplyError::Version(version)),
             Err(UpdateError::UnknownVersion(error)) => Err(error.into()),
         }

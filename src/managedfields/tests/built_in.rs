@@ -8,8 +8,8 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::shape::BuiltIn;
 use polyplane_apimachinery::value::Value;
 use polyplane_managedfields::{
-    Answers, Applied, ApplyError, Conversion, Filter, Force, Managers, Position, Step, Versions,
-    Write, apply, update,
+    Answers, Applied, Apply, ApplyError, Conversion, Entries, Filter, Force, Managers, Position,
+    Step, Versions, Write, Writer, apply, update,
 };
 
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
@@ -148,6 +148,34 @@ fn a_deployment_has_the_owners_that_upstream_gives_it() {
         .expect_err("replicas is a number");
     assert_eq!(
         error.to_string(),
+        ".spec.replicas: expected numeric (int or float), got string"
+    );
+}
+
+#[test]
+fn what_nobody_can_own_is_found_before_the_first_apply_is_looked_at() {
+    let live = tree(r#"{"spec":{"replicas":"three"}}"#);
+    let wanted = tree(r#"{"spec":{"paused":"no"}}"#);
+    let request = Apply {
+        versions: &Deployments,
+        version: "apps/v1",
+        writer: Writer {
+            name: "ci",
+            subresource: "",
+            now: "2026-01-01T00:00:00Z",
+        },
+        empty: &Value::object(),
+        live: &live,
+        wanted: &wanted,
+        force: Force::No,
+    };
+    let mut entries = Entries::default();
+    let error = entries.apply(request, &Answers::default());
+    let Err(ApplyError::Existing(faults)) = error else {
+        panic!("it has a text as the number of its replicas: {error:?}");
+    };
+    assert_eq!(
+        faults.to_string(),
         ".spec.replicas: expected numeric (int or float), got string"
     );
 }

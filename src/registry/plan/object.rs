@@ -83,7 +83,7 @@ pub fn put(
         let mut stored = run.convert(row, tree.clone(), forms)?;
         let decoded = row
             .schemas
-            .decode(row.stored_definition, &mut stored, Empties::Null);
+            .decode_again(row.stored_definition, &mut stored, Empties::Null);
         decoded.map_err(|error| {
             let (from, to) = forms;
             conversion::failed(row, from, to, &ApiError::internal(error.to_string()))

@@ -12,7 +12,7 @@ use crate::strategy::Context;
 use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind};
 use polyplane_apimachinery::names::NameRule;
 use polyplane_apimachinery::schema::DefId;
-use polyplane_apimachinery::schema::decode::{DecodeError, Empties, Numbers};
+use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Empties};
 use polyplane_apimachinery::shape::defaults::TooLarge;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Map, Value};
@@ -108,8 +108,10 @@ fn copy(tree: &mut Value, from: &Value, path: &[&str]) {
 /// Returns 500 if a strategy produced something that the schema does not allow.
 pub fn canonical(row: &Resource, tree: &mut Value) -> Result<bool, ApiError> {
     decoded(row, tree, |row, tree| {
-        row.schemas
-            .decode_unless_said(row.prepared_definition(), tree, Numbers::AsWritten)
+        let decoded =
+            row.schemas
+                .decode_again(row.prepared_definition(), tree, Empties::NullUnlessSaid);
+        decoded.map(|decoded| decoded.beyond == Beyond::Said)
     })
 }
 
@@ -122,7 +124,7 @@ pub fn without_said_empties(row: &Resource, tree: &mut Value) -> Result<(), ApiE
     decoded(row, tree, |row, tree| {
         let decoded = row
             .schemas
-            .decode(row.prepared_definition(), tree, Empties::Null);
+            .decode_again(row.prepared_definition(), tree, Empties::Null);
         decoded.map(drop)
     })
 }

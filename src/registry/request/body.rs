@@ -15,7 +15,9 @@ use crate::request::call::Call;
 use crate::request::options::FieldValidation;
 use named::{Named, named_in_text, named_kind};
 use polyplane_apimachinery::json::{self, Duplicates, Limits};
-use polyplane_apimachinery::schema::decode::{Beyond, DecodeError, Empties, Numbers, Problem};
+use polyplane_apimachinery::schema::decode::{
+    AsSent, Beyond, DecodeError, Empties, Numbers, Problem,
+};
 use polyplane_apimachinery::schema::proto::{Envelope, ProtoError};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::ApiError;
@@ -133,8 +135,10 @@ pub fn decode(
 /// Returns 400 if something has changed the tree so that the schema does not allow it.
 pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<bool, ApiError> {
     let schemas = expected.schemas;
-    let decoded = schemas.decode_unless_said(expected.definition, tree, Numbers::AsWritten);
-    decoded.map_err(|error| ApiError::bad_request(error.to_string()))
+    let decoded = schemas.decode_again(expected.definition, tree, Empties::NullUnlessSaid);
+    decoded
+        .map(|decoded| decoded.beyond == Beyond::Said)
+        .map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 /// Returns a tree as it is shown: without the empty lists and maps that its fields leave out. Nobody can
@@ -145,7 +149,7 @@ pub fn to_stored_form(expected: Expected<'_>, tree: &mut Value) -> Result<bool, 
 pub fn as_shown(expected: Expected<'_>, tree: &Value) -> Result<Value, ApiError> {
     let mut shown = tree.clone();
     let schemas = expected.schemas;
-    let decoded = schemas.decode(expected.definition, &mut shown, Empties::Keep);
+    let decoded = schemas.decode_again(expected.definition, &mut shown, Empties::Keep);
     decoded
         .map(|_| shown)
         .map_err(|error| ApiError::bad_request(error.to_string()))
@@ -235,7 +239,7 @@ pub fn read(
     let named = named.map_err(unrecognized)?.or(expected);
     check_kind(&named, expected)?;
     fields::keep_reset(&mut tree);
-    let decoded = schemas.decode_as_sent(expected.definition, &mut tree, Numbers::AsWritten);
+    let decoded = bring_into_form(expected, &mut tree, syntax);
     let beyond = decoded.as_ref().map(|decoded| decoded.beyond);
     let beyond = beyond.unwrap_or_default();
     let mut outcome = decoded.map(|decoded| decoded.problems);
@@ -261,6 +265,21 @@ pub fn read(
         beyond,
     };
     Ok((tree, complaints))
+}
+
+/// Brings the tree of a body into canonical form: see [`Empties::AsSent`].
+fn bring_into_form(
+    expected: Expected<'_>,
+    tree: &mut Value,
+    syntax: BodySyntax,
+) -> Result<AsSent, DecodeError> {
+    let (schemas, definition) = (expected.schemas, expected.definition);
+    match syntax {
+        BodySyntax::Protobuf => schemas.decode_again(definition, tree, Empties::AsSent),
+        BodySyntax::Json | BodySyntax::Yaml => {
+            schemas.decode_as_sent(definition, tree, Numbers::AsWritten)
+        }
+    }
 }
 
 /// A body that was parsed.

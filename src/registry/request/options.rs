@@ -227,7 +227,7 @@ impl ListOptions {
                 InitialEvents::Skip
             }
         });
-        let options = Self {
+        let mut options = Self {
             label_selector: LABEL_SELECTOR.read(query).to_owned(),
             field_selector: FIELD_SELECTOR.read(query).to_owned(),
             resource_version: RESOURCE_VERSION.read(query).to_owned(),
@@ -248,6 +248,9 @@ impl ListOptions {
         };
         let errors = options.check(RESOURCE_VERSION_MATCH.read(query), purpose);
         if errors.is_empty() {
+            if purpose == ListPurpose::Watch && options.begins_with_all(request) {
+                options.initial_events = Some(InitialEvents::Send);
+            }
             return Ok(options);
         }
         options.parse_selectors()?;
@@ -303,6 +306,14 @@ impl ListOptions {
             "0" => 0,
             _ => self.limit,
         }
+    }
+
+    /// Returns whether upstream takes a watch for one that has asked for the present objects, and for the
+    /// bookmark that ends them. One that only the path names is none.
+    fn begins_with_all(&self, request: &ResourceRequest) -> bool {
+        self.initial_events.is_none()
+            && matches!(self.resource_version.as_str(), "" | "0")
+            && WATCH.read(&request.query) == Some(true)
     }
 
     fn check(&self, match_text: &str, purpose: ListPurpose) -> Vec<FieldError> {

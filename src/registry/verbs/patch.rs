@@ -24,7 +24,7 @@ use polyplane_apimachinery::patch::json_patch;
 use polyplane_apimachinery::patch::json_patch::{FieldCheck, JsonPatch};
 use polyplane_apimachinery::patch::merge_patch::MergePatch;
 use polyplane_apimachinery::patch::strategic_merge_patch;
-use polyplane_apimachinery::schema::decode::{AsSent, Beyond, Numbers, Problem};
+use polyplane_apimachinery::schema::decode::{AsSent, Beyond, Literals, Numbers, Problem};
 use polyplane_apimachinery::schema::{DefId, Schemas};
 use polyplane_apimachinery::status::{ApiError, Qualified, Reason};
 use polyplane_apimachinery::{Map, Value};
@@ -46,6 +46,9 @@ pub struct ReadPatch {
     pub patch: Patch,
     /// The complaints of strict parsing, such as repeated keys.
     pub complaints: Vec<String>,
+    /// The numbers that its result has with the digits that were written. Upstream turns those of a strategic
+    /// merge patch into floats.
+    literals: Literals,
 }
 
 fn media_type<'c>(call: &'c Call<'_>) -> &'c str {
@@ -88,6 +91,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
             Ok(ReadPatch {
                 patch: Patch::Json(patch),
                 complaints,
+                literals: Literals::of(body),
             })
         }
         "application/merge-patch+json" => {
@@ -97,6 +101,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
             Ok(ReadPatch {
                 patch: Patch::Merge(patch),
                 complaints,
+                literals: Literals::of(body),
             })
         }
         "application/strategic-merge-patch+json" => {
@@ -112,6 +117,7 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
             Ok(ReadPatch {
                 patch: Patch::Strategic(parsed.value),
                 complaints,
+                literals: Literals::default(),
             })
         }
         _ => Err(ApiError::unsupported_media_type(&PATCH_TYPES)),
@@ -224,6 +230,7 @@ impl ReadPatch {
         let definition = expected.definition;
         let mut patched = self.changed(schemas, definition, tree)?;
         if expected.custom.is_none() {
+            schemas.restore_quantities(definition, &mut patched, &self.literals);
             fields::keep_reset(&mut patched);
         }
         let mut complaints = self.complaints.clone();

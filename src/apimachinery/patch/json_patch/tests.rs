@@ -166,3 +166,61 @@ fn operations_that_would_shift_very_much_end_with_an_error() {
     let error = patch.apply(document(400_000)).expect_err("too much");
     assert!(error.0.contains("too many values"), "{error}");
 }
+
+/// Applies operations, each `kind`, `from`, `path` and `value`, to an object with the member `a`.
+fn nested(operations: &[(&str, String, String, String)]) -> Result<Value, ApplyError> {
+    let texts = operations.iter().map(|(kind, from, path, value)| {
+        format!(r#"{{"op":"{kind}","from":"{from}","path":"{path}","value":{value}}}"#)
+    });
+    let body = format!("[{}]", texts.collect::<Vec<_>>().join(","));
+    let patch = JsonPatch::parse(body.as_bytes(), &Limits::default(), FieldCheck::Ignore);
+    patch.expect("it is a patch").apply(tree(r#"{"a":{}}"#))
+}
+
+#[test]
+fn no_operations_nest_values_deeper_than_a_body_may() {
+    let operation = |kind, from: &str, path: String, value: &str| {
+        (kind, from.to_owned(), path, value.to_owned())
+    };
+    let too_deep = |result: Result<Value, ApplyError>| {
+        let error = result.expect_err("it is too deep").to_string();
+        assert!(error.ends_with("exceeded max depth"), "{error}");
+    };
+    let copies = |count: u32| {
+        let paths = (0..count).map(|power| "/a".repeat((1 << power) + 1));
+        let copies = paths.map(|path| operation("copy", "/a", path, "null"));
+        nested(&copies.collect::<Vec<_>>())
+    };
+    assert!(copies(8).is_ok());
+    too_deep(copies(16));
+
+    // Each makes the object a little deeper.
+    for kind in ["add", "replace"] {
+        let steps = |count| {
+            let paths = (1..=count).map(|depth| format!("/a{}", "/b".repeat(depth)));
+            let steps = paths.map(|path| operation(kind, "", path, r#"{"b":{}}"#));
+            nested(&steps.collect::<Vec<_>>())
+        };
+        assert!(steps(500).is_ok(), "{kind}");
+        too_deep(steps(600));
+    }
+    let under = "/a".repeat(100);
+    let value = format!(
+        "{}{}",
+        r#"{"a":"#.repeat(450),
+        "{}".to_owned() + &"}".repeat(450)
+    );
+    let moved = [
+        operation("add", "", "/z".to_owned(), &value),
+        operation("replace", "", "/a".to_owned(), &value),
+        operation("move", "/z", format!("{under}/z"), "null"),
+    ];
+    too_deep(nested(&moved));
+
+    // Moves that leave the depth as it is.
+    let names = (0..2_000).map(|turn| match turn % 2 {
+        0 => operation("move", "/a", "/b".to_owned(), "null"),
+        _ => operation("move", "/b", "/a".to_owned(), "null"),
+    });
+    assert!(nested(&names.collect::<Vec<_>>()).is_ok());
+}

@@ -197,8 +197,7 @@ impl Schemas {
                 Step::Field(place) => {
                     let field = &definition.fields[usize::from(*place)];
                     let number = field.notes.proto.as_ref().map_or(0, |(number, _)| *number);
-                    let value = members.get(&field.name).filter(|value| !value.is_null());
-                    self.put_field(field, number, value, out);
+                    self.put_field(field, number, members.get(&field.name), out);
                 }
                 Step::Embedded(number, inner) => {
                     out.message(*number, |out| {
@@ -210,7 +209,10 @@ impl Schemas {
     }
 
     fn put_field(&self, field: &Field, number: u32, value: Option<&Value>, out: &mut Reversed) {
-        match (&field.ty, value) {
+        // A time that may be absent, is there and is null is Go's zero time, whose message is empty.
+        let is_time = matches!(field.ty, Type::Time | Type::MicroTime);
+        let is_zero_time = is_time && value.is_some_and(Value::is_null);
+        match (&field.ty, value.filter(|value| !value.is_null())) {
             (Type::List(item), Some(Value::Array(items))) => {
                 if is_message_of_items(field, item) {
                     out.message(number, |out| self.put_items(item, 1, items, out));
@@ -228,7 +230,7 @@ impl Schemas {
             }
             (Type::List(_) | Type::Map(_), _) => {}
             (Type::Bytes, None) => {}
-            (_, None) if field.presence == Presence::Pointer => {}
+            (_, None) if field.presence == Presence::Pointer && !is_zero_time => {}
             (ty, value) => self.put_value(ty, number, value.unwrap_or(&Value::Null), out),
         }
     }

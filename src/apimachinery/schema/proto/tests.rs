@@ -214,6 +214,32 @@ fn times_are_read_whole_and_know_their_fields() {
 }
 
 #[test]
+fn a_zero_time_that_may_be_absent_and_is_there_stays_as_null() {
+    const LEASE: &str = "io.k8s.api.coordination.v1.LeaseSpec";
+    let id = SCHEMAS.find(LEASE).expect("the definition exists");
+    let (zero, absent) = (tree(r#"{"acquireTime":null}"#), tree("{}"));
+    let mut found = read(LEASE, &field(3, "")).expect("the message is sound");
+    // Each write decodes its tree more than once.
+    for empties in [Empties::AsSent, Empties::NullUnlessSaid, Empties::Null] {
+        let decoded = SCHEMAS.decode_again(id, &mut found, empties);
+        decoded.expect("it fits the schema");
+        assert_eq!(found, zero, "{empties:?}");
+    }
+    for (sent, wanted) in [
+        ("\"0001-01-01T00:00:00.000000Z\"", &zero),
+        ("null", &absent),
+    ] {
+        let mut object = tree(&format!(r#"{{"acquireTime":{sent}}}"#));
+        let decoded = SCHEMAS.decode(id, &mut object, Empties::Null);
+        decoded.expect("it fits the schema");
+        assert_eq!(object, *wanted, "{sent}");
+    }
+    assert_eq!(SCHEMAS.to_vec(id, &zero), br#"{"acquireTime":null}"#);
+    assert_eq!(SCHEMAS.to_proto(id, &zero), field(3, ""));
+    assert_eq!(SCHEMAS.to_proto(id, &absent), b"");
+}
+
+#[test]
 fn a_text_without_its_type_is_the_number_zero() {
     let message = field(4, field(3, "x"));
     let found = read("io.k8s.api.core.v1.ServicePort", &message);
@@ -258,6 +284,45 @@ fn entries_without_a_value_have_the_one_that_upstream_starts_with() {
 }
 
 #[test]
+fn no_key_or_value_reaches_beyond_its_entry_of_a_map() {
+    let name = field(1, field(1, "x"));
+    let with_name = |entry: &[u8]| [field(2, entry), name.clone()].concat();
+    let entries: [&[u8]; 5] = [
+        &[0x0A, 1, b'k', 0x12, 3],
+        &[0x0A, 1, b'k', 0x10, 3],
+        &[0x0A, 1, b'k', 0x12, 0x80],
+        &[0x0A, 1, b'k', 0x1A, 3],
+        &[0x0A, 3],
+    ];
+    for entry in entries {
+        let found = read(CONFIG_MAP, &with_name(entry));
+        assert_eq!(found, Err(ProtoError::Truncated), "{entry:x?}");
+    }
+}
+
+#[test]
+fn entries_of_maps_within_maps_that_reach_beyond_their_ends_take_no_time() {
+    const PROPS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+    // The value of each entry says that it is all the entries behind it.
+    let mut message: Vec<u8> = Vec::new();
+    for _ in 0..40 {
+        let length = u8::try_from(message.len()).unwrap_or(0x7F).min(0x7F);
+        message = [&[0xEA, 1, 2, 0x12, length][..], &message].concat();
+    }
+    assert_eq!(read(PROPS, &message), Err(ProtoError::Truncated));
+}
+
+#[test]
+fn a_packed_number_may_reach_beyond_its_list() {
+    const DEVICE: &str = "io.k8s.api.resource.v1.DeviceAttribute";
+    // The second number is 0x80 and the byte behind the list.
+    let ints = [&field(6, [1u8, 0x80])[..], &[2, 0x30, 3]].concat();
+    assert_eq!(read(DEVICE, &ints), Ok(tree(r#"{"ints":[1,256,3]}"#)));
+    let open = field(6, [1u8, 0x80]);
+    assert_eq!(read(DEVICE, &open), Err(ProtoError::Truncated));
+}
+
+#[test]
 fn lists_are_read_packed_and_as_messages_of_their_own() {
     const DEVICE: &str = "io.k8s.api.resource.v1.DeviceAttribute";
     let ints = [&field(6, [1u8, 2])[..], &[0x30, 3]].concat();
@@ -282,9 +347,15 @@ fn partial_objects_have_their_metadata_where_others_have_theirs() {
 fn damaged_messages_are_refused_in_upstreams_words() {
     const VOLUME: &str = "io.k8s.api.core.v1.Volume";
     let negative = [&[0x0Au8][..], &[0xFF; 9], &[1]].concat();
+    let greatest = [&[0x0Au8][..], &[0xFF; 8], &[0x7F]].concat();
     let endless = [&[0x0Au8][..], &[0x80; 10], &[1]].concat();
-    let cases: [(&str, &[u8], &str); 13] = [
+    let cases: [(&str, &[u8], &str); 14] = [
         (CONFIG_MAP, &[0x0A, 5, 1], "unexpected EOF"),
+        (
+            CONFIG_MAP,
+            &greatest,
+            "proto: negative length found during unmarshaling",
+        ),
         (CONFIG_MAP, &endless, "proto: integer overflow"),
         (
             CONFIG_MAP,

@@ -80,7 +80,9 @@ impl<'a> Reader<'a> {
     /// Reads a length and as many bytes. As in upstream, a length is a number with a sign.
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], ProtoError> {
         let length = self.varint()?;
-        if length.cast_signed() < 0 {
+        // Upstream adds the length to its position, so that the greatest ones become negative. Where it is does not
+        // matter to the greatest one of all.
+        if length.cast_signed() < 0 || length.cast_signed() == i64::MAX {
             return Err(ProtoError::NegativeLength);
         }
         let message = self.0;
@@ -103,9 +105,10 @@ impl<'a> Reader<'a> {
 
     /// Returns the head of the next field of a message whose type Go calls `name`; `None` at the end.
     pub(super) fn next(&mut self, name: &str) -> Result<Option<Head>, ProtoError> {
-        let Some(head) = self.next_in_entry()? else {
+        if self.0.is_empty() {
             return Ok(None);
-        };
+        }
+        let head = Head(self.varint()?);
         if head.wire() == GROUP_END {
             return Err(ProtoError::EndGroup(name.to_owned()));
         }
@@ -120,13 +123,15 @@ impl<'a> Reader<'a> {
         Ok(Some(head))
     }
 
-    /// Returns the head of the next field of an entry of a map; `None` at the end. Upstream does not
-    /// check these.
-    pub(super) fn next_in_entry(&mut self) -> Result<Option<Head>, ProtoError> {
-        if self.0.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(Head(self.varint()?)))
+    /// Reads an entry of a map or packed numbers behind the head of their field.
+    pub(super) fn part(&mut self) -> Result<Part<'a>, ProtoError> {
+        let mut rest = Reader(self.0);
+        rest.varint()?;
+        self.bytes()?;
+        Ok(Part {
+            rest,
+            behind: self.0.len(),
+        })
     }
 
     /// Reads the value behind the head of a field that is no group and has not four bytes.
@@ -171,5 +176,55 @@ impl<'a> Reader<'a> {
             }
             head = Head(self.varint()?);
         }
+    }
+}
+
+/// A part of a message: an entry of a map, or packed numbers. As in upstream's generated code, the end of packed
+/// numbers only decides where reading stops. Unlike there, no key or value reaches beyond its entry: what lies
+/// there would be read again, and in maps within maps again for each of them, which takes for ever.
+pub(super) struct Part<'a> {
+    /// The part, and all that follows it in the message.
+    rest: Reader<'a>,
+    /// Number of bytes of the message behind the part.
+    behind: usize,
+}
+
+impl<'a> Part<'a> {
+    /// Returns the head of the next field of an entry; `None` at the end. Upstream does not check these.
+    pub(super) fn next_head(&mut self) -> Result<Option<Head>, ProtoError> {
+        let number = self.next_number()?;
+        Ok(number.map(Head))
+    }
+
+    /// Returns the next number; `None` at the end.
+    pub(super) fn next_number(&mut self) -> Result<Option<u64>, ProtoError> {
+        if self.rest.0.len() <= self.behind {
+            return Ok(None);
+        }
+        self.rest.varint().map(Some)
+    }
+
+    /// Reads the bytes of a key or a value, whatever wire type it has.
+    pub(super) fn bytes(&mut self) -> Result<&'a [u8], ProtoError> {
+        let bytes = self.rest.bytes()?;
+        self.check_end().map(|()| bytes)
+    }
+
+    /// Passes over a field of an entry that is neither key nor value.
+    pub(super) fn skip(&mut self, head: Head) -> Result<(), ProtoError> {
+        self.rest.skip(head)?;
+        self.check_end()
+    }
+
+    fn check_end(&self) -> Result<(), ProtoError> {
+        match self.rest.0.len() < self.behind {
+            true => Err(ProtoError::Truncated),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns what was not read, which may begin behind the end of the part.
+    pub(super) fn into_rest(self) -> Reader<'a> {
+        self.rest
     }
 }

@@ -207,7 +207,9 @@ impl ManagedKind {
         if to.custom.is_some() {
             return Ok(Some(object));
         }
-        let decoded = to.schemas.decode(to.definition, &mut object, Empties::Keep);
+        let decoded = to
+            .schemas
+            .decode_again(to.definition, &mut object, Empties::Keep);
         Ok(decoded.is_ok().then_some(object))
     }
 }
@@ -282,15 +284,20 @@ impl<'s> Versions<'s> for &'s ManagedKind {
         let mut object = object.clone();
         let decoded = from
             .schemas
-            .decode(from.definition, &mut object, Empties::Keep);
+            .decode_again(from.definition, &mut object, Empties::Keep);
         if decoded.is_err() {
             return Conversion::Missing;
         }
         match conversion::in_place(&self.kinds, from, object, forms) {
-            Ok(mut object) => match to.schemas.decode(to.definition, &mut object, Empties::Keep) {
-                Ok(_) => Conversion::Done(object),
-                Err(_) => Conversion::Missing,
-            },
+            Ok(mut object) => {
+                match to
+                    .schemas
+                    .decode_again(to.definition, &mut object, Empties::Keep)
+                {
+                    Ok(_) => Conversion::Done(object),
+                    Err(_) => Conversion::Missing,
+                }
+            }
             Err(_) => Conversion::Missing,
         }
     }
