@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
 use futures_util::future::{Either, ready};
-use http::header::{CONNECTION, HOST};
+use http::header::{CONNECTION, CONTENT_LENGTH, HOST};
 use http::{HeaderValue, Method, StatusCode, Version};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -29,8 +29,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::answer::body::ResponseBody;
 use crate::answer::browsers::preflight;
-use crate::answer::respond::{Reply, text};
+use crate::answer::respond::{Reply, bare, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
@@ -269,6 +270,9 @@ async fn answer(
     caller: Arc<Caller>,
     request: http::Request<Incoming>,
 ) -> Reply {
+    if let Some(reply) = about_server(&request) {
+        return reply;
+    }
     let origin = state.browsers.allowed_origin(request.headers());
     let mut reply = match origin {
         // Before the caller is proven, because browsers send no credential with it.
@@ -280,6 +284,19 @@ async fn answer(
     };
     state.browsers.add_headers(origin, &mut reply);
     reply
+}
+
+/// Returns the reply to `OPTIONS *`, which is about the server and not about a path. Upstream's library replies
+/// before it calls any handler, so the reply has none of their headers.
+fn about_server(request: &http::Request<Incoming>) -> Option<Reply> {
+    let target = request.uri().path_and_query()?;
+    if *request.method() != Method::OPTIONS || target.as_str() != "*" {
+        return None;
+    }
+    let mut reply = bare(StatusCode::OK, ResponseBody::empty());
+    let nothing = HeaderValue::from_static("0");
+    reply.headers_mut().insert(CONTENT_LENGTH, nothing);
+    Some(reply)
 }
 
 /// Returns the refusal of a request of HTTP/1.1 that names no host or several (RFC 9112, 3.2): what is in

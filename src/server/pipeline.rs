@@ -551,7 +551,6 @@ impl Pipeline<'_> {
         }
         let delivery = Delivery {
             client: self.client,
-            verb,
             read_limits: self.state.answer_read_limits(),
             abandoned: &self.state.abandoned_answers,
             charge: self.charge,

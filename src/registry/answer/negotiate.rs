@@ -114,11 +114,39 @@ pub enum Conversions {
     Partial,
 }
 
+/// The kinds of which upstream offers a table of the object, but not of its status.
+const STATUS_WITHOUT_TABLE: [&str; 7] = [
+    "apiservices.apiregistration.k8s.io",
+    "compositepodgroups.scheduling.k8s.io",
+    "customresourcedefinitions.apiextensions.k8s.io",
+    "devicetaintrules.resource.k8s.io",
+    "podgroups.scheduling.k8s.io",
+    "resourceclaims.resource.k8s.io",
+    "resourcepoolstatusrequests.resource.k8s.io",
+];
+
+/// Returns whether the path of a call offers tables. As upstream, only a scale and most statuses do of the
+/// subresources; of any other, `kubectl get --subresource` gets the object and makes columns of its own.
+fn has_table(call: &Call<'_>) -> bool {
+    match call.subresource() {
+        "" | "scale" => true,
+        "status" => {
+            let kind = call.row.qualified.as_str();
+            call.row.custom.is_some() || !STATUS_WITHOUT_TABLE.contains(&kind)
+        }
+        _ => false,
+    }
+}
+
 /// Chooses the representation of the answer to a call.
 ///
 /// # Errors
 /// Returns 406, which names the media types that are served.
 pub fn output(call: &Call<'_>, conversions: Conversions) -> Result<Representation, ApiError> {
+    let conversions = match has_table(call) {
+        true => conversions,
+        false => Conversions::Partial,
+    };
     chosen(call, conversions).ok_or_else(|| ApiError::not_acceptable(&PRODUCED))
 }
 
@@ -135,7 +163,7 @@ fn chosen(call: &Call<'_>, conversions: Conversions) -> Option<Representation> {
             if !range.takes(media_type) {
                 continue;
             }
-            let shape = shape(&range, conversions);
+            let shape = shape(&range, encoding, conversions);
             if let Some(shape) = shape.filter(|shape| has_form(call, encoding, *shape)) {
                 return Some(Representation { encoding, shape });
             }
@@ -171,8 +199,14 @@ pub fn streamed(chosen: Representation) -> Result<(), ApiError> {
     }
 }
 
-fn shape(range: &MediaRange<'_>, conversions: Conversions) -> Option<Shape> {
-    if !matches!(range.param("stream"), "" | "watch") || !range.param("sv").is_empty() {
+fn shape(range: &MediaRange<'_>, encoding: Encoding, conversions: Conversions) -> Option<Shape> {
+    let is_served = match range.param("stream") {
+        "" => true,
+        // Also outside watches. No watch is in YAML.
+        "watch" => encoding != Encoding::Yaml,
+        _ => false,
+    };
+    if !is_served || !range.param("sv").is_empty() {
         return None;
     }
     if !range.has_any(&["as"]) {
@@ -206,6 +240,14 @@ const PRODUCED_BY_LISTS: [&str; 5] = [
     STREAMED_JSON,
     STREAMED_PROTOBUF,
 ];
+/// The media types that the path of a log names. A log is text, but its client has to accept a form of objects
+/// too, in which upstream could answer with an error.
+const PRODUCED_BY_LOGS: [&str; 4] = [
+    "text/plain",
+    "application/json",
+    "application/yaml",
+    proto::MEDIA_TYPE,
+];
 /// The media types of watches.
 const STREAMED_JSON: &str = "application/json;stream=watch";
 const STREAMED_PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
@@ -229,11 +271,10 @@ pub fn routed(request: &ResourceRequest) -> Result<(), ApiError> {
             return Err(ApiError::not_consumed());
         }
     }
-    let produced: &[&str] = match request.verb {
-        Verb::Connect => return Ok(()),
-        Verb::List | Verb::Watch => &PRODUCED_BY_LISTS,
-        _ => &PRODUCED,
-    };
+    if request.verb == Verb::Connect {
+        return Ok(());
+    }
+    let produced = produced(request.verb, request.subresource.as_deref());
     if produced_among(&request.accept, produced) {
         Ok(())
     } else {
@@ -241,14 +282,32 @@ pub fn routed(request: &ResourceRequest) -> Result<(), ApiError> {
     }
 }
 
+/// Returns the media types that a path names for a verb.
+fn produced(verb: Verb, subresource: Option<&str>) -> &'static [&'static str] {
+    match (verb, subresource) {
+        (Verb::List | Verb::Watch, _) => &PRODUCED_BY_LISTS,
+        (Verb::Get, Some("log")) => &PRODUCED_BY_LOGS,
+        _ => &PRODUCED,
+    }
+}
+
 /// Returns whether an Accept header names a media type of `produced`, or `*/*`. True for an empty
 /// header.
 pub fn produced_among(accept: &str, produced: &[&str]) -> bool {
-    accept.is_empty()
-        || accept.split(',').any(|range| {
-            let media = range.split(';').next().unwrap_or("").trim();
-            media == "*/*" || produced.contains(&media)
-        })
+    let mut named = media_types(accept);
+    accept.is_empty() || named.any(|media| media == "*/*" || produced.contains(&media))
+}
+
+/// Returns whether the Content-Type header of a request that has no body names a media type of `consumed`. True
+/// for an empty header. Upstream's router reads a list in it, as in an Accept header, but no `*/*`.
+pub fn consumed_among(content_type: &str, consumed: &[&str]) -> bool {
+    content_type.is_empty() || media_types(content_type).any(|media| consumed.contains(&media))
+}
+
+/// Returns the media types of a list, without their parameters.
+fn media_types(list: &str) -> impl Iterator<Item = &str> {
+    let entries = list.split(',');
+    entries.map(|entry| entry.split(';').next().unwrap_or("").trim_matches(' '))
 }
 
 /// The syntax of a request body.
@@ -374,6 +433,28 @@ mod tests {
             ("text/html", false),
         ] {
             assert_eq!(produced_among(accept, &PRODUCED), taken, "{accept}");
+        }
+        for (verb, subresource, taken) in [
+            (Verb::Get, Some("log"), true),
+            (Verb::Get, Some("status"), false),
+            (Verb::Get, None, false),
+            (Verb::List, None, false),
+        ] {
+            let named = produced(verb, subresource);
+            assert_eq!(produced_among("text/plain", named), taken, "{named:?}");
+        }
+        for (content_type, taken) in [
+            ("", true),
+            ("application/json", true),
+            ("application/yaml; charset=utf-8", true),
+            ("text/plain, application/json", true),
+            ("application/x-www-form-urlencoded", false),
+            ("APPLICATION/JSON", false),
+            ("*/*", false),
+            (";", false),
+        ] {
+            let found = consumed_among(content_type, &PRODUCED);
+            assert_eq!(found, taken, "{content_type}");
         }
     }
 }

@@ -145,6 +145,47 @@ async fn the_row_that_ends_the_initial_ones_always_says_so() {
     }
 }
 
+/// Returns the annotation of each bookmark of a watch until its end.
+async fn bookmarks_of(query: &str) -> Vec<String> {
+    let site = Site::open(Vec::new()).await;
+    let mut ask = Ask::new(Verb::Watch, "configmaps", None);
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    ask.query = pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let answer = site.registry.handle(&site.tenant, &ask.request()).await;
+    let AnswerBody::Watch(mut chunks) = answer.expect("it begins").body else {
+        panic!("a watch");
+    };
+    let mut found = Vec::new();
+    while let Some(Ok(chunk)) = chunks.next().await {
+        let event = tree(std::str::from_utf8(&chunk.bytes).expect("text").trim());
+        assert_eq!(event.str_at(&["type"]), "BOOKMARK");
+        let end = ["metadata", "annotations", "k8s.io/initial-events-end"];
+        found.push(event["object"].str_at(&end).to_owned());
+    }
+    found
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_begins_with_all_objects_says_where_they_end() {
+    let cases: [(&str, &[&str]); 3] = [
+        ("watch=true", &["true"]),
+        ("watch=1&resourceVersion=0", &["true"]),
+        // Only the path says that it is a watch.
+        ("resourceVersion=0", &[]),
+    ];
+    for (query, wanted) in cases {
+        let query = format!("{query}&allowWatchBookmarks=true&timeoutSeconds=1");
+        assert_eq!(bookmarks_of(&query).await, wanted, "{query}");
+    }
+    // A watch that is not short ends with a bookmark too.
+    let query = "watch=true&allowWatchBookmarks=true&timeoutSeconds=3";
+    assert_eq!(bookmarks_of(query).await, ["true", ""]);
+    let query = "watch=true&timeoutSeconds=3";
+    assert!(bookmarks_of(query).await.is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_event_is_shown_to_who_wants_a_list() {
     let site = Site::open(Vec::new()).await;

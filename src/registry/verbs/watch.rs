@@ -36,6 +36,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// Bytes of frames that are collected before they are sent as one chunk.
 const BATCH_BYTES: usize = 64 * 1024;
+/// The time of a watch above which a bookmark ends it. Upstream sends the last one as long before the end,
+/// so that a shorter watch has none.
+const LAST_BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 
 /// Handles a watch.
 ///
@@ -58,7 +61,8 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         include,
         number: call.row.number,
     };
-    let ends = Instant::now() + timeout(&options, call);
+    let time = timeout(&options, call);
+    let ends = Instant::now() + time;
     let mut feed = Feed {
         tenant: call.tenant.clone(),
         request: Arc::new(call.request.for_stream(ends)),
@@ -67,6 +71,7 @@ pub async fn watch(call: &Call<'_>) -> Result<Answer, ApiError> {
         form,
         selection,
         bookmarks: options.bookmarks,
+        ends_with_bookmark: time > LAST_BOOKMARK_BEFORE_END,
         columns: Columns::Shown,
         ready: VecDeque::new(),
         watcher: None,
@@ -129,6 +134,8 @@ struct Feed {
     form: Form,
     selection: Selection,
     bookmarks: Bookmarks,
+    /// True if a bookmark ends the watch of a client that wants bookmarks.
+    ends_with_bookmark: bool,
     columns: Columns,
     ready: VecDeque<WatchChunk>,
     watcher: Option<Watcher>,
@@ -276,12 +283,14 @@ impl Feed {
         }
     }
 
-    /// Ends the watch when its time is over, with a bookmark if the client wants bookmarks.
+    /// Ends the watch when its time is over, with a bookmark if the client wants bookmarks and the watch was
+    /// not short.
     fn finish(&mut self) {
         let Some(mut watcher) = self.watcher.take() else {
             return;
         };
         if self.bookmarks == Bookmarks::Welcome
+            && self.ends_with_bookmark
             && let Some(version) = watcher.bookmark()
         {
             self.bookmark(version, InitialEnd::No);

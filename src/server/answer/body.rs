@@ -78,6 +78,16 @@ pub(crate) enum Coding {
     Gzip,
 }
 
+/// Returns bytes compressed, at once.
+pub(crate) fn compressed(plain: &[u8]) -> Bytes {
+    let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
+    encoder
+        .write_all(plain)
+        .expect("writing into memory does not fail");
+    let packed = encoder.finish().expect("writing into memory does not fail");
+    packed.into()
+}
+
 impl ResponseBody {
     pub(crate) fn empty() -> Self {
         Self(Inner::Empty)

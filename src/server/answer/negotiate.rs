@@ -1,5 +1,6 @@
 //! Media types: those that a client accepts, and the one that its answer has.
 
+use http::HeaderValue;
 use http::header::ACCEPT;
 use polyplane_apimachinery::schema::proto;
 use polyplane_registry::answer::media_range::{MediaRange, ranges};
@@ -54,7 +55,7 @@ pub(crate) fn form_of(range: &MediaRange<'_>) -> Option<Form> {
 pub(crate) fn drop_protobuf(headers: &mut http::HeaderMap) {
     if let Some(accept) = headers.get_mut(ACCEPT)
         && let Ok(text) = accept.to_str()
-        && let Ok(kept) = http::HeaderValue::try_from(without_protobuf(text))
+        && let Ok(kept) = HeaderValue::try_from(without_protobuf(text))
     {
         *accept = kept;
     }
@@ -73,18 +74,34 @@ pub(crate) fn without_protobuf(accept: &str) -> String {
     }
 }
 
-/// Returns true if the client accepts gzip.
-pub(crate) fn takes_gzip(accept_encoding: Option<&http::HeaderValue>) -> bool {
-    let Some(Ok(text)) = accept_encoding.map(http::HeaderValue::to_str) else {
+/// Returns whether a client takes objects in gzip. As upstream, which reads no qualities: a coding with one is not
+/// gzip, nor is `*`.
+pub(crate) fn takes_gzip(accept_encoding: Option<&HeaderValue>) -> bool {
+    accept_encoding.is_some_and(|header| {
+        let mut codings = header.as_bytes().split(|byte| *byte == b',');
+        codings.any(|coding| coding.trim_ascii() == b"gzip")
+    })
+}
+
+/// Returns whether a client takes OpenAPI documents in gzip. Upstream has another reader of the header for these,
+/// which knows qualities and ignores case. Of several mentions, and of several parameters, the last one counts.
+pub(crate) fn takes_gzip_of_documents(accept_encoding: Option<&HeaderValue>) -> bool {
+    let Some(Ok(text)) = accept_encoding.map(HeaderValue::to_str) else {
         return false;
     };
-    text.split(',').any(|coding| {
-        let mut parts = coding.split(';');
-        let name = parts.next().unwrap_or("").trim();
-        let refused =
-            parts.any(|part| matches!(part.trim(), "q=0" | "q=0.0" | "q=0.00" | "q=0.000"));
-        name.eq_ignore_ascii_case("gzip") && !refused
-    })
+    let mut quality = 0.0;
+    for coding in text.split(',') {
+        let mut parts = coding.split(';').map(str::trim);
+        let name = parts.next().unwrap_or("");
+        if !name.eq_ignore_ascii_case("gzip") {
+            continue;
+        }
+        let given = parts.next_back().and_then(|part| part.strip_prefix("q="));
+        if let Ok(read) = given.map_or(Ok(1.0), str::parse::<f64>) {
+            quality = read;
+        }
+    }
+    quality > 0.0
 }
 
 /// Returns true if a person reads the answer: the query requests it, or the client is one that
@@ -177,11 +194,30 @@ mod tests {
     }
 
     #[test]
-    fn gzip_is_taken_unless_refused() {
-        let value = |text| http::HeaderValue::from_static(text);
-        assert!(takes_gzip(Some(&value("br, gzip;q=0.5"))));
-        assert!(!takes_gzip(Some(&value("gzip;q=0, br"))));
-        assert!(!takes_gzip(Some(&value("deflate"))));
-        assert!(!takes_gzip(None));
+    fn gzip_is_read_as_upstream_reads_it() {
+        for (text, of_objects, of_documents) in [
+            ("gzip", true, true),
+            ("gzip, deflate", true, true),
+            ("br,  gzip ", true, true),
+            (",,gzip", true, true),
+            ("br, gzip;q=0.5", false, true),
+            ("gzip;q=1", false, true),
+            ("GZIP", false, true),
+            ("gzip;q=0, br", false, false),
+            ("gzip; q=0.000", false, false),
+            ("gzip;q=-1", false, false),
+            ("gzip;q=x", false, false),
+            ("gzip, gzip;q=0", true, false),
+            ("*", false, false),
+            ("x-gzip", false, false),
+            ("deflate", false, false),
+            ("", false, false),
+        ] {
+            let value = HeaderValue::from_static(text);
+            assert_eq!(takes_gzip(Some(&value)), of_objects, "{text}");
+            let documents = takes_gzip_of_documents(Some(&value));
+            assert_eq!(documents, of_documents, "{text}");
+        }
+        assert!(!takes_gzip(None) && !takes_gzip_of_documents(None));
     }
 }

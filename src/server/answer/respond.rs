@@ -15,9 +15,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_registry::{Answer, AnswerBody, Outcome, Verb, WatchStream};
+use polyplane_registry::{Answer, AnswerBody, Outcome, WatchStream};
 
-use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream};
+use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream, compressed};
 use crate::answer::guard::ReadLimits;
 use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::warnings;
@@ -27,7 +27,7 @@ use crate::request::flow::FlowUids;
 /// A reply to a client or peer.
 pub(crate) type Reply = Response<ResponseBody>;
 
-/// Length in bytes above which a finite answer is compressed for clients that accept it. For
+/// Length in bytes above which an answer that ends is compressed for clients that accept it. For
 /// shorter ones, compressing costs more time than it saves.
 const GZIP_BYTES_MIN: usize = 128 * 1024;
 /// The text of the refusal of a request for which its priority level has no seats.
@@ -44,7 +44,7 @@ const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=ut
 pub(crate) struct Client<'a> {
     pub accept: &'a str,
     pub user_agent: &'a str,
-    pub takes_gzip: bool,
+    takes_gzip: bool,
     pub pretty: bool,
     /// The schemas of what the server itself answers.
     pub schemas: &'a Schemas,
@@ -68,6 +68,18 @@ impl<'a> Client<'a> {
             pretty: negotiate::wants_pretty(query, user_agent)
                 || negotiate::accepts_pretty(text(ACCEPT)),
             schemas,
+        }
+    }
+
+    /// Returns the coding of an answer of this length; `None` for one that is streamed, which only long lists are.
+    /// This decides what is compressed, and so what a plane pays for compression. As upstream, answers to all verbs
+    /// and in all forms are compressed, errors and discovery too, but for [`raw_json`]. Unlike upstream, no watch is: the replica between
+    /// its owner and its client reads its events.
+    pub(crate) fn coding(&self, length: Option<usize>) -> Coding {
+        let is_long = length.is_none_or(|bytes| bytes > GZIP_BYTES_MIN);
+        match self.takes_gzip && is_long {
+            true => Coding::Gzip,
+            false => Coding::Identity,
         }
     }
 }
@@ -189,9 +201,35 @@ pub(crate) fn typed_object(
         Form::Json if client.pretty => indented(&compact),
         Form::Json => compact,
     };
+    whole_object(client, status, body, content_type)
+}
+
+/// Returns a reply with an object that is written already. What compression takes is a part of the request's own
+/// work, so that nothing is added to its cost for it.
+pub(crate) fn whole_object(
+    client: &Client<'_>,
+    status: StatusCode,
+    body: Bytes,
+    content_type: HeaderValue,
+) -> Reply {
+    let coding = client.coding(Some(body.len()));
+    let body = match coding {
+        Coding::Identity => body,
+        Coding::Gzip => compressed(&body),
+    };
     let mut reply = bare(status, ResponseBody::whole(body));
-    reply.headers_mut().insert(CONTENT_TYPE, content_type);
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, content_type);
+    add_coding_headers(headers, coding);
     reply
+}
+
+/// Adds the headers that name the coding of a body.
+fn add_coding_headers(headers: &mut HeaderMap, coding: Coding) {
+    if coding == Coding::Gzip {
+        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    }
 }
 
 /// Returns the reply that carries a refusal, in the form that the client prefers. A client that
@@ -249,7 +287,6 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
 /// Everything that is needed to make a reply from an answer of the registry.
 pub(crate) struct Delivery<'a> {
     pub client: &'a Client<'a>,
-    pub verb: Verb,
     pub read_limits: ReadLimits,
     pub abandoned: &'a Arc<AtomicCounter>,
     pub charge: &'a Charge<'a>,
@@ -286,8 +323,7 @@ impl Delivery<'_> {
                     true => indented_stream(stream),
                     false => stream,
                 };
-                // Only long lists are streamed, so compress although the length is unknown.
-                coding = self.coding(usize::MAX);
+                coding = self.client.coding(None);
                 ResponseBody::stream(stream, coding, self.read_limits, self.abandoned)
             }
             AnswerBody::Slices(slices) => {
@@ -296,7 +332,7 @@ impl Delivery<'_> {
                     false => slices,
                 };
                 let length: usize = slices.iter().map(Bytes::len).sum();
-                coding = self.coding(length);
+                coding = self.client.coding(Some(length));
                 if coding == Coding::Gzip {
                     self.charge.compress(length);
                 }
@@ -308,23 +344,11 @@ impl Delivery<'_> {
         if status != StatusCode::NO_CONTENT {
             headers.insert(CONTENT_TYPE, header_value(content_type));
         }
-        if coding == Coding::Gzip {
-            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            headers.insert(VARY, HeaderValue::from_static("Accept-Encoding"));
-        }
+        add_coding_headers(headers, coding);
         for warning in warnings::headers(&warnings) {
             headers.append(WARNING, warning);
         }
         Ok(reply)
-    }
-
-    fn coding(&self, length: usize) -> Coding {
-        let read = matches!(self.verb, Verb::Get | Verb::List);
-        if read && self.client.takes_gzip && length > GZIP_BYTES_MIN {
-            Coding::Gzip
-        } else {
-            Coding::Identity
-        }
     }
 }
 
@@ -362,4 +386,46 @@ pub(crate) fn add_flow_headers(reply: &mut Reply, [schema, level]: FlowUids) {
     let headers = reply.headers_mut();
     headers.insert(FLOW_SCHEMA_UID, schema);
     headers.insert(PRIORITY_LEVEL_UID, level);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn long_objects_of_the_server_are_compressed_for_those_who_take_it() {
+        let schemas = Schemas::default();
+        let client = |takes_gzip| Client {
+            accept: "",
+            user_agent: "",
+            takes_gzip,
+            pretty: false,
+            schemas: &schemas,
+        };
+        let longest = Bytes::from(vec![b' '; GZIP_BYTES_MIN]);
+        let long = Bytes::from(vec![b' '; GZIP_BYTES_MIN + 1]);
+        for (takes_gzip, body, is_packed) in [
+            (true, &long, true),
+            (false, &long, false),
+            (true, &longest, false),
+        ] {
+            let reply = object(&client(takes_gzip), StatusCode::OK, body.clone());
+            let header = |name| reply.headers().get(name).map(HeaderValue::as_bytes);
+            let (coding, vary) = (header(CONTENT_ENCODING), header(VARY));
+            assert_eq!(coding, is_packed.then_some(&b"gzip"[..]));
+            assert_eq!(vary, is_packed.then_some(&b"Accept-Encoding"[..]));
+            let sent = reply.into_body().collect().await.expect("whole").to_bytes();
+            let mut plain = Vec::new();
+            match is_packed {
+                true => flate2::read::GzDecoder::new(&sent[..]).read_to_end(&mut plain),
+                false => (&sent[..]).read_to_end(&mut plain),
+            }
+            .expect("what was compressed here is gzip");
+            assert_eq!(plain, *body);
+        }
+    }
 }

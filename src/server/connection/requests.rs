@@ -1,10 +1,11 @@
-//! The requests of one HTTP/2 connection, carried out in the connection's own task.
+//! The requests of one HTTP/2 connection, which run in the connection's own task.
 //!
 //! Most requests take a few polls of some microseconds. In tasks of their own they would cost an allocation
-//! and wake-ups of other worker threads, and the threads would struggle for the connection's state. What others
-//! must not wait for leaves for a task of its own: work on long lists and large objects
-//! ([`leave_connection`]), and a write beside other requests, because its commit may hold up the thread that
-//! begins it ([`leave_company`]). After [`TURN_MAX`] the other tasks of the worker thread go first.
+//! and wake-ups of other worker threads, and the threads would struggle for the connection's state. A request for
+//! which others must not wait moves to a task of its own: with work on long lists and large objects
+//! ([`move_to_own_task`]), and with a write while the connection has other requests, because its commit may hold
+//! up the thread that begins it ([`move_to_own_task_unless_alone`]). After [`TURN_MAX`] the other tasks of the
+//! worker thread go first.
 //!
 //! Invariant: when [`Requests::poll_beside`] is pending, every wake-up since the last polls wakes the task.
 
@@ -28,7 +29,7 @@ use parking_lot::Mutex;
 const TURN_MAX: Duration = Duration::from_micros(200);
 
 thread_local! {
-    /// Where the request is carried out that this thread polls.
+    /// Where the request runs that this thread polls.
     static PLACE: Cell<Place> = const { Cell::new(Place::OwnTask) };
 }
 
@@ -38,29 +39,29 @@ enum Place {
     OwnTask,
     /// In its connection's task, as the only request of the connection.
     Alone,
-    /// In its connection's task, while the connection has others.
-    InCompany,
-    /// It is to leave its connection's task.
-    Leaves,
+    /// In its connection's task, while the connection has other requests.
+    BesideOthers,
+    /// In its connection's task, from which it moves to a task of its own after this poll.
+    Moving,
 }
 
-/// Goes on in a task of the request's own, if it is carried out in its connection's task: for work of which
-/// nothing says that it is short.
-pub(crate) async fn leave_connection() {
-    leave_if(|place| place != Place::OwnTask).await;
+/// Moves the request to a task of its own, if it runs in its connection's task: for work of which nothing says that
+/// it is short.
+pub(crate) async fn move_to_own_task() {
+    move_if(|place| place != Place::OwnTask).await;
 }
 
-/// Goes on in a task of the request's own, if it is carried out in its connection's task and the connection has
-/// others.
-pub(crate) async fn leave_company() {
-    leave_if(|place| matches!(place, Place::InCompany | Place::Leaves)).await;
+/// Moves the request to a task of its own, if it runs in its connection's task and the connection has other
+/// requests.
+pub(crate) async fn move_to_own_task_unless_alone() {
+    move_if(|place| matches!(place, Place::BesideOthers | Place::Moving)).await;
 }
 
-async fn leave_if(leaves: impl Fn(Place) -> bool) {
+async fn move_if(moves: impl Fn(Place) -> bool) {
     poll_fn(|_| {
-        if leaves(PLACE.get()) {
+        if moves(PLACE.get()) {
             // Nothing has to wake it: it is polled again in its task at once.
-            PLACE.set(Place::Leaves);
+            PLACE.set(Place::Moving);
             return Poll::Pending;
         }
         Poll::Ready(())
@@ -70,7 +71,7 @@ async fn leave_if(leaves: impl Fn(Place) -> bool) {
 
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// The requests of one connection that are carried out in its task.
+/// The requests of one connection that run in its task.
 pub(crate) struct Requests {
     begun: Arc<Begun>,
     under_way: FuturesUnordered<Request>,
@@ -86,7 +87,7 @@ pub(crate) struct BeginsRequests(Arc<Begun>);
 struct Begun {
     /// The requests that were begun and not polled yet.
     requests: Mutex<Vec<Work>>,
-    /// The number of requests that were begun and have not ended, in this task or in their own.
+    /// The number of requests that were begun and have not ended, in the connection's task or in their own.
     count: AtomicUsize,
     turn: Mutex<Option<Instant>>,
     /// True once the turn has taken its time.
@@ -144,15 +145,15 @@ impl Drop for Counted {
     }
 }
 
-/// A request that is carried out in its connection's task.
+/// A request that runs in its connection's task.
 struct Request {
     begun: Arc<Begun>,
-    /// `None` once it has ended or left.
+    /// `None` once it has ended or moved.
     work: Option<Work>,
 }
 
 impl Request {
-    /// Polls the work. Returns true if it stays.
+    /// Polls the work. Returns true if it goes on in the connection's task.
     fn poll_work(&mut self, context: &mut Context<'_>) -> bool {
         let Some(work) = &mut self.work else {
             return false;
@@ -160,13 +161,13 @@ impl Request {
         let is_alone = self.begun.count.load(Ordering::Relaxed) == 1;
         PLACE.set(match is_alone {
             true => Place::Alone,
-            false => Place::InCompany,
+            false => Place::BesideOthers,
         });
         // As in a task: a panic ends the request, not the connection.
         let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
         let place = PLACE.replace(Place::OwnTask);
         match polled {
-            Ok(Poll::Pending) if place == Place::Leaves => {
+            Ok(Poll::Pending) if place == Place::Moving => {
                 self.work.take().map(tokio::spawn);
             }
             Ok(Poll::Pending) => return true,
@@ -190,13 +191,13 @@ impl Drop for Request {
 }
 
 impl Future for Request {
-    /// The request itself, if it stays and the turn is over.
+    /// The request itself, if it goes on in the connection's task and the turn is over.
     type Output = Option<Request>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self>> {
-        let stays = self.poll_work(context);
+        let goes_on = self.poll_work(context);
         self.begun.look_at_clock();
-        match stays {
+        match goes_on {
             false => Poll::Ready(None),
             true if self.begun.is_turn_over() => Poll::Ready(Some(Self {
                 begun: Arc::clone(&self.begun),
@@ -273,7 +274,7 @@ impl Requests {
     /// Polls the connection and its requests until none of them can go on, or until they have had their turn.
     ///
     /// # Cancel safety
-    /// The next poll continues. Dropping this ends the requests, but for those that have left.
+    /// The next poll continues. Dropping this ends the requests, but for those that have moved.
     pub(crate) fn poll_beside<C: Future>(
         &mut self,
         mut connection: Pin<&mut C>,
@@ -357,8 +358,8 @@ mod tests {
         runtime.expect("a runtime")
     }
 
-    /// Carries out the works as requests of one connection. Returns whether each that has ended did so in the
-    /// connection's task, in order, once `ends` of them have.
+    /// Runs the works as requests of one connection. Returns whether each that has ended did so in the connection's
+    /// task, in order, once `ends` of them have.
     fn ended_in_connection(ends: usize, works: Vec<Work>) -> Vec<bool> {
         let here = thread::current().id();
         let (ended, mut ends_seen) = mpsc::channel(works.len());
@@ -390,22 +391,26 @@ mod tests {
     }
 
     #[test]
-    fn a_request_stays_in_its_connections_task_unless_it_leaves() {
+    fn a_request_runs_in_its_connections_task_unless_it_moves() {
         let ended = |work: Work| ended_in_connection(1, vec![work]);
         assert_eq!(ended(Box::pin(async {})), [true]);
         assert_eq!(ended(Box::pin(tokio::task::yield_now())), [true]);
-        assert_eq!(ended(Box::pin(leave_connection())), [false]);
-        assert_eq!(ended(Box::pin(leave_company())), [true], "it is alone");
+        assert_eq!(ended(Box::pin(move_to_own_task())), [false]);
+        let unless_alone = Box::pin(move_to_own_task_unless_alone());
+        assert_eq!(ended(unless_alone), [true], "it is alone");
         let twice = async {
-            leave_connection().await;
-            leave_connection().await;
+            move_to_own_task().await;
+            move_to_own_task().await;
         };
         assert_eq!(ended(Box::pin(twice)), [false]);
     }
 
     #[test]
-    fn a_write_leaves_the_company_of_other_requests() {
-        let works: Vec<Work> = vec![Box::pin(pending()), Box::pin(leave_company())];
+    fn a_write_beside_other_requests_moves_to_a_task_of_its_own() {
+        let works: Vec<Work> = vec![
+            Box::pin(pending()),
+            Box::pin(move_to_own_task_unless_alone()),
+        ];
         assert_eq!(ended_in_connection(1, works), [false]);
     }
 
@@ -470,12 +475,12 @@ mod tests {
     }
 
     #[test]
-    fn a_write_leaves_the_company_of_requests_that_have_left() {
-        let left = async {
-            leave_connection().await;
+    fn a_write_beside_requests_that_have_moved_moves_too() {
+        let moved = async {
+            move_to_own_task().await;
             pending::<()>().await;
         };
-        let works: Vec<Work> = vec![Box::pin(left), Box::pin(leave_company())];
+        let works: Vec<Work> = vec![Box::pin(moved), Box::pin(move_to_own_task_unless_alone())];
         assert_eq!(ended_in_connection(1, works), [false]);
     }
 

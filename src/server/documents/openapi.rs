@@ -14,16 +14,13 @@ mod prose;
 mod proto;
 mod write;
 
-use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use http::header::{
-    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH, LAST_MODIFIED,
-    LOCATION, VARY,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH,
+    LAST_MODIFIED, LOCATION, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::{Map, Value, json, schema};
@@ -31,11 +28,12 @@ use polyplane_descriptions::Descriptions;
 use polyplane_registry::answer::media_range;
 use polyplane_registry::{DocumentId, ServedGroup, ServedGroups, ServedVersion};
 
-use crate::answer::body::{Coding, ResponseBody, SliceStream};
+use crate::answer::body::{Coding, ResponseBody, SliceStream, compressed};
 use crate::answer::inflated::Inflated;
+use crate::answer::negotiate::takes_gzip_of_documents;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
-use crate::documents::paths::{PathRequest, require_get};
+use crate::documents::paths::PathRequest;
 use crate::documents::{DocumentCache, HeapSize};
 use crate::request::charge::charged;
 
@@ -82,15 +80,10 @@ impl Document {
     }
 
     fn hashed(media_type: &'static str, plain: &[u8], hash: String, made: SystemTime) -> Self {
-        let mut encoder = GzEncoder::new(Vec::with_capacity(plain.len() / 8), Compression::fast());
-        encoder
-            .write_all(plain)
-            .expect("writing into memory does not fail");
-        let gzip = encoder.finish().expect("writing into memory does not fail");
         Self {
             media_type,
             hash,
-            gzip: gzip.into(),
+            gzip: compressed(plain),
             length: plain.len(),
             made,
         }
@@ -249,20 +242,16 @@ pub(crate) fn is_path(path: &str) -> bool {
     below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Answers a request below `/openapi`.
+/// Answers a request below `/openapi`, as upstream whatever its method is.
 pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<Reply, Refusal> {
     let documents = request.state.documents.open_api();
     let path = request.path.strip_prefix("/openapi").unwrap_or("");
     match path {
-        "/v2" => {
-            // Upstream serves this document to each method.
-            Ok(match negotiated(request, &[Form::Json, Form::Protobuf2]) {
-                Some(form) => document(request, &whole(table, documents, form)),
-                None => unacceptable(),
-            })
-        }
+        "/v2" => Ok(match negotiated(request, &[Form::Json, Form::Protobuf2]) {
+            Some(form) => document(request, &whole(table, documents, form)),
+            None => unacceptable(),
+        }),
         "/v3" | "/v3/" => {
-            require_read(request)?;
             // Upstream does not look at what the client accepts here.
             Ok(document(request, &index(table, documents)))
         }
@@ -273,7 +262,6 @@ pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<R
             let Some(found) = Part::all(table).find(|part| part.name() == name) else {
                 return Ok(bare(StatusCode::NOT_FOUND, ResponseBody::empty()));
             };
-            require_read(request)?;
             Ok(match negotiated(request, &[Form::Json, Form::Protobuf3]) {
                 Some(Form::Protobuf3) => part(request, &found.binary(table, documents)),
                 Some(Form::Json | Form::Protobuf2) => {
@@ -303,13 +291,6 @@ impl Form {
             Self::Protobuf2 => &[PROTOBUF_2, PROTOBUF_2_ASKED],
             Self::Protobuf3 => &[PROTOBUF_3, PROTOBUF_3_ASKED],
         }
-    }
-}
-
-fn require_read(request: &PathRequest<'_>) -> Result<(), Refusal> {
-    match *request.method {
-        http::Method::HEAD => Ok(()),
-        _ => require_get(request),
     }
 }
 
@@ -371,7 +352,7 @@ fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     let etag = document.etag();
     let mut reply = if matches(request, &etag) {
         bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
-    } else if request.client.takes_gzip {
+    } else if takes_gzip_of_documents(request.headers.get(ACCEPT_ENCODING)) {
         let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
         reply
             .headers_mut()

@@ -15,14 +15,16 @@ use polyplane_auth::service_account::issuer::{CONFIGURATION_PATH, JWKS_PATH, Tok
 use polyplane_auth::{Attributes, METRICS_PATH, Subject, UserInfo};
 use polyplane_fairness::PlaneMeter;
 use polyplane_registry::answer::media_range;
-use polyplane_registry::answer::negotiate::{PRODUCED, produced_among};
+use polyplane_registry::answer::negotiate::{PRODUCED, consumed_among, produced_among};
 use polyplane_registry::authority::forbidden;
 use polyplane_registry::{Kinds, ServedGroups};
 use serde::Serialize;
 
 use crate::answer::body::ResponseBody;
 use crate::answer::negotiate::{self, Form};
-use crate::answer::respond::{Client, Refusal, Reply, bare, object, raw_json, text, typed_object};
+use crate::answer::respond::{
+    Client, Refusal, Reply, bare, object, raw_json, text, typed_object, whole_object,
+};
 use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Discovery, to_json};
 use crate::documents::openapi;
 use crate::documents::openid::OpenIdDocument;
@@ -122,7 +124,7 @@ pub(crate) fn serve(
     }
     let served = &kinds.served();
     match request.path {
-        "/" => return Ok(index(request, served, issuer)),
+        "/" | "/index.html" => return Ok(index(request, served, issuer)),
         path if openapi::is_path(path) => return openapi::serve(request, served),
         _ => {}
     }
@@ -173,7 +175,7 @@ fn health(
 }
 
 fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
-    require_get(request)?;
+    require_route(request, &[Form::Json.content_type()])?;
     let single = request.state.single.as_ref();
     let shown = version::shown(single.and_then(|single| single.version.as_deref()));
     Ok(raw_json(StatusCode::OK, &to_json(&shown)))
@@ -235,11 +237,20 @@ pub(crate) fn require_get(request: &PathRequest<'_>) -> Result<(), Refusal> {
     Err(ApiError::generic(405, "", Qualified::new("", ""), "", "").into())
 }
 
-/// Returns the error of upstream's router, which reads the types that a client accepts as text.
-fn require_produced(client: &Client<'_>) -> Result<(), Refusal> {
-    match produced_among(client.accept, &PRODUCED) {
+/// Returns the error of upstream's router for a document that comes in these media types. The router compares them
+/// as text with what the client accepts, and before that with what it says to have sent.
+fn require_route(request: &PathRequest<'_>, media_types: &[&str]) -> Result<(), Refusal> {
+    require_get(request)?;
+    let sent = request.headers.get(CONTENT_TYPE);
+    let sent = sent.map_or(Cow::Borrowed(""), |value| {
+        String::from_utf8_lossy(value.as_bytes())
+    });
+    if !consumed_among(&sent, media_types) {
+        return Err(ApiError::not_consumed().into());
+    }
+    match produced_among(request.client.accept, media_types) {
         true => Ok(()),
-        false => Err(ApiError::not_produced(&PRODUCED).into()),
+        false => Err(ApiError::not_produced(media_types).into()),
     }
 }
 
@@ -271,17 +282,20 @@ fn discovery(
         ("apis", Some(group), Some(version), None) => resources(group, version),
         _ => None,
     };
-    let is_routed = prefix == "api" || first.is_some_and(is_built_in);
+    let is_routed = match prefix {
+        "api" | "version" => true,
+        "apis" => first.is_some_and(is_built_in),
+        _ => false,
+    };
     match found {
         Some(document) => {
             // Upstream answers the document of a group to every method.
             if is_routed && (prefix == "api" || second.is_some()) {
-                require_get(request)?;
-                require_produced(request.client)?;
+                require_route(request, &PRODUCED)?;
             }
             Ok(object(request.client, StatusCode::OK, document))
         }
-        // A built-in group answers 404 in its own form for all paths below it.
+        // Behind the router, 404 has the form of an object.
         None if is_routed => Err(ApiError::generic(404, "", Qualified::new("", ""), "", "").into()),
         None => Err(Refusal::no_such_path()),
     }
@@ -292,8 +306,7 @@ fn root(request: &PathRequest<'_>, discovery: &Discovery, prefix: &str) -> Resul
     let client = request.client;
     // Upstream's aggregator answers the list of groups to every method, and has no router.
     if prefix == "api" {
-        require_get(request)?;
-        require_produced(client)?;
+        require_route(request, &PRODUCED)?;
     }
     if let Some((form, version)) = aggregated(client) {
         let document = discovery.aggregated(prefix, version);
@@ -339,17 +352,17 @@ fn tagged(
             Form::Json | Form::Yaml => None,
         };
         match packed {
-            Some(packed) => {
-                let mut reply = bare(StatusCode::OK, ResponseBody::whole(packed));
-                reply.headers_mut().insert(CONTENT_TYPE, content_type);
-                reply
-            }
+            Some(packed) => whole_object(client, StatusCode::OK, packed, content_type),
             None => typed_object(client, StatusCode::OK, document.json(), form, content_type),
         }
     };
     let headers = reply.headers_mut();
     headers.insert(ETAG, etag);
-    headers.insert(VARY, HeaderValue::from_static("Accept"));
+    // Upstream names it before the header that decides on compression.
+    let coding = headers.insert(VARY, HeaderValue::from_static("Accept"));
+    if let Some(coding) = coding {
+        headers.append(VARY, coding);
+    }
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("public"));
     reply
 }

@@ -15,7 +15,7 @@ use rustls::pki_types::ServerName;
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::backend::PlaneRecord;
-use crate::connection::requests::leave_connection;
+use crate::connection::requests::move_to_own_task;
 use crate::nodes::dial::{CONNECT_TIME_MAX, DialError, dial};
 use crate::nodes::exchange::{Asking, ExchangeError, exchange};
 use crate::nodes::seats::Nodes;
@@ -343,7 +343,7 @@ async fn reach(
     body: RequestBody,
 ) -> Result<Answered, ExchangeError> {
     // A handshake with the target is a part of the work.
-    leave_connection().await;
+    move_to_own_task().await;
     let tls = match place.tls {
         None => None,
         Some(trust) => {

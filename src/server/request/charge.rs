@@ -21,7 +21,7 @@ use crate::request::turn::{Gate, Queued, Turn};
 use crate::server_state::ServerState;
 
 /// CPU time of the commit of one write beside its bytes, in nanoseconds: an estimate, from what a
-/// CREATE takes in company above a GET. Shares between planes need only its order of magnitude.
+/// CREATE beside other requests takes above a GET. Shares between planes need only its order of magnitude.
 const COMMIT_NANOS: u64 = 20_000;
 /// CPU time of the commit of one byte, in nanoseconds.
 const COMMIT_NANOS_PER_BYTE: u64 = 8;

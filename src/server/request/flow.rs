@@ -36,7 +36,6 @@ use polyplane_registry::{AnswerBody, StreamEnd, Verb, WatchChunk, WatchProgress,
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::answer::body::Coding;
 use crate::answer::respond::Refusal;
 use crate::backend::PlaneApi;
 use crate::operations::flow_metrics::{FlowMetrics, FlowSeries, Reason};
@@ -391,10 +390,7 @@ impl Pipeline<'_> {
         match body {
             AnswerBody::Stream(stream) => {
                 let seat = self.flow.seat.take();
-                let coding = match self.client.takes_gzip && self.begins_with_a_list() {
-                    true => Coding::Gzip,
-                    false => Coding::Identity,
-                };
+                let coding = self.client.coding(None);
                 AnswerBody::Stream(charged((stream, coding), self.state, meter, seat))
             }
             AnswerBody::Watch(stream) if self.begins_with_a_list() => {

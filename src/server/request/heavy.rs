@@ -24,7 +24,7 @@ use polyplane_fairness::{CpuTimer, Place, Places, PlaneMeter, VirtualTime};
 use polyplane_registry::{ResourceRequest, Verb};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
-use crate::connection::requests::leave_connection;
+use crate::connection::requests::move_to_own_task;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::charge::Charge;
 use crate::request::doorway::woken;
@@ -90,7 +90,7 @@ impl HeavyWork {
         is_shared: impl Fn() -> bool,
         mut work: F,
     ) -> F::Output {
-        leave_connection().await;
+        move_to_own_task().await;
         loop {
             let places = match is_shared() {
                 true => self.workers.div_ceil(2),

@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 use crate::backend::PlaneApi;
-use crate::connection::requests::{leave_company, leave_connection};
+use crate::connection::requests::{move_to_own_task, move_to_own_task_unless_alone};
 use crate::operations::exposition::{Exposition, Kind};
 use crate::pipeline::Pipeline;
 use crate::request::charge::Charge;
@@ -196,8 +196,10 @@ impl Pipeline<'_> {
         request: ResourceRequest,
     ) -> Result<Answer, ApiError> {
         match request.verb {
-            Verb::List | Verb::DeleteCollection => leave_connection().await,
-            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => leave_company().await,
+            Verb::List | Verb::DeleteCollection => move_to_own_task().await,
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete => {
+                move_to_own_task_unless_alone().await;
+            }
             Verb::Get | Verb::Watch | Verb::Connect => {}
         }
         let is_heavy = is_heavy(&request, || plane.object_bytes(&request));
@@ -261,8 +263,8 @@ impl Gate {
         match self.ask(meter, Work::Request, now) {
             Asked::Now(turn) => turn,
             Asked::Later(waiting) => {
-                // The requests of a round are carried out by all threads, not by one connection's task.
-                leave_connection().await;
+                // The requests of a round run on all threads, not in one connection's task.
+                move_to_own_task().await;
                 waiting.await.unwrap_or_else(|_| self.begin(meter, now))
             }
         }

@@ -54,7 +54,8 @@ pub(crate) fn forwarded(raw: Option<&str>, parsed: &Query) -> WatchQuery {
     }
     let bookmarks_shown = match bookmarks {
         false => BookmarkFilter::None,
-        true if begins_with_all => BookmarkFilter::AfterInitial,
+        // The bookmark behind the present objects is sent only to a client whose query says that it watches.
+        true if begins_with_all && WATCH.read(parsed) != Some(true) => BookmarkFilter::AfterInitial,
         true => BookmarkFilter::All,
     };
     let sent_up_to = match initial {
@@ -136,6 +137,18 @@ mod tests {
         assert_eq!(of("continue=x"), list);
         let wrong = "watch=1&resourceVersionMatch=Exact";
         assert_eq!(of(wrong), format!("allowWatchBookmarks=true&{wrong}"));
+    }
+
+    #[test]
+    fn the_bookmark_behind_the_present_objects_is_shown_to_who_says_that_it_watches() {
+        for (raw, shown) in [
+            ("watch=1&allowWatchBookmarks=1", BookmarkFilter::All),
+            ("allowWatchBookmarks=1", BookmarkFilter::AfterInitial),
+            ("watch=1", BookmarkFilter::None),
+        ] {
+            let position = forwarded(Some(raw), &parse_query(Some(raw))).position;
+            assert_eq!(position.bookmarks_shown(), shown, "{raw}");
+        }
     }
 
     #[test]

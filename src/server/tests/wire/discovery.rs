@@ -149,6 +149,51 @@ async fn only_paths_behind_upstreams_router_compare_types_as_text() {
     }
 }
 
+/// The router compares what a request says to have sent before it compares what the client accepts.
+#[tokio::test]
+async fn paths_behind_upstreams_router_refuse_a_foreign_content_type() {
+    let (_server, mut client) = connected().await;
+    let form = "application/x-www-form-urlencoded";
+    for (path, content_type, accept, status) in [
+        ("/api", form, "text/html", 415),
+        ("/api/v1", form, "*/*", 415),
+        ("/apis/apps/v1", form, "*/*", 415),
+        ("/apis/apps/v1", "application/yaml", "*/*", 200),
+        ("/apis", form, "*/*", 200),
+        ("/apis/apps", form, "*/*", 200),
+        ("/openapi/v3", form, "*/*", 200),
+        ("/version", form, "*/*", 415),
+        ("/version", "application/yaml", "*/*", 415),
+        ("/version", "application/json; charset=utf-8", "*/*", 200),
+        ("/version", "", "text/plain", 406),
+        ("/version", "", "text/html, */*;q=0.1", 200),
+    ] {
+        let headers = [("content-type", content_type), ("accept", accept)];
+        let reply = client.send(Method::GET, path, &headers, "").await;
+        let what = format!("{path} {content_type} {accept}");
+        assert_eq!(reply.status.as_u16(), status, "{what}");
+        match status {
+            415 => assert_eq!(reply.json()["message"], "415: Unsupported Media Type"),
+            406 => assert_eq!(
+                reply.json()["message"],
+                "406: Not Acceptable\n\nAvailable representations: application/json"
+            ),
+            _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn documents_of_openapi_are_served_to_each_method() {
+    let (_server, mut client) = connected().await;
+    for path in ["/openapi/v2", "/openapi/v3", "/openapi/v3/apis/apps/v1"] {
+        for method in [Method::POST, Method::HEAD] {
+            let reply = client.send(method.clone(), path, &[], "").await;
+            assert_eq!(reply.status, StatusCode::OK, "{method} {path}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_nameless_group_is_not_below_apis() {
     let (_server, mut client) = connected().await;
@@ -164,6 +209,7 @@ async fn every_path_in_the_list_of_paths_is_served() {
     let paths = index.json()["paths"].clone();
     let paths = paths.as_array().expect("a list");
     assert!(paths.len() > 50);
+    assert_eq!(client.get("/index.html").await.body, index.body);
     for path in paths {
         let path = path.as_str().expect("text");
         assert_eq!(client.get(path).await.status, StatusCode::OK, "{path}");

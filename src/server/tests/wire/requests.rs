@@ -154,6 +154,8 @@ async fn what_is_not_there_is_refused_as_upstream_refuses_it() {
         ("POST", "/apis/apps/v1", 405, not_allowed),
         ("GET", "/apis/apps/v9", 404, unknown),
         ("GET", "/apis/nowhere.io", 404, text),
+        ("GET", "/version/more", 404, unknown),
+        ("GET", "/elsewhere/apps", 404, text),
     ] {
         let reply = client
             .send(method.parse().expect("a method"), path, &[], "")
@@ -365,6 +367,29 @@ async fn head_is_answered_where_upstream_answers_it() {
         let refused = client.send(Method::HEAD, PODS, &[], "").await;
         assert_eq!(refused.status, StatusCode::METHOD_NOT_ALLOWED);
     }
+}
+
+/// Upstream's library replies to it before any handler, and to nothing else.
+#[tokio::test]
+async fn options_of_the_server_itself_are_answered_without_a_handler() {
+    let server = start().await;
+    let mut stranger = Client::with(&server, Protocol::Http1, None, None).await;
+    let reply = stranger.send(Method::OPTIONS, "*", &[], "").await;
+    assert_eq!(
+        (reply.status, reply.header("content-length")),
+        (StatusCode::OK, "0")
+    );
+    for name in ["audit-id", "cache-control", "content-type"] {
+        assert!(!reply.headers.contains_key(name), "{name}");
+    }
+    let path = stranger.send(Method::OPTIONS, "/", &[], "").await;
+    assert_eq!(path.status, StatusCode::UNAUTHORIZED);
+    let mut admin = Client::admin(&server, Protocol::Http1).await;
+    let other = admin.send(Method::GET, "*", &[], "").await;
+    assert_eq!(other.status, StatusCode::NOT_FOUND);
+    assert_eq!(other.text(), "404 page not found\n");
+    let absolute = admin.get("https://localhost/version").await;
+    assert_eq!(absolute.status, StatusCode::OK);
 }
 
 #[tokio::test]

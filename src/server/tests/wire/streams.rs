@@ -51,6 +51,37 @@ async fn large_answers_are_compressed_for_those_who_take_it() {
     assert_eq!(small.header("content-encoding"), "");
 }
 
+/// The fake's answer to a write has its body.
+#[tokio::test]
+async fn large_answers_to_writes_are_compressed_too() {
+    let server = start().await;
+    let mut client = Client::admin(&server, Protocol::Http2).await;
+    let (pods, pod) = ("/api/v1/namespaces/ns/pods", "/api/v1/namespaces/ns/pods/a");
+    let body = "x".repeat(200 << 10);
+    for (method, path) in [
+        (Method::POST, pods),
+        (Method::PUT, pod),
+        (Method::PATCH, pod),
+        (Method::DELETE, pod),
+    ] {
+        for (accepted, coding) in [("gzip, deflate", "gzip"), ("gzip;q=1", ""), ("*", "")] {
+            let headers = [("accept-encoding", accepted)];
+            let reply = client.send(method.clone(), path, &headers, body.clone());
+            let reply = reply.await;
+            assert!(reply.status.is_success(), "{method}");
+            assert_eq!(reply.header("content-encoding"), coding, "{method}");
+            let mut plain = Vec::new();
+            match coding {
+                "gzip" => flate2::read::GzDecoder::new(&reply.body[..]).read_to_end(&mut plain),
+                _ => (&reply.body[..]).read_to_end(&mut plain),
+            }
+            .expect("gzip");
+            let seen: serde_json::Value = serde_json::from_slice(&plain).expect("JSON");
+            assert_eq!(seen["body"], body, "{method}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn watches_bring_events_as_they_come_and_are_counted() {
     let server = start().await;
