@@ -2,14 +2,16 @@
 //! definition, and looks again at definitions whose names were taken. This module does not know the
 //! queue.
 
-use crate::client::{OwnRequest, metadata};
-use crate::work::{Progress, ReconcilerContext};
+use crate::client::{OwnClient, OwnRequest, metadata, tree};
+use crate::work::Progress;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
-use polyplane_batteries::definition_status::{CLEANUP, pending_in};
+use polyplane_batteries::definition_status::{CLEANUP, begin_cleanup, pending_in};
 use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
 use polyplane_registry::{Resource, Tenant, Verb};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 /// The API group of definitions.
 pub(crate) const GROUP: &str = "apiextensions.k8s.io";
@@ -45,20 +47,18 @@ pub(crate) fn touched(tenant: &Tenant, row: &Resource, object: &ObjectRef, gone:
         return Vec::new();
     }
     let name = object.key().name();
-    if !gone && object.flags().has(Flags::DELETING) {
-        return vec![name.into()];
-    }
+    let is_deleted = !gone && object.flags().has(Flags::DELETING);
     let group = name.split_once('.').map_or("", |(_, group)| group);
-    pending_in(&cut(), group)
-        .into_iter()
-        .filter(|other| gone || other != name)
-        .collect()
+    let waiting = pending_in(&cut(), group).into_iter();
+    let waiting = waiting.filter(|other| gone || other != name);
+    let itself = is_deleted.then(|| Str::from(name));
+    itself.into_iter().chain(waiting).collect()
 }
 
 /// Deletes the objects of a deleted kind, and the definition once none is left. Looks again whether
 /// the names of another definition are free.
 pub(crate) async fn settle(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     name: &str,
 ) -> Result<Progress, ApiError> {
@@ -75,14 +75,15 @@ pub(crate) async fn settle(
             body: &nothing,
             ..OwnRequest::new(Verb::Patch, own, "", name)
         };
-        again.send(&context.client, tenant).await?;
+        again.send(client, tenant).await?;
         return Ok(Progress::Done);
     }
+    announce(client, tenant, own, &definition).await?;
     if let Some(row) = kind_of(tenant, &key) {
         let all = row.stored_prefix();
         if tenant.plane.snapshot().count(&all) > 0 {
             let delete = OwnRequest::new(Verb::DeleteCollection, &row, "", "");
-            drop(delete.send(&context.client, tenant).await?);
+            drop(delete.send(client, tenant).await?);
         }
         if tenant.plane.snapshot().count(&all) > 0 {
             return Ok(Progress::Waiting);
@@ -103,8 +104,33 @@ pub(crate) async fn settle(
         body: &patch,
         ..OwnRequest::new(Verb::Patch, own, "", name)
     };
-    own.send(&context.client, tenant).await?;
+    own.send(client, tenant).await?;
     Ok(Progress::Done)
+}
+
+/// Writes into the status of a deleted definition that the objects of its kind are being deleted.
+async fn announce(
+    client: &OwnClient,
+    tenant: &Tenant,
+    row: &Resource,
+    definition: &ObjectRef,
+) -> Result<(), ApiError> {
+    let mut known = tree(&tenant.kinds(), definition)?;
+    let now = Timestamp::from(SystemTime::now()).to_rfc3339();
+    if !begin_cleanup(&mut known, &now) {
+        return Ok(());
+    }
+    let update = OwnRequest {
+        subresource: "status",
+        body: &known,
+        manager: "kube-apiserver",
+        ..OwnRequest::new(Verb::Update, row, "", definition.key().name())
+    };
+    match update.send(client, tenant).await {
+        // It is gone already.
+        Err(error) if error.code != 404 => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the kind that a definition defines, if it is served.

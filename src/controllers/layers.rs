@@ -133,7 +133,7 @@ async fn bring_object_up_to_date(
             // The reconciler `restore` may create the object at the same time; the later of the two
             // requests has no effect.
             Some(new) if context.release.restore(&key).is_some() => {
-                restore::recreate(context, tenant, &new).await?;
+                restore::recreate(&context.client, tenant, &new).await?;
                 Ok(true)
             }
             Some(_) | None => Ok(false),

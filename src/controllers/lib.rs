@@ -9,18 +9,20 @@
 //! roles; `definitions` empties deleted kinds and removes their definitions; `control_planes` removes
 //! deleted planes with their objects; `sweep` removes expired objects; `token_secrets` fills the
 //! Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
-//! dependents; `protection` lets deleted storage objects go once nothing uses them; `quotas` shows
+//! dependents; `protection` lets deleted storage objects go once nothing uses them, and keeps the
+//! finalizers by which they wait; `quotas` shows
 //! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
 //! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
 //! the plane's clients; `certificates` approves and signs certificate signing requests and deletes old
 //! ones; `service_ranges` adds a secondary range to the ServiceCIDR that shows the ranges of service
-//! addresses; `layers` steps planes of an older layer to this
+//! addresses, and says there that they can be used; `layers` steps planes of an older layer to this
 //! program's once the store's floor allows it. `work` queues and runs them, so it names each of
 //! them, and they use its types; `charged` charges planes for their runs.
 //!
 //! Invariant: reconcilers change objects through the registry, like any client, and what they do is
-//! recorded by the audit like a client's requests (`audited`). Two exceptions commit to the plane
-//! itself: `sweep` deletes expired objects, `layers` takes steps. Nothing here knows HTTP.
+//! recorded by the audit like a client's requests (`audited`). Three exceptions commit to the plane
+//! itself: `sweep` deletes expired objects, `layers` takes steps, `restore` creates the endpoints of the
+//! server anew if their address is one that no client may write. Nothing here knows HTTP.
 
 mod audited;
 mod authentication_cas;
@@ -39,6 +41,8 @@ mod restore;
 mod roles;
 mod service_ranges;
 mod sweep;
+#[cfg(test)]
+mod tests;
 mod token_secrets;
 mod work;
 

@@ -1,9 +1,11 @@
 //! Takes the finalizers of storage objects away that are deleted and not in use any more: volume
 //! claims that no pod uses, volumes that are not bound, attributes classes that nothing names.
-//! Admission adds these finalizers. This module does not decide when a reconciler runs.
+//! Admission adds these finalizers to new objects; this module adds them again if a client removed
+//! them. It does not decide when a reconciler runs.
 
-use crate::client::{OwnRequest, tree};
-use crate::work::{Progress, ReconcilerContext};
+use crate::client::{OwnClient, OwnRequest, tree};
+use crate::work::Progress;
+use polyplane_apimachinery::json::scan::{self, Scanned};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_batteries::polyplane::controllers::Controller;
@@ -60,15 +62,32 @@ impl Protected {
     fn objects(self) -> Prefix {
         Prefix::resource(self.group(), self.resource())
     }
+
+    /// Returns whether an object may go, or lacks its finalizer.
+    fn has_work(self, object: &ObjectRef) -> bool {
+        object.flags().has(Flags::DELETING) || !self.protects(object)
+    }
+
+    /// Returns whether an object has the finalizer. Reads it without a tree, because this is asked
+    /// after each write.
+    fn protects(self, object: &ObjectRef) -> bool {
+        let body = object.body();
+        let finalizers = Scanned(&body).at(&["metadata", "finalizers"]);
+        let finalizers = finalizers.map_or(&[][..], |list| list.0);
+        scan::items(finalizers).any(|range| {
+            let name = scan::string(&finalizers[range]);
+            name.is_some_and(|name| name == self.finalizer())
+        })
+    }
 }
 
-/// Returns the controller that lets an object go.
+/// Returns the controller that protects an object.
 pub(crate) fn controller(key: &Key) -> Option<Controller> {
     Protected::of(key).map(Protected::controller)
 }
 
-/// Returns the protected objects that a write may have freed.
-pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
+/// Returns the objects that a write may have freed, or has left without their finalizer.
+pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
     let key = object.key();
     if key.group().is_empty() && key.resource() == "pods" {
         return if gone || object.flags().has(Flags::DELETING) {
@@ -80,29 +99,33 @@ pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key>
     let Some(kind) = Protected::of(key) else {
         return Vec::new();
     };
-    let mut freed = Vec::new();
-    if !gone && object.flags().has(Flags::DELETING) {
-        freed.push(key.clone());
+    let mut touched = Vec::new();
+    if !gone && kind.has_work(object) {
+        touched.push(key.clone());
     }
     if kind != Protected::AttributesClass {
         let cut = tenant.plane.snapshot();
-        freed.extend(deleted(&cut, Protected::AttributesClass));
+        let is_deleted = |class: &ObjectRef| class.flags().has(Flags::DELETING);
+        touched.extend(those(&cut, Protected::AttributesClass, is_deleted));
     }
-    freed
+    touched
 }
 
-/// Returns all protected objects of a plane that are deleted.
+/// Returns all objects of a plane that are deleted. Those without their finalizer wait for their next write: a plane
+/// that only wakes, with a newer release even, is not written to.
 pub(crate) fn pending(tenant: &Tenant) -> Vec<Key> {
     let cut = tenant.plane.snapshot();
-    let kinds = Protected::ALL.into_iter();
-    kinds.flat_map(|kind| deleted(&cut, kind)).collect()
+    let is_deleted = |object: &ObjectRef| object.flags().has(Flags::DELETING);
+    let of_kind = |kind: Protected| those(&cut, kind, is_deleted);
+    Protected::ALL.into_iter().flat_map(of_kind).collect()
 }
 
-fn deleted(cut: &Snapshot, kind: Protected) -> Vec<Key> {
+/// Returns the objects of a kind for which `is_wanted` holds.
+fn those(cut: &Snapshot, kind: Protected, is_wanted: impl Fn(&ObjectRef) -> bool) -> Vec<Key> {
     let prefix = kind.objects();
     let objects = cut.range(&prefix, Start::First);
     objects
-        .filter(|object| object.flags().has(Flags::DELETING))
+        .filter(is_wanted)
         .map(|object| object.key().clone())
         .collect()
 }
@@ -144,9 +167,10 @@ fn claim_name(pod: &Value, volume: &Value) -> Option<Str> {
     Some(format!("{pod}-{volume}").into())
 }
 
-/// Takes the finalizer of a deleted object away, unless the object is in use.
-pub(crate) async fn release(
-    context: &ReconcilerContext,
+/// Takes the finalizer of a deleted object away, unless the object is in use. Adds the finalizer to an
+/// object that lacks it and is not deleted.
+pub(crate) async fn settle(
+    client: &OwnClient,
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
@@ -154,21 +178,25 @@ pub(crate) async fn release(
     let (Some(kind), Some(object)) = (Protected::of(key), cut.get(key)) else {
         return Ok(Progress::Done);
     };
+    let is_deleted = object.flags().has(Flags::DELETING);
+    if is_deleted != kind.protects(&object) {
+        return Ok(Progress::Done);
+    }
     let kinds = tenant.kinds();
     let mut tree = tree(&kinds, &object)?;
     let mut finalizers = tree.items_at(&["metadata", "finalizers"]).to_vec();
-    let before = finalizers.len();
-    finalizers.retain(|name| name.as_str() != Some(kind.finalizer()));
-    if finalizers.len() == before || !object.flags().has(Flags::DELETING) {
-        return Ok(Progress::Done);
-    }
-    let is_used = match kind {
-        Protected::Claim => is_used_by_pods(&kinds, &cut, key, &tree)?,
-        Protected::Volume => tree.str_at(&["status", "phase"]) == "Bound",
-        Protected::AttributesClass => is_named(&kinds, &cut, key.name())?,
-    };
-    if is_used {
-        return Ok(Progress::Waiting);
+    if is_deleted {
+        let is_used = match kind {
+            Protected::Claim => is_used_by_pods(&kinds, &cut, key, &tree)?,
+            Protected::Volume => tree.str_at(&["status", "phase"]) == "Bound",
+            Protected::AttributesClass => is_named(&kinds, &cut, key.name())?,
+        };
+        if is_used {
+            return Ok(Progress::Waiting);
+        }
+        finalizers.retain(|name| name.as_str() != Some(kind.finalizer()));
+    } else {
+        finalizers.push(Value::string(kind.finalizer()));
     }
     let Some(row) = kinds.stored(key.group(), key.resource()) else {
         return Ok(Progress::Done);
@@ -179,8 +207,11 @@ pub(crate) async fn release(
         body: &tree,
         ..OwnRequest::of(kind.controller(), Verb::Update, row, namespace, key.name())
     };
-    own.send(&context.client, tenant).await?;
-    Ok(Progress::Done)
+    match own.send(client, tenant).await {
+        // Somebody has removed it meanwhile.
+        Err(error) if error.code != 404 => Err(error),
+        _ => Ok(Progress::Done),
+    }
 }
 
 /// Returns whether a pod that has a node uses a claim. Kubelets start no pod with a deleted claim.

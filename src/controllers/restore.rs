@@ -2,16 +2,25 @@
 //! config map `kube-root-ca.crt`, the default service account, objects of the layer. This module
 //! does not decide when a reconciler runs.
 
-use crate::client::{OwnRequest, tree};
+use crate::client::{OwnClient, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_batteries::bootstrap::ranges;
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_batteries::root_ca;
-use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
-use polyplane_registry::{Tenant, Verb};
+use polyplane_plane::{Claim, Flags, Key, ObjectRef, Operation, Prefix, Start, SubmitError, Write};
+use polyplane_registry::environment::{Environment as _, System};
+use polyplane_registry::plan::object::new_object;
+use polyplane_registry::{Resource, Tenant, Verb};
+use std::net::IpAddr;
+use std::time::{Duration, SystemTime};
+use tokio::time::Instant;
 
+/// How long one commit may take. Without the limit a store that does not answer would hold the
+/// reconciler forever.
+const PATIENCE: Duration = Duration::from_secs(30);
 const ROOT_CA: &str = "kube-root-ca.crt";
 const ACCOUNT: &str = "default";
 
@@ -119,26 +128,18 @@ async fn ensure(
     }
     let row = tenant.base.stored("", resource);
     let row = row.ok_or_else(|| ApiError::internal("a core kind is not served"))?;
-    create(
-        context,
-        tenant,
-        OwnRequest {
-            body: object,
-            ..OwnRequest::of(actor, Verb::Create, row, namespace, "")
-        },
-    )
-    .await
+    let own = OwnRequest {
+        body: object,
+        ..OwnRequest::of(actor, Verb::Create, row, namespace, "")
+    };
+    create(&context.client, tenant, own).await
 }
 
 /// Creates an object. Succeeds also if the object exists already or its namespace does not, or is
 /// being deleted.
-async fn create(
-    context: &ReconcilerContext,
-    tenant: &Tenant,
-    own: OwnRequest<'_>,
-) -> Result<(), ApiError> {
+async fn create(client: &OwnClient, tenant: &Tenant, own: OwnRequest<'_>) -> Result<(), ApiError> {
     let namespace = own.namespace;
-    match own.send(&context.client, tenant).await {
+    match own.send(client, tenant).await {
         Ok(_) => Ok(()),
         Err(error) if matches!(error.reason, Reason::AlreadyExists | Reason::NotFound) => Ok(()),
         Err(error) if error.reason == Reason::Forbidden && !takes_content(tenant, namespace) => {
@@ -150,7 +151,7 @@ async fn create(
 
 /// Recreates an object of the layer, as a new object with a new uid.
 pub(crate) async fn bootstrap(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
@@ -158,7 +159,7 @@ pub(crate) async fn bootstrap(
         return Ok(Progress::Done);
     }
     if let Some(object) = tenant.plane.layer_object(key) {
-        recreate(context, tenant, &object).await?;
+        recreate(client, tenant, &object).await?;
     }
     Ok(Progress::Done)
 }
@@ -166,7 +167,7 @@ pub(crate) async fn bootstrap(
 /// Creates a copy of a layer's object as the plane's own object. Its creator is the manager who owns
 /// the fields of the layer's object, so that it has the same owners again.
 pub(crate) async fn recreate(
-    context: &ReconcilerContext,
+    client: &OwnClient,
     tenant: &Tenant,
     object: &ObjectRef,
 ) -> Result<(), ApiError> {
@@ -178,6 +179,9 @@ pub(crate) async fn recreate(
     let mut body = tree(&kinds, object)?;
     // The layer may show other ranges than the server has now.
     ranges::show(key, &mut body, &tenant.settings.service_ranges);
+    if shows_local_address(key, &body) {
+        return put_back(tenant, row, key, body).await;
+    }
     let creator = creator(&body);
     for given in [
         "uid",
@@ -193,7 +197,60 @@ pub(crate) async fn recreate(
         manager: &creator,
         ..OwnRequest::new(Verb::Create, row, namespace, "")
     };
-    create(context, tenant, own).await
+    create(client, tenant, own).await
+}
+
+/// Returns whether an object shows an address of the server that no client could write into it, because
+/// it means something else on each machine.
+fn shows_local_address(key: &Key, body: &Value) -> bool {
+    let text = match (key.group(), key.resource()) {
+        ("", "endpoints") => &body["subsets"][0]["addresses"][0]["ip"],
+        ("discovery.k8s.io", "endpointslices") => &body["endpoints"][0]["addresses"][0],
+        _ => return false,
+    };
+    let address = text.as_str().and_then(|text| text.parse::<IpAddr>().ok());
+    let address = address.map(|address| address.to_canonical());
+    address.is_some_and(|address| {
+        let is_link_local = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        is_link_local || address.is_loopback() || address.is_unspecified()
+    })
+}
+
+/// Stores a copy of a layer's object as a new object, past the validation that it could not pass: a plane
+/// is born with it, so that it can come back.
+async fn put_back(
+    tenant: &Tenant,
+    row: &Resource,
+    key: &Key,
+    mut body: Value,
+) -> Result<(), ApiError> {
+    let now = Timestamp::from(SystemTime::now());
+    let (seconds, now) = (now.seconds, now.to_rfc3339());
+    drop(body.remove(&["metadata", "resourceVersion"]));
+    body.set(&["metadata", "uid"], System.uid());
+    body.set(&["metadata", "creationTimestamp"], now.as_str());
+    let entries = body.at_mut(&["metadata", "managedFields"]);
+    let entries = entries.and_then(Value::as_array_mut).into_iter().flatten();
+    for entry in entries {
+        entry.set(&["time"], now.as_str());
+    }
+    let object = new_object(row, &body, (seconds, &tenant.settings.lifetimes));
+    let key = key.clone();
+    let write = Write {
+        claims: vec![Claim::Absent(key.clone())],
+        operations: vec![Operation::Put { key, object }],
+        deadline: Some(Instant::now() + PATIENCE),
+    };
+    match tenant.plane.submit(write).await {
+        // If the claim failed, somebody else has created it.
+        Ok(_) | Err(SubmitError::ClaimFailed(_)) => Ok(()),
+        // The plane has another owner now, which searches the plane for this work.
+        Err(SubmitError::Lost) => Err(ApiError::moved()),
+        Err(error) => Err(ApiError::internal(error.to_string())),
+    }
 }
 
 /// Returns the manager that has created a layer's object; empty if the object has no owners.

@@ -57,7 +57,7 @@ pub(crate) enum WorkItem {
     Aggregation,
     /// Remove a deleted plane.
     ControlPlane(Str),
-    /// Show the secondary range of service addresses.
+    /// Show the secondary range of service addresses, and that the ranges can be used.
     ServiceRanges,
     /// Step the plane to this program's layer.
     Layer,
@@ -69,7 +69,7 @@ pub(crate) enum WorkItem {
     FlowSchemas,
     /// Show the CAs that the plane accepts now.
     AuthenticationCas,
-    /// Let a deleted storage object go that is not in use any more.
+    /// Let a deleted storage object go that is not in use any more, or protect one that is not.
     Protected(Key),
     /// Fill a Secret for a token, or delete it.
     TokenSecret(Key),
@@ -386,19 +386,19 @@ impl Reconcilers {
             WorkItem::NamespaceContent(name) => {
                 restore::namespace_content(context, tenant, name, controllers).await
             }
-            WorkItem::Bootstrap(key) => restore::bootstrap(context, tenant, key).await,
-            WorkItem::Definition(name) => definitions::settle(context, tenant, name).await,
+            WorkItem::Bootstrap(key) => restore::bootstrap(&context.client, tenant, key).await,
+            WorkItem::Definition(name) => definitions::settle(&context.client, tenant, name).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
             WorkItem::Quotas(namespace) => {
                 quotas::count(context, tenant, namespace, controllers).await
             }
             WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
             WorkItem::AuthenticationCas => authentication_cas::publish(context, tenant).await,
-            WorkItem::Protected(key) => protection::release(context, tenant, key).await,
+            WorkItem::Protected(key) => protection::settle(&context.client, tenant, key).await,
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
-            WorkItem::ServiceRanges => service_ranges::widen(context, tenant).await,
+            WorkItem::ServiceRanges => service_ranges::settle(&context.client, tenant).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::ApproveCertificate(name) => {
                 certificates::approve(context, tenant, name).await
@@ -429,7 +429,7 @@ impl Reconcilers {
         if flow_schemas::are_own(tenant) {
             self.add(tenant, WorkItem::FlowSchemas);
         }
-        if service_ranges::may_be_narrow(tenant) {
+        if service_ranges::has_work(tenant) {
             self.add(tenant, WorkItem::ServiceRanges);
         }
         for name in definitions::pending(tenant) {
@@ -485,10 +485,13 @@ impl Observer for WriteObserver {
         if authentication_cas::is_subject(key) {
             self.0.add(tenant, WorkItem::AuthenticationCas);
         }
+        if service_ranges::is_subject(key) && service_ranges::has_work(tenant) {
+            self.0.add(tenant, WorkItem::ServiceRanges);
+        }
         if let Some(namespace) = quotas::touched(tenant, key) {
             self.0.add(tenant, WorkItem::Quotas(namespace.into()));
         }
-        for key in protection::freed(tenant, object, gone) {
+        for key in protection::touched(tenant, object, gone) {
             self.0.add(tenant, WorkItem::Protected(key));
         }
         for key in token_secrets::touched(tenant, object, gone) {

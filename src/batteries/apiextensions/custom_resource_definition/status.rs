@@ -290,6 +290,29 @@ pub fn terminate(object: &mut Value) {
     set_condition(object, condition, &now);
 }
 
+/// Says in the status of a deleted definition that the objects of its kind are being deleted. Returns
+/// whether that is news; it is none if nothing waits for these objects.
+pub fn begin_cleanup(object: &mut Value, now: &str) -> bool {
+    let [kind, status, reason, message] = [
+        "Terminating",
+        "True",
+        "InstanceDeletionInProgress",
+        "CustomResource deletion is in progress",
+    ];
+    let waits = object.items_at(&["metadata", "finalizers"]).iter();
+    let waits = waits.filter_map(Value::as_str).any(|name| name == CLEANUP);
+    let mut conditions = object.items_at(&["status", "conditions"]).iter();
+    let is_said = conditions.any(|known| {
+        let is_same = |field: &str, text: &str| known.str_at(&[field]) == text;
+        is_same("type", kind) && is_same("status", status) && is_same("reason", reason)
+    });
+    if !waits || is_said {
+        return false;
+    }
+    set_condition(object, [kind, status, reason, message], now);
+    true
+}
+
 fn set_condition(object: &mut Value, [kind, status, reason, message]: [&str; 4], now: &str) {
     let mut conditions = object.items_at(&["status", "conditions"]).to_vec();
     let mut condition = json!({

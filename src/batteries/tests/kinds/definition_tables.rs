@@ -254,3 +254,52 @@ fn check_list(found: &[(String, String)]) {
     let repaired: Vec<_> = listed.difference(&found).collect();
     assert!(repaired.is_empty(), "agree, but are listed: {repaired:#?}");
 }
+
+#[test]
+fn a_definition_that_is_deleted_loses_its_finalizers_whatever_its_rules_are() {
+    let complaints = |deleted: Option<&str>| {
+        let definition = |finalizers: Value| {
+            let rules = json!([{"rule": "{0: 1}[dyn(b'')] == 1 || true"}]);
+            let schema = json!({"type": "object", "x-kubernetes-validations": rules});
+            let mut definition = json!({
+                "metadata": {"name": "things.example.com", "finalizers": finalizers},
+                "spec": {
+                    "group": "example.com",
+                    "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+                    "scope": "Namespaced",
+                    "versions": [{
+                        "name": "v1",
+                        "served": true,
+                        "storage": true,
+                        "schema": {"openAPIV3Schema": schema}
+                    }]
+                },
+                "status": {
+                    "acceptedNames": {"plural": "things", "kind": "Thing"},
+                    "conditions": [],
+                    "storedVersions": ["v1"]
+                }
+            });
+            if let Some(time) = deleted {
+                definition.set(&["metadata", "deletionTimestamp"], time);
+                definition.set(&["metadata", "deletionGracePeriodSeconds"], 0i64);
+            }
+            definition
+        };
+        let (old, new) = (
+            definition(json!(["example.com/hold"])),
+            definition(json!([])),
+        );
+        let case = json!({"in": new, "old": old});
+        let found = with_row(|row, context| written(row, context, &case));
+        found.expect("it can be read").0
+    };
+    assert_eq!(complaints(Some(TIME)), Vec::<String>::new());
+    let present = complaints(None);
+    assert!(
+        present
+            .iter()
+            .any(|text| text.contains("invalid qualifier type")),
+        "{present:?}"
+    );
+}

@@ -1,0 +1,307 @@
+//! Reconcilers that are called one by one, on a plane in memory with the layer of this program.
+
+use crate::client::{OwnClient, OwnRequest, tree};
+use crate::work::Progress;
+use crate::{definitions, protection, restore, service_ranges};
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_auth::AllowAll;
+use polyplane_batteries::bootstrap::{self, params, ranges};
+use polyplane_batteries::definition_status::CLEANUP;
+use polyplane_batteries::kind_tables::tenant_kinds;
+use polyplane_plane::{Committer, Flags, Key, Layers, ObjectRef, Plane, PlaneParams, SoleHolder};
+use polyplane_registry::environment::System;
+use polyplane_registry::service_ranges::ServiceRange;
+use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
+use polyplane_registry::{Authority, Registry, Resource, Shared, SwitchedOff, Tenant, Verb};
+use polyplane_storage::{MemoryOptions, MemoryStore, Store};
+use std::sync::Arc;
+
+const MERGE: &str = "application/merge-patch+json";
+
+/// A plane whose server is reached at a loopback address.
+struct Site {
+    client: OwnClient,
+    tenant: Tenant,
+}
+
+impl Site {
+    async fn open() -> Self {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
+        let guard = SoleHolder::take(Arc::clone(&store), "fence", "test").await;
+        let guard = guard.expect("memory takes the fence");
+        let layers = Layers::new(Arc::clone(&store));
+        let layer = bootstrap::layer();
+        let brought = layers.bring(&layer).await;
+        brought.expect("memory takes the layer");
+        let mut of_plane = PlaneParams {
+            layers,
+            indexes: polyplane_batteries::indexes(),
+            ..guard.empty_plane(Committer::new(store))
+        };
+        of_plane.record.layer = layer.hash().clone();
+        let values = layer.params().map(|param| {
+            let value = match param.as_str() {
+                params::ADVERTISE_ADDRESS => "127.0.0.1",
+                params::ADVERTISE_PORT => "6443",
+                _ => "CERTIFICATE",
+            };
+            (param.to_string(), value.to_owned())
+        });
+        of_plane.record.params = values.collect();
+        let plane = Plane::open(of_plane).await;
+        let authority = Authority::fixed(AllowAll);
+        let registry = Registry::new(Arc::new(System), authority, Vec::new());
+        Self {
+            client: OwnClient::new(&Arc::new(registry), None),
+            tenant: Tenant {
+                name: "test".into(),
+                plane: plane.expect("a new plane opens"),
+                base: tenant_kinds(),
+                settings: Arc::new(settings()),
+            },
+        }
+    }
+
+    fn row(&self, key: &Key) -> &Resource {
+        let row = self.tenant.base.stored(key.group(), key.resource());
+        row.expect("the kind is served")
+    }
+
+    async fn create(&self, key: &Key, mut body: Value) {
+        body.set(&["metadata", "name"], key.name());
+        let namespace = key.namespace().unwrap_or("");
+        let create = OwnRequest {
+            body: &body,
+            ..OwnRequest::new(Verb::Create, self.row(key), namespace, "")
+        };
+        let created = create.send(&self.client, &self.tenant).await;
+        created.expect("it is new");
+    }
+
+    async fn patch(&self, key: &Key, patch: Value) {
+        let namespace = key.namespace().unwrap_or("");
+        let patch = OwnRequest {
+            content_type: MERGE,
+            body: &patch,
+            ..OwnRequest::new(Verb::Patch, self.row(key), namespace, key.name())
+        };
+        let patched = patch.send(&self.client, &self.tenant).await;
+        patched.expect("it is valid");
+    }
+
+    async fn delete(&self, key: &Key) {
+        let namespace = key.namespace().unwrap_or("");
+        let now = json!({"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0i64});
+        let delete = OwnRequest {
+            body: &now,
+            ..OwnRequest::new(Verb::Delete, self.row(key), namespace, key.name())
+        };
+        let deleted = delete.send(&self.client, &self.tenant).await;
+        deleted.expect("it is there");
+    }
+
+    fn object(&self, key: &Key) -> Option<ObjectRef> {
+        self.tenant.plane.snapshot().get(key)
+    }
+
+    fn tree(&self, key: &Key) -> Value {
+        let object = self.object(key).expect("it is there");
+        tree(&self.tenant.kinds(), &object).expect("it can be read")
+    }
+
+    /// Returns the tree of the object that the layer has at a key.
+    fn layered(&self, key: &Key) -> Value {
+        let object = self.tenant.plane.layer_object(key);
+        let object = object.expect("the layer has it");
+        tree(&self.tenant.kinds(), &object).expect("it can be read")
+    }
+
+    /// Deletes an object of the layer and lets it be created again.
+    async fn restore(&self, key: &Key) {
+        self.delete(key).await;
+        assert!(self.object(key).is_none(), "{key:?}");
+        let restored = restore::bootstrap(&self.client, &self.tenant, key).await;
+        restored.expect("it can be created again");
+    }
+
+    /// Runs the reconciler of a protected object, which the last write must have called for.
+    async fn protect(&self, key: &Key) -> Progress {
+        let object = self.object(key).expect("it is there");
+        let touched = protection::touched(&self.tenant, &object, false);
+        assert!(touched.contains(key), "{key:?}");
+        let is_deleted = object.flags().has(Flags::DELETING);
+        let is_pending = protection::pending(&self.tenant).contains(key);
+        assert_eq!(is_pending, is_deleted, "{key:?}");
+        let settled = protection::settle(&self.client, &self.tenant, key).await;
+        settled.expect("it can be written")
+    }
+
+    fn finalizers(&self, key: &Key) -> Vec<Value> {
+        let object = self.tree(key);
+        object.items_at(&["metadata", "finalizers"]).to_vec()
+    }
+}
+
+fn settings() -> PlaneSettings {
+    let (base, bits) = bootstrap::SERVICE_RANGE;
+    PlaneSettings {
+        service_ranges: ServiceRange::new(base, bits).into(),
+        node_ports: (30000, 30003),
+        serving_ca: Str::default(),
+        endpoint: Str::default(),
+        birth_layer: BirthLayer::fixed(""),
+        records_say_access: Shared::fixed(true),
+        records_say_issuers: Shared::fixed(true),
+        records_say_suspension: Shared::fixed(true),
+        records_say_client_cas: Shared::fixed(true),
+        switched_off: SwitchedOff::none(),
+        watch_seconds_min: 1800,
+        lifetimes: Lifetimes::default(),
+    }
+}
+
+fn claim() -> (Key, Value) {
+    let key = Key::new("", "persistentvolumeclaims", Some("default"), "c");
+    let spec =
+        json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    (key, json!({"spec": spec}))
+}
+
+#[tokio::test]
+async fn a_storage_object_whose_finalizer_a_client_removed_gets_it_again() {
+    let site = Site::open().await;
+    let volume = json!({"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+        "hostPath": {"path": "/x"}}});
+    let class = json!({"driverName": "d.example.com", "parameters": {"k": "v"}});
+    let (claim_key, claim) = claim();
+    let volume_key = Key::new("", "persistentvolumes", None, "v");
+    let class_key = Key::new("storage.k8s.io", "volumeattributesclasses", None, "a");
+    for (key, body, finalizer) in [
+        (claim_key, claim, "kubernetes.io/pvc-protection"),
+        (volume_key, volume, "kubernetes.io/pv-protection"),
+        (class_key, class, "kubernetes.io/vac-protection"),
+    ] {
+        // Without the admission plug-in, a new object has none.
+        site.create(&key, body).await;
+        assert!(matches!(site.protect(&key).await, Progress::Done));
+        assert_eq!(site.finalizers(&key), [Value::string(finalizer)]);
+        let object = site.object(&key).expect("it is there");
+        assert!(!protection::touched(&site.tenant, &object, false).contains(&key));
+        // Others stay, and it is added behind them.
+        let other = json!({"metadata": {"finalizers": ["example.com/other"]}});
+        site.patch(&key, other).await;
+        assert!(matches!(site.protect(&key).await, Progress::Done));
+        let both = ["example.com/other", finalizer].map(Value::string);
+        assert_eq!(site.finalizers(&key), both);
+    }
+}
+
+#[tokio::test]
+async fn a_claim_stays_while_a_pod_uses_it_whatever_became_of_its_finalizer() {
+    let site = Site::open().await;
+    let (key, body) = claim();
+    site.create(&key, body).await;
+    let pod_key = Key::new("", "pods", Some("default"), "p");
+    let pod = json!({"spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}],
+        "volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "c"}}]}});
+    site.create(&pod_key, pod).await;
+    assert!(matches!(site.protect(&key).await, Progress::Done));
+    site.patch(&key, json!({"metadata": {"finalizers": null}}))
+        .await;
+    assert!(matches!(site.protect(&key).await, Progress::Done));
+    site.delete(&key).await;
+    assert!(matches!(site.protect(&key).await, Progress::Waiting));
+    assert!(site.object(&key).is_some());
+    site.delete(&pod_key).await;
+    assert!(matches!(site.protect(&key).await, Progress::Done));
+    assert!(site.object(&key).is_none());
+}
+
+#[tokio::test]
+async fn the_endpoints_of_the_server_come_back_even_with_an_address_that_no_client_may_write() {
+    let site = Site::open().await;
+    for (group, resource, place) in [
+        ("", "endpoints", "subsets"),
+        ("discovery.k8s.io", "endpointslices", "endpoints"),
+    ] {
+        let key = Key::new(group, resource, Some("default"), "kubernetes");
+        let born = site.layered(&key);
+        assert_eq!(site.tree(&key), born);
+        site.restore(&key).await;
+        let restored = site.tree(&key);
+        assert_eq!(restored[place], born[place]);
+        let metadata = |object: &Value, field: &str| object["metadata"][field].clone();
+        assert_eq!(metadata(&restored, "labels"), metadata(&born, "labels"));
+        for new in ["uid", "resourceVersion", "creationTimestamp"] {
+            assert_ne!(metadata(&restored, new), metadata(&born, new), "{new}");
+        }
+        let owners = |object: &Value| {
+            let mut entries = metadata(object, "managedFields");
+            let entry = entries
+                .as_array_mut()
+                .and_then(|entries| entries.first_mut());
+            drop(entry.expect("the server owns it").remove(&["time"]));
+            entries
+        };
+        assert_eq!(owners(&restored), owners(&born));
+        // Once more, now that it is the plane's own object.
+        site.restore(&key).await;
+        assert_eq!(site.tree(&key)[place], born[place]);
+    }
+}
+
+#[tokio::test]
+async fn the_service_cidr_says_again_that_it_is_ready_after_it_was_deleted() {
+    let site = Site::open().await;
+    let key = ranges::service_cidr();
+    assert!(service_ranges::is_subject(&key));
+    assert!(!service_ranges::has_work(&site.tenant));
+    let conditions = |object: &Value| {
+        let conditions = object.items_at(&["status", "conditions"]).iter();
+        let text = |condition: &Value, field| Str::from(condition.str_at(&[field]));
+        let texts = conditions.map(|condition| {
+            ["type", "status", "reason", "message"].map(|field| text(condition, field))
+        });
+        texts.collect::<Vec<[Str; 4]>>()
+    };
+    let born = conditions(&site.layered(&key));
+    assert_eq!(born.len(), 1);
+    site.restore(&key).await;
+    assert!(service_ranges::has_work(&site.tenant));
+    let settled = service_ranges::settle(&site.client, &site.tenant).await;
+    settled.expect("it can be written");
+    assert_eq!(conditions(&site.tree(&key)), born);
+    assert!(!service_ranges::has_work(&site.tenant));
+}
+
+#[tokio::test]
+async fn a_deleted_definition_says_that_its_objects_are_being_deleted_and_takes_new_names() {
+    let site = Site::open().await;
+    let name = "widgets.example.com";
+    let key = Key::new(definitions::GROUP, definitions::RESOURCE, None, name);
+    let version = json!({"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object"}}});
+    let names = json!({"plural": "widgets", "kind": "Widget"});
+    let definition = json!({"metadata": {"finalizers": ["example.com/hold"]},
+        "spec": {"group": "example.com", "names": names, "scope": "Cluster", "versions": [version]}});
+    site.create(&key, definition).await;
+    site.delete(&key).await;
+    let reason = |object: &Value| {
+        let mut conditions = object.items_at(&["status", "conditions"]).iter();
+        let found = conditions.find(|one| one.str_at(&["type"]) == "Terminating");
+        found.map(|found| Str::from(found.str_at(&["reason"])))
+    };
+    let deleted = site.tree(&key);
+    assert_eq!(reason(&deleted).as_deref(), Some("InstanceDeletionPending"));
+    assert!(site.finalizers(&key).contains(&Value::string(CLEANUP)));
+    site.patch(&key, json!({"spec": {"names": {"shortNames": ["wd"]}}}))
+        .await;
+    let accepted = site.tree(&key)["status"]["acceptedNames"].clone();
+    assert_eq!(accepted["shortNames"], json!(["wd"]));
+    let settled = definitions::settle(&site.client, &site.tenant, name).await;
+    settled.expect("it can be written");
+    // It is still there for another finalizer.
+    let last = site.tree(&key);
+    assert_eq!(reason(&last).as_deref(), Some("InstanceDeletionInProgress"));
+    assert_eq!(site.finalizers(&key), [Value::string("example.com/hold")]);
+}
