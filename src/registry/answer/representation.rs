@@ -309,6 +309,8 @@ pub struct TableWriter<'a> {
     call: &'a Call<'a>,
     version: MetaVersion,
     include: RowObject,
+    /// The name of the object whose row says that it is the default one.
+    default: Option<Str>,
     out: Vec<u8>,
     rows: usize,
 }
@@ -320,6 +322,7 @@ impl<'a> TableWriter<'a> {
             call,
             version,
             include,
+            default: None,
             out: Vec::new(),
             rows: 0,
         }
@@ -331,6 +334,11 @@ impl<'a> TableWriter<'a> {
             rows: 1,
             ..Self::new(call, version, include)
         }
+    }
+
+    /// Lets the row of the object `name` say that it is the default one.
+    pub fn mark_default(&mut self, name: Str) {
+        self.default = Some(name);
     }
 
     /// Writes the text before the rows; `metadata` is the JSON of the list's metadata.
@@ -353,11 +361,13 @@ impl<'a> TableWriter<'a> {
         }
         self.rows += 1;
         let tree = shown.tree(self.call)?;
-        let cells = self
-            .call
-            .row
-            .strategy
-            .cells(&tree, self.call.environment.now());
+        let now = self.call.environment.now();
+        let mut cells = self.call.row.strategy.cells(&tree, now);
+        if let (Some(default), Some(name)) = (&self.default, cells.first_mut())
+            && name.as_str() == Some(default.as_str())
+        {
+            *name = format!("{default} (default)").into();
+        }
         self.out.extend_from_slice(b"{\"cells\":");
         json::write(&Value::Array(cells), &mut self.out);
         self.out.extend_from_slice(b",\"object\":");
@@ -397,8 +407,21 @@ impl<'a> TableWriter<'a> {
 
     /// Ends the table and returns its last bytes.
     pub fn finish(mut self) -> Vec<u8> {
-        self.out.extend_from_slice(b"]}");
+        if self.is_null_without_rows() && self.out.ends_with(b"[") {
+            self.out.pop();
+            self.out.extend_from_slice(b"null}");
+        } else {
+            self.out.extend_from_slice(b"]}");
+        }
         self.out
+    }
+
+    /// Returns whether a table without rows has `null` in their place instead of an empty list. Upstream's
+    /// tables of built-in kinds do if they show when an object was created instead of its age.
+    pub fn is_null_without_rows(&self) -> bool {
+        let row = self.call.row;
+        let mut columns = row.columns.iter();
+        row.custom.is_none() && columns.any(|column| column.name == "Created At")
     }
 
     /// Returns the number of bytes that [`Self::take`] would return.

@@ -51,7 +51,8 @@ pub(crate) fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let options = ListOptions::parse(call.request, ListPurpose::List)?;
     let selection = Selection::of(call, &options)?;
     let store = store(call).filter(|_| selection.matches_name(STORE));
-    let body = list::write_shown(call, wish, "{}", store.into_iter().map(Shown::Tree))?;
+    let shown = store.into_iter().map(Shown::Tree);
+    let body = list::write_shown(call, wish, "{}", shown, None)?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 

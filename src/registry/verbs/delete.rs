@@ -28,6 +28,8 @@ use polyplane_plane::Key;
 /// Number of objects of one collection that are deleted at the same time, and share a transaction. All are
 /// prepared in one poll, so with more they would hold up other tasks of the worker thread.
 const DELETES_MAX: usize = 32;
+/// The priority classes that components of the system name in their pods.
+const SYSTEM_PRIORITY_CLASSES: [&str; 2] = ["system-node-critical", "system-cluster-critical"];
 /// The last second of the year 9999. Clients cannot read an object with a later time.
 const LAST_SECOND: i64 = 253_402_300_799;
 
@@ -69,6 +71,7 @@ pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
 pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
     let name = call.name()?.clone();
     let options = options(call)?;
+    refuse_system_class(call, &name)?;
     if call.row.name == "jobs"
         && call.row.rules.default_gc_policy == "OrphanDependents"
         && options.propagation.is_none()
@@ -93,6 +96,18 @@ pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
         gone: delete.removal,
         outcome,
     })
+}
+
+/// Refuses to delete a priority class of the system. Upstream does so before it looks for the class, and only for the
+/// class of a path: the deletion of a collection removes these classes too.
+fn refuse_system_class(call: &Call<'_>, name: &str) -> Result<(), ApiError> {
+    let is_class = call.row.qualified == "priorityclasses.scheduling.k8s.io";
+    if !is_class || !SYSTEM_PRIORITY_CLASSES.contains(&name) {
+        return Ok(());
+    }
+    let what = Qualified::new(&call.row.group, &call.row.name);
+    let why = "this is a system priority class and cannot be deleted";
+    Err(ApiError::forbidden(what, name, why))
 }
 
 /// The deletion of one object.

@@ -4,6 +4,7 @@
 //! made; the server keeps nothing for it. Pages of one list are cut from one version, by undoing
 //! the log.
 
+mod default_class;
 pub mod streamed;
 pub mod writer;
 
@@ -20,6 +21,7 @@ use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use polyplane_apimachinery::Str;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::json::scan::Scanned;
@@ -148,11 +150,13 @@ pub fn write(
 ) -> Result<AnswerBody, ApiError> {
     let meta = list_meta(call, page, items);
     let Some(order) = row_order(call, wish) else {
-        return write_shown(call, wish, &meta, items.items.iter().map(Shown::Stored));
+        let default = default_class::of(call, wish, &items.items);
+        let shown = items.items.iter().map(Shown::Stored);
+        return write_shown(call, wish, &meta, shown, default);
     };
     let mut rows: Vec<&ObjectRef> = items.items.iter().collect();
     rows.sort_by_cached_key(|object| order(Scanned(&object.body())));
-    write_shown(call, wish, &meta, rows.into_iter().map(Shown::Stored))
+    write_shown(call, wish, &meta, rows.into_iter().map(Shown::Stored), None)
 }
 
 /// Returns the number by which the rows of a list are sorted; `None` if they stay in the order of their
@@ -164,15 +168,17 @@ fn row_order(call: &Call<'_>, wish: Representation) -> Option<fn(Scanned<'_>) ->
     }
 }
 
-/// Returns the bytes of objects up to which a list is built at once. One that is sorted has to be.
+/// Returns the bytes of objects up to which a list is built at once. One that is sorted has to be, and one in
+/// which a row depends on the others.
 fn built_bytes_max(call: &Call<'_>, wish: Representation) -> usize {
     match row_order(call, wish) {
-        Some(_) => usize::MAX,
-        None => streamed::LONG_BYTES,
+        None if !default_class::is_shown(call, wish) => streamed::LONG_BYTES,
+        Some(_) | None => usize::MAX,
     }
 }
 
-/// Writes a list of these objects; `meta` is the JSON of its metadata.
+/// Writes a list of these objects; `meta` is the JSON of its metadata. In a table the row of the object `default`
+/// says that it is the default one.
 ///
 /// # Errors
 /// See [`write()`].
@@ -181,9 +187,13 @@ pub fn write_shown<'a>(
     wish: Representation,
     meta: &str,
     objects: impl Iterator<Item = Shown<'a>>,
+    default: Option<Str>,
 ) -> Result<AnswerBody, ApiError> {
     let include = included(call, wish)?;
     let mut writer = ListWriter::begin(call, wish, include, meta)?;
+    if let Some(name) = default {
+        writer.mark_default(name);
+    }
     let mut chunks: Vec<Bytes> = Vec::new();
     for object in objects {
         writer.show(&object)?;

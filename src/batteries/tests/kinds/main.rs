@@ -14,4 +14,6 @@ mod service_families;
 mod shared;
 mod site;
 mod subresources;
+mod system_classes;
+mod tables;
 mod write_facts;

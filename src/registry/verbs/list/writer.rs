@@ -165,6 +165,13 @@ impl<'a> ListWriter<'a> {
         Ok(list)
     }
 
+    /// Lets the row of the object `name` say that it is the default one, if the list is a table.
+    pub fn mark_default(&mut self, name: Str) {
+        if let Form::Table(table) = &mut self.form {
+            table.mark_default(name);
+        }
+    }
+
     fn with_head(call: &'a Call<'a>, wish: Representation, include: RowObject, meta: &str) -> Self {
         let mut list = Self::without_head(call, wish, include);
         match &mut list.form {
@@ -311,10 +318,11 @@ impl<'a> ListWriter<'a> {
             return self.form.finish();
         };
         // As in JSON.
-        let empty = match self.form {
+        let empty = match &self.form {
             Form::Items {
                 partial: Some(_), ..
             } => Value::Null,
+            Form::Table(table) if table.is_null_without_rows() => Value::Null,
             Form::Items { .. } | Form::Table(_) | Form::Protobuf { .. } => Value::Array(Vec::new()),
         };
         yaml.finish(empty)
