@@ -22,7 +22,8 @@ pub struct KubeconfigOptions {
     #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
     pub expires: Option<Duration>,
     /// Let the kubeconfig renew itself for so long, at most a year: it runs `polyplane credentials`, which
-    /// replaces the certificate before it expires. `kubectl plane revoke` ends that too.
+    /// replaces the certificate when it is used in the last third of its time. A certificate that has expired
+    /// is not replaced. `kubectl plane revoke` ends that too.
     #[arg(long, value_name = "DURATION", value_parser = crate::plugin::access::duration)]
     pub renewable: Option<Duration>,
     /// Put the user into the group polyplane:cluster-admins, which the ClusterRoleBinding of that
