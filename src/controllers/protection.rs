@@ -105,27 +105,24 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
     }
     if kind != Protected::AttributesClass {
         let cut = tenant.plane.snapshot();
-        let is_deleted = |class: &ObjectRef| class.flags().has(Flags::DELETING);
-        touched.extend(those(&cut, Protected::AttributesClass, is_deleted));
+        touched.extend(deleted(&cut, Protected::AttributesClass));
     }
     touched
 }
 
-/// Returns all objects of a plane that are deleted. Those without their finalizer wait for their next write: a plane
-/// that only wakes, with a newer release even, is not written to.
+/// Returns all protected objects of a plane that are deleted. Those without their finalizer wait for their
+/// next write: a plane that only wakes is not written to, even by a newer release.
 pub(crate) fn pending(tenant: &Tenant) -> Vec<Key> {
     let cut = tenant.plane.snapshot();
-    let is_deleted = |object: &ObjectRef| object.flags().has(Flags::DELETING);
-    let of_kind = |kind: Protected| those(&cut, kind, is_deleted);
-    Protected::ALL.into_iter().flat_map(of_kind).collect()
+    let kinds = Protected::ALL.into_iter();
+    kinds.flat_map(|kind| deleted(&cut, kind)).collect()
 }
 
-/// Returns the objects of a kind for which `is_wanted` holds.
-fn those(cut: &Snapshot, kind: Protected, is_wanted: impl Fn(&ObjectRef) -> bool) -> Vec<Key> {
+fn deleted(cut: &Snapshot, kind: Protected) -> Vec<Key> {
     let prefix = kind.objects();
     let objects = cut.range(&prefix, Start::First);
     objects
-        .filter(is_wanted)
+        .filter(|object| object.flags().has(Flags::DELETING))
         .map(|object| object.key().clone())
         .collect()
 }
