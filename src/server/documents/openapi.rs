@@ -33,6 +33,7 @@ use crate::answer::inflated::Inflated;
 use crate::answer::negotiate::takes_gzip_of_documents;
 use crate::answer::respond::{Refusal, Reply, bare};
 use crate::documents::discovery::hash;
+use crate::documents::openid::OpenIdDocument;
 use crate::documents::paths::PathRequest;
 use crate::documents::{DocumentCache, HeapSize};
 use crate::request::charge::charged;
@@ -94,11 +95,30 @@ impl Document {
     }
 }
 
+/// What a plane serves, as far as documents show it.
+#[derive(Clone, Copy)]
+pub(crate) struct Served<'t> {
+    pub(crate) table: &'t ServedGroups,
+    /// True if the plane issues tokens, so that it serves the OpenID documents too.
+    pub(crate) issues_tokens: bool,
+}
+
+impl Served<'_> {
+    fn open_id(self) -> &'static [OpenIdDocument] {
+        match self.issues_tokens {
+            true => &OpenIdDocument::ALL,
+            false => &[],
+        }
+    }
+}
+
 /// The subject of a document of version 3.
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'t> {
     /// A path that belongs to no group.
     Root(&'static str),
+    /// The path of an OpenID document.
+    OpenId(OpenIdDocument),
     /// The path of a group.
     Group(&'t ServedGroup),
     /// All paths of a group and version.
@@ -107,20 +127,23 @@ pub(crate) enum Part<'t> {
 
 impl<'t> Part<'t> {
     /// Returns all documents of version 3 but the index.
-    pub(crate) fn all(table: &'t ServedGroups) -> impl Iterator<Item = Self> {
-        let groups = table.groups.iter().flat_map(|group| {
+    pub(crate) fn all(served: Served<'t>) -> impl Iterator<Item = Self> {
+        let groups = served.table.groups.iter().flat_map(|group| {
             let own = has_document(group).then_some(Part::Group(group));
             let versions = group.versions.iter();
             own.into_iter()
                 .chain(versions.map(move |version| Part::Version(group, version)))
         });
-        ROOTS.into_iter().map(Part::Root).chain(groups)
+        let open_id = served.open_id().iter().copied().map(Part::OpenId);
+        let roots = ROOTS.into_iter().map(Part::Root);
+        roots.chain(open_id).chain(groups)
     }
 
     /// Returns the last part of the document's path.
     pub(crate) fn name(self) -> String {
         match self {
             Part::Root(name) => name.to_owned(),
+            Part::OpenId(document) => document.path().trim_start_matches('/').to_owned(),
             Part::Group(group) => format!("apis/{}", group.name),
             Part::Version(group, version) if group.name.is_empty() => {
                 format!("api/{}", version.version)
@@ -132,7 +155,7 @@ impl<'t> Part<'t> {
     /// Returns the id of the content from which the document is derived.
     fn content(self, table: &ServedGroups) -> DocumentId {
         match self {
-            Part::Root(_) | Part::Group(_) => {
+            Part::Root(_) | Part::OpenId(_) | Part::Group(_) => {
                 DocumentId::of(&(self.name(), table.schemas.number()))
             }
             Part::Version(_, version) => DocumentId::of(&("v3", version.content)),
@@ -144,6 +167,10 @@ impl<'t> Part<'t> {
         match self {
             Part::Root(name) => {
                 write::version3(schemas, "", "", &[operations::of_root(name)], Map::new())
+            }
+            Part::OpenId(document) => {
+                let items = [operations::of_open_id(document)];
+                write::version3(schemas, "", "", &items, Map::new())
             }
             Part::Group(group) => {
                 let items = [operations::of_group(&group.name)];
@@ -192,12 +219,14 @@ fn has_document(group: &ServedGroup) -> bool {
 }
 
 /// Returns the index of version 3, which names each document by its hash.
-pub(crate) fn index(table: &ServedGroups, documents: &DocumentCache<Document>) -> Arc<Document> {
-    documents.get(DocumentId::of(&("index", table.content)), || {
+pub(crate) fn index(served: Served<'_>, documents: &DocumentCache<Document>) -> Arc<Document> {
+    let table = served.table;
+    let id = DocumentId::of(&("index", served.issues_tokens, table.content));
+    documents.get(id, || {
         // Held, so that they are unpacked once for all documents.
         let _descriptions = Descriptions::shared();
         let mut paths = Map::new();
-        for part in Part::all(table) {
+        for part in Part::all(served) {
             let (name, document) = (part.name(), part.document(table, documents));
             let url = format!("/openapi/v3/{name}?hash={}", document.hash);
             paths.insert(name, json!({"serverRelativeURL": (url)}));
@@ -208,19 +237,22 @@ pub(crate) fn index(table: &ServedGroups, documents: &DocumentCache<Document>) -
 }
 
 /// Returns the document of version 2 in one form.
-fn whole(table: &ServedGroups, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
-    let id = DocumentId::of(&("v2", form.media_types(), table.content));
+fn whole(served: Served<'_>, documents: &DocumentCache<Document>, form: Form) -> Arc<Document> {
+    let of = (served.issues_tokens, served.table.content);
+    let id = DocumentId::of(&("v2", form.media_types(), of));
     documents.get(id, || match form {
-        Form::Protobuf2 => Document::new(PROTOBUF_2, &proto::version2(&everything(table))),
-        Form::Json | Form::Protobuf3 => Document::new(JSON, &json::to_vec(&everything(table))),
+        Form::Protobuf2 => Document::new(PROTOBUF_2, &proto::version2(&everything(served))),
+        Form::Json | Form::Protobuf3 => Document::new(JSON, &json::to_vec(&everything(served))),
     })
 }
 
 /// Returns the document of version 2 as JSON.
-fn everything(table: &ServedGroups) -> Value {
+fn everything(served: Served<'_>) -> Value {
     let _descriptions = Descriptions::shared();
-    let mut custom = Map::new();
+    let (table, mut custom) = (served.table, Map::new());
     let mut items: Vec<_> = ROOTS.map(operations::of_root).into();
+    let open_id = served.open_id().iter().copied();
+    items.extend(open_id.map(operations::of_open_id));
     for group in &table.groups {
         if has_document(group) {
             items.push(operations::of_group(&group.name));
@@ -243,23 +275,23 @@ pub(crate) fn is_path(path: &str) -> bool {
 }
 
 /// Answers a request below `/openapi`, as upstream whatever its method is.
-pub(crate) fn serve(request: &PathRequest<'_>, table: &ServedGroups) -> Result<Reply, Refusal> {
-    let documents = request.state.documents.open_api();
+pub(crate) fn serve(request: &PathRequest<'_>, served: Served<'_>) -> Result<Reply, Refusal> {
+    let (table, documents) = (served.table, request.state.documents.open_api());
     let path = request.path.strip_prefix("/openapi").unwrap_or("");
     match path {
         "/v2" => Ok(match negotiated(request, &[Form::Json, Form::Protobuf2]) {
-            Some(form) => document(request, &whole(table, documents, form)),
+            Some(form) => document(request, &whole(served, documents, form)),
             None => unacceptable(),
         }),
-        "/v3" | "/v3/" => {
+        "/v3" => {
             // Upstream does not look at what the client accepts here.
-            Ok(document(request, &index(table, documents)))
+            Ok(document(request, &index(served, documents)))
         }
         _ => {
             let name = path
                 .strip_prefix("/v3/")
                 .ok_or_else(Refusal::no_such_path)?;
-            let Some(found) = Part::all(table).find(|part| part.name() == name) else {
+            let Some(found) = Part::all(served).find(|part| part.name() == name) else {
                 return Ok(bare(StatusCode::NOT_FOUND, ResponseBody::empty()));
             };
             Ok(match negotiated(request, &[Form::Json, Form::Protobuf3]) {
@@ -407,18 +439,4 @@ fn http_date(time: SystemTime) -> HeaderValue {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_are_written_as_headers_write_them() {
-        let at = |seconds| {
-            let date = http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-            date.to_str().expect("ASCII").to_owned()
-        };
-        assert_eq!(at(0), "Thu, 01 Jan 1970 00:00:00 GMT");
-        assert_eq!(at(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(at(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
-        assert_eq!(at(1_795_204_799), "Fri, 20 Nov 2026 19:59:59 GMT");
-    }
-}
+mod tests;

@@ -47,12 +47,23 @@ pub(crate) enum OpenIdDocument {
 }
 
 impl OpenIdDocument {
+    /// Both documents.
+    pub(crate) const ALL: [Self; 2] = [Self::Configuration, Self::KeySet];
+
     /// Returns the document at a path inside a plane.
     pub(crate) fn of(path: &str) -> Option<Self> {
         match path.strip_suffix('/').unwrap_or(path) {
             CONFIGURATION_PATH => Some(Self::Configuration),
             JWKS_PATH => Some(Self::KeySet),
             _ => None,
+        }
+    }
+
+    /// Returns the path of the document inside a plane.
+    pub(crate) fn path(self) -> &'static str {
+        match self {
+            Self::Configuration => CONFIGURATION_PATH,
+            Self::KeySet => JWKS_PATH,
         }
     }
 

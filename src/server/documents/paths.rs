@@ -26,7 +26,7 @@ use crate::answer::respond::{
     Client, Refusal, Reply, bare, object, raw_json, text, typed_object, whole_object,
 };
 use crate::documents::discovery::{AGGREGATED, Aggregated, AggregatedVersion, Discovery, to_json};
-use crate::documents::openapi;
+use crate::documents::openapi::{self, Served};
 use crate::documents::openid::OpenIdDocument;
 use crate::documents::version;
 use crate::operations::exposition::Exposition;
@@ -125,7 +125,13 @@ pub(crate) fn serve(
     let served = &kinds.served();
     match request.path {
         "/" | "/index.html" => return Ok(index(request, served, issuer)),
-        path if openapi::is_path(path) => return openapi::serve(request, served),
+        path if openapi::is_path(path) => {
+            let served = Served {
+                table: served,
+                issues_tokens: issuer.is_some(),
+            };
+            return openapi::serve(request, served);
+        }
         _ => {}
     }
     // The nameless group is below another path.

@@ -12,11 +12,11 @@ use polyplane_registry::strategy::Plain;
 use polyplane_registry::{DocumentId, Features, KindTable, Kinds, ServedGroups, Strategy};
 
 use super::{DocumentCache, Documents, HeapSize};
-use crate::documents::openapi::{Document, Part, index};
+use crate::documents::openapi::{Document, Part, Served, index};
 
-const ROWS: &str = include_str!("../../batteries/data/rows.json");
+pub(super) const ROWS: &str = include_str!("../../batteries/data/rows.json");
 
-fn schemas() -> Arc<Schemas> {
+pub(super) fn schemas() -> Arc<Schemas> {
     let schemas = Schemas::parse(include_bytes!("../../batteries/data/schemas.json"));
     let mut schemas = schemas.expect("the generated schemas are sound");
     let extended = schemas.extend(include_bytes!("../../batteries/data/discovery.json"));
@@ -24,7 +24,7 @@ fn schemas() -> Arc<Schemas> {
     Arc::new(schemas)
 }
 
-fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
+pub(super) fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
     let plain = |_: &str, _: &str, _: &str| -> Option<Arc<dyn Strategy>> { Some(Arc::new(Plain)) };
     let gates = include_bytes!("../../batteries/data/gates.json");
     let features = Arc::new(Features::parse(gates, b"[]").expect("the gates are sound"));
@@ -34,9 +34,17 @@ fn table(rows: &str, schemas: &Arc<Schemas>, generation: u64) -> ServedGroups {
     Kinds::new(Arc::new(table), None).served()
 }
 
+/// Returns what a plane with these kinds serves.
+pub(super) fn served(table: &ServedGroups) -> Served<'_> {
+    Served {
+        table,
+        issues_tokens: true,
+    }
+}
+
 /// Returns all documents by name. The name also distinguishes two documents of one content.
 fn all(documents: &Documents, table: &ServedGroups) -> Vec<(String, Arc<Document>)> {
-    let parts = Part::all(table);
+    let parts = Part::all(served(table));
     let document = |part: Part<'_>| (part.name(), part.document(table, documents.open_api()));
     parts.map(document).collect()
 }
@@ -51,7 +59,7 @@ fn tables_of_the_same_kinds_share_every_document() {
     {
         assert!(Arc::ptr_eq(&first, &second), "{name} is made twice");
     }
-    let index = [&one, &other].map(|table| index(table, documents.open_api()));
+    let index = [&one, &other].map(|table| index(served(table), documents.open_api()));
     assert!(Arc::ptr_eq(&index[0], &index[1]));
     let discovery = [&one, &other].map(|table| documents.discovery(table));
     assert!(Arc::ptr_eq(&discovery[0], &discovery[1]));
@@ -103,7 +111,7 @@ fn a_changed_kind_changes_the_documents_of_its_version_only() {
 fn both_forms_of_a_document_have_one_hash_and_are_made_once() {
     let (documents, schemas) = (Documents::new(String::new()), schemas());
     let table = table(ROWS, &schemas, 1);
-    for part in Part::all(&table) {
+    for part in Part::all(served(&table)) {
         let json = part.document(&table, documents.open_api());
         let binary = part.binary(&table, documents.open_api());
         assert_eq!(json.etag(), binary.etag());

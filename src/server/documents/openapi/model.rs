@@ -161,6 +161,10 @@ pub(super) enum Encodings {
     Text,
     /// JSON, YAML and protobuf.
     All,
+    /// Plain text, which is the log of a container; an error has the encodings of an object.
+    Log,
+    /// A set of JSON Web Keys.
+    KeySet,
 }
 
 /// The answers of an operation that may be a stream.

@@ -6,6 +6,7 @@ use polyplane_registry::{Scope, ServedGroups, ServedVersion};
 
 use super::model::{Body, Encodings, Operation, Parameter, PathItem, Streams};
 use super::{custom, custom_operations};
+use crate::documents::openid::OpenIdDocument;
 
 /// The prefix of definitions to which operations refer beside those of kinds.
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
@@ -81,11 +82,45 @@ pub(super) fn of_root(name: &str) -> PathItem {
     }
 }
 
+/// Returns the path of a document by which others verify tokens.
+pub(super) fn of_open_id(document: OpenIdDocument) -> PathItem {
+    let (id, tag, encodings) = match document {
+        OpenIdDocument::Configuration => (
+            "getServiceAccountIssuerOpenIDConfiguration",
+            "WellKnown",
+            Encodings::Json,
+        ),
+        OpenIdDocument::KeySet => (
+            "getServiceAccountIssuerOpenIDKeyset",
+            "openid",
+            Encodings::KeySet,
+        ),
+    };
+    let path = format!("{}/", document.path());
+    read_only(
+        path,
+        id.to_owned(),
+        tag.to_owned(),
+        String::new(),
+        encodings,
+    )
+}
+
 fn plain(path: String, id: String, tag: String, answer: String) -> PathItem {
     let encodings = match answer.as_str() {
         super::VERSION_INFO => Encodings::Json,
         _ => Encodings::All,
     };
+    read_only(path, id, tag, answer, encodings)
+}
+
+fn read_only(
+    path: String,
+    id: String,
+    tag: String,
+    answer: String,
+    encodings: Encodings,
+) -> PathItem {
     PathItem::new(
         path,
         &[],
@@ -242,9 +277,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns the definition of the answer to the deletion of one object.
+    /// Returns the definition of the answer to the deletion of one object. For namespaces it is not
+    /// what the server answers: upstream documents a Status, and clients are generated from that.
     fn deleted(&self) -> String {
-        if self.row.returns_deleted() {
+        let is_namespace = self.row.group.is_empty() && self.row.name == "namespaces";
+        if self.row.returns_deleted() && !is_namespace {
             self.definition.clone()
         } else {
             format!("{META}Status")
@@ -368,6 +405,7 @@ impl<'a> Writer<'a> {
             match action {
                 "get" if sub.name == "log" => {
                     operation.answer = String::new();
+                    operation.encodings = Encodings::Log;
                     let options = "io.k8s.api.core.v1.PodLogOptions";
                     operation.parameters = Parameter::of_options(self.table, options);
                 }

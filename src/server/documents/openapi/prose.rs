@@ -23,6 +23,7 @@ pub(super) fn of_operation(operation: &Operation) -> String {
         Some("delete") => format!("Deletes a {kind}."),
         Some("deletecollection") => format!("Deletes each selected {kind}."),
         Some("connect") => "Connects to what a node runs.".to_owned(),
+        _ if operation.answer.is_empty() => "Says how tokens are verified.".to_owned(),
         _ => match operation.streams {
             Streams::No => "Says what is served.".to_owned(),
             Streams::Yes => String::new(),

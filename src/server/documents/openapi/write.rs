@@ -20,6 +20,8 @@ const JSON_STREAM: &str = "application/json;stream=watch";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const PROTOBUF_STREAM: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 const YAML: &str = "application/yaml";
+const PLAIN: &str = "text/plain";
+const KEY_SET: &str = "application/jwk-set+json";
 
 fn words(status: u16) -> &'static str {
     match status {
@@ -38,11 +40,11 @@ fn patch_types(is_custom: bool) -> &'static [&'static str] {
 }
 
 fn types_of(operation: &Operation) -> &'static [&'static str] {
-    if operation.answer.is_empty() {
-        return &["*/*"];
-    }
     match (operation.encodings, operation.streams) {
         (Encodings::Json, _) => &[JSON],
+        (Encodings::KeySet, _) => &[KEY_SET],
+        (Encodings::Log, _) => &[PLAIN, JSON, PROTOBUF, YAML],
+        _ if operation.answer.is_empty() => &["*/*"],
         (Encodings::Text, Streams::No) => &[JSON, YAML],
         (Encodings::Text, Streams::Yes) => &[JSON, JSON_STREAM, YAML],
         (Encodings::All, Streams::No) => &[JSON, PROTOBUF, YAML],
@@ -80,23 +82,34 @@ pub(super) fn version3(
             members.insert(operation.method, operation3(operation));
         }
         if !item.parameters.is_empty() {
-            members.insert("parameters", parameters(&item.parameters, parameter3));
+            members.insert("parameters", parameters3(&item.parameters));
         }
         paths.insert(item.path.as_str(), Value::Object(members));
     }
     let mut root = json!({
-        "components": {"schemas": (Value::Object(components))},
         "info": (info()),
         "openapi": "3.0.0",
         "paths": (Value::Object(paths))
     });
+    if !components.is_empty() {
+        root.set(&["components", "schemas"], Value::Object(components));
+    }
     if is_custom {
         root["info"] = json!({"title": "Kubernetes CRD Swagger", "version": "v0.1.0"});
     } else {
-        let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
-        root.set(&["components", "securitySchemes", "BearerToken"], token);
+        let schemes = &["components", "securitySchemes", "BearerToken"];
+        root.set(schemes, bearer_token());
     }
     root
+}
+
+fn bearer_token() -> Value {
+    json!({
+        "description": "Bearer Token authentication",
+        "in": "header",
+        "name": "authorization",
+        "type": "apiKey"
+    })
 }
 
 fn info() -> Value {
@@ -104,8 +117,8 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": (version)})
 }
 
-fn parameters(all: &[Parameter], write: fn(&Parameter) -> Value) -> Value {
-    Value::Array(all.iter().map(write).collect())
+fn parameters3(all: &[Parameter]) -> Value {
+    Value::Array(all.iter().map(parameter3).collect())
 }
 
 fn parameter3(parameter: &Parameter) -> Value {
@@ -142,7 +155,7 @@ fn operation3(operation: &Operation) -> Value {
     let mut members = common(operation);
     members.insert("responses", Value::Object(responses));
     if !operation.parameters.is_empty() {
-        members.insert("parameters", parameters(&operation.parameters, parameter3));
+        members.insert("parameters", parameters3(&operation.parameters));
     }
     let body = match &operation.body {
         Body::Nothing => None,
@@ -198,26 +211,47 @@ fn common(operation: &Operation) -> Map {
 /// Returns the document of version 2, which contains all groups.
 pub(super) fn version2(schemas: &Schemas, items: &[PathItem], custom: Map) -> Value {
     let definitions = components(schemas, items, Document::V2, custom);
-    let mut paths = Map::new();
+    let (mut paths, mut shared) = (Map::new(), Map::new());
     for item in items {
         let mut members = Map::new();
         for operation in &item.operations {
-            members.insert(operation.method, operation2(operation));
+            members.insert(operation.method, operation2(operation, &mut shared));
         }
         if !item.parameters.is_empty() {
-            members.insert("parameters", parameters(&item.parameters, parameter2));
+            let all = item.parameters.iter();
+            let listed = all.map(|parameter| listed2(parameter, &mut shared));
+            members.insert("parameters", Value::Array(listed.collect()));
         }
         paths.insert(item.path.as_str(), Value::Object(members));
     }
-    let token = json!({"in": "header", "name": "authorization", "type": "apiKey"});
     json!({
         "definitions": (Value::Object(definitions)),
         "info": (info()),
+        "parameters": (Value::Object(shared)),
         "paths": (Value::Object(paths)),
         "security": [{"BearerToken": []}],
-        "securityDefinitions": {"BearerToken": (token)},
+        "securityDefinitions": {"BearerToken": (bearer_token())},
         "swagger": "2.0"
     })
+}
+
+/// Puts a parameter among the `shared` ones, which the document lists once, and returns a reference to it.
+fn refer(name: String, written: Value, shared: &mut Map) -> Value {
+    let reference = json!({"$ref": (format!("#/parameters/{name}"))});
+    shared.insert(name, written);
+    reference
+}
+
+/// Returns a parameter as paths and operations list it. Upstream shares the same ones: kubectl before 1.28
+/// looks for `dryRun` and `fieldValidation` in the operation itself.
+fn listed2(parameter: &Parameter, shared: &mut Map) -> Value {
+    let (name, written) = (parameter.name(), parameter2(parameter));
+    if matches!(name, "name" | "dryRun" | "fieldValidation") {
+        return written;
+    }
+    // Parameters of one name that differ are shared side by side.
+    let name = format!("{name}-{}-{}", written.str_at(&["in"]), parameter.ty);
+    refer(name, written, shared)
 }
 
 fn parameter2(parameter: &Parameter) -> Value {
@@ -230,7 +264,7 @@ fn parameter2(parameter: &Parameter) -> Value {
     described(written, parameter)
 }
 
-fn operation2(operation: &Operation) -> Value {
+fn operation2(operation: &Operation, shared: &mut Map) -> Value {
     let reference = |name: &str| json!({"$ref": (format!("#/definitions/{name}"))});
     let texts =
         |texts: &[&str]| Value::Array(texts.iter().map(|text| Value::string(*text)).collect());
@@ -249,17 +283,28 @@ fn operation2(operation: &Operation) -> Value {
     let mut all: Vec<Value> = match &operation.body {
         Body::Nothing => Vec::new(),
         Body::Object(name) => vec![required(name)],
-        Body::DeleteOptions => vec![body(&format!("{META}DeleteOptions"))],
-        Body::Patch { .. } => vec![required(&format!("{META}Patch"))],
+        Body::DeleteOptions => {
+            let written = body(&format!("{META}DeleteOptions"));
+            vec![refer("body-DeleteOptions".to_owned(), written, shared)]
+        }
+        Body::Patch { .. } => {
+            let written = required(&format!("{META}Patch"));
+            vec![refer("body-Patch".to_owned(), written, shared)]
+        }
     };
-    all.extend(operation.parameters.iter().map(parameter2));
-    let consumes = match operation.body {
-        Body::Patch { is_custom } => texts(patch_types(is_custom)),
-        _ if operation.action.is_none() => texts(types_of(operation)),
-        _ => texts(body_types(operation)),
+    let listed = operation.parameters.iter();
+    all.extend(listed.map(|parameter| listed2(parameter, shared)));
+    let consumes: &[&str] = match operation.body {
+        Body::Patch { is_custom } => patch_types(is_custom),
+        // Upstream says nothing here about the OpenID documents.
+        _ if operation.action.is_none() && operation.answer.is_empty() => &[],
+        _ if operation.action.is_none() => types_of(operation),
+        _ => body_types(operation),
     };
     let mut members = common(operation);
-    members.insert("consumes", consumes);
+    if !consumes.is_empty() {
+        members.insert("consumes", texts(consumes));
+    }
     members.insert("produces", texts(types_of(operation)));
     members.insert("responses", Value::Object(responses));
     members.insert("schemes", texts(&["https"]));

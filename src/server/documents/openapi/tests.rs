@@ -1,0 +1,188 @@
+//! Tests of what the documents say about operations.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::documents::OPEN_API_BYTES_MAX;
+use crate::documents::tests::{ROWS, schemas, served, table};
+
+fn built_in() -> ServedGroups {
+    table(ROWS, &schemas(), 1)
+}
+
+/// Returns a document of version 3.
+fn version3(served: Served<'_>, name: &str) -> Value {
+    let found = Part::all(served).find(|part| part.name() == name);
+    let found = found.unwrap_or_else(|| panic!("there is no {name}"));
+    found.make(served.table)
+}
+
+/// Returns the operation of a method at a path.
+fn operation<'d>(document: &'d Value, path: &str, method: &str) -> &'d Value {
+    let found = document.at(&["paths", path, method]);
+    found.unwrap_or_else(|| panic!("there is no {method} {path}"))
+}
+
+#[test]
+fn dates_are_written_as_headers_write_them() {
+    let at = |seconds| {
+        let date = http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        date.to_str().expect("ASCII").to_owned()
+    };
+    assert_eq!(at(0), "Thu, 01 Jan 1970 00:00:00 GMT");
+    assert_eq!(at(784_111_777), "Sun, 06 Nov 1994 08:49:37 GMT");
+    assert_eq!(at(951_782_400), "Tue, 29 Feb 2000 00:00:00 GMT");
+    assert_eq!(at(1_795_204_799), "Fri, 20 Nov 2026 19:59:59 GMT");
+}
+
+#[test]
+fn deletions_are_documented_with_the_answers_that_upstream_documents() {
+    let table = built_in();
+    let (second, third) = (
+        everything(served(&table)),
+        version3(served(&table), "api/v1"),
+    );
+    let status_object = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
+    let account = "io.k8s.api.core.v1.ServiceAccount";
+    for (resource, answer) in [
+        ("namespaces", status_object),
+        ("namespaces/{namespace}/configmaps", status_object),
+        ("namespaces/{namespace}/serviceaccounts", account),
+    ] {
+        let path = format!("/api/v1/{resource}/{{name}}");
+        for status in ["200", "202"] {
+            let delete = operation(&second, &path, "delete");
+            let documented = delete.str_at(&["responses", status, "schema", "$ref"]);
+            assert_eq!(documented, format!("#/definitions/{answer}"), "{path}");
+            let delete = operation(&third, &path, "delete");
+            let content = ["responses", status, "content", JSON, "schema", "$ref"];
+            let wanted = format!("#/components/schemas/{answer}");
+            assert_eq!(delete.str_at(&content), wanted, "{path}");
+        }
+    }
+}
+
+#[test]
+fn a_log_is_documented_as_text_and_a_connection_as_anything() {
+    let table = built_in();
+    let (second, third) = (
+        everything(served(&table)),
+        version3(served(&table), "api/v1"),
+    );
+    let log = [
+        JSON,
+        "application/vnd.kubernetes.protobuf",
+        "application/yaml",
+        "text/plain",
+    ];
+    for (name, wanted) in [("log", &log[..]), ("exec", &["*/*"][..])] {
+        let path = format!("/api/v1/namespaces/{{namespace}}/pods/{{name}}/{name}");
+        let produced = operation(&second, &path, "get").items_at(&["produces"]);
+        let mut produced: Vec<_> = produced.iter().filter_map(Value::as_str).collect();
+        produced.sort_unstable();
+        assert_eq!(produced, wanted, "{path}");
+        let content = operation(&third, &path, "get").at(&["responses", "200", "content"]);
+        let content = content.and_then(Value::as_object).expect("there is one");
+        let mut types: Vec<_> = content.keys().collect();
+        types.sort_unstable();
+        assert_eq!(types, wanted, "{path}");
+    }
+}
+
+#[test]
+fn planes_that_issue_tokens_document_how_to_verify_them() {
+    let table = built_in();
+    let issuing = served(&table);
+    let other = Served {
+        issues_tokens: false,
+        ..issuing
+    };
+    for (name, id, tag, media_type) in [
+        (
+            ".well-known/openid-configuration",
+            "getServiceAccountIssuerOpenIDConfiguration",
+            "WellKnown",
+            JSON,
+        ),
+        (
+            "openid/v1/jwks",
+            "getServiceAccountIssuerOpenIDKeyset",
+            "openid",
+            "application/jwk-set+json",
+        ),
+    ] {
+        let path = format!("/{name}/");
+        let third = version3(issuing, name);
+        assert_eq!(third.at(&["components", "schemas"]), None, "none is named");
+        let second = everything(issuing);
+        for document in [&second, &third] {
+            let get = operation(document, &path, "get");
+            assert_eq!(get.str_at(&["operationId"]), id);
+            assert_eq!(get.items_at(&["tags"]), [Value::string(tag)]);
+        }
+        let get = operation(&second, &path, "get");
+        assert_eq!(get.items_at(&["produces"]), [Value::string(media_type)]);
+        assert_eq!(get.at(&["consumes"]), None);
+        let get = operation(&third, &path, "get");
+        let schema = ["responses", "200", "content", media_type, "schema", "type"];
+        assert_eq!(get.str_at(&schema), "string");
+        assert!(Part::all(other).all(|part| part.name() != name), "{name}");
+        assert_eq!(everything(other).at(&["paths", path.as_str()]), None);
+    }
+    let documents = DocumentCache::new(OPEN_API_BYTES_MAX);
+    let indexes = [issuing, other].map(|served| index(served, &documents).etag());
+    assert_ne!(indexes[0], indexes[1], "the cache keeps them apart");
+    let forms = [issuing, other].map(|served| whole(served, &documents, Form::Json).etag());
+    assert_ne!(forms[0], forms[1], "the cache keeps them apart");
+}
+
+#[test]
+fn version_two_writes_common_parameters_once() {
+    let table = built_in();
+    let document = everything(served(&table));
+    let shared = document.at(&["parameters"]).and_then(Value::as_object);
+    let shared = shared.expect("some are common");
+    let (mut referred, mut kept) = (BTreeSet::new(), BTreeSet::new());
+    let mut look = |parameters: &[Value]| {
+        for parameter in parameters {
+            match parameter.str_at(&["$ref"]).strip_prefix("#/parameters/") {
+                Some(name) => drop(referred.insert(name.to_owned())),
+                None => drop(kept.insert(parameter.str_at(&["name"]).to_owned())),
+            }
+        }
+    };
+    let paths = document.at(&["paths"]).and_then(Value::as_object);
+    for item in paths.expect("there are paths").values() {
+        look(item.items_at(&["parameters"]));
+        let members = item.as_object().expect("a path has operations");
+        for operation in members.values() {
+            look(operation.items_at(&["parameters"]));
+        }
+    }
+    assert!(referred.iter().map(String::as_str).eq(shared.keys()));
+    // Clients look for two of them in the operation; the others differ from kind to kind.
+    let wanted = ["body", "dryRun", "fieldValidation", "name"];
+    assert!(kept.iter().eq(wanted), "{kept:?}");
+    let limit = shared.get("limit-query-integer").expect("lists have it");
+    assert_eq!(limit.str_at(&["name"]), "limit");
+}
+
+#[test]
+fn the_scheme_of_credentials_is_described() {
+    let table = built_in();
+    let (second, third) = (
+        everything(served(&table)),
+        version3(served(&table), "version"),
+    );
+    for (document, path) in [
+        (&second, &["securityDefinitions", "BearerToken"][..]),
+        (
+            &third,
+            &["components", "securitySchemes", "BearerToken"][..],
+        ),
+    ] {
+        let scheme = document.at(path).expect("there is one");
+        let text = scheme.str_at(&["description"]);
+        assert_eq!(text, "Bearer Token authentication");
+    }
+}
