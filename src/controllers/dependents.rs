@@ -1,23 +1,20 @@
 //! Garbage collection: deletes objects whose owners are gone, and carries out foreground and
-//! orphaning deletions of owners. This module does not know the queue.
-//!
-//! For each awake plane there is an index of the dependents of each owner, which is filled by a
-//! search when the plane wakes and by every write. A plane without owner references has no entry.
-//! An entry is a hint: the stored object is checked before anything is done.
+//! orphaning deletions of owners. This module does not know the queue; `index` knows the dependents.
+
+mod index;
 
 use crate::client::{OwnRequest, metadata};
+use crate::dependents::index::Index;
 use crate::work::{Progress, ReconcilerContext};
 use futures_util::future::{self, BoxFuture};
-use parking_lot::Mutex;
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_batteries::polyplane::controllers::Controller;
-use polyplane_plane::{Flags, Key, ObjectRef, Plane, Prefix, Snapshot, Start, YieldBudget};
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start, YieldBudget};
 use polyplane_registry::services::Removal;
 use polyplane_registry::{Kinds, Scope, Tenant, Verb};
-use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Weak};
+use std::collections::BTreeSet;
 
 const ACTOR: Controller = Controller::GarbageCollector;
 const ORPHAN: &str = "orphan";
@@ -28,94 +25,14 @@ const ANCESTORS_MAX: usize = 32;
 /// Dependents of one owner that are deleted or orphaned at once. One after the other, each would wait for
 /// a commit of its own; with more, the work of one owner would delay clients' writes.
 const AT_ONCE_MAX: usize = 16;
-/// Planes with dependents from which on those that sleep are looked for.
-const SWEEP_FIRST: usize = 64;
 
-/// The index of dependents by their owners, for each plane.
+/// What is known of the dependents of all awake planes.
 #[derive(Default)]
 pub(crate) struct Dependents {
-    planes: Mutex<KnownPlanes>,
-}
-
-#[derive(Default)]
-struct KnownPlanes {
-    by_id: HashMap<Str, PlaneDependents>,
-    /// The number of planes at which those that sleep are removed: twice as many as were left then, so
-    /// that a write costs the same however many planes there are.
-    sweep_at: usize,
-}
-
-impl KnownPlanes {
-    /// Removes planes that sleep if there are many more than after the last time.
-    fn sweep(&mut self) {
-        if self.by_id.len() < self.sweep_at.max(SWEEP_FIRST) {
-            return;
-        }
-        self.by_id.retain(|_, known| known.plane.strong_count() > 0);
-        self.sweep_at = 2 * self.by_id.len();
-    }
-}
-
-struct PlaneDependents {
-    plane: Weak<Plane>,
-    by_owner: HashMap<Str, BTreeSet<Key>>,
+    index: Index,
 }
 
 impl Dependents {
-    /// Records that the object of `key` names these owners.
-    fn remember(&self, tenant: &Tenant, key: &Key, owners: &[Owner]) {
-        let mut planes = self.planes.lock();
-        planes.sweep();
-        let known = planes
-            .by_id
-            .entry(tenant.plane.id().into())
-            .or_insert_with(|| PlaneDependents {
-                plane: Arc::downgrade(&tenant.plane),
-                by_owner: HashMap::new(),
-            });
-        if !std::ptr::eq(known.plane.as_ptr(), Arc::as_ptr(&tenant.plane)) {
-            *known = PlaneDependents {
-                plane: Arc::downgrade(&tenant.plane),
-                by_owner: HashMap::new(),
-            };
-        }
-        for owner in owners {
-            known
-                .by_owner
-                .entry(owner.uid.clone())
-                .or_default()
-                .insert(key.clone());
-        }
-    }
-
-    /// Returns the objects that may name the owner with this uid.
-    fn of(&self, tenant: &Tenant, uid: &str) -> Vec<Key> {
-        let planes = self.planes.lock();
-        let known = planes.by_id.get(tenant.plane.id());
-        let keys = known.and_then(|known| known.by_owner.get(uid));
-        keys.into_iter().flatten().cloned().collect()
-    }
-
-    /// Removes an object from the index, as an owner and as a dependent.
-    fn forget(&self, tenant: &Tenant, key: &Key, uid: &str, owners: &[Owner]) {
-        let mut planes = self.planes.lock();
-        let Some(known) = planes.by_id.get_mut(tenant.plane.id()) else {
-            return;
-        };
-        known.by_owner.remove(uid);
-        for owner in owners {
-            if let Some(keys) = known.by_owner.get_mut(&owner.uid) {
-                keys.remove(key);
-                if keys.is_empty() {
-                    known.by_owner.remove(&owner.uid);
-                }
-            }
-        }
-        if known.by_owner.is_empty() {
-            planes.by_id.remove(tenant.plane.id());
-        }
-    }
-
     /// Updates the index of dependents after a write of `object`. Returns the work that the write
     /// causes: dependents to check, and owners that wait.
     pub(crate) fn written(
@@ -138,14 +55,17 @@ impl Dependents {
         }
         let mut work = Vec::new();
         if !owners.is_empty() {
-            self.remember(tenant, key, &owners);
+            let uids = owners.iter().map(|owner| owner.uid.clone());
+            self.index.remember(&tenant.plane, object, uids.collect());
+            // Cut behind that: an owner that is gone by now may have looked for its dependents before.
+            let cut = tenant.plane.snapshot();
             let kinds = tenant.kinds();
             // An owner that cannot be read counts as present, so that its dependents stay.
             let keeps = |owner: &Owner| {
                 let state = owner_state(&kinds, &cut, key, owner);
                 matches!(state, Ok(OwnerState::Solid) | Err(_))
             };
-            if !owners.iter().any(keeps) {
+            if !owners.iter().all(keeps) {
                 work.push(DependentWork::Dependent(key.clone()));
             }
         }
@@ -165,11 +85,12 @@ impl Dependents {
     ) -> Vec<DependentWork> {
         let uid = scan::string_at(body, &["metadata", "uid"]).unwrap_or_default();
         let mut work: Vec<DependentWork> = self
-            .of(tenant, &uid)
+            .index
+            .of(&tenant.plane, &uid)
             .into_iter()
             .map(DependentWork::Dependent)
             .collect();
-        self.forget(tenant, key, &uid, owners);
+        self.index.forget(&tenant.plane, key);
         let kinds = tenant.kinds();
         for owner in owners {
             if let Some(owner) = owner_key(&kinds, key, owner)
@@ -206,7 +127,7 @@ impl Dependents {
 /// Pending work on owners and dependents.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DependentWork {
-    /// The object may have lost its owners.
+    /// The object may have lost some of its owners.
     Dependent(Key),
     /// The object is being deleted and waits for its dependents.
     Owner(Key),
@@ -318,7 +239,8 @@ fn has_finalizer(object: &Value, name: &str) -> bool {
         .any(|item| item.as_str() == Some(name))
 }
 
-/// Deletes an object whose owners are gone or wait for it.
+/// Deletes an object whose owners are all gone or wait for it. If another one keeps it, removes the references to
+/// those: the object would else be taken for one without owners as soon as that one lets it go.
 pub(crate) async fn dependent(
     context: &ReconcilerContext,
     tenant: &Tenant,
@@ -338,10 +260,14 @@ pub(crate) async fn dependent(
         .iter()
         .map(|owner| owner_state(&kinds, &cut, key, owner))
         .collect::<Result<_, _>>()?;
+    let object = metadata(&object)?;
     if owners.is_empty() || states.contains(&OwnerState::Solid) {
+        let lost = owners.iter().zip(&states);
+        let lost = lost.filter(|(_, state)| **state != OwnerState::Solid);
+        let lost: BTreeSet<&str> = lost.map(|(owner, _)| owner.uid.as_str()).collect();
+        remove_references(context, tenant, key, &object, &lost).await?;
         return Ok(Progress::Done);
     }
-    let object = metadata(&object)?;
     let policy = if has_finalizer(&object, ORPHAN) {
         "Orphan"
     } else if states.contains(&OwnerState::Waiting) || has_finalizer(&object, FOREGROUND) {
@@ -404,7 +330,7 @@ pub(crate) async fn owner(
     }
     let object = metadata(&stored)?;
     let uid = object.str_at(&["metadata", "uid"]);
-    let dependents = || known.of(tenant, uid);
+    let dependents = || known.index.of(&tenant.plane, uid);
     if has_finalizer(&object, ORPHAN) {
         for keys in dependents().chunks(AT_ONCE_MAX) {
             let mut works = Vec::new();
@@ -418,18 +344,22 @@ pub(crate) async fn owner(
     if !has_finalizer(&object, FOREGROUND) {
         return Ok(Progress::Done);
     }
+    let mut failed = None;
     for keys in dependents().chunks(AT_ONCE_MAX) {
         let mut works = Vec::new();
         for key in keys {
             works.push(boxed_dependent(context, tenant, key));
         }
-        future::try_join_all(works).await?;
+        // One that cannot be deleted must not keep the others, nor the owner unless it blocks it.
+        for done in future::join_all(works).await {
+            failed = failed.or(done.err());
+        }
     }
     let cut = tenant.plane.snapshot();
     let ancestors = ancestors(tenant, &cut, key);
     for dependent in dependents() {
         if blocks(&cut, &dependent, uid, &ancestors)? {
-            return Ok(Progress::Waiting);
+            return failed.map_or(Ok(Progress::Waiting), Err);
         }
     }
     remove_finalizer(context, tenant, key, &object, FOREGROUND).await
@@ -505,16 +435,27 @@ async fn orphan(
         return Ok(());
     };
     let object = metadata(&object)?;
+    remove_references(context, tenant, key, &object, &BTreeSet::from([uid])).await
+}
+
+/// Removes the references to owners with these uids from an object, if there are any.
+async fn remove_references(
+    context: &ReconcilerContext,
+    tenant: &Tenant,
+    key: &Key,
+    object: &Value,
+    uids: &BTreeSet<&str>,
+) -> Result<(), ApiError> {
     let references = object.items_at(&["metadata", "ownerReferences"]);
     let kept: Vec<Value> = references
         .iter()
-        .filter(|reference| reference.str_at(&["uid"]) != uid)
+        .filter(|reference| !uids.contains(reference.str_at(&["uid"])))
         .cloned()
         .collect();
     if kept.len() == references.len() {
         return Ok(());
     }
-    let patch = metadata_patch(&object, "ownerReferences", kept);
+    let patch = metadata_patch(object, "ownerReferences", kept);
     send(context, tenant, Verb::Patch, key, &patch).await
 }
 
