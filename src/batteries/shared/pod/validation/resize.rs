@@ -33,6 +33,7 @@ pub fn validate_ephemeral(
     update::validate_annotations(new, old, options, &mut errors);
     let path = Path::new("spec.ephemeralContainers");
     let list = new.items_at(&["spec", "ephemeralContainers"]);
+    let mut work = text_diff::DiffWork::default();
     for container in old.items_at(&["spec", "ephemeralContainers"]) {
         let name = container.str_at(&["name"]);
         let quoted = polyplane_apimachinery::quote::quote(name);
@@ -44,7 +45,7 @@ pub fn validate_ephemeral(
                     schemas.internal_text(TYPE, container),
                     schemas.internal_text(TYPE, one),
                 );
-                let difference = text_diff::texts(&before, &after);
+                let difference = text_diff::texts_within(&before, &after, &mut work);
                 format!("existing ephemeral containers {quoted} may not be changed\n{difference}")
             }
             Some(_) => continue,
