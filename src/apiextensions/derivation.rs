@@ -250,7 +250,11 @@ impl Kind<'_> {
         let (columns, shown) = Columns::of(&version.columns);
         let fields = version.selectable.iter();
         let fields = fields.map(|path| Str::from(path.strip_prefix('.').unwrap_or(path)));
-        let own = ["metadata.name", "metadata.namespace"].map(Str::from);
+        let own: &[&str] = match definition.scope {
+            Scope::Namespaced => &["metadata.name", "metadata.namespace"],
+            Scope::Cluster => &["metadata.name"],
+        };
+        let own = own.iter().copied().map(Str::from);
         Resource {
             number: next_number(),
             group: group.clone(),
@@ -285,7 +289,7 @@ impl Kind<'_> {
             },
             features: Arc::clone(&derivation.features),
             gated_fields: None,
-            selectable_fields: own.into_iter().chain(fields).collect(),
+            selectable_fields: own.chain(fields).collect(),
             name_rule: NameRule::DnsSubdomain,
             deprecation: deprecation(definition, version, common.best),
             gate: None,

@@ -105,7 +105,8 @@ fn content(tenant: &Tenant, namespace: &str) -> BTreeMap<String, Vec<ObjectRef>>
         let prefix = prefix(row, namespace);
         let objects: Vec<ObjectRef> = cut.range(&prefix, Start::First).collect();
         if !objects.is_empty() {
-            left.insert(row.qualified.to_string(), objects);
+            // With the dot also where the group is empty, as upstream writes it.
+            left.insert(format!("{}.{}", row.name, row.group), objects);
         }
     }
     left

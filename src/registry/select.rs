@@ -221,14 +221,19 @@ fn check_field(row: &Resource, field: &str) -> Result<(), ApiError> {
     if row.selectable_fields.iter().any(|known| known == field) {
         return Ok(());
     }
-    let why = if row.selectable_fields.len() <= 2 {
-        format!(
+    let is_metadata = |known: &Str| known.starts_with("metadata.");
+    let why = match &*row.kind {
+        _ if row.custom.is_some() => format!("field label not supported: {field}"),
+        // Upstream's text for kinds that have no fields of their own.
+        _ if row.selectable_fields.iter().all(is_metadata) => format!(
             "{field:?} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
-        )
-    } else if row.kind == "Job" {
-        format!("field label {field:?} not supported for Job")
-    } else {
-        format!("field label not supported: {field}")
+        ),
+        "Job" => format!("field label {field:?} not supported for Job"),
+        "ResourceSlice" => {
+            let (group, version, kind) = (&row.group, &row.version, &row.kind);
+            format!("field label not supported for {group}/{version}, Kind={kind}: {field}")
+        }
+        _ => format!("field label not supported: {field}"),
     };
     Err(ApiError::bad_request(why))
 }
