@@ -66,6 +66,9 @@ const UNBEGUN_RESETS_MAX: usize = 20;
 /// connection. With more, a client could make the server send resets for as long as it likes; the library's
 /// own limit.
 const FAULTY_STREAMS_MAX: usize = 1024;
+/// Answers that a connection which has proven nobody may leave unread, because it gives their streams no room; one
+/// more is a reset of its stream. With more, strangers could fill memory with streams that wait.
+const UNREAD_BY_STRANGER_MAX: usize = 32;
 /// Longest head of a request, in bytes. More would let clients without a credential use that much
 /// memory on each connection.
 const HEADER_LIST_BYTES: u32 = 256 * 1024;
@@ -147,6 +150,11 @@ impl Connection {
         let is_unproven = |open: &Arc<OpenConnection>| !open.is_proven();
         let own = self.open.as_ref();
         own.is_some_and(|open| is_unproven(open) || self.is_doubted.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether no request of the client's own connection has been proven.
+    fn has_proven_nobody(&self) -> bool {
+        self.open().is_some_and(|open| !open.is_proven())
     }
 
     /// Notes whether a proof has failed.
@@ -315,6 +323,11 @@ fn without_one_host(request: &http::Request<Incoming>) -> Option<Reply> {
     Some(reply)
 }
 
+/// The reason why a stranger's stream is reset instead of being answered.
+#[derive(Debug, thiserror::Error)]
+#[error("the client reads none of its answers")]
+struct TooManyUnread;
+
 /// The reason why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 enum Broken {
@@ -340,11 +353,16 @@ async fn serve_h2(
             if state.goaway.draws() {
                 requests.send_away();
             }
-            let work = answered(Arc::clone(&state), Arc::clone(&caller), request);
+            let caller = Arc::clone(&caller);
+            let state = Arc::clone(&state);
             async move {
-                let reply = work.await;
+                let reply = answered(state, Arc::clone(&caller), request).await;
                 drop(seat);
-                Ok::<_, Infallible>(request_under_way.with(reply))
+                let has_many = request_under_way.unread() >= UNREAD_BY_STRANGER_MAX;
+                match has_many && caller.connection.has_proven_nobody() {
+                    true => Err(TooManyUnread),
+                    false => Ok(request_under_way.with(reply)),
+                }
             }
         })
     };

@@ -192,6 +192,8 @@ impl Drop for OpenConnection {
 pub(crate) struct Requests {
     begun: AtomicUsize,
     ended: AtomicUsize,
+    /// The number of answers whose bodies are not handed to the connection yet.
+    unread: AtomicUsize,
     /// Notified if the client has to open a new connection for further requests.
     away: Notify,
 }
@@ -229,12 +231,18 @@ impl Requests {
 pub(crate) struct UnderWay(Arc<Requests>);
 
 impl UnderWay {
+    /// Returns the number of answers of the connection that wait for room.
+    pub(crate) fn unread(&self) -> usize {
+        self.0.unread.load(Ordering::Relaxed)
+    }
+
     /// Returns the reply with a body that counts the request as in flight until the body is
     /// dropped.
     pub(crate) fn with(self, reply: Reply) -> http::Response<CountedBody> {
+        self.0.unread.fetch_add(1, Ordering::Relaxed);
         reply.map(|body| CountedBody {
             body,
-            _under_way: self,
+            under_way: self,
         })
     }
 }
@@ -248,7 +256,13 @@ impl Drop for UnderWay {
 /// The body of an answer, whose request counts as in flight until this is dropped.
 pub(crate) struct CountedBody {
     body: ResponseBody,
-    _under_way: UnderWay,
+    under_way: UnderWay,
+}
+
+impl Drop for CountedBody {
+    fn drop(&mut self) {
+        self.under_way.0.unread.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Body for CountedBody {

@@ -16,6 +16,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::fake::Running;
 
@@ -38,7 +39,7 @@ enum Sender {
 
 pub struct Client {
     sender: Sender,
-    token: Option<String>,
+    pub token: Option<String>,
 }
 
 /// A complete answer.
@@ -65,6 +66,40 @@ impl Reply {
     }
 }
 
+/// Connects to a server and shakes hands.
+async fn connect(
+    address: SocketAddr,
+    pki: &Pki,
+    protocol: Protocol,
+    identity: Option<&Identity>,
+) -> TlsStream<TcpStream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(pki.root().clone()).expect("a root");
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("known versions")
+        .with_root_certificates(roots);
+    let mut config = match identity {
+        Some(identity) => builder
+            .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
+            .expect("a certificate"),
+        None => builder.with_no_client_auth(),
+    };
+    let alpn: &[u8] = if protocol == Protocol::Http2 {
+        b"h2"
+    } else {
+        b"http/1.1"
+    };
+    config.alpn_protocols = vec![alpn.to_vec()];
+    let socket = TcpStream::connect(address).await.expect("connected");
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TlsConnector::from(Arc::new(config))
+        .connect(name, socket)
+        .await;
+    stream.expect("the server's certificate is trusted")
+}
+
 impl Client {
     /// Creates a client with the administrator's token.
     pub async fn admin(server: &Running, protocol: Protocol) -> Self {
@@ -88,31 +123,7 @@ impl Client {
         token: Option<&str>,
         identity: Option<&Identity>,
     ) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add(pki.root().clone()).expect("a root");
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("known versions")
-            .with_root_certificates(roots);
-        let mut config = match identity {
-            Some(identity) => builder
-                .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())
-                .expect("a certificate"),
-            None => builder.with_no_client_auth(),
-        };
-        let alpn: &[u8] = if protocol == Protocol::Http2 {
-            b"h2"
-        } else {
-            b"http/1.1"
-        };
-        config.alpn_protocols = vec![alpn.to_vec()];
-        let socket = TcpStream::connect(address).await.expect("connected");
-        let name = ServerName::try_from("localhost").expect("a name");
-        let stream = TlsConnector::from(Arc::new(config))
-            .connect(name, socket)
-            .await;
-        let io = TokioIo::new(stream.expect("the server's certificate is trusted"));
+        let io = TokioIo::new(connect(address, pki, protocol, identity).await);
         let sender = match protocol {
             Protocol::Http1 => {
                 let (sender, connection) = http1::handshake(io).await.expect("a handshake");
@@ -128,6 +139,20 @@ impl Client {
         };
         Self {
             sender,
+            token: token.map(str::to_owned),
+        }
+    }
+
+    /// Creates an HTTP/2 client whose streams have no room for any body.
+    pub async fn without_room(server: &Running, token: Option<&str>) -> Self {
+        let stream = connect(server.address, &server.pki, Protocol::Http2, None).await;
+        let handshake = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(0)
+            .handshake(TokioIo::new(stream));
+        let (sender, connection) = handshake.await.expect("a handshake");
+        tokio::spawn(connection);
+        Self {
+            sender: Sender::Http2(sender),
             token: token.map(str::to_owned),
         }
     }
@@ -188,6 +213,18 @@ impl Client {
         headers: &[(&str, &str)],
         body: Body,
     ) -> Response<Incoming> {
+        let answered = self.try_open(method, path, headers, body).await;
+        answered.expect("an answer")
+    }
+
+    /// Sends a request whose stream may be reset.
+    pub async fn try_open(
+        &mut self,
+        method: Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Body,
+    ) -> hyper::Result<Response<Incoming>> {
         let mut request = Request::builder().method(method);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -195,7 +232,7 @@ impl Client {
         if let Some(token) = &self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let answer = match &mut self.sender {
+        match &mut self.sender {
             Sender::Http1(sender) => {
                 sender.ready().await.expect("open");
                 let request = request.uri(path).header("host", "localhost").body(body);
@@ -206,7 +243,6 @@ impl Client {
                 let request = request.uri(format!("https://localhost{path}")).body(body);
                 sender.send_request(request.expect("a request")).await
             }
-        };
-        answer.expect("an answer")
+        }
     }
 }

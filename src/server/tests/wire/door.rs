@@ -502,3 +502,31 @@ async fn health_checks_get_in_however_many_are_connected() {
         until(&mut after, "polyplane_connections", 1).await;
     }
 }
+
+/// Sends requests and reads no answer, until `wanted` are answered or a stream is reset. Returns how many were
+/// answered.
+async fn answered_unread(client: &mut Client, wanted: usize) -> usize {
+    let mut unread = Vec::new();
+    while unread.len() < wanted {
+        let body = http_body_util::Full::new(Bytes::new()).boxed_unsync();
+        match client.try_open(Method::GET, POD, &[], body).await {
+            Ok(answer) => unread.push(answer),
+            Err(_) => break,
+        }
+    }
+    unread.len()
+}
+
+#[tokio::test]
+async fn a_stranger_who_reads_no_answer_gets_no_more_of_them() {
+    let server = start().await;
+    for token in [None, Some("nonsense")] {
+        let mut stranger = Client::without_room(&server, token).await;
+        assert_eq!(answered_unread(&mut stranger, 1000).await, 32);
+    }
+    let mut admin = Client::without_room(&server, Some(server.pki.admin_token())).await;
+    assert_eq!(answered_unread(&mut admin, 100).await, 100);
+    // Nor is a connection that others use too, whatever one of them shows.
+    admin.token = Some("nonsense".to_owned());
+    assert_eq!(answered_unread(&mut admin, 100).await, 100);
+}
