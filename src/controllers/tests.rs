@@ -274,34 +274,63 @@ async fn the_service_cidr_says_again_that_it_is_ready_after_it_was_deleted() {
     assert!(!service_ranges::has_work(&site.tenant));
 }
 
-#[tokio::test]
-async fn a_deleted_definition_says_that_its_objects_are_being_deleted_and_takes_new_names() {
-    let site = Site::open().await;
-    let name = "widgets.example.com";
-    let key = Key::new(definitions::GROUP, definitions::RESOURCE, None, name);
+/// Returns the key and the body of a definition that somebody else's finalizer keeps.
+fn held_definition(plural: &str) -> (Key, Value) {
+    let name = format!("{plural}.example.com");
+    let key = Key::new(definitions::GROUP, definitions::RESOURCE, None, &name);
     let version = json!({"name": "v1", "served": true, "storage": true,
         "schema": {"openAPIV3Schema": {"type": "object"}}});
-    let names = json!({"plural": "widgets", "kind": "Widget"});
+    let names = json!({"plural": plural, "kind": "Widget"});
     let definition = json!({"metadata": {"finalizers": ["example.com/hold"]},
         "spec": {"group": "example.com", "names": names, "scope": "Cluster", "versions": [version]}});
-    site.create(&key, definition).await;
-    site.delete(&key).await;
-    let reason = |object: &Value| {
+    (key, definition)
+}
+
+#[tokio::test]
+async fn a_deleted_definition_says_what_became_of_its_objects_and_takes_new_names() {
+    let site = Site::open().await;
+    let terminating = |key: &Key| {
+        let object = site.tree(key);
         let mut conditions = object.items_at(&["status", "conditions"]).iter();
         let found = conditions.find(|one| one.str_at(&["type"]) == "Terminating");
-        found.map(|found| Str::from(found.str_at(&["reason"])))
+        let found = found.expect("it says so");
+        ["status", "reason", "message"].map(|field| Str::from(found.str_at(&[field])))
     };
-    let deleted = site.tree(&key);
-    assert_eq!(reason(&deleted).as_deref(), Some("InstanceDeletionPending"));
-    assert!(site.finalizers(&key).contains(&Value::string(CLEANUP)));
-    site.patch(&key, json!({"spec": {"names": {"shortNames": ["wd"]}}}))
-        .await;
-    let accepted = site.tree(&key)["status"]["acceptedNames"].clone();
-    assert_eq!(accepted["shortNames"], json!(["wd"]));
-    let settled = definitions::settle(&site.client, &site.tenant, name).await;
-    settled.expect("it can be written");
-    // It is still there for another finalizer.
-    let last = site.tree(&key);
-    assert_eq!(reason(&last).as_deref(), Some("InstanceDeletionInProgress"));
-    assert_eq!(site.finalizers(&key), [Value::string("example.com/hold")]);
+    let (established, body) = held_definition("widgets");
+    site.create(&established, body).await;
+    // The first definition has its kind.
+    let (refused, body) = held_definition("gadgets");
+    site.create(&refused, body).await;
+    for (key, reason, message) in [
+        (
+            &refused,
+            "NeverEstablished",
+            "resource was never established",
+        ),
+        (
+            &established,
+            "InstanceDeletionCompleted",
+            "removed all instances",
+        ),
+    ] {
+        site.delete(key).await;
+        let [status, pending, _] = terminating(key);
+        assert_eq!([&*status, &*pending], ["True", "InstanceDeletionPending"]);
+        assert!(site.finalizers(key).contains(&Value::string(CLEANUP)));
+        site.patch(key, json!({"spec": {"names": {"shortNames": ["wd"]}}}))
+            .await;
+        let accepted = site.tree(key)["status"]["acceptedNames"].clone();
+        assert_eq!(accepted["shortNames"], json!(["wd"]));
+        let settled = definitions::settle(&site.client, &site.tenant, key.name()).await;
+        settled.expect("it can be written");
+        // It is still there for another finalizer.
+        assert_eq!(
+            terminating(key).map(String::from),
+            ["False", reason, message]
+        );
+        assert_eq!(site.finalizers(key), [Value::string("example.com/hold")]);
+        site.patch(key, json!({"metadata": {"finalizers": null}}))
+            .await;
+        assert!(site.object(key).is_none());
+    }
 }

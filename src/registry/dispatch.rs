@@ -155,7 +155,7 @@ impl Registry {
             let settled = tenant.settled_kind((group, version, resource), request.deadline);
             let row = settled.await?.ok_or_else(unknown)?;
             if let Some(custom) = &row.custom {
-                custom.prepared().await?;
+                custom.prepared(tenant.plane.meter()).await?;
             }
             match self.handle_kind(tenant, request, &row).await {
                 Err(error) if error.is_kind_changed() && Instant::now() < request.deadline => {}

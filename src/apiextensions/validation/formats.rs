@@ -4,7 +4,8 @@ mod email;
 mod uri;
 
 use polyplane_apimachinery::names::{cidr_sloppy, ip_sloppy};
-use polyplane_apimachinery::time::{days_in_month, parse_duration};
+use polyplane_apimachinery::time::parse_duration;
+use polyplane_cel::Timestamp;
 use regex::Regex;
 use std::net::Ipv6Addr;
 use std::sync::LazyLock;
@@ -106,10 +107,10 @@ static TEXTS: [TextFormat; 27] = [
     text("rgbcolor", |text| RGB_COLOR.is_match(text)),
     text("byte", is_base64),
     text("password", |_| true),
-    text("date", is_date),
+    text("date", Timestamp::is_date),
     text("duration", |text| duration(text).is_some()),
-    text("datetime", is_date_time),
-    text("date-time", is_date_time),
+    text("datetime", Timestamp::is_date_time),
+    text("date-time", Timestamp::is_date_time),
     text("k8s-short-name", |text| {
         text.len() <= 63 && SHORT_NAME.is_match(text)
     }),
@@ -131,10 +132,6 @@ pattern!(HEX_COLOR, r"^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$");
 pattern!(
     RGB_COLOR,
     r"^rgb\(\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*,\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*,\s*(0|[1-9][0-9]?|1[0-9][0-9]?|2[0-4][0-9]|25[0-5])\s*\)$"
-);
-pattern!(
-    TIME,
-    r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$"
 );
 pattern!(DURATION_PART, r"([0-9]+)\s*([A-Za-zµ]+)");
 pattern!(
@@ -256,33 +253,6 @@ fn is_credit_card(text: &str) -> bool {
     known && doubled.sum::<u32>() % 10 == 0
 }
 
-fn is_date(text: &str) -> bool {
-    let bytes = text.as_bytes();
-    let number = |range: std::ops::Range<usize>| {
-        let part = bytes.get(range)?;
-        let digits = part.iter().all(u8::is_ascii_digit);
-        digits.then(|| std::str::from_utf8(part).ok()?.parse::<i64>().ok())?
-    };
-    let dashes = bytes.len() == 10 && bytes[4] == b'-' && bytes[7] == b'-';
-    let (Some(year), Some(month), Some(day)) = (number(0..4), number(5..7), number(8..10)) else {
-        return false;
-    };
-    let is_month = (1..=12).contains(&month);
-    dashes && is_month && (1..=days_in_month(year, month)).contains(&day)
-}
-
-fn is_date_time(text: &str) -> bool {
-    let text = text.to_lowercase();
-    let mut parts = text.split('t');
-    let (Some(date), Some(time)) = (parts.next(), parts.next()) else {
-        return false;
-    };
-    let Some(found) = TIME.captures(time).filter(|_| is_date(date)) else {
-        return false;
-    };
-    &found[1] <= "23" && &found[2] <= "59" && &found[3] <= "59"
-}
-
 /// Reads a duration as Go writes it or in words, such as `1 day` and `2w 3h`. Returns nanoseconds.
 pub(crate) fn duration(text: &str) -> Option<i64> {
     /// The names of each unit, the last of which may have an end, and its nanoseconds.
@@ -327,7 +297,31 @@ mod tests {
         &'static [&'static str],
     );
 
-    const CASES: [Case; 9] = [
+    const CASES: [Case; 11] = [
+        (
+            "date",
+            &["2024-02-29", "0000-01-01", "9999-12-31"],
+            &["", "2023-02-29", "2024-13-01", "2024-1-01", "2024-01-01Z"],
+        ),
+        (
+            "date-time",
+            &[
+                "2024-02-29T23:59:59Z",
+                "2024-02-29t00:00:00.5z",
+                "2024-02-29T00:00:00+99:99",
+                "2024-02-29T00:00:00ZT",
+            ],
+            &[
+                "",
+                "2024-02-29",
+                "2023-02-29T00:00:00Z",
+                "2024-02-29T24:00:00Z",
+                "2024-02-29T00:60:00Z",
+                "2024-02-29T00:00:60Z",
+                "2024-02-29T0:00:00Z",
+                "2024-02-29 00:00:00Z",
+            ],
+        ),
         (
             "byte",
             &["YQ==", "YR==", "YWI=", "YWJj"],

@@ -90,9 +90,11 @@ const FORMATS: [Format; 13] = [
         unless(is_uuid(text), "does not match the UUID format")
     }),
     format("byte", 84, |text| unless(is_base64(text), "invalid base64")),
-    format("date", 71, |text| unless(is_date(text), "invalid date")),
+    format("date", 71, |text| {
+        unless(Timestamp::is_date(text), "invalid date")
+    }),
     format("datetime", 71, |text| {
-        unless(is_date_time(text), "invalid datetime")
+        unless(Timestamp::is_date_time(text), "invalid datetime")
     }),
 ];
 
@@ -102,22 +104,27 @@ static TIME: LazyLock<Regex> =
 const TIME_PATTERN: &str =
     r"^([0-9]{2}):([0-9]{2}):([0-9]{2})(.[0-9]+)?(z|([+-][0-9]{2}:[0-9]{2}))$";
 
-fn is_date(text: &str) -> bool {
-    let midnight = format!("{text}T00:00:00Z");
-    text.len() == 10 && Timestamp::parse(&midnight).is_some()
-}
+/// The formats `date` and `date-time`, to which other rules apply than to what is converted to a timestamp.
+impl Timestamp {
+    /// Returns whether a text fits the format `date`: the date of a day, from the year 0.
+    #[must_use]
+    pub fn is_date(text: &str) -> bool {
+        text.len() == 10 && Self::parse(&format!("{text}T00:00:00Z")).is_some()
+    }
 
-/// Returns whether a text is a date and time, to which other rules apply than to what is converted to a timestamp.
-fn is_date_time(text: &str) -> bool {
-    let text = text.to_lowercase();
-    let mut parts = text.split('t');
-    let (Some(date), Some(time)) = (parts.next(), parts.next()) else {
-        return false;
-    };
-    let Some(found) = TIME.captures(time).filter(|_| is_date(date)) else {
-        return false;
-    };
-    &found[1] <= "23" && &found[2] <= "59" && &found[3] <= "59"
+    /// Returns whether a text fits the format `date-time`, in any case of letters.
+    #[must_use]
+    pub fn is_date_time(text: &str) -> bool {
+        let text = text.to_lowercase();
+        let mut parts = text.split('t');
+        let (Some(date), Some(time)) = (parts.next(), parts.next()) else {
+            return false;
+        };
+        let Some(found) = TIME.captures(time).filter(|_| Self::is_date(date)) else {
+            return false;
+        };
+        &found[1] <= "23" && &found[2] <= "59" && &found[3] <= "59"
+    }
 }
 
 const fn format(name: &'static str, pattern_size: u64, check: fn(&str) -> Vec<String>) -> Format {

@@ -16,9 +16,11 @@ use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::structural::{Custom, Reading, Structural};
 use polyplane_apimachinery::{Str, Value};
+use polyplane_fairness::{CpuTimer, PlaneMeter, Precision};
 use polyplane_plane::{ContentId, Flags, Key, ObjectRef, Version};
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Mutex, Semaphore};
 
 /// The schema of one version of a kind. It is compiled when it is first needed.
@@ -66,6 +68,29 @@ pub struct ScalePaths {
 /// The places in which schemas are compiled. With more, requests for schemas that are not compiled could take
 /// all CPUs and all threads for blocking work; with one, a large schema would hold up all small ones.
 static COMPILING: Semaphore = Semaphore::const_new(2);
+/// The schemas that wait for a place.
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// A schema that waits for a place. Dropping it ends the wait, also if the request ends before.
+struct WaitingSchema;
+
+impl WaitingSchema {
+    fn begin() -> Self {
+        WAITING.fetch_add(1, Ordering::Relaxed);
+        Self
+    }
+}
+
+impl Drop for WaitingSchema {
+    fn drop(&mut self) {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Returns how many schemas of this process wait until others are compiled.
+pub fn schemas_waiting() -> usize {
+    WAITING.load(Ordering::Relaxed)
+}
 
 /// What a row knows about the kind that an object of the plane has defined.
 #[derive(Clone, Debug)]
@@ -91,11 +116,11 @@ pub struct CustomKind {
 
 impl CustomKind {
     /// Compiles the schema, away from the threads that serve requests, and at most two of them at a
-    /// time. Nothing happens if it is compiled.
+    /// time, and charges the plane that needs it. Nothing happens if it is compiled.
     ///
     /// # Errors
     /// Returns 500 if the process ends meanwhile.
-    pub async fn prepared(&self) -> Result<(), ApiError> {
+    pub async fn prepared(&self, meter: Option<&Arc<PlaneMeter>>) -> Result<(), ApiError> {
         if self.schema.is_compiled() {
             return Ok(());
         }
@@ -103,12 +128,20 @@ impl CustomKind {
         if self.schema.is_compiled() {
             return Ok(());
         }
+        let waiting = WaitingSchema::begin();
         let place = COMPILING.acquire().await;
-        let schema = Arc::clone(&self.schema);
+        drop(waiting);
+        let (schema, meter) = (Arc::clone(&self.schema), meter.cloned());
         let compiled = tokio::task::spawn_blocking(move || {
             // Released when the work ends, also if the request has ended before.
             let _held = (turn, place);
+            let timer = CpuTimer::start(Precision::Exact);
             drop(schema.structural());
+            let nanos = timer.stop().cpu_nanos;
+            if let Some(meter) = meter {
+                meter.charge(nanos);
+                meter.flow().charge(nanos);
+            }
         });
         compiled
             .await
