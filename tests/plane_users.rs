@@ -181,9 +181,28 @@ async fn what_ends_a_credential_ends_it_with_the_next_request() -> Result<()> {
     site.kubectl.ok(&["plane", "rotate", "a", "--overlap=1h"])?;
     admitted(&joe).await?;
     let of_second = user("ann")?;
+    let revoked = async || {
+        let root = Client::open(&site.root).await?;
+        let plane = root.get(&format!("{PLANES}/a")).await?.expect(200)?;
+        let revoked = plane["spec"]["access"]["revoked"].as_array();
+        anyhow::Ok(revoked.map_or(0, Vec::len))
+    };
+    ensure!(revoked().await? == 1, "the earlier keys are accepted");
     site.kubectl.ok(&["plane", "rotate", "a", "--now"])?;
     refused(&joe).await?;
     refused(&of_second).await?;
+    // Nothing of what was revoked proves anybody any more, so nothing has to be remembered.
+    ensure!(revoked().await? == 0, "all earlier credentials have ended");
+    refused(&jane).await?;
+    refused(&again).await?;
+    admitted(&user("jane")?).await?;
+    let of_now = user("joe")?;
+    let said = site.kubectl.ok(&["plane", "rotate", "a", "--overlap=0s"])?;
+    ensure!(
+        said.contains("no certificate or token of the earlier keys"),
+        "{said}"
+    );
+    refused(&of_now).await?;
     let of_third = user("ann")?;
     admitted(&of_third).await?;
     // A plane of the same name is another plane.

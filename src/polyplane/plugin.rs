@@ -12,6 +12,7 @@ mod list;
 mod pinned;
 mod print;
 mod ring;
+mod root_plane;
 mod terms;
 mod usage;
 
@@ -43,6 +44,7 @@ pub fn run(command: PluginCommand) -> anyhow::Result<()> {
 }
 
 fn carry_out(command: PluginCommand) -> anyhow::Result<()> {
+    root_plane::check(&command.action)?;
     let mut config = Kubeconfig::load(command.kubeconfig.as_deref())?;
     let target = config.target(command.context.as_deref())?;
     crate::process::once(async {

@@ -5,7 +5,7 @@
 //! root, which can be read and removed.
 
 use crate::polyplane::not_read_by_all;
-use polyplane_apimachinery::field_error::{FieldError, Path};
+use polyplane_apimachinery::field_error::{FieldError, FieldErrorKind, Path};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::{ALL_UNAUTHENTICATED, ROOT_USER_PREFIX, SYSTEM_MASTERS};
@@ -22,8 +22,8 @@ const GROUPS_MAX: usize = 32;
 const REVOKED_MAX: usize = 256;
 /// Bytes of the name of a user or group.
 const NAME_BYTES_MAX: usize = 256;
-/// The longest life of a credential, in seconds: a year. A revocation older than that ends nothing
-/// that has not ended by itself.
+/// The longest life of a credential that the server issues to a user, in seconds: a year. A revocation older
+/// than that ends none of them that has not ended by itself.
 pub const LIFETIME_MAX: i64 = 366 * 86_400;
 /// Seconds by which a revocation of a service account's tokens is dated ahead. Another replica than the
 /// one that dates revocations issues tokens, and its clock may be ahead; without this, the tokens of so
@@ -166,6 +166,7 @@ pub(crate) fn prepare_create(object: &mut Value, now: i64) {
         object.set(&["spec", "access", "grants"], vec![grant]);
     }
     date_revocations(object, &Value::Null, now);
+    remember_others(object, &Value::Null);
 }
 
 /// Dates new revocations, and the end of the keys of the previous generation.
@@ -175,6 +176,7 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value, now: i64) {
         Some(keys) => object.set(&["status", "keys"], keys.clone()),
         None => drop(object.remove(&["status", "keys"])),
     }
+    remember_others(object, old);
     let generation = generation(object);
     if generation == self::generation(old) {
         return;
@@ -183,7 +185,10 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value, now: i64) {
     object.set(&["status", "keys", "generation"], generation);
     match overlap.unwrap_or(OVERLAP) {
         // No time at all: at a replica whose clock is behind, the present one would be in the future.
-        0 => drop(object.remove(&["status", "keys", "previousAcceptedUntil"])),
+        0 => {
+            drop(object.remove(&["status", "keys", "previousAcceptedUntil"]));
+            drop_moot_revocations(object, old, now);
+        }
         overlap => {
             let until = time(now + overlap);
             object.set(&["status", "keys", "previousAcceptedUntil"], until);
@@ -191,13 +196,62 @@ pub(crate) fn prepare_update(object: &mut Value, old: &Value, now: i64) {
     }
 }
 
+/// True once the plane has named client CAs or issuers.
+const TRUSTED_OTHERS: [&str; 3] = ["status", "keys", "trustedOthers"];
+
 fn generation(object: &Value) -> i64 {
     let path = ["spec", "access", "keyGeneration"];
     object.int_at(&path).unwrap_or_default()
 }
 
-/// Gives each revocation without a time the present one, and drops those that end nothing any more.
-/// Those of service accounts stay until somebody removes them.
+/// Returns whether a plane accepts, or has ever accepted, credentials that its own keys have not signed: those
+/// of the client CAs and issuers that it names. It may name them again.
+fn trusts_others(plane: &Value) -> bool {
+    plane.at(&["spec", "authentication"]).is_some() || plane.bool_at(&TRUSTED_OTHERS)
+}
+
+/// Notes for good that the plane accepts credentials of others.
+fn remember_others(object: &mut Value, old: &Value) {
+    if trusts_others(object) || trusts_others(old) {
+        object.set(&TRUSTED_OTHERS, true);
+    }
+}
+
+fn is_account(user: &str) -> bool {
+    user.starts_with(ACCOUNT_PREFIX)
+}
+
+fn set_revocations(object: &mut Value, revoked: Vec<Value>) {
+    let path = ["spec", "access", "revoked"];
+    match revoked.is_empty() {
+        true => drop(object.remove(&path)),
+        false => object.set(&path, revoked),
+    }
+}
+
+/// Drops the revocations that ended nothing but credentials of earlier keys, when no earlier key is accepted
+/// any more. What the new keys sign is younger than those revocations, so they could end nothing of it.
+///
+/// Those of users whom others may prove stay, because their credentials outlive the plane's keys. No other
+/// ever proves a service account. Those that are dated ahead stay too: they end what the new keys sign.
+fn drop_moot_revocations(object: &mut Value, old: &Value, now: i64) {
+    let trusts_others = trusts_others(object) || trusts_others(old);
+    let still_matters = |item: &Value| {
+        let is_account = is_account(item.str_at(&["user"]));
+        // The server itself dates those of accounts ahead.
+        let latest = if is_account { now + TOKENS_AHEAD } else { now };
+        let before = seconds(item.str_at(&["before"]));
+        (trusts_others && !is_account) || before.is_none_or(|before| before > latest)
+    };
+    let revoked = object.items_at(&["spec", "access", "revoked"]).iter();
+    let kept = revoked.filter(|item| still_matters(item)).cloned();
+    let kept = kept.collect();
+    set_revocations(object, kept);
+}
+
+/// Gives each revocation without a time the present one, and drops those that end nothing any more: they
+/// are older than the longest life of what the server issues to users. Those of service accounts stay, whose
+/// tokens may have no end, and those of users whom others may prove, for as long as those like.
 ///
 /// A certificate is revoked if it becomes valid before that second. The next certificate of the user
 /// becomes valid in it at the earliest, so the same user can have a new one at once.
@@ -206,6 +260,7 @@ fn date_revocations(object: &mut Value, old: &Value, now: i64) {
     if items.is_empty() {
         return;
     }
+    let trusts_others = trusts_others(object) || trusts_others(old);
     let before = |user: &str| {
         let known = revoked(&old["spec"]["access"]);
         let known = known.into_iter().filter(|one| one.user == user);
@@ -213,10 +268,10 @@ fn date_revocations(object: &mut Value, old: &Value, now: i64) {
     };
     let dated = items.iter().filter_map(|item| {
         let mut item = item.clone();
-        let is_account = item.str_at(&["user"]).starts_with(ACCOUNT_PREFIX);
+        let is_account = is_account(item.str_at(&["user"]));
         if let Some(given) = seconds(item.str_at(&["before"])) {
-            // Tokens of accounts may have no end.
-            return (is_account || given > now - LIFETIME_MAX).then_some(item);
+            let is_kept = is_account || trusts_others || given > now - LIFETIME_MAX;
+            return is_kept.then_some(item);
         }
         let earlier = before(item.str_at(&["user"]));
         let now = if is_account { now + TOKENS_AHEAD } else { now };
@@ -225,8 +280,8 @@ fn date_revocations(object: &mut Value, old: &Value, now: i64) {
         item.set(&["before"], time(from));
         Some(item)
     });
-    let dated: Vec<Value> = dated.collect();
-    object.set(&["spec", "access", "revoked"], dated);
+    let dated = dated.collect();
+    set_revocations(object, dated);
 }
 
 /// Returns what is wrong with `spec.access`. Before all programs of the ring read it, it may not be
@@ -257,7 +312,7 @@ pub(crate) fn errors(object: &Value, old: Option<&Value>, is_read_by_all: bool) 
     let revoked = access.items_at(&["revoked"]);
     if revoked.len() > REVOKED_MAX {
         let path = path.child("revoked");
-        errors.push(FieldError::too_many(&path, revoked.len(), REVOKED_MAX));
+        errors.push(too_many_revoked(object, &path, revoked.len()));
         return errors;
     }
     for (at, item) in revoked.iter().enumerate() {
@@ -280,6 +335,22 @@ pub(crate) fn errors(object: &Value, old: Option<&Value>, is_read_by_all: bool) 
         errors.push(FieldError::invalid(&path.child("keyGeneration"), new, why));
     }
     errors
+}
+
+/// Returns the refusal of so many revocations, which says how to make room.
+fn too_many_revoked(object: &Value, path: &Path<'_>, count: usize) -> FieldError {
+    let name = object.str_at(&["metadata", "name"]);
+    let rest = match trusts_others(object) {
+        true => ", but for users whom the CAs and issuers of spec.authentication may prove",
+        false => "",
+    };
+    let why = format!(
+        "must have at most {REVOKED_MAX} items; take out users whose credentials have all expired, or run \
+         `kubectl plane rotate {name} --now`, which ends everybody's credentials of the control plane's own \
+         keys and empties the list{rest}"
+    );
+    let count = i64::try_from(count).unwrap_or(i64::MAX);
+    FieldError::new(FieldErrorKind::TooMany, path, count, why)
 }
 
 fn grant_errors(grant: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
@@ -433,6 +504,91 @@ mod tests {
         let kept = revoking(&["ann"], &account_ended, 1_002 + 10 * LIFETIME_MAX);
         assert_eq!(before(&kept, account), Some(1_000 + TOKENS_AHEAD));
         assert_eq!(before(&later, "joe"), Some(5_000));
+    }
+
+    fn users(plane: &Value) -> Vec<String> {
+        let revoked = read(plane).record.revoked;
+        let users = revoked.iter().map(|one| one.user.as_str().to_owned());
+        users.collect()
+    }
+
+    #[test]
+    fn keys_that_are_replaced_at_once_leave_the_revocations_that_still_matter() {
+        const ACCOUNT: &str = "system:serviceaccount:ci:builder";
+        let start = json!({"spec": {"access": {"grants": []}}});
+        let mut old = revoking(&["jane", ACCOUNT], &start, 1_000);
+        let rotated = |old: &Value, overlap: i64| {
+            let mut plane = old.clone();
+            plane.set(&["spec", "access", "keyGeneration"], generation(old) + 1);
+            plane.set(&["spec", "access", "keyOverlapSeconds"], overlap);
+            prepare_update(&mut plane, old, 1_000);
+            plane
+        };
+        // With an overlap the earlier key is accepted, and without a rotation all keys are.
+        let overlapping = rotated(&old, 60);
+        assert_eq!(users(&overlapping), ["jane", ACCOUNT]);
+        let mut same = old.clone();
+        same.set(&["spec", "access", "keyOverlapSeconds"], 0_i64);
+        prepare_update(&mut same, &old, 1_000);
+        assert_eq!(users(&same), ["jane", ACCOUNT]);
+        for earlier in [&old, &overlapping] {
+            let at_once = rotated(earlier, 0);
+            assert_eq!(users(&at_once), [""; 0]);
+            assert!(at_once.at(&["spec", "access", "revoked"]).is_none());
+        }
+        // One that is new in the same write ends nothing either.
+        let mut with_joe = old.clone();
+        with_joe.set(&["spec", "access", "revoked"], vec![json!({"user": "joe"})]);
+        let joe_too = rotated(&with_joe, 0);
+        assert_eq!(users(&joe_too), [""; 0]);
+        // Certificates of a named CA and tokens of an issuer prove nobody less, whichever record names them.
+        let authentication = json!({"clientCAs": ["pem"]});
+        let mut trusting = old.clone();
+        trusting.set(&["spec", "authentication"], authentication);
+        assert_eq!(users(&rotated(&trusting, 0)), ["jane"]);
+        let mut ending = trusting.clone();
+        ending.remove(&["spec", "authentication"]);
+        ending.set(&["spec", "access", "keyGeneration"], 1_i64);
+        ending.set(&["spec", "access", "keyOverlapSeconds"], 0_i64);
+        prepare_update(&mut ending, &trusting, 1_000);
+        assert_eq!(users(&ending), ["jane"]);
+        // They may be named again, and would prove her again.
+        assert_eq!(users(&rotated(&ending, 0)), ["jane"]);
+        // A time ahead ends what the new keys sign.
+        let ahead = |user: &str, second: i64| json!({"user": user, "before": (time(second))});
+        old.set(
+            &["spec", "access", "revoked"],
+            vec![ahead("jane", 1_001), ahead(ACCOUNT, 1_001 + TOKENS_AHEAD)],
+        );
+        assert_eq!(users(&rotated(&old, 0)), ["jane", ACCOUNT]);
+    }
+
+    #[test]
+    fn a_full_list_says_how_to_make_room_and_takes_one_more_for_one_that_has_ended() {
+        let names: Vec<String> = (0..REVOKED_MAX).map(|at| format!("user-{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let start = json!({"metadata": {"name": "a"}, "spec": {"access": {"grants": []}}});
+        let full = revoking(&names, &start, 1_000);
+        assert_eq!(errors(&full, Some(&start), true), []);
+        let said = |plane: &Value, now: i64| {
+            let more = revoking(&["one-more"], plane, now);
+            let errors = errors(&more, Some(plane), true);
+            let said: Vec<String> = errors.iter().map(FieldError::body).collect();
+            (users(&more).len(), said.concat())
+        };
+        let (_, refused) = said(&full, 2_000);
+        for words in ["257: must have at most 256", "kubectl plane rotate a --now"] {
+            assert!(refused.contains(words), "{refused}");
+        }
+        assert!(!refused.contains("spec.authentication"), "{refused}");
+        let a_year_later = 1_000 + LIFETIME_MAX;
+        assert_eq!(said(&full, a_year_later), (1, String::new()));
+        // What others have signed may last longer than a year.
+        let mut trusting = full.clone();
+        trusting.set(&["spec", "authentication"], json!({"clientCAs": ["pem"]}));
+        let (count, refused) = said(&trusting, a_year_later);
+        assert_eq!(count, REVOKED_MAX + 1);
+        assert!(refused.contains("spec.authentication"), "{refused}");
     }
 
     #[test]

@@ -60,10 +60,11 @@ pub struct RevokeOptions {
 pub struct RotateOptions {
     /// Name of the control plane.
     pub name: String,
-    /// How long credentials of the earlier keys are accepted.
+    /// How long credentials of the earlier keys are accepted. With 0s none is, as with --now.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::plugin::access::duration)]
     pub overlap: Duration,
-    /// Refuse every earlier credential at once.
+    /// Refuse every credential of the earlier keys at once. The list of revoked users keeps only those whom
+    /// the CAs and issuers of spec.authentication may prove.
     #[arg(long, conflicts_with = "overlap")]
     pub now: bool,
     /// Replace the key by which the control plane's objects are encrypted in the store instead, and wait

@@ -153,16 +153,26 @@ pub async fn rotate(client: &Client, options: &RotateOptions) -> anyhow::Result<
         plane.set(&["spec", "access", "keyOverlapSeconds"], overlap);
     })
     .await?;
+    Ok(line(&rotated(name, &plane))?)
+}
+
+/// Returns what the rotation of a control plane's keys means for earlier credentials, by what the server says
+/// of the plane: without an overlap it names no time.
+fn rotated(name: &str, plane: &Value) -> String {
+    let replaced = format!("the keys of control plane {name:?} are replaced");
     let until = plane.str_at(&["status", "keys", "previousAcceptedUntil"]);
-    let said = match options.now {
-        true => format!(
-            "the keys of control plane {name:?} are replaced; no earlier certificate or token is accepted"
-        ),
-        false => format!(
-            "the keys of control plane {name:?} are replaced; certificates and tokens of the earlier keys are accepted until {until}"
-        ),
+    if !until.is_empty() {
+        return format!(
+            "{replaced}; certificates and tokens of the earlier keys are accepted until {until}"
+        );
+    }
+    let others = match plane.at(&["spec", "authentication"]) {
+        Some(_) => {
+            "; those of the CAs and issuers of spec.authentication are accepted as before, but for revoked users"
+        }
+        None => "",
     };
-    Ok(line(&said)?)
+    format!("{replaced}; no certificate or token of the earlier keys is accepted any more{others}")
 }
 
 /// Suspends a control plane.
@@ -262,6 +272,29 @@ pub struct DurationError;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rotation_says_which_credentials_are_still_accepted() {
+        let mut plane =
+            json!({"status": {"keys": {"previousAcceptedUntil": "2030-01-01T00:00:00Z"}}});
+        let said = rotated("a", &plane);
+        assert!(
+            said.ends_with("are accepted until 2030-01-01T00:00:00Z"),
+            "{said}"
+        );
+        plane.remove(&["status", "keys", "previousAcceptedUntil"]);
+        let said = rotated("a", &plane);
+        assert!(
+            said.ends_with("no certificate or token of the earlier keys is accepted any more"),
+            "{said}"
+        );
+        plane.set(&["spec", "authentication"], json!({"clientCAs": ["pem"]}));
+        let said = rotated("a", &plane);
+        assert!(
+            said.contains("any more; those of the CAs and issuers"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn durations_have_units() {
