@@ -1,6 +1,6 @@
 //! A replica whose etcd is down at its start waits for etcd, reports why, ends at once on SIGTERM,
-//! and serves as soon as etcd is up. The test also covers which paths the metrics token opens, and
-//! a drain with a given serving certificate.
+//! and serves as soon as etcd is up. One whose etcd runs out of space goes on reading. The tests also
+//! cover which paths the metrics token opens, and a drain with a given serving certificate.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -118,6 +118,21 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .until("/clusters/team-a/api/v1/pods", |_| true)
         .await?;
     ensure!(listed.status == 503, "{listed:?}");
+    // A client whose credential may be one of a plane has to try again. Others are strangers at once.
+    let admin = replica.admin()?;
+    for path in ["/clusters/team-a/api/v1/pods", "/api/v1/pods"] {
+        let signed = admin.with_token(Some("eyJhbGciOiJFUzI1NiJ9.e30.c2ln"));
+        let put_off = Client::open(&signed).await?.get(path).await?;
+        put_off.refuses(503, "is starting")?;
+        let seconds = &put_off.body["details"]["retryAfterSeconds"];
+        ensure!(*seconds == 1, "{put_off:?}");
+        for token in [None, Some("nonsense")] {
+            let stranger = Client::open(&admin.with_token(token)).await?;
+            stranger.get(path).await?.refuses(401, "Unauthorized")?;
+        }
+    }
+    let probe = Client::open(&admin.with_token(None)).await?;
+    ensure!(probe.get("/livez").await?.status == 200);
     // The replica holds no planes, so it is drained already, and the hook before its end does not
     // wait.
     let drained = replica.drain(&replica.folder.join("certs")).await?;
@@ -135,6 +150,53 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .until("/api/v1/namespaces", |reply| reply.status == 200)
         .await?;
     ensure!(replica.process.ended()?.is_none());
+    replica.process.kill().await
+}
+
+/// A plane is awake and another one asleep when etcd runs out of space.
+#[tokio::test]
+async fn a_replica_whose_etcd_is_out_of_space_stays_ready_and_reads() -> Result<()> {
+    let etcd = Cluster::start(1, &[], &[]).await?;
+    let folder = tempfile::tempdir()?;
+    let options = ["--sleep-after", "1"];
+    let mut replica = Replica::start_with("full", folder.path(), &etcd.url(), &options)?;
+    replica
+        .until("/readyz", |reply| reply.status == 200)
+        .await?;
+    let admin = replica.admin()?;
+    let asleep = create_plane(&admin, "asleep").await?;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let kept = json!({"metadata": {"name": "kept"}});
+    let plane = Client::open(&asleep).await?;
+    plane.post(maps, &kept).await?.expect(201)?;
+    let has = |reply: &Reply, line: &str| {
+        let text = reply.body.as_str().unwrap_or_default();
+        text.lines().any(|found| found == line)
+    };
+    // The root plane alone.
+    replica
+        .until("/metrics", |reply| has(reply, "polyplane_planes_awake 1"))
+        .await?;
+    etcd.alarm_no_space(true).await?;
+    replica
+        .until("/metrics", |reply| has(reply, "polyplane_store_writable 0"))
+        .await?;
+    let root = Client::open(&admin).await?;
+    let listing = root.get("/readyz?verbose").await?.expect(200)?;
+    ensure!(listing.to_string().contains("[+]etcd ok"), "{listing}");
+    let planes = "/apis/polyplane.dev/v1alpha1/controlplanes";
+    root.get(planes).await?.expect(200)?;
+    let why = "no space: the quota of etcd is used up (NOSPACE)";
+    let refused = root.delete(&format!("{planes}/asleep")).await?;
+    refused.refuses(503, why)?;
+    let sleeping = Client::open(&asleep).await?;
+    let refused = sleeping.get(&format!("{maps}/kept")).await?;
+    refused.refuses(503, &format!("while the store takes no writes: {why}"))?;
+    etcd.alarm_no_space(false).await?;
+    replica
+        .until("/metrics", |reply| has(reply, "polyplane_store_writable 1"))
+        .await?;
+    sleeping.get(&format!("{maps}/kept")).await?.expect(200)?;
     replica.process.kill().await
 }
 

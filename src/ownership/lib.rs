@@ -40,6 +40,7 @@ pub mod agreement;
 mod backoff;
 mod copy;
 pub mod directory;
+mod log_limit;
 mod membership;
 mod peers;
 mod planes;

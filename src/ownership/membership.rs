@@ -4,6 +4,9 @@
 //!
 //! Must not know planes: [`crate::planes`] subscribes to views and to the end of a life.
 
+mod beats;
+pub(crate) mod contact;
+pub(crate) mod late_proofs;
 pub(crate) mod lease_terms;
 pub(crate) mod member_driver;
 pub(crate) mod member_record;

@@ -285,7 +285,12 @@ pub enum PeerError {
     /// the request; a new connection will show whether the peer answers.
     #[error("the connection to the peer ended before its reply: {0}")]
     Ended(String),
-    /// Any other failure: of a certificate, or a reply that cannot be decoded or makes no sense.
+    /// One of the two replicas refuses the other's certificate. Every attempt fails until somebody
+    /// changes a certificate, and no request reaches the peer.
+    #[error("this replica and the peer do not trust each other's certificates: {0}")]
+    Untrusted(String),
+    /// Any other failure: a reply that cannot be decoded or makes no sense, or a certificate that
+    /// names another replica.
     #[error("the request to the peer failed: {0}")]
     Failed(String),
 }

@@ -3,6 +3,7 @@
 
 mod alone;
 mod chaos;
+mod contact;
 mod copies;
 mod crashes;
 mod cut_off;
@@ -59,6 +60,8 @@ struct Wires {
     /// Pairs of replicas: connections from the first to the second end before any answer, as at a
     /// listener that others have filled.
     ending: Mutex<Vec<(ReplicaId, ReplicaId)>>,
+    /// Replicas whose certificates no other one trusts, and which trust no other one's.
+    strangers: Mutex<Vec<ReplicaId>>,
     delay: Mutex<Duration>,
 }
 
@@ -78,6 +81,10 @@ impl Peers for Wire {
         }
         if self.wires.ending.lock().contains(&cut) {
             return Err(PeerError::Ended("closed".to_owned()));
+        }
+        let is_stranger = |one: &ReplicaId| self.wires.strangers.lock().contains(one);
+        if to.id != self.from && (is_stranger(&self.from) || is_stranger(&to.id)) {
+            return Err(PeerError::Untrusted("unknown issuer".to_owned()));
         }
         let listening = self.wires.listening.lock().get(&to.id).cloned();
         let planes = listening.and_then(|planes| planes.upgrade());

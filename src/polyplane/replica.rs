@@ -13,6 +13,7 @@ pub mod fences;
 pub mod follow_access;
 pub mod followed_file;
 pub mod issuers_file;
+mod join;
 pub mod metrics;
 pub mod plain_root;
 pub mod plane_directory;
@@ -29,6 +30,7 @@ use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named
 use crate::replica::backend::{BackendState, ReplicaBackend};
 use crate::replica::encryption::Encryption;
 use crate::replica::follow_access::FollowAccess;
+use crate::replica::join::join;
 use crate::replica::plain_root::PlainRoot;
 use crate::replica::plane_directory::{PlaneDirectory, layer_params};
 use crate::replica::plane_info::DirectoryInfo;
@@ -187,7 +189,7 @@ impl Replica {
         // Before anybody can open a watch, so that no change is missed.
         tokio::spawn(FollowAccess::new(&shared, server.watch_guard()).run(stop.clone()));
         let peers = server.serve_peers();
-        directory.planes.ring().join().await.context(CANNOT_JOIN)?;
+        join(directory.planes.ring(), setup.wait.as_deref()).await?;
         Ok(Self {
             directory,
             encryption,

@@ -2,6 +2,7 @@
 
 pub mod contexts;
 pub mod plugin_link;
+pub mod writable;
 
 use crate::audit;
 use crate::cli::limits;
@@ -12,6 +13,7 @@ use crate::replica::access::authority;
 use crate::replica::{Replica, ReplicaParts};
 use crate::store;
 use crate::up::contexts::Contexts;
+use crate::up::writable::while_writable;
 use anyhow::{Context, anyhow, bail};
 use polyplane_audit::Auditor;
 use polyplane_batteries::bootstrap::Release;
@@ -98,9 +100,9 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
             _ => with_peers(setup, &folder, &name).await?,
         };
         setup.replica.raise_floor_after = Duration::from_secs(options.raise_floor_after);
-        replicas.push(Replica::start(setup).await?);
+        replicas.push(while_writable(&*store, Replica::start(setup)).await?);
     }
-    wake_roots(&replicas).await?;
+    while_writable(&*store, wake_roots(&replicas)).await?;
     let pki = pki.context("there is always one replica")?;
     let stop = CancellationToken::new();
     let path = folder.join("kubeconfig");
@@ -291,6 +293,20 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
     signals.abort();
 }
 
+/// Returns the lines of the announcement that say what a store keeps: one at its beginning, if any, and its
+/// last one.
+fn what_is_kept(store: StoreKind) -> [&'static str; 2] {
+    match store {
+        StoreKind::Memory => [
+            "store: memory, nothing is kept when this process ends\n",
+            "Ctrl-C stops it, and everything in it is lost.",
+        ],
+        StoreKind::Sled | StoreKind::Fjall => {
+            ["", "Ctrl-C stops it; every acknowledged write is on disk."]
+        }
+    }
+}
+
 /// Prints the addresses and a first command to try. A failed print is ignored, because standard
 /// output may be closed or on a full disk, and the server serves all the same.
 fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], began: Instant) {
@@ -301,10 +317,7 @@ fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], be
         .collect();
     let path = kubeconfig.display();
     let bin = kubeconfig.with_file_name("bin");
-    let memory = match options.store {
-        StoreKind::Memory => "store: memory, nothing is kept when this process ends\n",
-        StoreKind::Sled | StoreKind::Fjall => "",
-    };
+    let [memory, end] = what_is_kept(options.store);
     let ring = match options.replicas {
         1 => String::new(),
         many => format!("replicas: {many} in this process; `kubectl plane ring` shows them\n"),
@@ -317,7 +330,7 @@ fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], be
          export PATH={}:$PATH          # for `kubectl plane`\n  \
          kubectl plane create team-a\n  \
          kubectl --context team-a get namespaces\n\n\
-         Ctrl-C stops it; every acknowledged write is on disk.\n",
+         {end}\n",
         listening.join(", "),
         bin.display(),
     );
@@ -325,4 +338,20 @@ fn announce(options: &UpOptions, kubeconfig: &Path, addresses: &[SocketAddr], be
     let _ = output
         .write_all(text.as_bytes())
         .and_then(|()| output.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::ValueEnum;
+
+    #[test]
+    fn a_store_in_memory_promises_nothing_on_disk() {
+        for store in StoreKind::value_variants() {
+            let said = what_is_kept(*store).concat();
+            let is_in_memory = *store == StoreKind::Memory;
+            assert_eq!(said.contains("on disk"), !is_in_memory, "{said}");
+            assert_eq!(said.contains("lost"), is_in_memory, "{said}");
+        }
+    }
 }

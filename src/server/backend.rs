@@ -62,6 +62,9 @@ pub enum LocateError {
          the server says which"
     )]
     Sealed,
+    /// The plane is asleep, and waking it is a write, which the store refuses for this reason.
+    #[error("the control plane is asleep, and cannot wake while the store takes no writes: {0}")]
+    StoreReadOnly(String),
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleting,
@@ -88,6 +91,17 @@ pub trait Backend: Send + Sync {
     /// that has lost touch with the store does not know who may not use a plane any more.
     fn is_fresh(&self) -> Verdict<'_, bool> {
         Verdict::now(true)
+    }
+
+    /// Returns whether this replica knows which planes there are, and by that who could prove a caller. One
+    /// that has not joined its ring does not.
+    fn knows_planes(&self) -> bool {
+        true
+    }
+
+    /// Returns why records are not known to be current, as a text for clients, if the reason is known.
+    fn stale_reason(&self) -> Option<&'static str> {
+        None
     }
 
     /// Returns the schemas of the built-in types, by which answers are written in protobuf.

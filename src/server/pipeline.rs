@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | parse path and query | `request/route.rs`, `request_info.rs` | 400, 404, 500 |
 //! | deadline | `request/deadline.rs` | 400, 504 |
-//! | locate the plane, prove the caller | `request/prove.rs`, `doorway.rs` | 401, 404, 429 |
+//! | locate the plane, prove the caller | `request/prove.rs`, `doorway.rs` | 401, 404, 429, 503 |
 //! | count the connection as proven | `request/prove.rs` | 429 |
 //! | refuse what a suspended plane is asked | `request/prove.rs` | 403 |
 //! | decide where: here, or forward | `peer/forward.rs` | 503 |
@@ -44,7 +44,9 @@ use polyplane_registry::{AnswerBody, TokenReviewer, Verb};
 
 use crate::answer::body::WatchGauge;
 use crate::answer::finish::{count, finish};
-use crate::answer::respond::{Client, Delivery, Refusal, Reply, add_flow_headers, refuse};
+use crate::answer::respond::{
+    Client, Delivery, Refusal, RepliedTo, Reply, add_flow_headers, refuse,
+};
 use crate::backend::PlaneApi;
 use crate::connection::Connection;
 use crate::operations::access_metrics::AccessOutcome;
@@ -130,7 +132,7 @@ pub(crate) async fn serve(
     let reply = answered.unwrap_or_else(|_| panicked(&state, &head));
     // Before the reply, because some clients lose a reply that arrives before they have sent their
     // body.
-    discard_unread(&state, &parts, &mut body, reply.status()).await;
+    discard_unread(&state, &parts, &mut body, RepliedTo::of(&reply)).await;
     finish(&parts.method, audit_id, reply)
 }
 
@@ -330,7 +332,7 @@ impl Pipeline<'_> {
             self.await_records().await;
             return answered;
         }
-        let search = OwnerSearch::new(deadline).hinted(hint);
+        let search = OwnerSearch::new(&*self.state.backend, deadline).hinted(hint);
         let is_drain = plane == PlaneReference::Root && self.path == DRAIN_PATH;
         let answered = self.answer_at_owner(plane, search, deadline);
         let answered = if is_drain {
@@ -348,7 +350,7 @@ impl Pipeline<'_> {
     async fn answer_at_owner(
         &mut self,
         plane: PlaneReference<'_>,
-        mut search: OwnerSearch,
+        mut search: OwnerSearch<'_>,
         deadline: tokio::time::Instant,
     ) -> Result<Reply, Refusal> {
         loop {
@@ -368,7 +370,7 @@ impl Pipeline<'_> {
             self.check_suspension(&located, &proven)?;
             // Before forwarding, because health and metrics describe this replica.
             if plane == PlaneReference::Root && self.is_answered_by_any_replica(record) {
-                return self.answer_about_this_replica(&proven, plane).await;
+                return self.answer_about_this_replica(record, &proven, plane).await;
             }
             match self.destination(record, &mut search).await? {
                 Destination::Moved => return Ok(moved_reply(self.state, Some(record))),

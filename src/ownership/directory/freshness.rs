@@ -138,6 +138,7 @@ impl Freshness {
             after = sent;
             self.settle(self.ring.clock_nanos(), seen);
             if directory.reach(seen, deadline).await {
+                self.ring.directory_proven(sent);
                 let lease = self.ring.terms().read_lease(Rules::default());
                 let until = sent.saturating_add(lease.as_nanos());
                 self.until.fetch_max(until, Ordering::AcqRel);

@@ -6,6 +6,9 @@
 
 use crate::backoff::Backoff;
 use crate::copy::record::{CopyRecordError, read_numbering};
+use crate::membership::beats::Beats;
+use crate::membership::contact;
+use crate::membership::late_proofs;
 use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
@@ -14,14 +17,14 @@ use crate::membership::state::{RingCommand, RingState, newcomer};
 use crate::records::Damaged;
 use crate::records::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::transactions::{MemberPut, member_outcome, member_txn, revision};
-use polyplane_fencing::member::{Action, Event, JoinFacts, Progress};
-use polyplane_fencing::{
-    Attempt, Holder, Incarnation, Observed, Outcome, Rule, Transaction, Write,
-};
+use polyplane_fencing::member::{Action, Event, JoinFacts};
+use polyplane_fencing::{Holder, Incarnation, Observed, Outcome, Rule, Transaction, Write};
 use polyplane_storage::{LeaseError, LeaseId, ReadError, Store};
 use std::collections::VecDeque;
+use std::future::pending;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -129,10 +132,14 @@ async fn run(
             commands,
             beats: Beats::new(planes),
             reads: Arc::new(Semaphore::new(READS_MAX)),
-            draining: None,
+            is_draining: false,
+            draining: Vec::new(),
         };
         let mut backoff = Backoff::default();
         loop {
+            if driver.until_welcome().await == After::Left {
+                return;
+            }
             match driver.join().await {
                 Ok(life) => {
                     if let Some(tell) = tell.take() {
@@ -144,6 +151,8 @@ async fn run(
                         return;
                     }
                     shared.lives_lost.fetch_add(1, Ordering::Relaxed);
+                    let view = shared.view.load_full();
+                    shared.contact.life_ended(&view, &shared.options.id);
                 }
                 Err(error) => match tell.take() {
                     Some(tell) => {
@@ -173,10 +182,10 @@ async fn run(
     }
 }
 
-/// The reason why a life ended, which determines what follows.
+/// What follows a life, or the wait before one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// The member key was lost: the replica joins again.
+    /// The replica joins, again if its member key was lost.
     Newcomer,
     /// The replica was requested to leave: nothing follows.
     Left,
@@ -187,11 +196,66 @@ struct Driver {
     commands: mpsc::Receiver<RingCommand>,
     beats: Beats,
     reads: Arc<Semaphore>,
-    /// The reply channel of a caller that waits until Draining is in the member key.
-    draining: Option<oneshot::Sender<()>>,
+    /// True once the replica was requested to drain: it begins no further life.
+    is_draining: bool,
+    /// The reply channels of callers that wait until Draining is in the member key.
+    draining: Vec<oneshot::Sender<()>>,
+}
+
+/// The attempts of one life to put Draining into its member key.
+#[derive(Default)]
+struct Announcing {
+    /// The attempt under way. It ends with its outcome, behind a pause if it was not applied.
+    attempt: Option<Pin<Box<dyn Future<Output = Event> + Send>>>,
+    backoff: Backoff,
+}
+
+impl Announcing {
+    /// Waits for the outcome of the attempt under way, for ever if there is none.
+    ///
+    /// # Cancel safety
+    /// The next call continues.
+    async fn outcome(&mut self) -> Event {
+        match &mut self.attempt {
+            Some(attempt) => {
+                let outcome = attempt.await;
+                self.attempt = None;
+                outcome
+            }
+            None => pending().await,
+        }
+    }
 }
 
 impl Driver {
+    /// Waits until this replica may join. A replica that shall drain has nothing to hand over between
+    /// two lives, and does not join any more.
+    async fn until_welcome(&mut self) -> After {
+        let welcome = contact::welcome(Arc::clone(&self.shared), self.beats.planes().clone());
+        tokio::pin!(welcome);
+        loop {
+            if self.is_draining {
+                self.tell_drained();
+            }
+            tokio::select! {
+                // A request is polled first: who leaves does not join.
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(RingCommand::Drain(done)) => {
+                        self.is_draining = true;
+                        self.draining.push(done);
+                    }
+                    Some(RingCommand::Leave(done)) => {
+                        let _ = done.send(());
+                        return After::Left;
+                    }
+                    None => return After::Left,
+                },
+                () = &mut welcome, if !self.is_draining => return After::Newcomer,
+            }
+        }
+    }
+
     /// Joins: returns the newcomer's life once its read lease is proven.
     async fn join(&mut self) -> Result<Arc<OwnLife>, JoinError> {
         let shared = Arc::clone(&self.shared);
@@ -300,7 +364,8 @@ impl Driver {
             Arc::clone(&shared.clock),
             Arc::clone(&shared.machine),
         );
-        read_member(&shared.store, &life).await;
+        shared.contact.life_began();
+        read_member(shared, &life).await;
         shared.life.send_replace(Some(Arc::clone(&life)));
         crate::membership::suspicion::start_life(shared, life.holder().clone());
         life
@@ -312,9 +377,7 @@ impl Driver {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut terms = self.shared.terms.subscribe();
         terms.mark_changed();
-        if self.draining.is_some() {
-            self.drain(life).await;
-        }
+        let mut announcing = Announcing::default();
         loop {
             let changes = self.shared.terms.borrow().changes();
             tokio::select! {
@@ -323,8 +386,16 @@ impl Driver {
                 () = life.over().cancelled() => return After::Newcomer,
                 command = self.commands.recv() => match command {
                     Some(RingCommand::Drain(done)) => {
-                        self.draining = Some(done);
-                        self.drain(life).await;
+                        self.is_draining = true;
+                        self.draining.push(done);
+                        if announcing.attempt.is_none() {
+                            let actions = self.step(Event::Drain);
+                            if actions.is_empty() {
+                                // It was announced before.
+                                self.tell_drained();
+                            }
+                            self.announce(life, actions, &mut announcing);
+                        }
                     }
                     Some(RingCommand::Leave(done)) => {
                         self.leave(life).await;
@@ -333,6 +404,10 @@ impl Driver {
                     }
                     None => return After::Left,
                 },
+                outcome = announcing.outcome() => {
+                    let actions = self.step(outcome);
+                    self.announce(life, actions, &mut announcing);
+                }
                 _ = terms.changed() => lease_terms::apply(&self.shared, life),
                 _ = ticks.tick() => {
                     let progress = self.beats.progress();
@@ -351,7 +426,7 @@ impl Driver {
     /// have no owner: each has a time limit or makes one commit, and its result is ignored once the
     /// life is over.
     fn routine(&self, life: &Arc<OwnLife>, action: Action) {
-        let (store, life) = (Arc::clone(&self.shared.store), Arc::clone(life));
+        let (shared, life) = (Arc::clone(&self.shared), Arc::clone(life));
         match action {
             Action::ReadMember => {
                 let Ok(place) = Arc::clone(&self.reads).try_acquire_owned() else {
@@ -360,13 +435,13 @@ impl Driver {
                 tokio::spawn(async move {
                     let _place = place;
                     // A later reply would prove nothing.
-                    let read = timeout(READ_PATIENCE, read_member(&store, &life));
+                    let read = timeout(READ_PATIENCE, read_member(&shared, &life));
                     let _ = read.await;
                 });
             }
-            Action::Renew => drop(tokio::spawn(renew(store, life))),
+            Action::Renew => drop(tokio::spawn(renew(Arc::clone(&shared.store), life))),
             Action::Transact { .. } | Action::WaitBy(_) => {
-                lease_terms::perform(&self.shared, &life, action)
+                lease_terms::perform(&shared, &life, action)
             }
             Action::ReadJoinFacts
             | Action::Joined(_)
@@ -375,59 +450,42 @@ impl Driver {
         }
     }
 
-    /// Puts Draining into the member key. Reads and renewals continue in the meantime.
-    async fn drain(&mut self, life: &Arc<OwnLife>) {
-        let mut queue: VecDeque<Action> = self.step(Event::Drain).into();
-        let mut backoff = Backoff::default();
-        while let Some(action) = queue.pop_front() {
+    /// Tells those who wait for a drain that this replica takes no planes any more.
+    fn tell_drained(&mut self) {
+        for done in self.draining.drain(..) {
+            // An error means that the caller has gone.
+            let _ = done.send(());
+        }
+    }
+
+    /// Performs the actions of a drain. A transaction that puts Draining into the member key becomes the
+    /// announcement, whose outcome [`Self::live`] waits for beside its routine: a store that refuses it for
+    /// long must not keep the lease from being renewed.
+    fn announce(&mut self, life: &Arc<OwnLife>, actions: Vec<Action>, announcing: &mut Announcing) {
+        for action in actions {
             match action {
                 Action::Transact {
                     attempt,
                     transaction,
                 } => {
-                    let outcome = self.send_draining(life, &transaction, attempt).await;
-                    if !matches!(outcome, Outcome::Applied(_)) {
-                        backoff.wait().await;
-                    }
-                    queue.extend(self.step(Event::Done { attempt, outcome }));
+                    let store = Arc::clone(&self.shared.store);
+                    let txn = member_txn(&transaction, Some(life.put()));
+                    let pause = announcing.backoff.next();
+                    announcing.attempt = Some(Box::pin(async move {
+                        let outcome = member_outcome(store.commit(txn).await);
+                        if !matches!(outcome, Outcome::Applied(_)) {
+                            sleep(pause).await;
+                        }
+                        Event::Done { attempt, outcome }
+                    }));
                 }
-                Action::DrainAnnounced => {
-                    if let Some(done) = self.draining.take() {
-                        let _ = done.send(());
-                    }
-                }
+                Action::DrainAnnounced => self.tell_drained(),
                 Action::CloseAllPlanes => life.end(),
                 Action::ReadMember
                 | Action::Renew
                 | Action::ReadJoinFacts
                 | Action::Joined(_)
                 | Action::WaitBy(_) => self.routine(life, action),
-            }
-        }
-    }
-
-    async fn send_draining(
-        &mut self,
-        life: &Arc<OwnLife>,
-        transaction: &Transaction,
-        _attempt: Attempt,
-    ) -> Outcome {
-        let store = Arc::clone(&self.shared.store);
-        let txn = member_txn(transaction, Some(life.put()));
-        let sending = store.commit(txn);
-        tokio::pin!(sending);
-        let mut ticks = interval(TICK);
-        loop {
-            tokio::select! {
-                // The outcome is polled first: it ends the wait.
-                biased;
-                result = &mut sending => return member_outcome(result),
-                _ = ticks.tick() => {
-                    let progress = self.beats.progress();
-                    for action in self.step(Event::Tick(progress)) {
-                        self.routine(life, action);
-                    }
-                }
             }
         }
     }
@@ -505,14 +563,15 @@ async fn read_facts(shared: &RingState) -> Result<Result<JoinFacts, JoinError>, 
 
 /// Reads this replica's member key and reports the result to the life. The clock is read before the
 /// read is handed to the store's client (PROTOCOL 11).
-async fn read_member(store: &Arc<dyn Store>, life: &Arc<OwnLife>) {
+async fn read_member(shared: &RingState, life: &Arc<OwnLife>) {
     let sent = life.now();
-    match store.get(life.member_key()).await {
+    match shared.store.get(life.member_key()).await {
         Ok((at, Some(found)))
             if found.created.0 == life.holder().incarnation.get()
                 || !life.rules().keep(Rule::ProofNamesIncarnation) =>
         {
             life.read_found(sent, at);
+            late_proofs::count(shared, &shared.reads, sent);
         }
         Ok(_) => life.lost(),
         Err(error) => tracing::debug!(%error, "a member read failed"),
@@ -527,43 +586,5 @@ async fn renew(store: Arc<dyn Store>, life: Arc<OwnLife>) {
             Err(error) => tracing::debug!(%error, "the member's store lease was not renewed"),
         }
         sleep(RENEW_AGAIN).await;
-    }
-}
-
-/// Detects whether tasks of the plane executor make progress.
-struct Beats {
-    planes: Handle,
-    count: Arc<AtomicU64>,
-    seen: u64,
-    /// True while a task was spawned and has not run yet.
-    under_way: Arc<AtomicBool>,
-}
-
-impl Beats {
-    fn new(planes: Handle) -> Self {
-        Self {
-            planes,
-            count: Arc::default(),
-            seen: 0,
-            under_way: Arc::default(),
-        }
-    }
-
-    /// Returns whether a task has run since the last call, and spawns the next one.
-    fn progress(&mut self) -> Progress {
-        let count = self.count.load(Ordering::Acquire);
-        let made = count != self.seen;
-        self.seen = count;
-        if !self.under_way.swap(true, Ordering::AcqRel) {
-            let (count, under_way) = (Arc::clone(&self.count), Arc::clone(&self.under_way));
-            self.planes.spawn(async move {
-                count.fetch_add(1, Ordering::AcqRel);
-                under_way.store(false, Ordering::Release);
-            });
-        }
-        match made {
-            true => Progress::Made,
-            false => Progress::Stuck,
-        }
     }
 }

@@ -41,6 +41,7 @@ impl RangeCopy for MemberFollower<'_> {
             self.known.found(item);
         }
         self.known.publish(self.state, at);
+        self.state.members_known.send_replace(true);
     }
 
     fn apply(&mut self, batch: WatchBatch) {

@@ -5,6 +5,8 @@
 //! Must not know planes. Invariant: a fence is judged by a view, and a view follows from what the
 //! store delivered, in the store's order.
 
+use crate::membership::contact;
+use crate::membership::late_proofs;
 use crate::membership::member_driver;
 use crate::membership::member_driver::JoinError;
 use crate::membership::options::ReplicaOptions;
@@ -14,7 +16,7 @@ use crate::membership::suspicion::Suspicion;
 use crate::peers::{PeerError, PeerReply, PeerRequest, Peers};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use polyplane_fencing::{Fence, Holder, Observed, Sighting, Terms, Witness};
+use polyplane_fencing::{Fence, Holder, Observed, Sighting, Terms, Time, Witness};
 use polyplane_ring::{Member, Pin, PlaneId, ReplicaId, Standing, View, ViewNumber};
 use polyplane_storage::{Clock, Revision, Store, SystemClock};
 use std::collections::BTreeMap;
@@ -45,6 +47,13 @@ pub struct RingStats {
     pub evictions: u64,
     /// Number of views that peers sent and this replica used because the store did not answer it.
     pub peer_views: u64,
+    /// The time that the newest read of this replica's member key took. Beyond the read lease the
+    /// read proves nothing.
+    pub member_read: Duration,
+    /// Number of reads of this replica's member key that were answered too late to prove anything.
+    pub late_reads: u64,
+    /// Number of peers that do not answer this replica's pings.
+    pub unreachable: usize,
 }
 
 /// The membership of this replica. Before [`Ring::join`] it has no members and owns nothing.
@@ -86,9 +95,13 @@ impl Ring {
             peer_view: ArcSwap::default(),
             view_changed: watch::Sender::new(ViewNumber::default()),
             members_seen_to: watch::Sender::new(Revision(0)),
+            members_known: watch::Sender::new(false),
             terms: watch::Sender::default(),
             levels: Mutex::default(),
             suspicion: Suspicion::default(),
+            contact: Default::default(),
+            reads: Mutex::default(),
+            directory_reads: Mutex::default(),
             stop: CancellationToken::new(),
             lives_lost: AtomicU64::new(0),
             peer_views: AtomicU64::new(0),
@@ -101,7 +114,8 @@ impl Ring {
 
     /// Joins, and returns once the view shows this replica. From then on the life of a predecessor
     /// of the same name is over. Begin to answer peers before calling this: they hand planes to
-    /// every member, and evict a member that does not answer.
+    /// every member, and evict a member that does not answer. Waits while it can speak with no member
+    /// because they do not trust each other's certificates; [`Self::join_problems`] says so.
     ///
     /// The membership runs on a thread of its own and renews its lease only while tasks of the
     /// calling runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits
@@ -122,6 +136,45 @@ impl Ring {
         )));
         tokio::spawn(crate::membership::peer_view::poll(Arc::clone(shared)));
         Ok(())
+    }
+
+    /// Returns a receiver of the reason why this replica waits before it joins. It has none while
+    /// nothing keeps the replica from joining.
+    pub fn join_problems(&self) -> watch::Receiver<Option<String>> {
+        self.shared.contact.held_back()
+    }
+
+    /// Returns why this replica is no useful member of the ring: it may not join, or the others do
+    /// not reach it.
+    pub fn join_problem(&self) -> Option<String> {
+        let held_back = self.join_problems().borrow().clone();
+        held_back.or_else(|| {
+            let why = self.shared.contact.why_unreached()?;
+            let may_be_reached = contact::has_peers(&self.view(), self.id());
+            // A member that is alone needs nobody to reach it.
+            (self.life().is_none() || may_be_reached).then_some(why)
+        })
+    }
+
+    /// Returns why the store's answers come too late for this replica to answer requests, and what
+    /// to do; `None` while they come in time.
+    pub fn read_lease_problem(&self) -> Option<String> {
+        let of_reads = self.shared.reads.lock().problem();
+        of_reads.or_else(|| self.shared.directory_reads.lock().problem())
+    }
+
+    /// Records that a peer has sent a message to this replica.
+    pub(crate) fn reached_by(&self, peer: &ReplicaId) {
+        if peer != self.id() {
+            self.shared.contact.reached();
+        }
+    }
+
+    /// Records that the directory has reached what a member read saw that was sent at `sent`, a time
+    /// of this replica's clock in nanoseconds.
+    pub(crate) fn directory_proven(&self, sent: u64) {
+        let proofs = &self.shared.directory_reads;
+        late_proofs::count(&self.shared, proofs, Time::from_nanos(sent));
     }
 
     /// Returns the newest view.
@@ -296,6 +349,7 @@ impl Ring {
         let view = self.view();
         let of = |standing| view.members().filter(|m| m.standing == standing).count();
         let margin = self.life().map_or(0, |life| life.margin());
+        let reads = *self.shared.reads.lock();
         RingStats {
             view: view.number().get(),
             serving: of(Standing::Serving),
@@ -304,6 +358,9 @@ impl Ring {
             lives_lost: self.shared.lives_lost.load(Ordering::Relaxed),
             evictions: self.shared.suspicion.evictions(),
             peer_views: self.shared.peer_views.load(Ordering::Relaxed),
+            member_read: Duration::from_nanos(reads.took().as_nanos()),
+            late_reads: reads.late(),
+            unreachable: self.shared.contact.failing(),
         }
     }
 

@@ -2,6 +2,8 @@
 //! decision: each field is changed by the module whose type it has, so this module and those name
 //! each other.
 
+use crate::membership::contact::Contact;
+use crate::membership::late_proofs::LateProofs;
 use crate::membership::lease_terms::TermsSeen;
 use crate::membership::options::ReplicaOptions;
 use crate::membership::own_life::{OwnLife, clock_time};
@@ -58,11 +60,18 @@ pub(crate) struct RingState {
     pub(crate) view_changed: watch::Sender<ViewNumber>,
     /// The revision up to which the watch on the member keys has delivered every change.
     pub(crate) members_seen_to: watch::Sender<Revision>,
+    /// True once the member keys have been read. Until then the view is empty and says nothing.
+    pub(crate) members_known: watch::Sender<bool>,
     /// The lease terms in the store, and which record of them each member follows.
     pub(crate) terms: watch::Sender<TermsSeen>,
     /// The level of each member's binary.
     pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
     pub(crate) suspicion: Suspicion,
+    pub(crate) contact: Contact,
+    /// Whether the reads of this replica's member key are answered within the read lease.
+    pub(crate) reads: Mutex<LateProofs>,
+    /// Whether the directory reaches what such a read has seen within the read lease.
+    pub(crate) directory_reads: Mutex<LateProofs>,
     pub(crate) stop: CancellationToken,
     pub(crate) lives_lost: AtomicU64,
     pub(crate) peer_views: AtomicU64,

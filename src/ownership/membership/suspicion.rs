@@ -4,7 +4,9 @@
 //!
 //! Each member pings the next members by name, so that a dead one is noticed within a twentieth of
 //! a second although each pings only two. A member that sees a complaint pings the accused itself:
-//! time-outs evict only if half of the ring complains (PROTOCOL 18).
+//! time-outs evict only if half of the ring complains (PROTOCOL 18). A peer with which this replica
+//! can agree on no connection for two seconds, because one refuses the other's certificate, counts
+//! like one that times out: no request reaches it either.
 
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::state::RingState;
@@ -130,6 +132,9 @@ fn evidence(peer: Holder, result: Result<(), &PeerError>) -> Option<Event> {
         Err(PeerError::TimedOut) => Trouble::TimedOut,
         // A new connection will show whether the peer answers.
         Err(PeerError::Ended(_)) => return None,
+        // The certificate may be replaced just now. `ping_one` reports a peer whose certificate stays
+        // refused.
+        Err(PeerError::Untrusted(_)) => return None,
         // The call reached the peer in some way.
         Err(PeerError::Failed(_)) => return None,
     };
@@ -170,7 +175,12 @@ async fn ping_one(shared: &RingState, to: &Member) {
         // The member has answered, or it is certain that it does not receive what is sent to it.
         shared.suspicion.answered(&peer);
     }
-    report(shared, to, result.as_ref().copied());
+    let outcome = result.as_ref().copied();
+    report(shared, to, outcome);
+    if shared.contact.pinged(shared.now(), to, outcome) {
+        let trouble = Trouble::TimedOut;
+        step(shared, Event::Unreachable { peer, trouble });
+    }
 }
 
 /// Pings a member. Whenever a connection ends, pings again over a new one, until `patience`
@@ -304,6 +314,7 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
         let is_target =
             |peer: &Holder| targets.iter().any(|one| crate::peers::holder(one) == *peer);
         shared.suspicion.keep_silent(is_target);
+        shared.contact.keep(is_target);
         for member in targets {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                 break;
@@ -431,6 +442,7 @@ mod tests {
         assert_eq!(trouble(PeerError::Refused), Some(Trouble::Refused));
         assert_eq!(trouble(PeerError::TimedOut), Some(Trouble::TimedOut));
         assert_eq!(trouble(PeerError::Ended(text())), None);
+        assert_eq!(trouble(PeerError::Untrusted(text())), None);
         assert_eq!(trouble(PeerError::Failed(text())), None);
         let reached = evidence(holder("b"), Ok(()));
         assert_eq!(reached, Some(Event::Reached(holder("b"))));

@@ -19,6 +19,7 @@ impl PeerHandler for Planes {
         let Some(planes) = self.shared() else {
             return failed("this replica is closing");
         };
+        planes.ring().reached_by(from);
         // On a task of its own, so that a request which has begun is finished even if the peer
         // stops waiting.
         let from = from.clone();

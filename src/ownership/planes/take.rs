@@ -296,6 +296,7 @@ impl Planes {
                 error @ (PeerError::Refused
                 | PeerError::TimedOut
                 | PeerError::Ended(_)
+                | PeerError::Untrusted(_)
                 | PeerError::Failed(_)),
             ) => Ok(HolderReply::Declined(Unavailable::HolderUnreachable(error))),
         }

@@ -2,6 +2,7 @@
 //! replica does by itself: it falls asleep, moves, is deleted, and is requested again.
 
 use super::*;
+use crate::membership::member_record::member_key;
 use polyplane_storage::{CommitFault, Rejection};
 use std::task::Poll;
 
@@ -261,4 +262,51 @@ async fn whoever_drives_a_dead_tasks_word_on_ends_the_plane_in_memory() {
             Finder::Delete => assert!(a.planes.wake(&birth).await.is_err()),
         }
     }
+}
+
+/// Makes the store refuse every change of a replica's member key, and starts a drain, which announces itself in it.
+fn drain_that_is_refused(a: &Arc<Replica>) -> tokio::task::JoinHandle<()> {
+    let key = member_key(a.ring.id());
+    let is_of_member = move |txn: &Txn| txn.ops.iter().any(|op| op.key() == &*key);
+    let full = CommitFault::Reject(Rejection::NoSpace("by plan".into()));
+    let plan = a.store.plan();
+    plan.commits_matching(is_of_member, full, usize::MAX);
+    let ring = Arc::clone(&a.ring);
+    tokio::spawn(async move { ring.announce_drain().await })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_whose_drain_is_refused_keeps_its_lease_and_its_planes() {
+    let (town, a, birth, _plane) = one_with_a_plane().await;
+    let announced = drain_that_is_refused(&a);
+    // Far longer than its member key lasts without renewal.
+    sleep(3 * options("a").member_ttl).await;
+    assert!(!announced.is_finished());
+    assert_eq!(a.ring.stats().lives_lost, 0);
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    a.store.plan().clear();
+    announced.await.expect("it does not panic");
+    let is_draining = || a.ring.stats().draining == 1;
+    until("it is draining", is_draining).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_ends_with_the_life_in_which_it_was_refused() {
+    let (town, a, _birth, _plane) = one_with_a_plane().await;
+    let announced = drain_that_is_refused(&a);
+    let txn = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Delete {
+            key: member_key(a.ring.id()),
+        }],
+    };
+    town.store.commit(txn).await.expect("it is removed");
+    let ended = tokio::time::timeout(PATIENCE, announced).await;
+    ended
+        .expect("nobody waits for it")
+        .expect("it does not panic");
+    until("its life is over", || a.ring.stats().lives_lost == 1).await;
+    assert!(members(&a).is_empty(), "it joins no more");
+    let again = tokio::time::timeout(PATIENCE, a.ring.announce_drain()).await;
+    again.expect("it has drained");
 }

@@ -15,7 +15,7 @@ use polyplane_auth::service_account::issuer::TokenIssuer;
 use polyplane_auth::{Authenticator, ChainJudge, ClientChain, Verdict};
 use polyplane_controllers::Reconcilers;
 use polyplane_fairness::{PlaneMeter, VirtualTime};
-use polyplane_ownership::{self as ownership, Member, ViewNumber, WakeError};
+use polyplane_ownership::{self as ownership, Member, Unavailable, ViewNumber, WakeError};
 use polyplane_plane::{Key, Memory, OpenError, Snapshot};
 use polyplane_registry::environment::{Environment as _, System};
 use polyplane_registry::{AccessCheck, Answer, Kinds, Registry, ResourceRequest, Tenant};
@@ -30,6 +30,11 @@ use std::time::Duration;
 /// How long a forwarded request waits for the view that its sender has seen. After that the replica
 /// uses its older view; at worst the request is forwarded once more.
 const VIEW_PATIENCE: Duration = Duration::from_millis(200);
+
+/// What a client reads if the store's answers come too late for the read lease. The client may be a
+/// stranger, so the numbers and the command that helps are in the log and in `/readyz/read-lease`.
+const STORE_TOO_LATE: &str = "the server's store answers too late for the read lease, so no control \
+                              plane is available; /readyz/read-lease says what to do";
 
 /// The planes of one replica, as the server sees them.
 pub struct ReplicaBackend {
@@ -118,6 +123,11 @@ impl Backend for ReplicaBackend {
         }
     }
 
+    fn stale_reason(&self) -> Option<&'static str> {
+        let problem = self.shared.directory.planes.ring().read_lease_problem();
+        problem.is_some().then_some(STORE_TOO_LATE)
+    }
+
     fn view(&self) -> u64 {
         self.shared.directory.planes.ring().view().number().get()
     }
@@ -143,26 +153,36 @@ impl Backend for ReplicaBackend {
 
     fn checks(&self) -> Vec<HealthCheck> {
         let store = Arc::clone(self.shared.directory.planes.store());
-        let directory = Arc::clone(&self.shared.directory);
-        let rows = Arc::clone(&directory.rows);
+        let ring = Arc::clone(self.shared.directory.planes.ring());
+        let lease = Arc::clone(&ring);
+        let rows = Arc::clone(&self.shared.directory.rows);
         let secret = Arc::clone(self.shared.access.secret());
         let encryption = Arc::clone(&self.shared.encryption);
         vec![
             HealthCheck {
                 name: "etcd",
                 scope: CheckScope::Ready,
+                // Of reads alone, as upstream: without an endpoint nobody could read, or make room. That
+                // the store takes no writes is in the log, in `polyplane_store_writable` and in the
+                // answers to writes.
                 check: Arc::new(move || match store.health() {
-                    Health::Ok => Ok(()),
-                    Health::ReadOnly { reason } | Health::Failed { reason } => Err(reason),
+                    Health::Ok | Health::ReadOnly { .. } => Ok(()),
+                    Health::Failed { reason } => Err(reason),
                 }),
             },
             HealthCheck {
                 name: "ring",
                 scope: CheckScope::Ready,
-                check: Arc::new(move || match directory.planes.ring().holder() {
-                    Some(_) => Ok(()),
-                    None => Err("this replica is not a member of the ring".to_owned()),
+                check: Arc::new(move || match (ring.join_problem(), ring.holder()) {
+                    (Some(why), _) => Err(why),
+                    (None, Some(_)) => Ok(()),
+                    (None, None) => Err("this replica is not a member of the ring".to_owned()),
                 }),
+            },
+            HealthCheck {
+                name: "read-lease",
+                scope: CheckScope::Ready,
+                check: Arc::new(move || lease.read_lease_problem().map_or(Ok(()), Err)),
             },
             HealthCheck {
                 name: "root-secret",
@@ -308,8 +328,9 @@ impl BackendState {
     /// Wakes a plane and notifies the reconcilers.
     ///
     /// # Errors
-    /// Returns [`LocateError::Deleting`], [`LocateError::Suspended`] or [`LocateError::Moved`], or
-    /// [`LocateError::Unavailable`] for any other failure, which this function logs.
+    /// Returns [`LocateError::Deleting`], [`LocateError::Suspended`] or [`LocateError::Moved`], or for
+    /// any other failure [`LocateError::Sealed`], [`LocateError::StoreReadOnly`] or
+    /// [`LocateError::Unavailable`], which this function logs.
     pub async fn wake(
         self: &Arc<Self>,
         located: &LocatedPlane,
@@ -326,17 +347,27 @@ impl BackendState {
             Err(WakeError::Suspended) => Err(LocateError::Suspended),
             Err(WakeError::Moved(member)) => Err(LocateError::Moved(member.as_deref().map(peer))),
             Err(error) => {
-                let sealed = match &error {
-                    WakeError::Open(open) => matches!(**open, OpenError::Sealed(_)),
-                    _ => false,
+                let shown = match &error {
+                    WakeError::Open(open) if matches!(**open, OpenError::Sealed(_)) => {
+                        LocateError::Sealed
+                    }
+                    WakeError::Unavailable(Unavailable::StoreReadOnly) => {
+                        LocateError::StoreReadOnly(self.why_read_only())
+                    }
+                    _ => LocateError::Unavailable,
                 };
                 let error = anyhow::Error::from(error);
                 tracing::error!(plane = %located.name, "cannot wake: {error:#}");
-                Err(match sealed {
-                    true => LocateError::Sealed,
-                    false => LocateError::Unavailable,
-                })
+                Err(shown)
             }
+        }
+    }
+
+    /// Returns why the store has just refused a write.
+    fn why_read_only(&self) -> String {
+        match self.directory.planes.store().health() {
+            Health::ReadOnly { reason } | Health::Failed { reason } => reason,
+            Health::Ok => "it has refused one".to_owned(),
         }
     }
 }

@@ -12,6 +12,7 @@ use polyplane_fairness::Usage;
 use polyplane_outbound::OutboundMetrics;
 use polyplane_ownership::ROOT;
 use polyplane_plane::{Memory, Plane, Share};
+use polyplane_registry::kinds::custom::schemas_waiting;
 use polyplane_server::{Exposition, Kind, expose_objects};
 use polyplane_storage::Health;
 use std::cmp::Reverse;
@@ -59,6 +60,12 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
         "Schemas of custom kinds that were compiled. Control planes with equal schemas share them.";
     out.family(name, Kind::Counter, help);
     out.sample(name, &[], custom_kinds().compilations());
+    gauge(
+        out,
+        "polyplane_schemas_waiting",
+        "Schemas of custom kinds that wait until others are compiled.",
+        schemas_waiting(),
+    );
     planes(&awake, out);
     largest(directory, &awake, out);
     memory(directory.planes.memory(), out);
@@ -161,6 +168,24 @@ fn ring(directory: &PlaneDirectory, out: &mut Exposition) {
         "polyplane_read_lease_margin_seconds",
         "How long this replica could answer from memory without a further proof.",
         stats.read_lease_margin.as_secs_f64(),
+    );
+    gauge(
+        out,
+        "polyplane_member_read_seconds",
+        "Time the newest read of this replica's member key took; beyond the read lease nothing is answered.",
+        stats.member_read.as_secs_f64(),
+    );
+    counter(
+        out,
+        "polyplane_late_member_reads_total",
+        "Reads of this replica's member key that the store answered later than the read lease lasts.",
+        stats.late_reads,
+    );
+    gauge(
+        out,
+        "polyplane_unreachable_peers",
+        "Peers that do not answer this replica's pings.",
+        stats.unreachable,
     );
     counter(
         out,

@@ -140,10 +140,21 @@ impl Backend for WaitingBackend {
         })
     }
 
+    fn knows_planes(&self) -> bool {
+        false
+    }
+
     fn checks(&self) -> Vec<HealthCheck> {
-        let root = Arc::clone(&self.0);
-        let store = move || Err(root.reason());
-        let ring = || Err("this replica is not a member of the ring".to_owned());
+        let (waiting, joining) = (Arc::clone(&self.0), Arc::clone(&self.0));
+        let store = move || match waiting.wait.join_problem() {
+            // It waits for other replicas, so the store has answered.
+            Some(_) => Ok(()),
+            None => Err(waiting.reason()),
+        };
+        let ring = move || {
+            let problem = joining.wait.join_problem();
+            Err(problem.unwrap_or_else(|| "this replica is not a member of the ring".to_owned()))
+        };
         vec![
             HealthCheck {
                 name: "etcd",
@@ -161,7 +172,10 @@ impl Backend for WaitingBackend {
 
 impl WaitingState {
     fn unavailable(&self) -> ApiError {
-        let text = format!("this replica waits for its store: {}", self.reason());
+        let text = match self.wait.join_problem() {
+            Some(why) => why,
+            None => format!("this replica waits for its store: {}", self.reason()),
+        };
         ApiError::service_unavailable(text).with_retry_after(1)
     }
 

@@ -19,7 +19,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(3);
 /// fall silent.
 const LOG_EVERY_MAX: Duration = Duration::from_secs(60);
 
-/// The wait for a store: its start, and the last reason why it continues.
+/// The wait for a store, and then for the ring: its start, and the last reason why it continues.
 pub struct StoreWait {
     since: Instant,
     state: Mutex<WaitState>,
@@ -29,6 +29,8 @@ pub struct StoreWait {
 struct WaitState {
     /// The last error; `None` while nothing has failed.
     reason: Option<String>,
+    /// The reason why the replica does not join the ring, although the store answers.
+    held_back: Option<String>,
     /// The next time at which the reason is logged. The pause `log_every` doubles, so that a long
     /// wait does not fill the log.
     log_at: Option<Instant>,
@@ -68,6 +70,17 @@ impl StoreWait {
     /// Returns why the replica waits; `None` while nothing has failed.
     pub fn reason(&self) -> Option<String> {
         self.state.lock().reason.clone()
+    }
+
+    /// Records why the replica does not join the ring although the store answers, or that nothing
+    /// keeps it from joining.
+    pub fn record_join_problem(&self, reason: Option<String>) {
+        self.state.lock().held_back = reason;
+    }
+
+    /// Returns why the replica does not join the ring although the store answers.
+    pub fn join_problem(&self) -> Option<String> {
+        self.state.lock().held_back.clone()
     }
 
     fn note(&self, awaited: &str, reason: String) {

@@ -95,6 +95,9 @@ pub(crate) enum Refusal {
     /// A `Status` object that says that the caller may not act as another user, or names none. It is
     /// answered before a priority level is found, as upstream.
     Impersonation(Box<ApiError>),
+    /// A `Status` object for a caller whom this replica can neither prove nor refute yet, because it does
+    /// not know what proves the users of planes. Until then the caller is a stranger.
+    Unsettled(Box<ApiError>),
     /// Plain text that says that there is no room for the request, which may be sent again after so
     /// many seconds.
     Busy(u32),
@@ -109,7 +112,7 @@ impl Refusal {
             Self::Status(error) | Self::Access(error) | Self::Impersonation(error) => {
                 error.is_moved()
             }
-            Self::Busy(_) | Self::Text(..) => false,
+            Self::Unsettled(_) | Self::Busy(_) | Self::Text(..) => false,
         }
     }
 
@@ -119,6 +122,7 @@ impl Refusal {
             Self::Status(error) | Self::Access(error) | Self::Impersonation(error) => {
                 error.code == 401
             }
+            Self::Unsettled(_) => true,
             Self::Busy(_) | Self::Text(..) => false,
         }
     }
@@ -136,6 +140,11 @@ impl Refusal {
         Self::Impersonation(Box::new(error))
     }
 
+    /// Returns the refusal of a caller whom this replica cannot judge yet.
+    pub(crate) fn unsettled(error: ApiError) -> Self {
+        Self::Unsettled(Box::new(error))
+    }
+
     /// Returns the refusal of a path that does not exist.
     pub(crate) fn no_such_path() -> Self {
         Self::Text(StatusCode::NOT_FOUND, Cow::Borrowed("404 page not found\n"))
@@ -145,6 +154,30 @@ impl Refusal {
 impl From<ApiError> for Refusal {
     fn from(error: ApiError) -> Self {
         Self::Status(Box::new(error))
+    }
+}
+
+/// Marks the reply to a caller whom this replica cannot judge yet. Its status does not show that the caller
+/// is a stranger.
+#[derive(Clone, Copy, Debug)]
+struct UnsettledCaller;
+
+/// What a reply shows of its caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RepliedTo {
+    /// Somebody who is proven, or was refused for another reason.
+    Anybody,
+    /// Somebody who has not proven who they are.
+    Stranger,
+}
+
+impl RepliedTo {
+    pub(crate) fn of(reply: &Reply) -> Self {
+        let is_unsettled = || reply.extensions().get::<UnsettledCaller>().is_some();
+        match reply.status() == StatusCode::UNAUTHORIZED || is_unsettled() {
+            true => Self::Stranger,
+            false => Self::Anybody,
+        }
     }
 }
 
@@ -243,7 +276,10 @@ pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
             headers.insert(RETRY_AFTER, HeaderValue::from(*seconds));
             return reply;
         }
-        Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) => error,
+        Refusal::Status(error)
+        | Refusal::Access(error)
+        | Refusal::Impersonation(error)
+        | Refusal::Unsettled(error) => error,
     };
     let status = StatusCode::from_u16(error.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut compact = error.to_json();
@@ -257,6 +293,9 @@ pub(crate) fn refuse(client: &Client<'_>, refusal: &Refusal) -> Reply {
         }
         None => raw_json(status, &compact),
     };
+    if matches!(refusal, Refusal::Unsettled(_)) {
+        reply.extensions_mut().insert(UnsettledCaller);
+    }
     let headers = reply.headers_mut();
     if matches!(refusal, Refusal::Access(_) | Refusal::Impersonation(_)) {
         headers.insert(X_CONTENT_TYPE_OPTIONS, NOSNIFF);
@@ -426,6 +465,29 @@ mod tests {
             }
             .expect("what was compressed here is gzip");
             assert_eq!(plain, *body);
+        }
+    }
+
+    #[test]
+    fn a_caller_who_cannot_be_judged_yet_is_a_stranger_whatever_the_status() {
+        let schemas = Schemas::default();
+        let (headers, query) = (HeaderMap::new(), Vec::new());
+        let client = Client::of(&headers, &query, &schemas);
+        let later = || ApiError::service_unavailable("later").with_retry_after(1);
+        for (refusal, status, caller) in [
+            (
+                Refusal::from(ApiError::unauthorized("no")),
+                401,
+                RepliedTo::Stranger,
+            ),
+            (Refusal::unsettled(later()), 503, RepliedTo::Stranger),
+            (Refusal::from(later()), 503, RepliedTo::Anybody),
+        ] {
+            assert_eq!(refusal.is_unproven(), caller == RepliedTo::Stranger);
+            let reply = refuse(&client, &refusal);
+            assert_eq!(reply.status().as_u16(), status);
+            assert_eq!(RepliedTo::of(&reply), caller, "{refusal:?}");
+            assert_eq!(reply.headers().contains_key(RETRY_AFTER), status == 503);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Paths about this replica: health, metrics, reports and drain. It answers them itself, even if
-//! another replica owns the root plane.
+//! another replica owns the root plane or the plane cannot wake.
 
 use std::sync::OnceLock;
 
@@ -8,7 +8,7 @@ use futures_util::future::Shared as SharedFuture;
 use http::{Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::{
-    Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject, UserInfo,
+    Attributes, METRICS_PATH, METRICS_READERS, SYSTEM_MASTERS, Subject, UserInfo, Verdict,
 };
 use polyplane_registry::authority::forbidden;
 
@@ -61,9 +61,13 @@ impl DrainOnce {
 }
 
 impl Pipeline<'_> {
-    /// Returns whether this replica answers the path although another replica owns the root plane.
+    /// Returns whether this replica answers the path without the root plane: another replica owns it, or it
+    /// is not awake here. Health and metrics do not wait until it is, because it may be what is amiss.
     pub(crate) fn is_answered_by_any_replica(&self, record: &dyn PlaneRecord) -> bool {
-        self.is_local_path() && self.is_direct() && record.location() != Location::Here
+        // A verdict that is not polled wakes nothing.
+        let is_awake = || matches!(record.wake(), Verdict::Now(Some(Ok(_))));
+        let is_here = || record.location() == Location::Here && is_awake();
+        self.is_local_path() && self.is_direct() && !is_here()
     }
 
     /// Returns whether the path, in the root plane, is about this replica and not about the plane.
@@ -76,10 +80,12 @@ impl Pipeline<'_> {
             || self.path.starts_with(REPORTS)
     }
 
-    /// Answers without the root plane. The owner of the root plane has its roles, so here members
-    /// of `system:masters` may do everything, and every proven caller may read what is public.
+    /// Answers without the root plane, which has the roles. So here members of `system:masters` may do
+    /// everything, and every proven caller may read what is public. What else a role allows is decided once the
+    /// root plane is awake.
     pub(crate) async fn answer_about_this_replica(
         &self,
+        located: &dyn PlaneRecord,
         proven: &Proven,
         plane: PlaneReference<'_>,
     ) -> Result<Reply, Refusal> {
@@ -91,10 +97,17 @@ impl Pipeline<'_> {
         if self.path.starts_with(REPORTS) {
             return self.report(user).await;
         }
+        let is_awaited = located.location() == Location::Here;
         let is_refused = match self.path {
             METRICS_PATH | SLIS_PATH => !self.may_read_metrics(user),
             path => Page::of(path).is_some() && !user.in_group(SYSTEM_MASTERS),
         };
+        if is_refused && is_awaited {
+            let why = "the root plane is not awake yet, and its roles decide on this path";
+            return Err(ApiError::service_unavailable(why)
+                .with_retry_after(1)
+                .into());
+        }
         if is_refused {
             return Err(self.for_masters_only(user));
         }

@@ -44,7 +44,7 @@ use tokio::time::Instant;
 
 use crate::answer::body::ResponseBody;
 use crate::answer::respond::{AUDIT_ID, Refusal, Reply, bare};
-use crate::backend::{Location, Peer, PlaneRecord};
+use crate::backend::{Backend, Location, Peer, PlaneRecord};
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::channel::frame::HeadTooLong;
 use crate::peer::channel::stream::PeerStream;
@@ -167,7 +167,9 @@ impl Forwarding {
 }
 
 /// The attempts to find the owner of one request's plane.
-pub(crate) struct OwnerSearch {
+pub(crate) struct OwnerSearch<'a> {
+    /// Knows why this replica itself answers nothing, if it does not.
+    backend: &'a dyn Backend,
     deadline: Instant,
     /// The end of the time for attempts; set when the first one fails.
     until: Option<Instant>,
@@ -177,9 +179,10 @@ pub(crate) struct OwnerSearch {
     hint: Option<Peer>,
 }
 
-impl OwnerSearch {
-    pub(crate) fn new(deadline: Instant) -> Self {
+impl<'a> OwnerSearch<'a> {
+    pub(crate) fn new(backend: &'a dyn Backend, deadline: Instant) -> Self {
         Self {
+            backend,
             deadline,
             until: None,
             tries: 0,
@@ -218,8 +221,9 @@ impl OwnerSearch {
         let until = *self.until.get_or_insert(now + patience);
         self.tries += 1;
         if now >= until || self.tries > TRIES_MAX {
-            let message = "no server answers for the control plane at the moment";
-            return Err(ApiError::service_unavailable(message)
+            let known = self.backend.stale_reason();
+            let why = known.unwrap_or("no server answers for the control plane at the moment");
+            return Err(ApiError::service_unavailable(why)
                 .with_retry_after(1)
                 .into());
         }
@@ -249,7 +253,7 @@ impl Pipeline<'_> {
     pub(crate) async fn destination(
         &self,
         record: &dyn PlaneRecord,
-        search: &mut OwnerSearch,
+        search: &mut OwnerSearch<'_>,
     ) -> Result<Destination, Refusal> {
         let hint = search.hint.take();
         match (record.location(), self.state.peers.as_ref()) {
@@ -287,7 +291,7 @@ impl Pipeline<'_> {
         peer: &Peer,
         located: &Located,
         deadline: Instant,
-        search: &mut OwnerSearch,
+        search: &mut OwnerSearch<'_>,
     ) -> Result<Option<Reply>, Refusal> {
         let state = Arc::clone(self.state);
         let counters = &state.metrics.forwarding;
@@ -352,7 +356,7 @@ impl Pipeline<'_> {
         located: &Located,
         (response, link): (Response<PeerStream>, &Link),
         watch: Option<WatchQuery>,
-        search: &mut OwnerSearch,
+        search: &mut OwnerSearch<'_>,
     ) -> Result<Option<Reply>, Refusal> {
         let counters = &self.state.metrics.forwarding;
         if response.status() == StatusCode::MISDIRECTED_REQUEST {

@@ -13,6 +13,7 @@ use http::{Request, Response};
 use parking_lot::Mutex;
 use polyplane_pki::{PeerTls, SHARED_NAME};
 use polyplane_ring::ReplicaId;
+use rustls::AlertDescription;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio_rustls::TlsConnector;
@@ -52,7 +53,7 @@ pub(crate) enum ConnectError {
     Failed(ConnectFailure),
 }
 
-/// The reason why every attempt to connect to a peer fails. It is shown in the log only.
+/// The reason why every attempt to connect to a peer fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectFailure {
     /// This replica cannot open a socket, or one side refuses the other's certificate.
@@ -70,6 +71,18 @@ pub(crate) enum ConnectFailure {
     /// The peer is alive and refuses streams.
     #[error("the peer takes no more requests at the moment")]
     Overloaded,
+}
+
+impl ConnectFailure {
+    /// Returns whether one of the two replicas does not accept the other's certificate as that of a
+    /// replica.
+    pub(crate) fn is_distrust(&self) -> bool {
+        match self {
+            Self::System(error) => is_distrust(&error.0),
+            Self::NoReplicaName => true,
+            Self::NoAddress | Self::OtherReplica { .. } | Self::Overloaded => false,
+        }
+    }
 }
 
 /// The reason why one attempt to connect failed.
@@ -399,6 +412,32 @@ fn combined_error(failures: Vec<DialError>) -> DialError {
         (Some(last), _) => last.clone(),
         (None, false) => refused,
         (None, true) => DialError::Failed(ConnectError::Failed(ConnectFailure::NoAddress)),
+    }
+}
+
+/// Returns whether an error of a connection says that one side does not accept the other's
+/// certificate.
+pub(crate) fn is_distrust(error: &io::Error) -> bool {
+    let source = error.get_ref();
+    match source.and_then(|error| error.downcast_ref::<rustls::Error>()) {
+        Some(
+            rustls::Error::InvalidCertificate(_)
+            | rustls::Error::NoCertificatesPresented
+            // The verifiers of `polyplane_pki` refuse the role or the length of a chain so.
+            | rustls::Error::General(_),
+        ) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied
+                | AlertDescription::CertificateRequired
+        ),
+        Some(_) | None => false,
     }
 }
 

@@ -11,7 +11,7 @@ use crate::backend::Peer;
 use crate::peer::PeerLimits;
 use crate::peer::channel::stream::Broken;
 use crate::peer::headers::MEANT_FOR;
-use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError};
+use crate::peer::pool::{ConnectError, Pool, PoolLoad, SendError, is_distrust};
 use crate::peer::wire;
 
 /// The path to which messages are posted.
@@ -86,6 +86,9 @@ impl PeerTransport {
             Err(error @ SendError::NotSent(ConnectError::Gone)) => {
                 return Err(PeerError::Ended(error_chain(&error)));
             }
+            Err(SendError::NotSent(ConnectError::Failed(why))) if why.is_distrust() => {
+                return Err(PeerError::Untrusted(error_chain(&why)));
+            }
             Err(error @ SendError::NotSent(ConnectError::Failed(_))) => {
                 return Err(PeerError::Failed(error_chain(&error)));
             }
@@ -109,6 +112,12 @@ impl PeerTransport {
 
 /// Converts a connection that broke before the reply into an error of the peer.
 fn broken(why: &Broken) -> PeerError {
+    // In TLS 1.3 a client learns only from its first read that its certificate was refused.
+    if let Broken::Tls(error) = why
+        && is_distrust(&error.0)
+    {
+        return PeerError::Untrusted(error.to_string());
+    }
     let text = format!(
         "the connection broke before the answer: {}",
         error_chain(why)
@@ -154,7 +163,37 @@ impl Peers for PeerTransport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::pool::ConnectFailure;
+    use rustls::AlertDescription;
     use std::io;
+
+    #[test]
+    fn a_refused_certificate_is_told_from_other_failures() {
+        let tls = |error: rustls::Error| {
+            let failed = || io::Error::new(io::ErrorKind::InvalidData, error.clone());
+            let connecting = ConnectFailure::System(failed().into()).is_distrust();
+            let reading = broken(&Broken::from(failed()));
+            (connecting, matches!(reading, PeerError::Untrusted(_)))
+        };
+        let alert = rustls::Error::AlertReceived;
+        for error in [
+            rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer),
+            rustls::Error::NoCertificatesPresented,
+            alert(AlertDescription::UnknownCA),
+            alert(AlertDescription::BadCertificate),
+            alert(AlertDescription::CertificateExpired),
+            alert(AlertDescription::CertificateRequired),
+        ] {
+            assert_eq!(tls(error.clone()), (true, true), "{error}");
+        }
+        for error in [
+            rustls::Error::DecryptError,
+            alert(AlertDescription::InternalError),
+            alert(AlertDescription::NoApplicationProtocol),
+        ] {
+            assert_eq!(tls(error.clone()), (false, false), "{error}");
+        }
+    }
 
     #[test]
     fn what_ends_a_connection_is_told_from_what_is_said_over_it() {

@@ -348,8 +348,10 @@ impl Audited {
             // Its arrival could not be recorded, so it has not begun.
             return Recorded::default();
         }
-        if let Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) =
-            refusal
+        if let Refusal::Status(error)
+        | Refusal::Access(error)
+        | Refusal::Impersonation(error)
+        | Refusal::Unsettled(error) = refusal
         {
             self.event_mut().refuse(error);
             if error.code == StatusCode::BAD_REQUEST.as_u16() {
@@ -421,9 +423,10 @@ impl Drop for Audited {
 
 fn outcome_of(refusal: &Refusal) -> Outcome {
     match refusal {
-        Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) => {
-            Outcome::refused(error)
-        }
+        Refusal::Status(error)
+        | Refusal::Access(error)
+        | Refusal::Impersonation(error)
+        | Refusal::Unsettled(error) => Outcome::refused(error),
         Refusal::Busy(_) => Outcome {
             code: StatusCode::TOO_MANY_REQUESTS.as_u16(),
             status: Bytes::new(),

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::StatusCode;
 use http::header::EXPECT;
 use http::request::Parts;
 use http_body::Body as _;
@@ -11,7 +10,7 @@ use http_body_util::BodyExt as _;
 use polyplane_apimachinery::status::ApiError;
 use tokio::time::timeout;
 
-use crate::answer::respond::Refusal;
+use crate::answer::respond::{Refusal, RepliedTo};
 use crate::pipeline::Pipeline;
 use crate::request::budget::{Exhausted, Reservation};
 use crate::request::inbound::{Inbound, InboundError};
@@ -44,7 +43,7 @@ pub(crate) async fn discard_unread(
     state: &ServerState,
     parts: &Parts,
     body: &mut RequestBody,
-    status: StatusCode,
+    caller: RepliedTo,
 ) {
     let RequestBody::Coming(rest) = body else {
         return;
@@ -54,8 +53,10 @@ pub(crate) async fn discard_unread(
         // no stage has read the body.
         return;
     }
-    let is_unproven = status == StatusCode::UNAUTHORIZED;
-    let seat = is_unproven.then(|| state.metrics.discards.take());
+    let seat = match caller {
+        RepliedTo::Stranger => Some(state.metrics.discards.take()),
+        RepliedTo::Anybody => None,
+    };
     // Without the limit, unproven clients could make the server read any number of bodies.
     if !matches!(seat, Some(None)) {
         discard_rest(rest).await;

@@ -118,6 +118,8 @@ impl Pipeline<'_> {
                     self.access.came_by_certificate(left);
                 }
             }
+            // Somebody who cannot be judged yet has not failed.
+            Err(Refusal::Unsettled(_)) => {}
             Err(refusal) if !refusal.is_unproven() => {}
             Err(_) if self.has_no_credential() => self.access.has_no_credentials(),
             Err(_) => self.access.is_refuted(began.elapsed()),
@@ -170,6 +172,7 @@ impl Pipeline<'_> {
     /// which decides again; see [`Self::await_fresh_records`].
     async fn locate_now(&self, plane: PlaneReference<'_>) -> Result<(Located, Proven), Refusal> {
         let located = self.locate_by_known_records(plane).await;
+        let located = located.map_err(|refusal| self.unless_starting(plane, refusal));
         let refuses = match &located {
             Ok((located, _)) => located.record().is_suspended(),
             // The wait is the same for every name, so it shows a stranger nothing.
@@ -178,8 +181,39 @@ impl Pipeline<'_> {
         if !refuses || self.has_fresh_records(plane) {
             return located;
         }
-        self.await_fresh_records(plane).await?;
-        self.locate_by_known_records(plane).await
+        match (self.await_fresh_records().await, located) {
+            (Ok(()), _) => self.locate_by_known_records(plane).await,
+            (Err(error), Ok(_)) => Err(error.into()),
+            // The caller stays a stranger: of those only so many have their bodies read.
+            (Err(error), Err(_)) => Err(Refusal::unsettled(error)),
+        }
+    }
+
+    /// Returns the refusal of a caller whom no known record proves: 503 while this replica knows no plane,
+    /// if the plane that the request names could prove the caller; otherwise `refusal`. A client that gets
+    /// 401 gives up, although it has a good credential.
+    ///
+    /// The answer is the same for every name, and costs no more than the 401, so it gives a stranger nothing.
+    fn unless_starting(&self, plane: PlaneReference<'_>, refusal: Refusal) -> Refusal {
+        let is_judged = !refusal.is_unproven() || !self.could_be_of_unknown_plane(plane);
+        if is_judged || self.state.backend.knows_planes() {
+            return refusal;
+        }
+        tracing::debug!("a caller cannot be judged before this replica knows the planes");
+        let why =
+            "this server is starting and does not know the users of control planes yet; try again";
+        Refusal::unsettled(ApiError::service_unavailable(why).with_retry_after(1))
+    }
+
+    /// Returns whether a plane that this replica does not know could prove the caller: by a certificate that
+    /// has not expired, or by a token in the form of those that planes and issuers sign. At the root plane
+    /// only a token can be meant, because the CA of its users is known from the start.
+    fn could_be_of_unknown_plane(&self, plane: PlaneReference<'_>) -> bool {
+        let connection = &self.caller.connection;
+        let time_left = || connection.certificate_time_left(SystemTime::now());
+        let by_certificate =
+            plane != PlaneReference::Root && time_left().is_some_and(|left| !left.is_zero());
+        by_certificate || self.bearer().is_some_and(is_signed_token)
     }
 
     /// Refuses the request if its plane is suspended. Called only for proven callers, so that strangers
@@ -204,14 +238,17 @@ impl Pipeline<'_> {
         plane == PlaneReference::Root || is_fresh()
     }
 
-    /// Waits until the record of the plane is current.
+    /// Waits until the records of planes are current.
     ///
     /// # Errors
     /// Returns 503 if this replica has lost touch with the store.
-    async fn await_fresh_records(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
+    async fn await_fresh_records(&self) -> Result<(), ApiError> {
         match self.state.backend.is_fresh().await {
             true => Ok(()),
-            false => Err(unreachable_plane(LocateError::Unavailable, plane.name())),
+            false => Err(match self.state.backend.stale_reason() {
+                Some(why) => ApiError::service_unavailable(why).with_retry_after(1),
+                None => unavailable(&LocateError::Unavailable),
+            }),
         }
     }
 
@@ -404,6 +441,15 @@ pub(crate) fn bearer_in(authorization: &HeaderValue) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
+/// Returns whether a token has the form of a signed one (RFC 7515, 7.1). Nothing of it is decoded.
+fn is_signed_token(token: &str) -> bool {
+    let is_part = |part: &str| {
+        let is_known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        !part.is_empty() && part.bytes().all(is_known)
+    };
+    token.split('.').count() == 3 && token.split('.').all(is_part)
+}
+
 fn unauthorized(why: &Denied) -> Refusal {
     tracing::debug!(%why, "unauthorized");
     ApiError::unauthorized("Unauthorized").into()
@@ -416,9 +462,38 @@ pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
         LocateError::NotFound | LocateError::Deleting => ApiError::not_found(what, name),
         LocateError::Moved(_) => ApiError::moved(),
         LocateError::Forbidden | LocateError::Suspended => ApiError::forbidden(what, name, error),
-        LocateError::Unavailable | LocateError::Sealed => {
-            ApiError::service_unavailable(error.to_string()).with_retry_after(1)
+        LocateError::Unavailable | LocateError::Sealed | LocateError::StoreReadOnly(_) => {
+            unavailable(&error)
         }
     }
     .into()
+}
+
+fn unavailable(error: &LocateError) -> ApiError {
+    ApiError::service_unavailable(error.to_string()).with_retry_after(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_of_a_plane_has_three_parts_of_base64url() {
+        for (token, is_signed) in [
+            ("eyJhbGciOiJFUzI1NiJ9.e30.c2ln-_", true),
+            ("a.b.c", true),
+            ("nonsense", false),
+            ("a.b", false),
+            ("a.b.", false),
+            (".b.c", false),
+            ("a..c", false),
+            ("a.b.c.d", false),
+            ("a.b.c.", false),
+            ("a.b.c=", false),
+            ("a.b.c\u{e4}", false),
+            ("", false),
+        ] {
+            assert_eq!(is_signed_token(token), is_signed, "{token:?}");
+        }
+    }
 }

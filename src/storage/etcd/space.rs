@@ -16,6 +16,9 @@ use crate::store::Health;
 /// The name of the alarm about a used-up quota, in a member's status.
 const NO_SPACE: &str = "NOSPACE";
 const CORRUPT: &str = "CORRUPT";
+/// What a transaction is told that is not sent. Not which member raised the alarm: whoever writes to a
+/// plane gets this text.
+const USED_UP: &str = "the quota of etcd is used up (NOSPACE)";
 
 /// The answer to whether a used-up quota or an alarm prevents writes.
 pub(super) struct Space {
@@ -37,10 +40,7 @@ impl Space {
 
     /// Returns the reason why puts are refused, if an alarm is known.
     pub(super) fn full(&self) -> Option<String> {
-        match &*self.health.lock() {
-            Health::ReadOnly { reason } => Some(reason.clone()),
-            Health::Ok | Health::Failed { .. } => None,
-        }
+        self.is_full().then(|| USED_UP.to_owned())
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -52,10 +52,11 @@ impl Space {
         if *health == Health::Ok {
             tracing::warn!(
                 text,
-                "etcd's quota is used up and writes are rejected; compact and defragment etcd, or raise its quota"
+                "etcd's quota is used up: reads go on, writes and deletions are refused, and no plane wakes; \
+                 compact and defragment etcd or raise its quota, and then disarm the alarm"
             );
             *health = Health::ReadOnly {
-                reason: format!("no space: {text}"),
+                reason: format!("no space: {USED_UP}"),
             };
         }
     }
@@ -82,5 +83,26 @@ impl Space {
         } else if matches!(*self.health.lock(), Health::Failed { .. }) {
             self.free();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_is_told_without_the_member_that_raised_it() {
+        let space = Space::default();
+        assert_eq!(space.full(), None);
+        space.note(&["memberID:3319814642761637952 alarm:NOSPACE ".to_owned()]);
+        let why = space.full().expect("it is full");
+        assert_eq!(why, "the quota of etcd is used up (NOSPACE)");
+        let reason = format!("no space: {why}");
+        assert_eq!(space.health(), Health::ReadOnly { reason });
+        // A member that does not know the alarm yet proves nothing.
+        space.note(&[]);
+        assert!(space.is_full());
+        space.free();
+        assert_eq!((space.full(), space.health()), (None, Health::Ok));
     }
 }

@@ -66,7 +66,7 @@ pub(crate) enum Broken {
 /// An error of the system that all streams of a connection share. Equal to any error of the same
 /// kind.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedIoError(Arc<io::Error>);
+pub(crate) struct SharedIoError(pub(in crate::peer) Arc<io::Error>);
 
 impl From<io::Error> for SharedIoError {
     fn from(error: io::Error) -> Self {

@@ -65,9 +65,10 @@ async fn acting_with(
     let place = (memory, "a");
     let acting = acting_user(&listing(proven), proven, headers, &mut access_check, place).await;
     acting.map_err(|refusal| match refusal {
-        Refusal::Status(error) | Refusal::Access(error) | Refusal::Impersonation(error) => {
-            format!("{} {}", error.code, error.message)
-        }
+        Refusal::Status(error)
+        | Refusal::Access(error)
+        | Refusal::Impersonation(error)
+        | Refusal::Unsettled(error) => format!("{} {}", error.code, error.message),
         Refusal::Busy(seconds) => format!("429 {seconds}"),
         Refusal::Text(code, text) => format!("{code} {text}"),
     })

@@ -61,8 +61,18 @@ pub fn authority() -> Authority {
 }
 
 pub struct Fake {
+    knowledge: Knowledge,
     planes: Vec<Arc<Plane>>,
     waits: Arc<AtomicUsize>,
+}
+
+/// What a fake knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Knowledge {
+    /// All planes.
+    Planes,
+    /// The root plane alone, as long as its replica has not joined a ring.
+    RootAlone,
 }
 
 pub struct Plane {
@@ -87,12 +97,21 @@ impl Backend for Fake {
         Arc::clone(self.planes[0].kinds.schemas())
     }
 
+    fn knows_planes(&self) -> bool {
+        self.knowledge == Knowledge::Planes
+    }
+
     fn locate<'a>(
         &'a self,
         plane: PlaneReference<'a>,
     ) -> Verdict<'a, Result<Arc<dyn PlaneRecord>, LocateError>> {
         let name = match plane {
             PlaneReference::Root => "root",
+            PlaneReference::Named(_) | PlaneReference::Id(_)
+                if self.knowledge == Knowledge::RootAlone =>
+            {
+                return Verdict::now(Err(LocateError::Unavailable));
+            }
             PlaneReference::Named("down") => return Verdict::now(Err(LocateError::Unavailable)),
             PlaneReference::Named("leaving") => return Verdict::now(Err(LocateError::Deleting)),
             PlaneReference::Named("unheard") | PlaneReference::Id("unheard") => {
@@ -319,6 +338,15 @@ pub async fn start() -> Running {
 
 /// Starts a server whose configuration `change` may change.
 pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
+    start_knowing(Knowledge::Planes, change).await
+}
+
+/// Starts a server that does not know its planes yet.
+pub async fn start_early() -> Running {
+    start_knowing(Knowledge::RootAlone, |_| {}).await
+}
+
+async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -> Running {
     let folder = tempfile::tempdir().expect("a folder");
     let options = Options {
         data_folder: folder.path().to_owned(),
@@ -352,6 +380,7 @@ pub async fn start_with(change: impl FnOnce(&mut Config)) -> Running {
     };
     let waits = Arc::new(AtomicUsize::new(0));
     let fake = Fake {
+        knowledge,
         waits: Arc::clone(&waits),
         planes: vec![
             plane("root", &pki),

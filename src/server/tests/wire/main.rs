@@ -1,5 +1,6 @@
 //! Tests of the server over real TLS, with HTTP/1.1 and HTTP/2, in front of a fake backend.
 
+mod asleep;
 mod browsers;
 mod client;
 mod discovery;
@@ -12,6 +13,7 @@ mod namesakes;
 mod peers;
 mod requests;
 mod ring;
+mod starting;
 mod stopping;
 mod strangers;
 mod streams;

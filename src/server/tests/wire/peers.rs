@@ -129,7 +129,7 @@ async fn somebody_without_a_peer_certificate_says_nothing() {
     let stranger = PeerTransport::new(tls, PeerLimits::default());
     let to = member(&ring.replicas[0].peer);
     let failed = stranger.call(&to, PeerMessage::Load.into()).await;
-    assert!(matches!(failed, Err(PeerError::Failed(_))), "{failed:?}");
+    assert!(matches!(failed, Err(PeerError::Untrusted(_))), "{failed:?}");
     assert!(ring.world.messages.lock().is_empty());
 }
 

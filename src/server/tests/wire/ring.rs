@@ -66,6 +66,8 @@ pub struct World {
     pub dropped: AtomicUsize,
     /// True if the first replica hangs: its watches send nothing and do not end.
     pub is_first_frozen: AtomicBool,
+    /// True if the plane is asleep and its owner cannot wake it.
+    pub cannot_wake: AtomicBool,
     /// The number of initial events after which the first replica hangs; 0 if it does not.
     pub first_stops_after: AtomicUsize,
     /// The number of chunks of long lists that were read.
@@ -161,6 +163,10 @@ impl PlaneRecord for Handle {
     }
 
     fn wake(&self) -> Verdict<'_, Result<Arc<dyn PlaneApi>, LocateError>> {
+        if self.0.world.cannot_wake.load(Ordering::SeqCst) {
+            let why = "no space".to_owned();
+            return Verdict::later(async { Err(LocateError::StoreReadOnly(why)) });
+        }
         Verdict::now(Ok(Arc::new(Handle(Arc::clone(&self.0)))))
     }
 }
@@ -411,6 +417,7 @@ impl Ring {
             asked: AtomicUsize::new(0),
             dropped: AtomicUsize::new(0),
             is_first_frozen: AtomicBool::new(false),
+            cannot_wake: AtomicBool::new(false),
             first_stops_after: AtomicUsize::new(0),
             chunks: AtomicUsize::new(0),
             messages: Mutex::default(),

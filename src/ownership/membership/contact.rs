@@ -1,0 +1,364 @@
+//! Whether this replica and the other members can speak with each other. The ring designates every
+//! member for planes, so a member that no other one can speak with makes planes unavailable.
+//!
+//! * *Before it joins*, a replica pings a few members ([`welcome`]). While none of them answers and
+//!   one does not trust its certificate, or shows one that it does not trust, it does not join. A
+//!   member that does not answer at all may be dead and decides nothing, so the first replica joins,
+//!   and so do two that start at once: the ring then evicts one of them (`suspicion`).
+//! * *While it is a member*, it logs which peers do not answer its pings, and why.
+//! * *Between two lives* it pauses if no peer has reached it in the life that ended: whoever joins
+//!   again at once is evicted again at once, and moves planes each time.
+//!
+//! Must not decide who is a member, and must not know planes.
+
+use crate::backoff::Backoff;
+use crate::log_limit::LogLimit;
+use crate::membership::state::RingState;
+use crate::peers::{PeerError, PeerMessage, holder};
+use parking_lot::Mutex;
+use polyplane_fencing::{Duration as Length, Holder, Time};
+use polyplane_ring::{Incarnation, Member, ReplicaId, Standing, View};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+/// How long pings of a peer fail before that is logged. A dead peer has left the ring by then.
+const LOG_AFTER: Length = Length::from_millis(5_000);
+/// How long a peer's certificate is refused, or this replica's by the peer, before that counts like a
+/// peer that does not answer. Less would count certificates that are being replaced.
+const DISTRUST_AFTER: Length = Length::from_millis(2_000);
+/// Number of members that are pinged in one round before joining, so that a large ring is not
+/// flooded.
+const PROBED_MAX: usize = 3;
+/// The longest time that such a ping may take. A longer one would delay joining a ring whose members
+/// are dead.
+const PROBE_PATIENCE: Duration = Duration::from_secs(1);
+/// The pause after one life in which no peer reached this replica. Each further one is twice as long.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+/// The longest pause, and so the longest time until a replica joins that can be reached again.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What is known about speaking with other members.
+#[derive(Default)]
+pub(crate) struct Contact {
+    /// The peers that do not answer pings.
+    failing: Mutex<BTreeMap<Holder, Failing>>,
+    /// The reason why this replica does not join; `None` while nothing keeps it from joining.
+    held_back: watch::Sender<Option<String>>,
+    unreached: Mutex<Unreached>,
+    /// True once a peer has reached this replica in its current life.
+    is_reached: AtomicBool,
+}
+
+/// A peer that does not answer pings.
+struct Failing {
+    since: Time,
+    /// Since when every ping has failed because one of the two replicas does not trust the other.
+    distrusted: Option<Time>,
+    limit: LogLimit,
+    is_logged: bool,
+}
+
+/// The lives in a row that ended without any peer having reached this replica.
+#[derive(Default)]
+struct Unreached {
+    lives: u32,
+    /// The text for people; `None` before the first such life has ended.
+    why: Option<String>,
+}
+
+impl Contact {
+    /// Records the outcome of a ping, and logs if pings of this peer fail for long. Returns true if
+    /// the two replicas have not trusted each other for so long that the peer counts as one that
+    /// does not answer.
+    pub(crate) fn pinged(&self, now: Time, peer: &Member, result: Result<(), &PeerError>) -> bool {
+        let mut failing = self.failing.lock();
+        let Err(error) = result else {
+            let known = failing.remove(&holder(peer));
+            if known.is_some_and(|known| known.is_logged) {
+                tracing::info!(peer = %peer.id, "a member answers again");
+            }
+            return false;
+        };
+        let known = failing.entry(holder(peer)).or_insert(Failing {
+            since: now,
+            distrusted: None,
+            limit: LogLimit::default(),
+            is_logged: false,
+        });
+        let lasted = now.since(known.since);
+        if lasted >= LOG_AFTER && known.limit.is_due(now) {
+            known.is_logged = true;
+            tracing::warn!(
+                peer = %peer.id,
+                address = %peer.address,
+                seconds = lasted.as_nanos() / 1_000_000_000,
+                "this replica cannot speak with a member of the ring: {}",
+                advice(error)
+            );
+        }
+        if !matches!(error, PeerError::Untrusted(_)) {
+            known.distrusted = None;
+            return false;
+        }
+        let distrusted = *known.distrusted.get_or_insert(now);
+        now.since(distrusted) >= DISTRUST_AFTER
+    }
+
+    /// Forgets the peers that are pinged no longer.
+    pub(crate) fn keep(&self, is_pinged: impl Fn(&Holder) -> bool) {
+        self.failing.lock().retain(|peer, _| is_pinged(peer));
+    }
+
+    /// Returns the number of peers that do not answer pings.
+    pub(crate) fn failing(&self) -> usize {
+        self.failing.lock().len()
+    }
+
+    /// Records that a peer has sent a message here, which proves that the advertised address is
+    /// right.
+    pub(crate) fn reached(&self) {
+        if !self.is_reached.swap(true, Ordering::AcqRel) {
+            let unreached = std::mem::take(&mut *self.unreached.lock());
+            if unreached.lives > 0 {
+                tracing::info!("other members reach this replica again");
+            }
+        }
+    }
+
+    /// Records that a life begins, in which no peer has reached this replica yet.
+    pub(crate) fn life_began(&self) {
+        self.is_reached.store(false, Ordering::Release);
+    }
+
+    /// Records that a life ended because the member key was lost.
+    pub(crate) fn life_ended(&self, view: &View, own: &ReplicaId) {
+        let mut unreached = self.unreached.lock();
+        match has_peers(view, own) && !self.is_reached.load(Ordering::Acquire) {
+            true => unreached.lives = unreached.lives.saturating_add(1),
+            false => *unreached = Unreached::default(),
+        }
+    }
+
+    /// Returns a receiver of the reason why this replica does not join.
+    pub(crate) fn held_back(&self) -> watch::Receiver<Option<String>> {
+        self.held_back.subscribe()
+    }
+
+    /// Returns why other members did not reach this replica in its last lives.
+    pub(crate) fn why_unreached(&self) -> Option<String> {
+        self.unreached.lock().why.clone()
+    }
+}
+
+/// Returns whether a view has a member beside this replica.
+pub(crate) fn has_peers(view: &View, own: &ReplicaId) -> bool {
+    view.members().any(|member| member.id != *own)
+}
+
+/// Waits until this replica may join. `planes` is the runtime on which peers are called: connections
+/// live on the runtime that opens them, and later calls share them.
+pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
+    pause_if_unreached(&shared, &planes).await;
+    if shared.options.is_alone {
+        return;
+    }
+    let mut known = shared.members_known.subscribe();
+    // An error is impossible, because `shared` has the sender.
+    drop(known.wait_for(|known| *known).await);
+    let held_back = &shared.contact.held_back;
+    let (mut backoff, mut limit, mut turn) = (Backoff::default(), LogLimit::default(), 0);
+    loop {
+        let probe = planes.spawn(distrusted_peer(Arc::clone(&shared), turn));
+        // A probe that panicked proves nothing.
+        let Some((peer, error)) = probe.await.ok().flatten() else {
+            break;
+        };
+        let (id, address) = (&peer.id, &peer.address);
+        let why = format!(
+            "this replica does not join the ring, because it cannot speak with member {id} at {address}: {}",
+            advice(&error)
+        );
+        if limit.is_due(shared.now()) {
+            tracing::warn!("{why}");
+        }
+        held_back.send_replace(Some(why));
+        turn = turn.wrapping_add(PROBED_MAX);
+        backoff.wait().await;
+    }
+    held_back.send_replace(None);
+}
+
+/// Pings a few members. Returns one that does not trust this replica, or the reverse, if no other
+/// one answers.
+async fn distrusted_peer(shared: Arc<RingState>, turn: usize) -> Option<(Member, PeerError)> {
+    let view = shared.view.load_full();
+    let own = &shared.options.id;
+    let peers: Vec<&Member> = view.members().filter(|member| member.id != *own).collect();
+    let mut pings = JoinSet::new();
+    for at in 0..PROBED_MAX.min(peers.len()) {
+        let peer = peers[turn.wrapping_add(at) % peers.len()].clone();
+        let shared = Arc::clone(&shared);
+        pings.spawn(async move {
+            let result = ping(&shared, &peer).await;
+            (peer, result)
+        });
+    }
+    let mut distrusted = None;
+    while let Some(pinged) = pings.join_next().await {
+        match pinged {
+            Ok((_, Ok(()))) => return None,
+            Ok((peer, Err(error @ PeerError::Untrusted(_)))) => distrusted = Some((peer, error)),
+            Ok((
+                _,
+                Err(
+                    PeerError::Refused
+                    | PeerError::TimedOut
+                    | PeerError::Ended(_)
+                    | PeerError::Failed(_),
+                ),
+            ))
+            | Err(_) => {}
+        }
+    }
+    distrusted
+}
+
+async fn ping(shared: &RingState, to: &Member) -> Result<(), PeerError> {
+    let view = shared.view.load().number().get();
+    let call = shared.peers.call(to, PeerMessage::Ping { view }.into());
+    let reply = timeout(PROBE_PATIENCE, call).await;
+    reply.unwrap_or(Err(PeerError::TimedOut)).map(drop)
+}
+
+/// Pauses before the next life if no peer has reached this replica in the last ones.
+async fn pause_if_unreached(shared: &Arc<RingState>, planes: &Handle) {
+    let lives = shared.contact.unreached.lock().lives;
+    let Some(pause) = pause_after(lives) else {
+        return;
+    };
+    let calling = Arc::clone(shared);
+    let called = planes.spawn(async move { ping(&calling, &own_member(&calling)).await });
+    // Whether this replica itself reaches the address helps to find the fault, and decides nothing:
+    // some networks do not let a process reach its own address.
+    let own = match called.await {
+        Ok(Err(error)) => format!(" (this replica itself: {error})"),
+        Ok(Ok(())) | Err(_) => String::new(),
+    };
+    let address = &shared.options.address;
+    let why = format!(
+        "the ring has removed this replica, and no other member reached it before at its address \
+         {address}{own}: check --advertise, --peer-listen and the network between the replicas"
+    );
+    tracing::warn!(times = lives, pause = ?pause, "{why}; it joins again after a pause");
+    shared.contact.unreached.lock().why = Some(why);
+    sleep(pause).await;
+}
+
+/// Returns the pause after this number of lives in a row without any peer; `None` for no pause.
+fn pause_after(lives: u32) -> Option<Duration> {
+    let doublings = lives.checked_sub(1)?;
+    let factor = 2_u32.saturating_pow(doublings);
+    Some(PAUSE_FIRST.saturating_mul(factor).min(PAUSE_MAX))
+}
+
+/// Returns this replica as a member, to call it by its advertised address.
+fn own_member(shared: &RingState) -> Member {
+    Member {
+        id: shared.options.id.clone(),
+        incarnation: Incarnation::new(0),
+        address: shared.options.address.clone(),
+        zone: None,
+        weight: shared.options.weight,
+        standing: Standing::Serving,
+    }
+}
+
+/// Returns an error of a call with what to do about it.
+fn advice(error: &PeerError) -> String {
+    let advice = match error {
+        PeerError::Untrusted(_) => {
+            "give all replicas the same peer CA (peer-ca.crt in the folder of --certs) and certificates \
+             that it has signed"
+        }
+        PeerError::Refused | PeerError::TimedOut | PeerError::Ended(_) | PeerError::Failed(_) => {
+            "check its address and the network on the way to it"
+        }
+    };
+    format!("{error}; {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_ring::ViewNumber;
+
+    fn member(name: &str) -> Member {
+        Member {
+            id: name.parse().expect("a replica id"),
+            incarnation: Incarnation::new(4),
+            address: "h:1".parse().expect("an address"),
+            zone: None,
+            weight: Default::default(),
+            standing: Standing::Serving,
+        }
+    }
+
+    #[test]
+    fn pauses_between_lives_double_up_to_a_limit() {
+        assert_eq!(pause_after(0), None);
+        let millis = |lives| pause_after(lives).map(|pause| pause.as_millis());
+        let pauses: Vec<_> = [1, 2, 3, 6, 7, 8, u32::MAX].map(millis).to_vec();
+        let wanted = [500, 1000, 2000, 16_000, 30_000, 30_000, 30_000].map(Some);
+        assert_eq!(pauses, wanted);
+    }
+
+    #[test]
+    fn only_a_life_among_peers_that_no_peer_reached_counts() {
+        let contact = Contact::default();
+        let own = member("a").id;
+        let alone = View::new(ViewNumber::new(1), [member("a")]);
+        let ring = View::new(ViewNumber::new(2), [member("a"), member("b")]);
+        let lives = || contact.unreached.lock().lives;
+        for (view, is_reached, counted) in [
+            (&alone, false, 0),
+            (&ring, false, 1),
+            (&ring, false, 2),
+            (&ring, true, 0),
+            (&ring, false, 1),
+            (&alone, false, 0),
+        ] {
+            contact.life_began();
+            if is_reached {
+                contact.reached();
+            }
+            contact.life_ended(view, &own);
+            assert_eq!(lives(), counted);
+        }
+    }
+
+    #[test]
+    fn distrust_counts_once_it_lasts_and_until_the_peer_answers() {
+        let contact = Contact::default();
+        let peer = member("b");
+        let untrusted = PeerError::Untrusted("unknown CA".to_owned());
+        let pinged = |millis: u64, result: Result<(), &PeerError>| {
+            contact.pinged(Time::from_nanos(millis * 1_000_000), &peer, result)
+        };
+        assert!(!pinged(0, Err(&untrusted)));
+        assert!(!pinged(1999, Err(&untrusted)));
+        assert!(pinged(2000, Err(&untrusted)));
+        assert!(!pinged(2050, Err(&PeerError::TimedOut)));
+        assert!(!pinged(2060, Err(&untrusted)), "another failure ends it");
+        assert!(!pinged(2100, Ok(())));
+        assert!(!pinged(2150, Err(&untrusted)), "it begins anew");
+        assert_eq!(contact.failing(), 1);
+        contact.keep(|_| false);
+        assert_eq!(contact.failing(), 0);
+    }
+}

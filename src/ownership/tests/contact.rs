@@ -1,0 +1,157 @@
+//! Replicas that cannot speak with the other members: they do not join, or are evicted and say why,
+//! and their planes go on elsewhere. Also a store that answers too late for the read lease.
+
+use super::*;
+use polyplane_storage::ReadFault;
+
+/// Waits until a replica has a reason for being no useful member that has these words.
+async fn says(ring: &Ring, words: &str) {
+    let says = || ring.join_problem().is_some_and(|why| why.contains(words));
+    until(words, says).await;
+}
+
+/// Waits until a replica has a plane awake.
+async fn wakes(replica: &Replica, birth: &Birth) {
+    let deadline = Instant::now() + PATIENCE;
+    while let Err(error) = replica.planes.wake(birth).await {
+        assert!(Instant::now() < deadline, "it is not available: {error:?}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_no_member_trusts_does_not_join_before_one_does() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    town.wires.strangers.lock().push(id("b"));
+    let wire = Wire {
+        from: id("b"),
+        wires: Arc::clone(&town.wires),
+    };
+    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
+    let ring = ring.expect("the store is for it");
+    // It answers pings by the planes of another replica.
+    let answers = Arc::downgrade(&a.planes);
+    town.wires.listening.lock().insert(id("b"), answers);
+    let joining = Arc::clone(&ring);
+    let joining = tokio::spawn(async move { joining.join().await });
+    says(&ring, "member a at a:1").await;
+    says(&ring, "peer CA").await;
+    assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
+    town.write(&birth, "x", "2").await;
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+    town.wires.strangers.lock().clear();
+    let joined = joining.await.expect("no panic");
+    joined.expect("it may join");
+    assert_eq!(ring.join_problem(), None);
+    until("it is seen", || members(&a) == ["a", "b"]).await;
+    ring.leave().await;
+}
+
+/// A replica that waits for the others' trust ends as soon as it is to leave.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_may_not_join_drains_and_leaves_at_once() {
+    let town = Town::new();
+    let _a = town.join("a").await;
+    town.wires.strangers.lock().push(id("b"));
+    let wire = Wire {
+        from: id("b"),
+        wires: Arc::clone(&town.wires),
+    };
+    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
+    let ring = ring.expect("the store is for it");
+    let joining = Arc::clone(&ring);
+    let joining = tokio::spawn(async move { joining.join().await });
+    says(&ring, "member a").await;
+    let left = async {
+        ring.announce_drain().await;
+        ring.leave().await;
+    };
+    let left = tokio::time::timeout(PATIENCE, left).await;
+    left.expect("nothing keeps it");
+    let joined = joining.await.expect("no panic");
+    assert!(matches!(joined, Err(JoinError::Stopped)), "{joined:?}");
+}
+
+/// Two replicas that start at once both find an empty ring.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_members_that_do_not_trust_each_other_one_stays_and_serves() {
+    let town = Town::new();
+    let (a, b) = (town.join("a").await, town.join("b").await);
+    until("both are seen", || members(&a) == ["a", "b"]).await;
+    let births = [
+        town.plane_of("a", &["a", "b"]).await,
+        town.plane_of("b", &["a", "b"]).await,
+    ];
+    town.wires.strangers.lock().push(id("b"));
+    let is_out = |one: &Replica| one.ring.join_problem().is_some();
+    until("one does not get in again", || is_out(&a) || is_out(&b)).await;
+    let stays = if is_out(&a) { &b } else { &a };
+    until("the other is alone", || members(stays).len() == 1).await;
+    assert!(!is_out(stays));
+    for birth in &births {
+        wakes(stays, birth).await;
+    }
+    town.wires.strangers.lock().clear();
+    for one in [&a, &b] {
+        until("both are back", || members(one) == ["a", "b"]).await;
+        until("nothing is wrong", || !is_out(one)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ring_evicts_the_one_member_that_the_others_do_not_trust() {
+    let town = Town::new();
+    let (a, b) = (town.join("a").await, town.join("b").await);
+    let c = town.join("c").await;
+    for one in [&a, &b, &c] {
+        until("all are seen", || members(one) == ["a", "b", "c"]).await;
+    }
+    let birth = town.plane_of("c", &["a", "b", "c"]).await;
+    town.wires.strangers.lock().push(id("c"));
+    until("c is counted", || a.ring.stats().unreachable == 1).await;
+    says(&c.ring, "peer CA").await;
+    until("c is gone", || members(&a) == ["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    for one in [&a, &b] {
+        assert_eq!(one.ring.stats().lives_lost, 0);
+        assert_eq!(one.ring.join_problem(), None);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_nobody_reaches_says_so_until_somebody_does() {
+    let town = Town::new();
+    let (a, b) = (town.join("a").await, town.join("b").await);
+    until("both are seen", || members(&a) == ["a", "b"]).await;
+    assert_eq!(b.ring.join_problem(), None);
+    let listener = town.wires.listening.lock().remove(&id("b"));
+    says(&b.ring, "no other member reached it before").await;
+    // The address, and what the replica itself finds there.
+    says(&b.ring, "b:1 (this replica itself: the peer refuses").await;
+    assert_eq!(a.ring.join_problem(), None);
+    let listener = listener.expect("it was there");
+    town.wires.listening.lock().insert(id("b"), listener);
+    until("it is reached", || b.ring.join_problem().is_none()).await;
+    until("it stays", || members(&a) == ["a", "b"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_answers_later_than_the_read_lease_lasts_is_reported() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    assert_eq!(a.ring.read_lease_problem(), None);
+    let late = ReadFault::Delay(Duration::from_millis(350));
+    a.store.plan().next_reads(late, 100_000);
+    until("it is reported", || a.ring.read_lease_problem().is_some()).await;
+    let why = a.ring.read_lease_problem().unwrap_or_default();
+    assert!(why.contains("kubectl plane terms --read-lease"), "{why}");
+    let stats = a.ring.stats();
+    assert!(stats.late_reads >= 3, "{stats:?}");
+    assert!(stats.member_read >= Duration::from_millis(300), "{stats:?}");
+    a.store.plan().clear();
+    until("it is over", || a.ring.read_lease_problem().is_none()).await;
+    assert_eq!(a.ring.stats().lives_lost, 0);
+}
