@@ -92,6 +92,19 @@ async fn until(client: &Client, path: &str, status: u16) -> Result<Value> {
     bail!("{path} does not become {status}: {last}")
 }
 
+/// Reads until an object is being deleted.
+async fn is_deleted(client: &Client, path: &str) -> Result<()> {
+    let mut last = Value::Null;
+    for _ in 0..LOOKS {
+        last = client.get(path).await?.expect(200)?;
+        if last["metadata"]["deletionTimestamp"].is_string() {
+            return Ok(());
+        }
+        sleep(BETWEEN_LOOKS).await;
+    }
+    bail!("{path} is not deleted: {last}")
+}
+
 fn condition<'v>(definition: &'v Value, kind: &str) -> &'v str {
     let conditions = definition["status"]["conditions"].as_array();
     let mut conditions = conditions.into_iter().flatten();
@@ -284,6 +297,8 @@ async fn objects_without_a_kind_hold_up_nothing_and_come_back_with_it() -> Resul
         .post(there, &widget("new", &json!({})))
         .await?
         .refuses(403, "terminating")?;
+    // Who takes the definition's finalizer out before that leaves its objects as they are.
+    is_deleted(&plane, &format!("{there}/kept")).await?;
     patch(&plane, &own, json!({"metadata": {"finalizers": null}})).await?;
     until(&plane, &own, 404).await?;
     plane.get(there).await?.expect(404)?;

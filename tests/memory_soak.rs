@@ -391,7 +391,7 @@ async fn documents_that_nobody_reads_are_not_held_unpacked() -> Result<()> {
         .size_hint()
         .exact();
     let length = length.context("its length is not told")?;
-    ensure!(length > 4 * STOPPED_BYTES, "{length} bytes are too few");
+    ensure!(length > 2 * STOPPED_BYTES, "{length} bytes are too few");
     let before = server.memory_bytes()?;
     let mut open = Vec::new();
     for _ in 0..STOPPED {

@@ -63,8 +63,8 @@ pub struct RotateOptions {
     /// How long credentials of the earlier keys are accepted. With 0s none is, as with --now.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::plugin::access::duration)]
     pub overlap: Duration,
-    /// Refuse every credential of the earlier keys at once. The list of revoked users keeps only those whom
-    /// the CAs and issuers of spec.authentication may prove.
+    /// Refuse every credential of the earlier keys at once. The list of revoked users is emptied, but
+    /// for users if the control plane has ever had spec.authentication.
     #[arg(long, conflicts_with = "overlap")]
     pub now: bool,
     /// Replace the key by which the control plane's objects are encrypted in the store instead, and wait
