@@ -106,25 +106,25 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Returns what the `Status` object says; `None` if the answer is plain text.
+    pub(crate) fn status(&self) -> Option<&ApiError> {
+        match self {
+            Self::Status(error)
+            | Self::Access(error)
+            | Self::Impersonation(error)
+            | Self::Unsettled(error) => Some(error),
+            Self::Busy(_) | Self::Text(..) => None,
+        }
+    }
+
     /// Returns whether nothing was done because another replica owns the plane.
     pub(crate) fn is_moved(&self) -> bool {
-        match self {
-            Self::Status(error) | Self::Access(error) | Self::Impersonation(error) => {
-                error.is_moved()
-            }
-            Self::Unsettled(_) | Self::Busy(_) | Self::Text(..) => false,
-        }
+        self.status().is_some_and(ApiError::is_moved)
     }
 
     /// Returns whether the caller has not proven who they are.
     pub(crate) fn is_unproven(&self) -> bool {
-        match self {
-            Self::Status(error) | Self::Access(error) | Self::Impersonation(error) => {
-                error.code == 401
-            }
-            Self::Unsettled(_) => true,
-            Self::Busy(_) | Self::Text(..) => false,
-        }
+        matches!(self, Self::Unsettled(_)) || self.status().is_some_and(|error| error.code == 401)
     }
 
     /// Returns the refusal of a request that its user may not make.

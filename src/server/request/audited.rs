@@ -348,11 +348,7 @@ impl Audited {
             // Its arrival could not be recorded, so it has not begun.
             return Recorded::default();
         }
-        if let Refusal::Status(error)
-        | Refusal::Access(error)
-        | Refusal::Impersonation(error)
-        | Refusal::Unsettled(error) = refusal
-        {
+        if let Some(error) = refusal.status() {
             self.event_mut().refuse(error);
             if error.code == StatusCode::BAD_REQUEST.as_u16() {
                 // The body may be none of the object, so it names nothing.
