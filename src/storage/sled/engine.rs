@@ -16,8 +16,8 @@
 //!
 //! Values above about 128 KiB per page would be written to files in `blobs/` that sled never syncs;
 //! the chunks of `layout` keep every page below that. `db` is synced before it is opened, and the
-//! folder once sled has created its files. A lost `conf` or a lost snapshot does no harm, because
-//! sled writes both again.
+//! folder once sled has created its files. A lost `conf` does no harm, because sled writes it again;
+//! of snapshots, `files` says how they are kept, and [`Engine::open_durably`] when.
 //!
 //! After its first I/O error a tree refuses every call, so the owner of this type opens it again.
 //! sled also panics where it should return an error; both become an [`EngineError`].
@@ -152,11 +152,13 @@ impl Engine {
         // A predecessor may have been killed between a write and its sync. Readers will see that
         // write, and sled will write a snapshot that refers to it.
         folder.sync_data()?;
+        folder.restore_snapshot()?;
         Self::try_copy(folder, options, acked)?;
-        let engine = Self::open_tree(&folder.path, options)?;
+        let engine = Self::open_durably(folder, options)?;
         write_through(&engine.file);
         let verified = folder
             .sync()
+            .and_then(|()| folder.drop_kept())
             .and_then(|()| engine.verify(&folder.path, acked));
         match verified {
             Ok((head, census)) => Ok((engine, head, census)),
@@ -165,6 +167,26 @@ impl Engine {
                 Err(error)
             }
         }
+    }
+
+    /// Opens the tree in two steps: sled is stopped once it has written a snapshot, and goes on when
+    /// that is durable. The log is read in the first step, and what the snapshot does not cover,
+    /// nothing, in the second.
+    fn open_durably(folder: &Folder, options: EngineOptions) -> Result<Self, OpenError> {
+        folder.block_blobs()?;
+        let kept = folder.keep_snapshot();
+        let stopped = kept.and_then(|()| Self::open_tree(&folder.path, options));
+        folder.unblock_blobs()?;
+        match stopped {
+            // A new tree has no snapshot.
+            Ok(engine) => return Ok(engine),
+            Err(OpenError::Io { source, .. }) if source.kind() == io::ErrorKind::NotADirectory => {}
+            Err(error) => return Err(error),
+        }
+        folder.sync_snapshots()?;
+        let path = folder.db_path();
+        wait_for_release(&File::open(&path).map_err(io_at(&path))?);
+        Self::open_tree(&folder.path, options)
     }
 
     /// Opens a copy of the files, and refuses the store if the copy is damaged, so that the files
@@ -295,8 +317,13 @@ pub(super) fn discard(engine: Option<Engine>) {
         let text = panic_text(&*panic);
         tracing::warn!(text, "the old tree was not dropped cleanly");
     }
+    wait_for_release(&file);
+}
+
+/// Waits until no other handle holds the lock on a file.
+fn wait_for_release(file: &File) {
     let until = Instant::now() + RELEASE_WAIT_MAX;
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    while flock(file, FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() >= until {
             return tracing::warn!("the old tree still has its file locked");
         }

@@ -4,6 +4,12 @@
 //! takes for a torn tail, so the copy is opened first: a store that is refused as damaged stays as it
 //! was found. The copy is never moved back, so none of it has to be durable, and the next opening
 //! removes what a crash has left of it.
+//!
+//! `snap.*` is a part of the store: what sled's pages were when it was last opened. Once it is
+//! written, sled overwrites segments of `db` that hold nothing any more, also among those from which
+//! it finds the end of its log. Without the snapshot it would take the first of them for that end.
+//! sled syncs no name and deletes the older snapshot by itself, so `kept.snap.*` is a copy of the
+//! older one until the newer is durable.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,6 +29,10 @@ const SETTINGS_FRAME_BYTES: usize = 4;
 /// starts another one, and writes a snapshot. With less room, a whole store on a full disk would
 /// appear to be damaged.
 const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
+/// Begins the names of snapshots.
+const SNAPSHOT: &str = "snap.";
+/// Begins the names of copies of snapshots, before the name of the snapshot.
+const KEPT: &str = "kept.";
 
 impl Folder {
     /// Returns the path of the file with sled's data.
@@ -90,13 +100,94 @@ impl Folder {
     fn copy_path(&self) -> PathBuf {
         self.path.join("before-open")
     }
+
+    /// Puts the copy of a snapshot back if a power cut has left no other.
+    pub(super) fn restore_snapshot(&self) -> Result<(), OpenError> {
+        let io = io_at(&self.path);
+        drop_unfinished(&self.path)?;
+        if newest(&self.path, SNAPSHOT).map_err(&io)?.is_some() {
+            return Ok(());
+        }
+        let Some(kept) = newest(&self.path, KEPT).map_err(&io)? else {
+            return Ok(());
+        };
+        let snapshot = self.path.join(kept.trim_start_matches(KEPT));
+        fs::rename(self.path.join(&kept), snapshot).map_err(&io)
+    }
+
+    /// Copies the newest snapshot, which sled may replace. A store on a full disk is opened without.
+    pub(super) fn keep_snapshot(&self) -> Result<(), OpenError> {
+        let io = io_at(&self.path);
+        let Some(snapshot) = newest(&self.path, SNAPSHOT).map_err(&io)? else {
+            return Ok(());
+        };
+        let kept = self.path.join(format!("{KEPT}{snapshot}"));
+        let copied = fs::copy(self.path.join(&snapshot), &kept)
+            .and_then(|_| File::open(&kept))
+            .and_then(|file| file.sync_data());
+        match copied.map_err(io) {
+            Ok(()) => self.sync(),
+            Err(error @ OpenError::NoSpace { .. }) => {
+                tracing::warn!(%error, "the store is opened without a copy of its snapshot");
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes all snapshots durable with their names.
+    pub(super) fn sync_snapshots(&self) -> Result<(), OpenError> {
+        for name in named(&self.path, SNAPSHOT).map_err(io_at(&self.path))? {
+            let path = self.path.join(name);
+            File::open(&path)
+                .and_then(|file| file.sync_data())
+                .map_err(io_at(&path))?;
+        }
+        self.sync()
+    }
+
+    /// Removes copies of snapshots, once a snapshot is durable.
+    pub(super) fn drop_kept(&self) -> Result<(), OpenError> {
+        for name in named(&self.path, KEPT).map_err(io_at(&self.path))? {
+            let path = self.path.join(name);
+            fs::remove_file(&path).map_err(io_at(&path))?;
+        }
+        Ok(())
+    }
+
+    /// Puts a file where sled expects its folder of blobs, which stays empty. sled lists that folder
+    /// between writing a snapshot and overwriting segments, and fails there.
+    pub(super) fn block_blobs(&self) -> Result<(), OpenError> {
+        let path = self.blobs_path();
+        match fs::remove_dir(&path) {
+            // The last opening was cut short.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => return Ok(()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io_at(&path)(error));
+            }
+            _ => {}
+        }
+        File::create(&path).map(drop).map_err(io_at(&path))
+    }
+
+    /// Makes the folder of blobs again.
+    pub(super) fn unblock_blobs(&self) -> Result<(), OpenError> {
+        let path = self.blobs_path();
+        fs::remove_file(&path)
+            .and_then(|()| fs::DirBuilder::new().mode(0o700).create(&path))
+            .map_err(io_at(&path))
+    }
+
+    fn blobs_path(&self) -> PathBuf {
+        self.path.join("blobs")
+    }
 }
 
 /// Removes files of sled that are incomplete. Because of them sled would take the store for
 /// damaged, but it writes both kinds again if they are missing:
 ///
-/// * Snapshots, which sled leaves empty on a full disk. A snapshot only shortens the reading of the
-///   log, and the log that is read without it is checked against the recorded revision too.
+/// * Snapshots, which sled leaves empty on a full disk, and a power cut before they are durable. The
+///   older one is still there.
 /// * Settings, which sled neither syncs nor replaces as a whole.
 pub(super) fn drop_unfinished(folder: &Path) -> Result<(), OpenError> {
     for file in sled_files(folder).map_err(io_at(folder))? {
@@ -124,14 +215,35 @@ fn is_whole(bytes: &[u8], frame_bytes: usize) -> bool {
 /// Returns the names of the files that sled has created, without its blob folder, which stays
 /// empty.
 fn sled_files(folder: &Path) -> io::Result<Vec<String>> {
+    let mut names = named(folder, SNAPSHOT)?;
+    let others = ["db", "conf"].map(str::to_owned);
+    names.extend(others.into_iter().filter(|name| folder.join(name).exists()));
+    Ok(names)
+}
+
+/// Returns the names in a folder that begin with `prefix`.
+fn named(folder: &Path, prefix: &str) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        if name == "db" || name == "conf" || name.starts_with("snap.") {
+        if name.starts_with(prefix) {
             names.push(name);
         }
     }
     Ok(names)
+}
+
+/// Returns the name of the newest whole snapshot among those that begin with `prefix`: names end with
+/// a position in the log, in hexadecimal digits of one length.
+fn newest(folder: &Path, prefix: &str) -> io::Result<Option<String>> {
+    let mut names = named(folder, prefix)?;
+    names.sort_unstable();
+    while let Some(name) = names.pop() {
+        if is_whole(&fs::read(folder.join(&name))?, SNAPSHOT_FRAME_BYTES) {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
 }
 
 #[cfg(test)]
@@ -218,5 +330,31 @@ mod tests {
         let bytes = fs::read(&snapshot).expect("read").len();
         fs::write(&snapshot, vec![0; bytes]).expect("written");
         assert!(has_its_key(folder.path()).await);
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_snapshot_is_put_back_if_there_is_no_other() {
+        let folder = stored().await;
+        open(folder.path()).close().await;
+        let snapshot = newest(folder.path(), SNAPSHOT).expect("listed");
+        let snapshot = folder.path().join(snapshot.expect("there is one"));
+        let whole = fs::read(&snapshot).expect("read");
+        let kept = folder.path().join(format!("{KEPT}snap.00000000000000FF"));
+        fs::write(&kept, &whole).expect("written");
+        fs::write(&snapshot, &whole[..whole.len() - 1]).expect("torn");
+        assert!(has_its_key(folder.path()).await);
+        assert!(!kept.exists(), "one that is durable is enough");
+        let snapshots = named(folder.path(), SNAPSHOT).expect("listed");
+        assert_eq!(snapshots, ["snap.00000000000000FF"]);
+    }
+
+    #[tokio::test]
+    async fn an_opening_that_was_cut_between_its_steps_is_done_again() {
+        let folder = stored().await;
+        let blobs = folder.path().join("blobs");
+        fs::remove_dir(&blobs).expect("it is empty");
+        fs::write(&blobs, b"").expect("written");
+        assert!(has_its_key(folder.path()).await);
+        assert!(blobs.is_dir(), "sled has its folder again");
     }
 }

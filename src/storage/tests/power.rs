@@ -152,7 +152,7 @@ fn turns(recordings: &[Recording]) -> Vec<usize> {
     let is_turn = |round: usize, kind: Kind| match kind {
         Kind::Mixed | Kind::Small => true,
         Kind::Churn => round.is_multiple_of(4),
-        Kind::Bulk => round.is_multiple_of(16),
+        Kind::Bulk => round.is_multiple_of(4),
     };
     let turns = (0..16).flat_map(|round| {
         let places = 0..recordings.len();
@@ -174,12 +174,13 @@ fn folder_in_memory() -> tempfile::TempDir {
 
 /// Whether the engine does this sync by itself and the store does not rest on it.
 ///
-/// The store syncs sled's data with `fdatasync`, sled with `fsync`, and the store opens no snapshots and
-/// syncs nothing of the copy. On fjall's syncs the store rests.
+/// The store syncs sled's data and snapshots with `fdatasync`, sled with `fsync`, and the store syncs
+/// nothing of the copy. On fjall's syncs the store rests.
 fn is_idle(engine: Engine, site: &str) -> bool {
     let (_, sync) = site.split_once(": ").expect("a step and a sync");
-    let is_data = sync.starts_with("fsync") && sync.contains("/db");
-    engine == Engine::Sled && (is_data || sync.contains("/snap.") || sync.contains("/before-open/"))
+    let is_file = sync.contains("/db") || sync.contains("/snap.");
+    let is_engines = sync.starts_with("fsync") && is_file;
+    engine == Engine::Sled && (is_engines || sync.contains("/before-open/"))
 }
 
 /// Whether something must be lost without this sync: whether the store does it itself, or names it as
@@ -187,7 +188,9 @@ fn is_idle(engine: Engine, site: &str) -> bool {
 fn is_needed(engine: Engine, site: &str) -> bool {
     let (step, sync) = site.split_once(": ").expect("a step and a sync");
     match engine {
-        Engine::Sled => !is_idle(engine, site),
+        // Without those of snapshots a store is lost only after some few commits, if the engine's
+        // threads came in a certain order: too seldom to be sure of it in one run.
+        Engine::Sled => !is_idle(engine, site) && !sync.contains("snap.") && !sync.ends_with(" -3"),
         Engine::Fjall => {
             let path = sync.split(' ').nth(1).unwrap_or_default();
             let is_fjalls = Path::new(path).starts_with(Path::new(STORE).join("fjall"));
@@ -276,7 +279,15 @@ fn recordings(engine: Engine, seed: u64) -> Vec<Recording> {
     all.push(Recording::new("churn", &none, churn, &[(plan, None)]));
     let bulk = Expected::new(engine, Kind::Bulk);
     let plan = "open commit:14 close open commit:3 close";
-    all.push(Recording::new("bulk", &none, bulk, &[(plan, None)]));
+    all.push(Recording::new("bulk", &none, bulk.clone(), &[(plan, None)]));
+    // What replaces large values leaves segments without content near the end of sled's log, which an
+    // opening overwrites.
+    for commits in [4, 5] {
+        let name = format!("left after {commits}");
+        let first = format!("open commit:{commits}");
+        let runs = [(&*first, None), ("open commit:1 close open close", None)];
+        all.push(Recording::new(&name, &none, bulk.clone(), &runs));
+    }
     if engine == Engine::Fjall {
         // As much as a journal takes, so that it is replaced and deleted.
         let long = Expected::new(engine, Kind::Bulk);
