@@ -209,6 +209,12 @@ impl Plane {
         self.meter.get()
     }
 
+    /// Returns whether the plane's store is nearly full, so that clients should add no data.
+    #[must_use]
+    pub fn store_is_nearly_full(&self) -> bool {
+        self.store().is_nearly_full()
+    }
+
     /// Returns whether the plane was opened from its former owner's export.
     #[must_use]
     pub fn imported(&self) -> bool {

@@ -267,8 +267,10 @@ async fn keep_renewing(members: Weak<Members>, mut closed: watch::Receiver<bool>
 
 impl Inner {
     fn note(&self, report: Report) {
-        self.used_bytes.store(report.db_bytes, Ordering::Relaxed);
+        let used_bytes = report.database.file_bytes;
+        self.used_bytes.store(used_bytes, Ordering::Relaxed);
         self.space.note(&report.errors);
+        self.space.note_size(report.database);
     }
 
     fn is_closed(&self) -> bool {
@@ -512,6 +514,10 @@ impl Store for EtcdStore {
             },
             None => self.inner.space.health(),
         }
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        self.inner.space.is_nearly_full()
     }
 
     async fn close(&self) {

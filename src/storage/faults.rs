@@ -71,6 +71,7 @@ pub struct FaultPlan {
     lease_failures: Mutex<usize>,
     forgetful: Mutex<bool>,
     full: Mutex<bool>,
+    nearly_full: Mutex<bool>,
     asked: AtomicUsize,
 }
 
@@ -122,9 +123,15 @@ impl FaultPlan {
         *self.full.lock() = true;
     }
 
+    /// Makes the store say that it is nearly full from now on. It refuses nothing for this reason.
+    pub fn nearly_fill(&self) {
+        *self.nearly_full.lock() = true;
+    }
+
     /// Ends the lack of space.
     pub fn free(&self) {
         *self.full.lock() = false;
+        *self.nearly_full.lock() = false;
     }
 
     /// Drops all planned faults.
@@ -368,6 +375,10 @@ impl Store for FaultyStore {
             };
         }
         status
+    }
+
+    fn is_nearly_full(&self) -> bool {
+        *self.plan.nearly_full.lock() || self.inner.is_nearly_full()
     }
 
     async fn close(&self) {

@@ -142,7 +142,9 @@ impl FjallStore {
             }
         }
         let counters = (head.revision, head.floor);
-        let shared = Arc::new(StoreState::new(folder, engine, counters, leases));
+        let nearly_full = space.nearly_full();
+        let shared = StoreState::new(folder, engine, counters, leases, nearly_full);
+        let shared = Arc::new(shared);
         let io = io_at(path);
         let mut writer = Writer {
             shared: Arc::clone(&shared),

@@ -22,6 +22,7 @@ mod faults;
 mod fjall;
 mod lease;
 mod memory;
+mod nearly_full;
 mod sled;
 mod store;
 mod txn;

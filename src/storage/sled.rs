@@ -139,7 +139,9 @@ impl SledStore {
             }
         }
         let state = (head.revision, head.floor);
-        let shared = Arc::new(StoreState::new(folder, engine, state, leases));
+        let nearly_full = space.nearly_full();
+        let shared = StoreState::new(folder, engine, state, leases, nearly_full);
+        let shared = Arc::new(shared);
         let (commands, received) = channel();
         let garbage: VecDeque<_> = census.garbage.into_iter().map(|old| (now, old)).collect();
         let io = folder::io_at(path);

@@ -502,6 +502,12 @@ pub trait Store: Send + Sync + 'static {
         self.status().health
     }
 
+    /// Returns whether so little room is left that callers should send only writes that need hardly
+    /// any, deletions above all. The store itself refuses nothing for this reason. Does no I/O.
+    fn is_nearly_full(&self) -> bool {
+        false
+    }
+
     /// Ends all watches, finishes accepted transactions, and releases the folder, if the engine has one.
     /// Later calls fail with the `Closed` variant of their error.
     async fn close(&self);

@@ -48,6 +48,12 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
     );
     gauge(
         out,
+        "polyplane_store_nearly_full",
+        "1 if the store is nearly full, so that clients may delete but not add data, else 0.",
+        i32::from(directory.planes.store().is_nearly_full()),
+    );
+    gauge(
+        out,
         "polyplane_stale_records",
         "Records of awake control planes that are to be encrypted at rest anew.",
         awake

@@ -8,6 +8,7 @@ mod authority;
 mod conversion;
 mod delete_options;
 mod eviction;
+mod nearly_full;
 mod pod_deletion;
 mod watch;
 

@@ -313,6 +313,10 @@ impl<E: Reads> Store for EmbeddedStore<E> {
         self.shared.health.lock().clone()
     }
 
+    fn is_nearly_full(&self) -> bool {
+        self.shared.nearly_full.get()
+    }
+
     async fn close(&self) {
         let (reply, closed) = oneshot::channel();
         if self.commands.send(Command::Close(reply)).is_ok() {

@@ -1,6 +1,9 @@
 //! Disk space: writes are refused before the disk is full, and a ballast file helps if the disk
 //! fills up nevertheless.
 //!
+//! The store is nearly full, see [`NearlyFull`], when less than the reserve is free beyond what a batch
+//! needs. It stops being nearly full when twice the reserve is.
+//!
 //! An engine is unusable after its first I/O error, so free space is checked before a batch is
 //! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
 //! the store can be opened again on a full disk.
@@ -14,6 +17,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Disk;
 use crate::error::OpenError;
+use crate::nearly_full::NearlyFull;
 
 /// How much room the store keeps free.
 pub(crate) struct SpaceOptions {
@@ -59,6 +63,7 @@ pub(crate) struct Space {
     folder: PathBuf,
     ballast_path: PathBuf,
     ballast: bool,
+    nearly_full: Arc<NearlyFull>,
     options: SpaceOptions,
 }
 
@@ -71,10 +76,16 @@ impl Space {
             folder: folder.to_owned(),
             ballast_path,
             ballast: held >= options.ballast_bytes,
+            nearly_full: Arc::default(),
             options,
         };
         space.take_ballast();
         space
+    }
+
+    /// Returns the flag that each check sets.
+    pub(crate) fn nearly_full(&self) -> Arc<NearlyFull> {
+        Arc::clone(&self.nearly_full)
     }
 
     /// Checks that a batch of this many bytes fits, the engine's own overhead included.
@@ -92,6 +103,8 @@ impl Space {
         let kept = options.growth_bytes + options.reserve_bytes + missing;
         let needed = batch.saturating_mul(2) + kept;
         let available = self.available().map_err(Shortage::Unknown)?;
+        self.nearly_full
+            .note(available.saturating_sub(needed), options.reserve_bytes);
         if available < needed {
             return Err(Shortage::TooLittle {
                 folder: self.folder.clone(),

@@ -1,6 +1,7 @@
 //! The state that the writer, the readers and the callers of one store share.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
@@ -9,6 +10,7 @@ use super::folder::Folder;
 use super::panic_text;
 use crate::error::ReadError;
 use crate::lease::LeaseTable;
+use crate::nearly_full::NearlyFull;
 use crate::store::{Health, Revision};
 
 /// The shared state. `published` and `floor` only grow.
@@ -25,6 +27,8 @@ pub(crate) struct StoreState<E> {
     /// The oldest revision that can be read. It is raised before older versions are dropped.
     pub(crate) floor: AtomicU64,
     pub(crate) health: Mutex<Health>,
+    /// The flag of [`super::space::Space`].
+    pub(crate) nearly_full: Arc<NearlyFull>,
     pub(crate) leases: Mutex<LeaseTable>,
     pub(crate) closed: AtomicBool,
 }
@@ -36,6 +40,7 @@ impl<E> StoreState<E> {
         engine: E,
         (head, floor): (u64, u64),
         leases: LeaseTable,
+        nearly_full: Arc<NearlyFull>,
     ) -> Self {
         Self {
             folder,
@@ -44,6 +49,7 @@ impl<E> StoreState<E> {
             published: AtomicU64::new(head),
             floor: AtomicU64::new(floor),
             health: Mutex::new(Health::Ok),
+            nearly_full,
             leases: Mutex::new(leases),
             closed: AtomicBool::new(false),
         }

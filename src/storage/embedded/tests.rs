@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -116,6 +116,7 @@ on_each_engine! {
     newer_and_unreadable_formats_are_refused,
     lost_tail_is_refused,
     full_disk_rejects_writes_answers_reads_and_recovers,
+    nearly_full_disk_is_told_and_watched_without_writes,
     failed_sync_is_settled_by_opening_again,
     nothing_is_acknowledged_or_shown_before_it_is_synced,
     history_ends_by_age_and_by_bytes,
@@ -164,6 +165,8 @@ async fn get(store: &dyn Store, key: &str) -> Option<Bytes> {
 struct FailingDisk {
     failing: AtomicU64,
     full: AtomicBool,
+    /// Bytes that are free; 0 for those of the real disk.
+    free: AtomicU64,
     synced: AtomicU64,
 }
 
@@ -182,9 +185,11 @@ impl Disk for FailingDisk {
     }
 
     fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
-        match self.full.load(Ordering::SeqCst) {
-            true => Ok(0),
-            false => SystemDisk.free_bytes(folder),
+        let free = self.free.load(Ordering::SeqCst);
+        match (self.full.load(Ordering::SeqCst), free) {
+            (true, _) => Ok(0),
+            (false, 0) => SystemDisk.free_bytes(folder),
+            (false, free) => Ok(free),
         }
     }
 }
@@ -391,6 +396,38 @@ async fn full_disk_rejects_writes_answers_reads_and_recovers<E: Engine>() {
     );
     assert_eq!(store.health(), Health::Ok);
     store.close().await;
+}
+
+async fn nearly_full_disk_is_told_and_watched_without_writes<E: Engine>() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Arc::new(FailingDisk::default());
+    let store = E::open_on(&disk, folder.path());
+    store.commit(put("k", "1")).await.expect("committed");
+    assert!(!store.is_nearly_full());
+    // 5 MiB are kept free.
+    disk.free.store(6 << 20, Ordering::SeqCst);
+    store.commit(put("k", "2")).await.expect("it refuses none");
+    assert_eq!((store.is_nearly_full(), store.health()), (true, Health::Ok));
+    disk.full.store(true, Ordering::SeqCst);
+    until(&*store, |store| store.health() != Health::Ok).await;
+    assert!(store.is_nearly_full());
+    disk.full.store(false, Ordering::SeqCst);
+    disk.free.store(0, Ordering::SeqCst);
+    until(&*store, |store| {
+        store.health() == Health::Ok && !store.is_nearly_full()
+    })
+    .await;
+    store.close().await;
+}
+
+/// Waits for a state of a store to which nobody writes.
+async fn until(store: &dyn Store, holds: impl Fn(&dyn Store) -> bool) {
+    let since = Instant::now();
+    while !holds(store) {
+        let status = store.status();
+        assert!(since.elapsed() < Duration::from_secs(30), "{status:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 async fn failed_sync_is_settled_by_opening_again<E: Engine>() {

@@ -24,6 +24,7 @@ use super::EtcdOptions;
 use super::clients::{Clients, EndpointUrl, PROBE_TIMEOUT};
 use super::credentials::Credentials;
 use super::reply::Fault;
+use super::space::DatabaseSize;
 use super::version;
 use crate::error::OpenError;
 
@@ -111,8 +112,8 @@ enum RenewError {
 /// The other content of a status reply.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Report {
-    /// The bytes of the member's database file.
-    pub(super) db_bytes: u64,
+    /// The size of the member's database.
+    pub(super) database: DatabaseSize,
     /// The alarms and errors, as the member words them.
     pub(super) errors: Vec<String>,
 }
@@ -228,7 +229,12 @@ impl Member {
             }
         };
         let report = Report {
-            db_bytes: u64::try_from(reply.db_size()).unwrap_or(0),
+            database: DatabaseSize {
+                file_bytes: u64::try_from(reply.db_size()).unwrap_or(0),
+                in_use_bytes: u64::try_from(reply.raft_used_db_size()).unwrap_or(0),
+                // Not positive if there is no quota, or if the member is older than 3.6.
+                quota_bytes: u64::try_from(reply.db_size_quota()).unwrap_or(0),
+            },
             errors: reply.errors().to_vec(),
         };
         (status, report)

@@ -118,12 +118,14 @@ impl Writer {
         let oldest = self.parts.front();
         // Trimming may be a little late, so that one batch drops more.
         let oldest = oldest.map(|part| part.newest + self.options.history_window + RETRY);
-        let due = lease.into_iter().chain(oldest).min()?;
+        let due = lease.into_iter().chain(oldest).min();
         // Overdue work was just tried and failed, so it is retried after a pause.
-        Some(
+        let work = due.map(|due| {
             due.checked_sub(now)
-                .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1))),
-        )
+                .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1)))
+        });
+        let check = self.shared.nearly_full.get().then_some(RETRY);
+        work.into_iter().chain(check).min()
     }
 
     /// Does the work that is due by time: leases that ended, old history, a store that failed.
@@ -133,6 +135,8 @@ impl Writer {
         }
         if *self.shared.health.lock() != Health::Ok {
             self.try_recover();
+        } else if self.shared.nearly_full.get() {
+            self.check_idle();
         }
         self.end_leases();
         let now = self.options.clock.now();
@@ -141,6 +145,15 @@ impl Writer {
             self.trim_now();
         }
         self.drop_log();
+    }
+
+    /// Checks the space of a store that is nearly full. Few clients write to it, so otherwise nothing
+    /// might notice that there is more room, or none.
+    fn check_idle(&mut self) {
+        if let Err(shortage) = self.check_space(0) {
+            let reason = format!("no space: {shortage}");
+            self.shared.set_health(Health::ReadOnly { reason });
+        }
     }
 
     /// Deletes the keys that are attached to ended leases.

@@ -138,12 +138,14 @@ impl Writer {
             .map(|(since, _)| *since + self.options.history_window);
         // Dropping may be a little late, so that more versions are dropped in one batch.
         let oldest = oldest.map(|due| due + RETRY);
-        let due = lease.into_iter().chain(oldest).min()?;
+        let due = lease.into_iter().chain(oldest).min();
         // Overdue work was just tried and failed, so it is retried after a pause.
-        Some(
+        let work = due.map(|due| {
             due.checked_sub(now)
-                .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1))),
-        )
+                .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1)))
+        });
+        let check = self.shared.nearly_full.get().then_some(RETRY);
+        work.into_iter().chain(check).min()
     }
 
     /// Does the work that is due without a request: ended leases, old versions, a store that
@@ -151,6 +153,8 @@ impl Writer {
     fn tick(&mut self) {
         if *self.shared.health.lock() != Health::Ok {
             self.try_recover();
+        } else if self.shared.nearly_full.get() {
+            self.check_idle();
         }
         self.end_leases();
         let due = self
@@ -164,6 +168,15 @@ impl Writer {
             .is_some_and(|(since, _)| *since + RETRY <= due)
         {
             self.trim_now();
+        }
+    }
+
+    /// Checks the space of a store that is nearly full. Few clients write to it, so otherwise nothing
+    /// might notice that there is more room, or none.
+    fn check_idle(&mut self) {
+        if let Err(shortage) = self.space.check(0) {
+            let reason = format!("no space: {shortage}");
+            self.shared.set_health(Health::ReadOnly { reason });
         }
     }
 
