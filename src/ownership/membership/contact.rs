@@ -5,7 +5,10 @@
 //!   one does not trust its certificate, or shows one that it does not trust, it does not join. A
 //!   member that does not answer at all may be dead and decides nothing, so the first replica joins,
 //!   and so do two that start at once: the ring then evicts one of them (`suspicion`).
-//! * *While it is a member*, it logs which peers do not answer its pings, and why.
+//! * *While it is a member*, it logs which peers do not answer its pings, and why. A peer that does not
+//!   trust it counts as one that does not answer, and is evicted. If the same replica joins again and
+//!   again, as one of an older release does, each further life is given more time: evictions move
+//!   planes and do not help.
 //! * *Between two lives* it pauses if no peer has reached it in the life that ended: whoever joins
 //!   again at once is evicted again at once, and moves planes each time.
 //!
@@ -32,6 +35,12 @@ const LOG_AFTER: Length = Length::from_millis(5_000);
 /// How long a peer's certificate is refused, or this replica's by the peer, before that counts like a
 /// peer that does not answer. Less would count certificates that are being replaced.
 const DISTRUST_AFTER: Length = Length::from_millis(2_000);
+/// The longest such time, which doubles with each life of a replica that has counted so. A longer one
+/// would keep a replica in the ring that most members cannot speak with.
+const DISTRUST_AFTER_MAX: Length = Length::from_millis(60_000);
+/// How long it is remembered that a life has counted so. Replicas that never come back would
+/// otherwise fill the memory.
+const DISTRUST_KEPT: Length = Length::from_millis(600_000);
 /// Number of members that are pinged in one round before joining, so that a large ring is not
 /// flooded.
 const PROBED_MAX: usize = 3;
@@ -48,6 +57,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Contact {
     /// The peers that do not answer pings.
     failing: Mutex<BTreeMap<Holder, Failing>>,
+    /// The replicas whose lives have counted as peers that do not answer, for lack of trust.
+    distrusted: Mutex<BTreeMap<ReplicaId, Distrusted>>,
     /// The reason why this replica does not join; `None` while nothing keeps it from joining.
     held_back: watch::Sender<Option<String>>,
     unreached: Mutex<Unreached>,
@@ -60,8 +71,17 @@ struct Failing {
     since: Time,
     /// Since when every ping has failed because one of the two replicas does not trust the other.
     distrusted: Option<Time>,
+    /// True once that has lasted for so long that the peer counts as one that does not answer.
+    is_counted: bool,
     limit: LogLimit,
     is_logged: bool,
+}
+
+/// The lives in a row of one peer that have counted as ones that do not answer, for lack of trust.
+struct Distrusted {
+    lives: u32,
+    /// The time at which the last of them counted so.
+    last: Time,
 }
 
 /// The lives in a row that ended without any peer having reached this replica.
@@ -79,6 +99,7 @@ impl Contact {
     pub(crate) fn pinged(&self, now: Time, peer: &Member, result: Result<(), &PeerError>) -> bool {
         let mut failing = self.failing.lock();
         let Err(error) = result else {
+            self.distrusted.lock().remove(&peer.id);
             let known = failing.remove(&holder(peer));
             if known.is_some_and(|known| known.is_logged) {
                 tracing::info!(peer = %peer.id, "a member answers again");
@@ -88,6 +109,7 @@ impl Contact {
         let known = failing.entry(holder(peer)).or_insert(Failing {
             since: now,
             distrusted: None,
+            is_counted: false,
             limit: LogLimit::default(),
             is_logged: false,
         });
@@ -104,10 +126,37 @@ impl Contact {
         }
         if !matches!(error, PeerError::Untrusted(_)) {
             known.distrusted = None;
+            known.is_counted = false;
             return false;
         }
         let distrusted = *known.distrusted.get_or_insert(now);
-        now.since(distrusted) >= DISTRUST_AFTER
+        if !known.is_counted && now.since(distrusted) >= self.distrust_after(now, &peer.id) {
+            known.is_counted = true;
+            self.count_distrust(now, &peer.id);
+        }
+        known.is_counted
+    }
+
+    /// Returns how long distrust must last until this life of a peer counts as one that does not
+    /// answer.
+    fn distrust_after(&self, now: Time, peer: &ReplicaId) -> Length {
+        let distrusted = self.distrusted.lock();
+        let known = distrusted.get(peer);
+        let known = known.filter(|known| now.since(known.last) < DISTRUST_KEPT);
+        distrust_after(known.map_or(0, |known| known.lives))
+    }
+
+    /// Records that a life of a peer counts as one that does not answer, for lack of trust.
+    fn count_distrust(&self, now: Time, peer: &ReplicaId) {
+        let mut distrusted = self.distrusted.lock();
+        distrusted.retain(|_, known| now.since(known.last) < DISTRUST_KEPT);
+        let never = Distrusted {
+            lives: 0,
+            last: now,
+        };
+        let known = distrusted.entry(peer.clone()).or_insert(never);
+        known.lives = known.lives.saturating_add(1);
+        known.last = now;
     }
 
     /// Forgets the peers that are pinged no longer.
@@ -267,6 +316,14 @@ fn pause_after(lives: u32) -> Option<Duration> {
     Some(PAUSE_FIRST.saturating_mul(factor).min(PAUSE_MAX))
 }
 
+/// Returns how long distrust must last after this number of lives in a row that counted as ones that
+/// do not answer.
+fn distrust_after(lives: u32) -> Length {
+    let factor = 2_u64.saturating_pow(lives);
+    let nanos = DISTRUST_AFTER.as_nanos().saturating_mul(factor);
+    Length::from_nanos(nanos.min(DISTRUST_AFTER_MAX.as_nanos()))
+}
+
 /// Returns this replica as a member, to call it by its advertised address.
 fn own_member(shared: &RingState) -> Member {
     Member {
@@ -360,5 +417,34 @@ mod tests {
         assert_eq!(contact.failing(), 1);
         contact.keep(|_| false);
         assert_eq!(contact.failing(), 0);
+    }
+
+    #[test]
+    fn each_further_life_that_is_not_trusted_is_given_twice_the_time_up_to_a_limit() {
+        let contact = Contact::default();
+        let untrusted = PeerError::Untrusted("unknown CA".to_owned());
+        let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
+        // A life that begins at a time, and how long it takes until it counts.
+        let counts_after = |name: &str, from: u64| {
+            let peer = Member {
+                incarnation: Incarnation::new(from + 1),
+                ..member(name)
+            };
+            let counts = |after: &u64| contact.pinged(at(from + *after), &peer, Err(&untrusted));
+            let after = (0..=100_000).step_by(500).find(counts);
+            let next = from + after.unwrap_or_default() + 500;
+            let still = contact.pinged(at(next), &peer, Err(&untrusted));
+            assert!(still, "it counts until it leaves");
+            contact.keep(|_| false);
+            after
+        };
+        let begins = [0, 1, 2, 3, 4, 5, 6].map(|life| life * 100_000);
+        let wanted = [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000].map(Some);
+        assert_eq!(begins.map(|from| counts_after("b", from)), wanted);
+        assert_eq!(counts_after("c", 700_000), Some(2_000), "another replica");
+        assert!(!contact.pinged(at(800_000), &member("b"), Ok(())));
+        assert_eq!(counts_after("b", 800_500), Some(2_000), "it was trusted");
+        assert_eq!(counts_after("b", 900_000), Some(4_000));
+        assert_eq!(counts_after("b", 1_600_000), Some(2_000), "long ago");
     }
 }

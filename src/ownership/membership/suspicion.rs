@@ -6,7 +6,8 @@
 //! a second although each pings only two. A member that sees a complaint pings the accused itself:
 //! time-outs evict only if half of the ring complains (PROTOCOL 18). A peer with which this replica
 //! can agree on no connection for two seconds, because one refuses the other's certificate, counts
-//! like one that times out: no request reaches it either.
+//! like one that times out: no request reaches it either. That time is longer if an earlier life of
+//! the same replica has counted so (`contact`).
 
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::state::RingState;

@@ -9,16 +9,18 @@ use crate::planes::{Planes, ROOT};
 use polyplane_fencing::Event;
 use polyplane_plane::Ended;
 use polyplane_ring::Standing;
-use polyplane_storage::Revision;
+use polyplane_storage::{Health, Revision};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 
 /// Pause between two checks of all planes while the view does not change. A check costs no store
 /// read.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Pause between two checks of what a drain waits for. A longer one would delay the end of the process.
+const DRAIN_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Longest pause between two rounds of that upkeep. It is shorter if the kept history is short.
 const UPKEEP_EVERY: Duration = Duration::from_secs(10);
 /// Pause between two searches for left fences. It may be long, because a left fence does no harm.
@@ -161,9 +163,17 @@ impl Planes {
     /// successors, releases the others in bulk, and hands over the root last. Returns whether no
     /// plane is held at the deadline. The replica stays a member and forwards requests until
     /// [`Planes::close`].
+    ///
+    /// On a full store, a replica that holds planes uses all the time: no other one can acquire them
+    /// before there is space, so until then only this one can answer for them.
     pub async fn drain(&self, deadline: Instant) -> bool {
-        let announced = tokio::time::timeout_at(deadline, self.ring().announce_drain());
-        if announced.await.is_err() {
+        let announced = tokio::select! {
+            // The announcement first: once it is in the store, the drain takes its usual way.
+            biased;
+            announced = tokio::time::timeout_at(deadline, self.ring().announce_drain()) => announced,
+            () = self.holds_nothing_on_a_full_store() => return true,
+        };
+        if announced.is_err() {
             return false;
         }
         let mut views = self.ring().view_changes();
@@ -183,12 +193,24 @@ impl Planes {
                     return true;
                 }
             }
-            let looked = Instant::now() + Duration::from_millis(20);
+            let looked = Instant::now() + DRAIN_LOOK_EVERY;
             if looked >= deadline {
                 return false;
             }
             // Everything is checked again, whichever of the two ends the wait.
             let _ = tokio::time::timeout_at(looked, views.changed()).await;
+        }
+    }
+
+    /// Waits until the store is full and this replica holds no plane. It acquires none then, so its
+    /// member key, which cannot be put, need not say Draining before it is removed.
+    async fn holds_nothing_on_a_full_store(&self) {
+        loop {
+            let is_full = matches!(self.store().health(), Health::ReadOnly { .. });
+            if is_full && !self.slots().iter().any(|slot| slot.fence.holds()) {
+                return;
+            }
+            sleep(DRAIN_LOOK_EVERY).await;
         }
     }
 

@@ -290,6 +290,33 @@ async fn a_replica_whose_drain_is_refused_keeps_its_lease_and_its_planes() {
     until("it is draining", is_draining).await;
 }
 
+/// On a full store no replica can acquire a plane, so one with planes serves them to the end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_full_store_only_a_replica_with_planes_waits_for_its_drain() {
+    let town = Town::new();
+    let (a, b) = (town.join("a").await, town.join("b").await);
+    for one in [&a, &b] {
+        until("both are seen", || members(one) == ["a", "b"]).await;
+    }
+    let birth = town.plane_of("a", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    for one in [&a, &b] {
+        one.store.plan().fill();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    assert!(
+        b.planes.drain(deadline).await,
+        "it has nothing to hand over"
+    );
+    let soon = Instant::now() + Duration::from_secs(1);
+    assert!(!a.planes.drain(soon).await);
+    assert_eq!(a.ring.stats().draining, 0);
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+    let closed = tokio::time::timeout(PATIENCE, b.planes.close()).await;
+    closed.expect("a full store removes its member key");
+    until("b is gone", || members(&a) == ["a"]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_drain_ends_with_the_life_in_which_it_was_refused() {
     let (town, a, _birth, _plane) = one_with_a_plane().await;

@@ -35,6 +35,10 @@ const STREAMS_PER_CONNECTION_SOFT_MAX: usize = 256;
 /// would be a busy loop.
 const DIAL_PAUSE: Duration = Duration::from_millis(10);
 
+/// Time after a failed attempt to connect in which requests use busy connections without another
+/// attempt. Without it, each of them could wait for the longest time that connecting may take.
+const DIAL_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
 /// The reason why there is no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ConnectError {
@@ -230,7 +234,8 @@ impl Pool {
         Err(SendError::NotSent(overloaded))
     }
 
-    /// Returns the least busy connection, or a new one if all are busy.
+    /// Returns the least busy connection, or a new one if all are busy. If no new one can be opened,
+    /// a busy one is returned, unless `fresh`: then the open ones have just refused the request.
     async fn channel(&self, link: &Link, fresh: bool) -> Result<Arc<Channel>, ConnectError> {
         let asked = Instant::now();
         let connections_max = self.limits.connections_per_peer_max;
@@ -241,10 +246,15 @@ impl Pool {
         if let Some(channel) = link.least_busy(connections_max) {
             return Ok(channel);
         }
-        if let Some((at, error)) = &*failure
-            && *at >= asked
-        {
-            return Err(error.clone());
+        let instead = |error: ConnectError| match fresh {
+            true => Err(error),
+            false => link.instead_of_new(error),
+        };
+        if let Some((at, error)) = &*failure {
+            let instead = instead(error.clone());
+            if *at >= asked || (instead.is_ok() && at.elapsed() < DIAL_AGAIN_AFTER) {
+                return instead;
+            }
         }
         let connected = tokio::select! {
             // First: send nothing to a peer that has left the ring, even if the connection is ready
@@ -263,7 +273,7 @@ impl Pool {
             Err(error) => {
                 tracing::debug!(peer = link.peer.replica, %error, "cannot connect to a peer");
                 *failure = Some((Instant::now(), error.clone()));
-                Err(error)
+                instead(error)
             }
         }
     }
@@ -388,6 +398,26 @@ impl Link {
         (open < STREAMS_PER_CONNECTION_SOFT_MAX || connections.len() >= connections_max)
             .then_some(least)
     }
+
+    /// Returns the least busy connection in place of a new one that could not be opened.
+    ///
+    /// # Errors
+    /// Returns the error if no connection is open, or if it says that the process which the open
+    /// ones lead to is no longer there: what is sent over them may get no answer.
+    fn instead_of_new(&self, error: ConnectError) -> Result<Arc<Channel>, ConnectError> {
+        match &error {
+            ConnectError::Refused
+            | ConnectError::Gone
+            | ConnectError::Failed(
+                ConnectFailure::OtherReplica { .. } | ConnectFailure::NoReplicaName,
+            ) => Err(error),
+            // As if the limit of connections were reached.
+            ConnectError::TimedOut
+            | ConnectError::Failed(
+                ConnectFailure::System(_) | ConnectFailure::NoAddress | ConnectFailure::Overloaded,
+            ) => self.least_busy(0).ok_or(error),
+        }
+    }
 }
 
 /// Opens a socket to one of the systems behind an address, which may be a name.
@@ -470,7 +500,101 @@ fn handshake_error(error: io::Error) -> DialError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::{HeaderMap, Method, Uri};
     use std::io::ErrorKind;
+    use tokio::net::TcpListener;
+
+    /// Returns a connection with this number of open streams, which nobody answers.
+    fn busy(streams: usize) -> (Arc<Channel>, Vec<Opened>) {
+        let channel = Channel::new();
+        let head = (&Method::GET, &Uri::from_static("/"), &HeaderMap::new());
+        let opened = (0..streams).map(|_| channel.open(head, &[], true));
+        let opened: Vec<Opened> = opened.collect();
+        assert_eq!(channel.open_streams(), streams);
+        (channel, opened)
+    }
+
+    #[tokio::test]
+    async fn a_busy_connection_is_used_if_no_further_one_can_be_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let tls = PeerTls::load_or_create(folder.path(), "polyplane-0").expect("made");
+        let limits = PeerLimits {
+            connect_time_max: Duration::from_millis(50),
+            ..PeerLimits::default()
+        };
+        let pool = Pool::new(tls, limits);
+        // Connections are established, and their handshakes get no answer.
+        let mute = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let link = pool.link(&Peer {
+            replica: "polyplane-1".to_owned(),
+            address: mute.local_addr().expect("bound").to_string(),
+        });
+        let timed_out = Some(ConnectError::TimedOut);
+        assert_eq!(pool.channel(&link, false).await.err(), timed_out);
+        let (busier, _more) = busy(STREAMS_PER_CONNECTION_SOFT_MAX + 1);
+        let (busy, _streams) = busy(STREAMS_PER_CONNECTION_SOFT_MAX);
+        link.connections.lock().extend([busier, Arc::clone(&busy)]);
+        *link.connecting.lock().await = None;
+        for _ in 0..2 {
+            let before = link.connecting.lock().await.clone();
+            let channel = pool.channel(&link, false).await.expect("an open one");
+            assert!(Arc::ptr_eq(&channel, &busy), "not the least busy one");
+            let is_attempt = *link.connecting.lock().await != before;
+            match before {
+                None => assert!(is_attempt),
+                // On a machine that stood still for so long, another attempt is right.
+                Some((at, _)) => assert!(!is_attempt || at.elapsed() >= DIAL_AGAIN_AFTER),
+            }
+        }
+        assert_eq!(pool.channel(&link, true).await.err(), timed_out);
+        // Nobody listens any more, so the process that the open connections lead to has gone.
+        drop(mute);
+        *link.connecting.lock().await = None;
+        let refused = Some(ConnectError::Refused);
+        assert_eq!(pool.channel(&link, false).await.err(), refused);
+    }
+
+    #[test]
+    fn open_connections_are_used_unless_their_process_has_gone() {
+        let link = Link {
+            peer: Peer {
+                replica: "polyplane-1".to_owned(),
+                address: "h:1".to_owned(),
+            },
+            connections: Mutex::default(),
+            connecting: tokio::sync::Mutex::default(),
+            gone: CancellationToken::new(),
+        };
+        let failed = ConnectError::Failed;
+        let system = ConnectFailure::System(io::Error::from(ErrorKind::InvalidData).into());
+        let other = ConnectFailure::OtherReplica {
+            address: "h:1".to_owned(),
+            replica: "polyplane-2".parse().expect("a replica id"),
+        };
+        let cases = [
+            (ConnectError::TimedOut, true),
+            (failed(system), true),
+            (failed(ConnectFailure::NoAddress), true),
+            (ConnectError::Refused, false),
+            (ConnectError::Gone, false),
+            (failed(other), false),
+            (failed(ConnectFailure::NoReplicaName), false),
+        ];
+        let channel = Channel::new();
+        for is_open in [false, true] {
+            if is_open {
+                link.connections.lock().push(Arc::clone(&channel));
+            }
+            for (error, may_be_used) in cases.clone() {
+                let used = link.instead_of_new(error.clone());
+                assert_eq!(used.is_ok(), is_open && may_be_used, "{error}");
+                assert!(used.err().is_none_or(|returned| returned == error));
+            }
+        }
+        channel.close();
+        let closing = link.instead_of_new(ConnectError::TimedOut).map(drop);
+        assert_eq!(closing, Err(ConnectError::TimedOut));
+    }
 
     #[test]
     fn a_name_refuses_only_if_all_its_systems_do() {
