@@ -222,18 +222,19 @@ impl Kind<'_> {
     fn defined(&self) -> Defined {
         let definition = self.definition;
         let Some(storage) = definition.storage().filter(|_| definition.established) else {
-            return Defined {
-                versions: Vec::new(),
-            };
+            return Defined::default();
         };
         let common = Common::of(definition, self.units);
-        let versions = definition.versions.iter().zip(self.units);
-        let mut versions: Vec<Arc<Resource>> = versions
-            .filter(|(version, _)| version.served)
-            .map(|(version, unit)| Arc::new(self.resource(version, unit, storage, &common)))
-            .collect();
+        let all = || definition.versions.iter().zip(self.units);
+        let row = |(version, unit): (&Version, &Arc<Unit>)| {
+            Arc::new(self.resource(version, unit, storage, &common))
+        };
+        let served = all().filter(|(version, _)| version.served);
+        let mut versions: Vec<Arc<Resource>> = served.map(row).collect();
         versions.sort_by(|a, b| version_order(&a.version, &b.version));
-        Defined { versions }
+        let stored = all().find(|(version, _)| version.storage && versions.is_empty());
+        let unserved = stored.map(row);
+        Defined { versions, unserved }
     }
 
     fn resource(

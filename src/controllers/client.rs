@@ -13,7 +13,8 @@ use polyplane_plane::ObjectRef;
 use polyplane_registry::kinds::conversion;
 use polyplane_registry::request::call::tree_of;
 use polyplane_registry::{
-    Answer, CheckedAccess, GrantedAccess, Kinds, Registry, Resource, ResourceRequest, Tenant, Verb,
+    Answer, CheckedAccess, GrantedAccess, Kinds, Registry, Requester, Resource, ResourceRequest,
+    Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -226,7 +227,9 @@ impl<'a> OwnRequest<'a> {
             annotations: audited.map(|audited| audited.annotations()),
             token_reviewer: None,
         };
-        registry.handle(tenant, &request).await
+        registry
+            .handle_for(Requester::Server, tenant, &request)
+            .await
     }
 }
 

@@ -241,17 +241,12 @@ fn now() -> String {
     Timestamp::from(SystemTime::now()).to_rfc3339()
 }
 
-/// Returns the kind that a definition defines, if it is served.
+/// Returns the kind that a definition defines, if it is established. It may serve no version: its objects
+/// are deleted all the same.
 fn kind_of(tenant: &Tenant, definition: &Key) -> Option<Arc<Resource>> {
     let (plural, group) = definition.name().split_once('.')?;
     let kinds = tenant.kinds();
-    let row = kinds.stored_resources().find(|row| {
-        let custom = row.custom.as_ref();
-        row.name == plural
-            && row.group == group
-            && custom.is_some_and(|custom| custom.definition == *definition)
-    });
-    row.cloned()
+    kinds.defined_by(definition, (group, plural)).cloned()
 }
 
 fn definition_row(tenant: &Tenant) -> Result<&Arc<Resource>, ApiError> {

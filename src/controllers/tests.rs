@@ -7,8 +7,10 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::AllowAll;
 use polyplane_batteries::bootstrap::{self, params, ranges};
 use polyplane_batteries::definition_status::CLEANUP;
-use polyplane_batteries::kind_tables::tenant_kinds;
-use polyplane_plane::{Committer, Flags, Key, Layers, ObjectRef, Plane, PlaneParams, SoleHolder};
+use polyplane_batteries::kind_tables::{custom_kinds, tenant_kinds};
+use polyplane_plane::{
+    Committer, Flags, Key, Layers, ObjectRef, Plane, PlaneParams, Prefix, SoleHolder,
+};
 use polyplane_registry::environment::System;
 use polyplane_registry::service_ranges::ServiceRange;
 use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
@@ -36,6 +38,7 @@ impl Site {
         let mut of_plane = PlaneParams {
             layers,
             indexes: polyplane_batteries::indexes(),
+            derivation: Some(custom_kinds()),
             ..guard.empty_plane(Committer::new(store))
         };
         of_plane.record.layer = layer.hash().clone();
@@ -333,4 +336,40 @@ async fn a_deleted_definition_says_what_became_of_its_objects_and_takes_new_name
             .await;
         assert!(site.object(key).is_none());
     }
+}
+
+#[tokio::test]
+async fn a_deleted_definition_that_serves_no_version_takes_its_objects_with_it() {
+    let site = Site::open().await;
+    let (key, body) = held_definition("widgets");
+    let mut versions = body["spec"]["versions"].clone();
+    site.create(&key, body).await;
+    let kinds = site.tenant.kinds();
+    let row = kinds.resolve("example.com", "v1", "widgets");
+    let widget =
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}});
+    let create = OwnRequest {
+        body: &widget,
+        ..OwnRequest::new(Verb::Create, row.expect("it is served"), "", "")
+    };
+    let created = create.send(&site.client, &site.tenant).await;
+    created.expect("it is new");
+    let count = || {
+        let prefix = Prefix::resource("example.com", "widgets");
+        site.tenant.plane.snapshot().count(&prefix)
+    };
+
+    for version in versions.as_array_mut().into_iter().flatten() {
+        version.set(&["served"], false);
+    }
+    site.patch(&key, json!({"spec": {"versions": (versions)}}))
+        .await;
+    let kinds = site.tenant.kinds();
+    assert!(kinds.resolve("example.com", "v1", "widgets").is_none());
+    assert_eq!(count(), 1);
+    site.delete(&key).await;
+    let settled = definitions::settle(&site.client, &site.tenant, key.name()).await;
+    assert!(matches!(settled, Ok(Progress::Done)));
+    assert_eq!(count(), 0);
+    assert_eq!(site.finalizers(&key), [Value::string("example.com/hold")]);
 }

@@ -8,6 +8,7 @@ use crate::answer::{Answer, AnswerBody, Outcome, scale};
 use crate::authority::{AccessCheck, Authority};
 use crate::deprecated::{DeprecatedRequests, removed_in};
 use crate::environment::Environment;
+use crate::kinds::Requester;
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
 use crate::kinds::table::Resource;
@@ -135,7 +136,7 @@ impl Registry {
         families
     }
 
-    /// Answers one request.
+    /// Answers one request of a client.
     ///
     /// # Errors
     /// Returns the error for the client, as a Status.
@@ -147,12 +148,29 @@ impl Registry {
         tenant: &Tenant,
         request: &ResourceRequest,
     ) -> Result<Answer, ApiError> {
+        self.handle_for(Requester::Client, tenant, request).await
+    }
+
+    /// Answers one request of `requester`.
+    ///
+    /// # Errors
+    /// See [`Self::handle`].
+    ///
+    /// # Cancel safety
+    /// See [`Self::handle`].
+    pub async fn handle_for(
+        &self,
+        requester: Requester,
+        tenant: &Tenant,
+        request: &ResourceRequest,
+    ) -> Result<Answer, ApiError> {
         let (group, version, resource) = (&request.group, &request.version, &request.resource);
         if let Some(row) = tenant.base.resolve(group, version, resource) {
             return self.handle_kind(tenant, request, row).await;
         }
         loop {
-            let settled = tenant.settled_kind((group, version, resource), request.deadline);
+            let wanted = (group.as_str(), version.as_str(), resource.as_str());
+            let settled = tenant.settled_kind_for(requester, wanted, request.deadline);
             let row = settled.await?.ok_or_else(unknown)?;
             if let Some(custom) = &row.custom {
                 custom.prepared(tenant.plane.meter()).await?;

@@ -19,15 +19,26 @@ pub mod owned_fields;
 pub mod served;
 pub mod table;
 
-use polyplane_plane::{ContentId, Overlay, Prefix};
+use polyplane_plane::{ContentId, Key, Overlay, Prefix};
 use std::sync::Arc;
 use table::{KindTable, Resource};
 
 /// The kind that an object of a plane defines: the content of a row of an overlay.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Defined {
     /// The kind in each version that is served, most preferred first.
     pub versions: Vec<Arc<Resource>>,
+    /// The kind in the version that objects are stored in, if no version is served. Clients do not see it.
+    pub unserved: Option<Arc<Resource>>,
+}
+
+/// Who a kind is looked up for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Requester {
+    /// A client, which sees the versions that are served.
+    Client,
+    /// The server itself, which also deletes the objects of a kind that no version serves.
+    Server,
 }
 
 /// The kinds of one plane at one moment. Cheap to create; never changes.
@@ -84,6 +95,38 @@ impl Kinds {
         known.or_else(|| {
             let mut versions = self.defined(group, resource)?.versions.iter();
             versions.find(|row| row.version == version && !self.is_hidden(row))
+        })
+    }
+
+    /// Returns the kind of a group, version and plural name as `requester` sees it. A client sees what
+    /// [`Self::resolve`] returns.
+    pub(crate) fn resolve_for(
+        &self,
+        requester: Requester,
+        (group, version, resource): (&str, &str, &str),
+    ) -> Option<&Arc<Resource>> {
+        let served = self.resolve(group, version, resource);
+        match requester {
+            Requester::Client => served,
+            Requester::Server => served.or_else(|| {
+                let unserved = self.defined(group, resource)?.unserved.as_ref();
+                unserved.filter(|row| row.version == version)
+            }),
+        }
+    }
+
+    /// Returns the kind that an object of the plane defines, also if no version of it is served. `group` and
+    /// `resource` are those of the kind.
+    pub fn defined_by(
+        &self,
+        definition: &Key,
+        (group, resource): (&str, &str),
+    ) -> Option<&Arc<Resource>> {
+        let defined = self.defined(group, resource)?;
+        let row = defined.stored().or(defined.unserved.as_ref());
+        row.filter(|row| {
+            let custom = row.custom.as_ref();
+            custom.is_some_and(|custom| custom.definition == *definition)
         })
     }
 

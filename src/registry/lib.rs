@@ -47,7 +47,7 @@ pub use kinds::document_id::DocumentId;
 pub use kinds::feature_gates::Features;
 pub use kinds::served::{ServedGroup, ServedGroups, ServedVersion};
 pub use kinds::table::{KindTable, Resource, Scope};
-pub use kinds::{Defined, Kinds, KindsId};
+pub use kinds::{Defined, Kinds, KindsId, Requester};
 pub use plan::Admission;
 pub use request::call::{Call, Tenant};
 pub use request::{Annotations, ResourceRequest, Seats, TokenReviewer, Verb};

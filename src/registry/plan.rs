@@ -151,7 +151,8 @@ pub fn change<C: ObjectChange>(
 ) -> Result<PlannedWrite, Interrupted> {
     run.check_granted()?;
     run.persistence = change.request().options.persistence;
-    let (defaulted, target) = change.propose(run)?;
+    let (mut defaulted, target) = change.propose(run)?;
+    run.refusal = defaulted.take_refusal();
     let managed = fields::manage(run, change, defaulted, &target)?;
     let admitted = admission::mutate(run, change, managed, &target)?;
     let prepared = stages::prepare(run, change, admitted, target)?;

@@ -15,6 +15,8 @@ use std::sync::Arc;
 pub struct ServedGroups {
     /// The groups.
     pub groups: Vec<ServedGroup>,
+    /// The number of groups of the base.
+    built_in: usize,
     /// The identity of everything that documents say about them.
     pub content: DocumentId,
     /// The schemas of the base.
@@ -46,6 +48,15 @@ impl ServedGroups {
     pub fn group(&self, name: &str) -> Option<&ServedGroup> {
         self.groups.iter().find(|group| group.name == name)
     }
+
+    /// Returns the groups in the order of the list of all groups. [`Self::groups`] has that of the aggregated
+    /// document, which upstream orders otherwise.
+    pub fn listed(&self) -> Vec<&ServedGroup> {
+        let (built_in, defined) = self.groups.split_at(self.built_in);
+        let mut defined: Vec<&ServedGroup> = defined.iter().collect();
+        defined.sort_by_cached_key(|group| group.first_service());
+        built_in.iter().chain(defined).collect()
+    }
 }
 
 impl Kinds {
@@ -68,8 +79,10 @@ impl Kinds {
                 versions: versions.collect(),
             }
         });
+        let groups: Vec<ServedGroup> = groups.collect();
         let mut served = ServedGroups {
-            groups: groups.collect(),
+            built_in: groups.len(),
+            groups,
             content: base.content(),
             schemas: Arc::clone(base.schemas()),
         };
@@ -91,16 +104,16 @@ impl Kinds {
             return;
         }
         for (name, rows) in added {
-            let known = served.groups.iter().position(|group| group.name == name);
-            let at = known.unwrap_or_else(|| {
-                served.groups.push(ServedGroup {
-                    name,
-                    versions: Vec::new(),
-                });
-                served.groups.len() - 1
-            });
-            rows.into_iter()
-                .for_each(|(row, id)| served.groups[at].add(row, id));
+            let mut defined = ServedGroup {
+                name,
+                versions: Vec::new(),
+            };
+            rows.into_iter().for_each(|(row, id)| defined.add(row, id));
+            let known = |group: &ServedGroup| group.name == defined.name;
+            match served.groups.iter().position(known) {
+                Some(at) => served.groups[at].prefer(defined),
+                None => served.groups.push(defined),
+            }
         }
         let contents = served.groups.iter().map(|group| {
             let versions = group.versions.iter();
@@ -112,6 +125,21 @@ impl Kinds {
 }
 
 impl ServedGroup {
+    /// Returns the first name of the API services that upstream keeps for the versions of the group. Those of
+    /// all groups that objects define have one priority, so upstream orders the groups by these names.
+    fn first_service(&self) -> Option<String> {
+        let versions = self.versions.iter();
+        let services = versions.map(|version| format!("{}.{}", version.version, self.name));
+        services.min()
+    }
+
+    /// Puts the versions that objects define before those of the base, as upstream, where all of them have a
+    /// higher priority.
+    fn prefer(&mut self, mut defined: Self) {
+        defined.versions.append(&mut self.versions);
+        self.versions = defined.versions;
+    }
+
     fn add(&mut self, row: Arc<Resource>, id: DocumentId) {
         let known = self
             .versions
@@ -165,6 +193,45 @@ fn priority(version: &str) -> Option<(u8, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_one_priority_are_listed_by_their_lowest_version_and_name() {
+        let group = |name: &str, versions: &[&str]| ServedGroup {
+            name: name.into(),
+            versions: versions
+                .iter()
+                .map(|version| ServedVersion {
+                    version: (*version).into(),
+                    resources: Vec::new(),
+                    content: DocumentId::of(version),
+                })
+                .collect(),
+        };
+        let served = ServedGroups {
+            groups: vec![
+                group("z.k8s.io", &["v1"]),
+                group("b.k8s.io", &["v1"]),
+                group("a.example.com", &["v2", "v1beta1"]),
+                group("b.example.com", &["v2"]),
+                group("c.example.com", &["v2", "v1", "v1alpha1"]),
+                group("d.example.com", &["v1"]),
+            ],
+            built_in: 2,
+            content: DocumentId::of(&0),
+            schemas: Arc::default(),
+        };
+        let listed = served.listed();
+        let names: Vec<&str> = listed.iter().map(|group| &*group.name).collect();
+        let wanted = [
+            "z.k8s.io",
+            "b.k8s.io",
+            "c.example.com",
+            "d.example.com",
+            "a.example.com",
+            "b.example.com",
+        ];
+        assert_eq!(names, wanted);
+    }
 
     #[test]
     fn versions_are_ordered_as_discovery_orders_them() {

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::shape::prune::Report;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_auth::Subject;
 use polyplane_plane::{Claim, Snapshot};
@@ -215,6 +216,10 @@ pub(super) fn mutate<C: ObjectChange>(
         Target::Present(_) => Vec::new(),
         Target::New => step.lifecycle(|| admit_new(run, change, &tree))?,
     };
+    // Upstream refuses another kind when it validates the object. Here no plug-in gets such an object.
+    if let Some(refusal) = run.refusal.take() {
+        return Err(refusal.into());
+    }
     let acting = acting_on(run.call);
     if !acting.is_empty() {
         let may_change = |at: &usize| run.call.services.admission.plugin(*at).may_change_owners();
@@ -323,16 +328,20 @@ fn refuse(
     Ok(())
 }
 
-/// Defaults an object that the chain has changed, like one that a client sends.
+/// Decodes and defaults an object that the chain has changed, like one that a client sends. Upstream has such an
+/// object as JSON text, too: a time that is null is none, and a custom object may have any member, which its
+/// readers do not get if the schema does not have it.
 fn default_again<C: ObjectChange>(
     run: &Run<'_>,
     change: &C,
     mut tree: Value,
 ) -> Result<Value, Interrupted> {
     let subject = change.subject();
-    let decoded = subject
-        .schemas
-        .decode(subject.definition, &mut tree, Empties::NullUnlessSaid);
+    let schemas = subject.schemas;
+    let decoded = match subject.custom {
+        Some(custom) => custom.decode(schemas, &mut tree, Report::Nothing),
+        None => schemas.decode(subject.definition, &mut tree, Empties::NullUnlessSaid),
+    };
     decoded.map_err(|error| {
         let kind = subject.kind;
         ApiError::internal(format!("admission made a malformed {kind}: {error}"))

@@ -42,6 +42,7 @@ impl Decoded {
             lacks_labels: lacks_labels(&self.tree),
             tree: self.tree,
             beyond: self.beyond,
+            other_kind: None,
         }
     }
 
@@ -56,6 +57,8 @@ pub struct Defaulted {
     tree: Value,
     beyond: Beyond,
     lacks_labels: bool,
+    /// See [`Complaints::other_kind`](body::Complaints::other_kind).
+    other_kind: Option<ApiError>,
 }
 
 impl Defaulted {
@@ -76,6 +79,16 @@ impl Defaulted {
 
     pub(super) fn into_tree(self) -> Value {
         self.tree
+    }
+
+    /// Has the object refused with this error, if there is one, once the place of the object is admitted.
+    pub(crate) fn refuse_later(&mut self, other_kind: Option<ApiError>) {
+        self.other_kind = other_kind;
+    }
+
+    /// Returns the error of [`Self::refuse_later`].
+    pub(super) fn take_refusal(&mut self) -> Option<ApiError> {
+        self.other_kind.take()
     }
 
     /// Makes this a new object: removes the members that only a stored object has, except the version, which
@@ -128,6 +141,7 @@ pub fn default(
         tree,
         beyond,
         lacks_labels,
+        other_kind: None,
     })
 }
 

@@ -38,6 +38,8 @@ pub struct Run<'r> {
     pub(super) persistence: Persistence,
     /// True if the client has given the object no labels, so that those it has are defaults.
     pub(super) lacks_labels: bool,
+    /// The error of an object that names another kind, which comes after those of its place.
+    pub(super) refusal: Option<ApiError>,
     new: &'r mut NewObject,
     owners: &'r mut Owners,
 }
@@ -89,6 +91,7 @@ impl PlanState {
             says_empties: false,
             persistence: Persistence::Store,
             lacks_labels: false,
+            refusal: None,
             new: &mut self.new,
             owners: &mut self.owners,
         }

@@ -121,11 +121,14 @@ pub fn decode(
     expected: Expected<'_>,
     validation: FieldValidation,
 ) -> Result<Value, ApiError> {
-    let (mut tree, beyond) = decode_as_sent(call, syntax, expected, validation)?;
-    if beyond != Beyond::Nothing {
-        to_stored_form(expected, &mut tree)?;
+    let mut sent = decode_as_sent(call, syntax, expected, validation)?;
+    if let Some(error) = sent.other_kind {
+        return Err(error);
     }
-    Ok(tree)
+    if sent.beyond != Beyond::Nothing {
+        to_stored_form(expected, &mut sent.tree)?;
+    }
+    Ok(sent.tree)
 }
 
 /// Brings a tree that was decoded as it was sent into the form that is stored, but for empty lists and
@@ -155,8 +158,18 @@ pub fn as_shown(expected: Expected<'_>, tree: &Value) -> Result<Value, ApiError>
         .map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
+/// A body that was decoded as it was sent.
+pub struct AsSentBody {
+    /// The object.
+    pub tree: Value,
+    /// What the tree has beyond its stored form.
+    pub beyond: Beyond,
+    /// See [`Complaints::other_kind`].
+    pub other_kind: Option<ApiError>,
+}
+
 /// Reads the request's body as [`decode`] does, but keeps what matters for the owners of fields:
-/// see [`Empties::AsSent`]. Returns what the tree then has beyond its stored form.
+/// see [`Empties::AsSent`].
 ///
 /// # Errors
 /// See [`decode`].
@@ -165,7 +178,7 @@ pub fn decode_as_sent(
     syntax: BodySyntax,
     expected: Expected<'_>,
     validation: FieldValidation,
-) -> Result<(Value, Beyond), ApiError> {
+) -> Result<AsSentBody, ApiError> {
     let (tree, complaints) = read(&call.request.body, syntax, expected, Some(call.sharing()))?;
     match validation {
         FieldValidation::Ignore => {}
@@ -176,7 +189,11 @@ pub fn decode_as_sent(
             return Err(cannot_be_handled(&complaints.named, expected, &text));
         }
     }
-    Ok((tree, complaints.beyond))
+    Ok(AsSentBody {
+        tree,
+        beyond: complaints.beyond,
+        other_kind: complaints.other_kind,
+    })
 }
 
 /// Adds a complaint to the warnings. The complaints about YAML are in one text, one on each line.
@@ -194,6 +211,9 @@ pub struct Complaints {
     pub texts: Vec<String>,
     /// What the tree has beyond its stored form.
     pub beyond: Beyond,
+    /// The error of a custom object that names another kind. Upstream finds it only when it validates the object,
+    /// after the place of the object and its definition have been checked.
+    pub other_kind: Option<ApiError>,
 }
 
 /// Reads bytes that should be of the `expected` kind. Sets of fields in them are taken from other
@@ -263,6 +283,7 @@ pub fn read(
         named,
         texts,
         beyond,
+        other_kind: None,
     };
     Ok((tree, complaints))
 }

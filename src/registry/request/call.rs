@@ -3,10 +3,10 @@
 
 use crate::authority::{Authority, Pinned};
 use crate::environment::Environment;
-use crate::kinds::Kinds;
 use crate::kinds::conversion;
 use crate::kinds::conversion::{KindVersion, Wanted};
 use crate::kinds::table::{KindTable, Resource, Scope};
+use crate::kinds::{Kinds, Requester};
 use crate::request::ResourceRequest;
 use crate::request::wait;
 use crate::services::Services;
@@ -58,17 +58,30 @@ impl Tenant {
         wanted: (&str, &str, &str),
         deadline: Instant,
     ) -> Result<Option<Arc<Resource>>, ApiError> {
+        self.settled_kind_for(Requester::Client, wanted, deadline)
+            .await
+    }
+
+    /// Returns the kind as `requester` sees it, otherwise like [`Self::settled_kind`].
+    ///
+    /// # Errors
+    /// See [`Self::settled_kind`].
+    pub(crate) async fn settled_kind_for(
+        &self,
+        requester: Requester,
+        wanted: (&str, &str, &str),
+        deadline: Instant,
+    ) -> Result<Option<Arc<Resource>>, ApiError> {
         if !self.plane.defines() {
             return Ok(None);
         }
-        let (group, version, resource) = wanted;
         loop {
             // The accepted kinds are read last, so that a write that changes them in the meantime
             // is seen.
             let (published, accepted) = (self.kinds(), self.accepted_kinds());
-            let found = published.resolve(group, version, resource).cloned();
+            let found = published.resolve_for(requester, wanted).cloned();
             let view = |row: Option<&Arc<Resource>>| row.map(|row| row.view);
-            if view(found.as_ref()) == view(accepted.resolve(group, version, resource)) {
+            if view(found.as_ref()) == view(accepted.resolve_for(requester, wanted)) {
                 if found.is_none() {
                     wait::answerable_by(&self.plane, deadline).await?;
                 }

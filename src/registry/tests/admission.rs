@@ -88,6 +88,19 @@ async fn what_a_plug_in_adds_is_defaulted() {
     assert_eq!(port.str_at(&["protocol"]), "TCP");
 }
 
+/// As in upstream's JSON, which has no other form for a time that is zero.
+#[tokio::test(start_paused = true)]
+async fn a_time_that_a_plug_in_makes_null_is_none() {
+    let change = |object: &mut Value| {
+        object.set(&["status", "phase"], "Failed");
+        object.set(&["status", "startTime"], Value::Null);
+    };
+    let site = Site::open(vec![Changing::by(change)]).await;
+    let made = site.send(Ask::create("pods", r#"{"metadata":{"name":"p"}}"#));
+    let made = made.await.expect("it is sound");
+    assert_eq!(made["status"], json!({"phase": "Failed"}));
+}
+
 #[tokio::test(start_paused = true)]
 async fn owners_that_a_plug_in_spoils_are_kept_as_they_were() {
     let spoil = |object: &mut Value| {

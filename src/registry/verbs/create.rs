@@ -106,8 +106,9 @@ impl Sent {
             return Ok(object);
         }
         let expected = Expected::of(call.row);
-        let (tree, beyond) =
-            body::decode_as_sent(call, self.syntax, expected, options.field_validation)?;
-        plan::default(call, Decoded::as_sent(tree, beyond), path_name)
+        let sent = body::decode_as_sent(call, self.syntax, expected, options.field_validation)?;
+        let mut object = plan::default(call, Decoded::as_sent(sent.tree, sent.beyond), path_name)?;
+        object.refuse_later(sent.other_kind);
+        Ok(object)
     }
 }

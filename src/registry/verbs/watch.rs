@@ -192,8 +192,8 @@ impl Feed {
                 self.watcher = Some(watcher);
             }
             Err(WatchError::Expired(cause)) => {
-                let current = plane.snapshot().version();
-                let text = format!("too old resource version: {asked} ({current}): {cause}");
+                let oldest = plane.resumable_from(&select::prefix(call));
+                let text = format!("too old resource version: {asked} ({oldest}): {cause}");
                 self.initial = None;
                 self.fail(&ApiError::expired(text));
             }

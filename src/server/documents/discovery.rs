@@ -145,7 +145,8 @@ impl Discovery {
             let versions = group.versions.iter().map(|version| part(group, version));
             parts.push((group, versions.collect()));
         }
-        let of_apis = || table.groups.iter().filter(|group| !group.name.is_empty());
+        let listed = table.listed().into_iter();
+        let of_apis = listed.filter(|group| !group.name.is_empty());
         let of_api = || table.groups.iter().filter(|group| group.name.is_empty());
         let aggregated = |version| {
             [true, false].map(|core| {
@@ -160,7 +161,7 @@ impl Discovery {
             groups: to_json(&ApiGroupList {
                 kind: "APIGroupList",
                 api_version: "v1",
-                groups: of_apis().map(ApiGroup::of).collect(),
+                groups: of_apis.map(ApiGroup::of).collect(),
             })
             .into(),
             by_group,

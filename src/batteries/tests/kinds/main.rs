@@ -2,6 +2,7 @@
 
 mod core_kinds;
 mod custom_object_tables;
+mod custom_requests;
 mod defined_kinds;
 mod definition_tables;
 mod device_kinds;

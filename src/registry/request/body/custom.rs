@@ -1,5 +1,5 @@
-//! Bodies of custom objects, which upstream reads without a type: kind and version are looked at
-//! last, and unknown members are those that the schema prunes.
+//! Bodies of custom objects, which upstream reads without a type: the version is looked at last, the kind
+//! only after admission, and unknown members are those that the schema prunes.
 
 use super::{
     BodyError, BodySyntax, Complaints, Document, Expected, cannot_be_handled, named_kind, summary,
@@ -17,7 +17,7 @@ use polyplane_apimachinery::{Value, yaml};
 /// Reads bytes that should be a custom object of the `expected` kind.
 ///
 /// # Errors
-/// Returns 400 with upstream's reason, 422 for an object of another kind.
+/// Returns 400 with upstream's reason. The 422 for an object of another kind is among the complaints.
 pub(super) fn read(
     body: &[u8],
     syntax: BodySyntax,
@@ -40,13 +40,13 @@ pub(super) fn read(
             "Object 'Kind' is missing in '{shown}'"
         )));
     }
-    let texts = |problems: &[Problem]| {
-        let complaints = document.complaints.iter().cloned();
-        let problems = problems.iter().map(Problem::to_string);
-        complaints.chain(problems).collect::<Vec<_>>()
-    };
     let kind = tree.str_at(&["kind"]).to_owned();
-    let problems = custom.decode(expected.schemas, &mut tree, Report::Paths);
+    let is_expected = kind == expected.kind;
+    let problems = match is_expected {
+        true => custom.decode(expected.schemas, &mut tree, Report::Paths),
+        // The schema says nothing about objects of another kind.
+        false => decode_other(&mut tree, expected, custom),
+    };
     let problems =
         problems.map_err(|error| cannot_be_handled(&named, expected, &error.to_string()))?;
     if (&*named.group, &*named.version) != (expected.group, expected.version) {
@@ -56,22 +56,28 @@ pub(super) fn read(
             "the API version in the data ({found}) does not match the expected API version ({wanted})"
         )));
     }
-    if kind != expected.kind {
-        return Err(of_another_kind(
-            &tree,
-            "kind",
-            &kind,
-            expected.kind,
-            expected,
-        ));
-    }
-    let texts = texts(&problems);
+    let other_kind = || of_another_kind(&tree, "kind", &kind, expected.kind, expected);
+    let problems = problems.iter().map(Problem::to_string);
     let complaints = Complaints {
         named,
-        texts,
+        texts: document.complaints.into_iter().chain(problems).collect(),
         beyond: Beyond::Nothing,
+        other_kind: (!is_expected).then(other_kind),
     };
     Ok((tree, complaints))
+}
+
+/// Brings as much of an object of another kind into canonical form as is looked at before it is refused.
+fn decode_other(
+    tree: &mut Value,
+    expected: Expected<'_>,
+    custom: &CustomKind,
+) -> Result<Vec<Problem>, DecodeError> {
+    for named in ["kind", "apiVersion"] {
+        drop(tree.remove(&[named]));
+    }
+    custom.decode_metadata(expected.schemas, tree)?;
+    Ok(Vec::new())
 }
 
 fn of_another_kind(
