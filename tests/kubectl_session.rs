@@ -323,7 +323,12 @@ async fn everything_is_described_and_explained() -> Result<()> {
     ensure!(team.ok(&["get", "--raw", "/readyz"])? == "ok");
     contains(
         &root.ok(&["get", "--raw", "/readyz?verbose"])?,
-        &["[+]ping ok", "readyz check passed"],
+        &[
+            "[+]ping ok",
+            "[+]informer-sync ok",
+            "[+]poststarthook/rbac/bootstrap-roles ok",
+            "readyz check passed",
+        ],
     )?;
     let raw = json_of(&root.ok(&[
         "get",

@@ -117,8 +117,8 @@ async fn pages_are_those_of_the_reference() -> Result<()> {
     compare(records(), "status-pages", &steps)
 }
 
-/// Health is counted by check and endpoint. The pages are about the process, so no plane but the root has
-/// them, and who is no administrator may not see the flags.
+/// Health is counted by check and endpoint, in each plane. The pages are about the process, so no plane but
+/// the root has them, and who is no administrator may not see the flags.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_shows_itself_to_its_operator_alone() -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -126,6 +126,20 @@ async fn a_replica_shows_itself_to_its_operator_alone() -> Result<()> {
     let root = Client::open(&server.root()?).await?;
     let plane = Client::open(&create_plane(&server.root()?, "team").await?).await?;
     ensure!(root.get("/readyz").await?.status == 200);
+    for (path, status) in [
+        ("/readyz/poststarthook/rbac/bootstrap-roles", 200),
+        ("/livez/poststarthook/crd-informer-synced", 200),
+        ("/healthz/autoregister-completion", 200),
+        ("/readyz/etcd-readiness", 200),
+        ("/readyz/informer-sync", 200),
+        ("/healthz/etcd-readiness", 404),
+        ("/readyz/poststarthook/start-kube-aggregator-informers", 404),
+    ] {
+        for client in [&root, &plane] {
+            let told = client.get(path).await?;
+            ensure!(told.status == status, "{path}: {told:?}");
+        }
+    }
     let slis = ask(&root, "/metrics/slis", "").await?;
     let slis = String::from_utf8(slis.body.to_vec())?;
     let passes = "kubernetes_healthcheck{name=\"ping\",type=\"readyz\"} 1\n";
@@ -145,6 +159,7 @@ async fn a_replica_shows_itself_to_its_operator_alone() -> Result<()> {
                 of_plane.status == 200 && !told.contains("process_"),
                 "{told}"
             ),
+            "/metrics/slis" => ensure!(of_plane.status == 200 && told.contains(passes), "{told}"),
             _ => ensure!(of_plane.status == 404, "{path}: {told}"),
         }
         let mut asked = polyplane_tests::programs::ask(Method::GET, path, &Value::Null);

@@ -109,7 +109,10 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .until("/readyz", |reply| reply.status == 500)
         .await?;
     let listing = shown.body.as_str().unwrap_or_default();
-    ensure!(listing.contains("[-]etcd failed"), "{listing}");
+    for check in ["etcd", "poststarthook/rbac/bootstrap-roles"] {
+        let failed = format!("[-]{check} failed: reason withheld\n");
+        ensure!(listing.contains(&failed), "{check}: {listing}");
+    }
     let known = |reply: &Reply| reply.body.to_string().contains("etcd cannot be reached");
     replica.until("/readyz/etcd", known).await?;
     let refused = replica.until("/api/v1/namespaces", known).await?;

@@ -24,6 +24,7 @@ pub mod plane_tokens;
 mod registry;
 pub mod ring_report;
 pub mod root_secret;
+pub mod start_checks;
 pub mod usage_report;
 
 use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named_pem};

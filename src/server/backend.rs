@@ -263,13 +263,18 @@ pub trait PlaneApi: Send + Sync {
     fn handle(&self, request: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>>;
 }
 
-/// The health paths that run a check.
+/// The health paths that show a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CheckScope {
     /// All three paths, because a restart would heal a failure.
     Live,
+    /// All three paths, but it passes on `/livez` in any case, as in upstream's grace period: a
+    /// restart would only begin the start anew.
+    Start,
     /// `/readyz` and `/healthz`, because a failure heals without a restart.
     Ready,
+    /// `/readyz` alone, as upstream's check of this name.
+    ReadyOnly,
 }
 
 /// A named check. The text of a failure is logged and never shown to a client.
@@ -277,7 +282,7 @@ pub enum CheckScope {
 pub struct HealthCheck {
     /// The name in the path and the listing.
     pub name: &'static str,
-    /// The paths that run the check.
+    /// The paths that show the check.
     pub scope: CheckScope,
     /// The check itself, which reads memory only.
     pub check: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,

@@ -137,8 +137,10 @@ impl Schemas {
             schema["default"] = default;
         }
         if let Some(values) = notes.values.as_deref().and_then(read) {
-            match schema.get_mut("items") {
-                Some(items) => items["enum"] = values,
+            // Of a list or map the values are those of its items.
+            let mut inner = ["items", "additionalProperties"].into_iter();
+            match inner.find(|key| schema.get(key).is_some()) {
+                Some(inner) => schema[inner]["enum"] = values,
                 None => schema["enum"] = values,
             }
         }
@@ -246,6 +248,36 @@ mod tests {
             }
             Value::Array(items) => Value::Array(items.iter().map(comparable).collect()),
             other => other.clone(),
+        }
+    }
+
+    #[test]
+    fn enumerations_are_of_the_items_of_lists_and_maps() {
+        let properties = |name: &str| {
+            let name = format!("io.k8s.api.core.v1.{name}");
+            let id = SCHEMAS.find(&name).expect("it is there");
+            SCHEMAS.openapi(id, Document::V2)
+        };
+        let claim = properties("PersistentVolumeClaimStatus");
+        let volume = properties("PersistentVolumeSpec");
+        for (schema, field, inner, one) in [
+            (&claim, "phase", None, "Bound"),
+            (&volume, "accessModes", Some("items"), "ReadOnlyMany"),
+            (
+                &claim,
+                "allocatedResourceStatuses",
+                Some("additionalProperties"),
+                "NodeResizePending",
+            ),
+        ] {
+            let mut path = vec!["properties", field];
+            path.extend(inner);
+            path.push("enum");
+            let values = schema.items_at(&path);
+            assert!(values.contains(&Value::string(one)), "{field}");
+            if inner.is_some() {
+                assert_eq!(schema.at(&["properties", field, "enum"]), None, "{field}");
+            }
         }
     }
 

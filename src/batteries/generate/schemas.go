@@ -378,6 +378,9 @@ func applyOpenAPI(out *fieldRow, d *definition, published *spec.Schema) {
 			out.Format = property.Items.Schema.Format
 		}
 	}
+	if values := property.AdditionalProperties; values != nil && values.Schema != nil && len(out.Enum) == 0 {
+		out.Enum = values.Schema.Enum
+	}
 	for _, name := range d.Required {
 		if name == out.Name {
 			out.Required = 1

@@ -43,6 +43,12 @@ struct HubState {
     ended: Option<Ended>,
 }
 
+impl HubState {
+    fn resumable_from(&self) -> Version {
+        self.floor.version.max(self.defined)
+    }
+}
+
 /// The beginning of a log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Floor {
@@ -173,8 +179,13 @@ impl Hub {
     /// definition.
     pub(crate) fn contents(&self) -> (Version, Vec<Arc<Event>>) {
         let state = self.state.read();
-        let floor = state.floor.version.max(state.defined);
+        let floor = state.resumable_from();
         (floor, state.events.iter().cloned().collect())
+    }
+
+    /// Returns the oldest version from which a watch may resume.
+    pub(crate) fn resumable_from(&self) -> Version {
+        self.state.read().resumable_from()
     }
 
     /// Returns the version of the oldest event.

@@ -99,6 +99,13 @@ impl Plane {
             .map_err(|cause| WatchError::Expired(self.report_expired(cause, after)))
     }
 
+    /// Returns the oldest version from which a watch of the resource of `prefix` may resume, for the
+    /// refusal of an older one.
+    #[must_use]
+    pub fn resumable_from(&self, prefix: &Prefix) -> Version {
+        self.log().hub(prefix).resumable_from()
+    }
+
     /// Counts a request for an expired version, and logs it at most every ten minutes per cause.
     pub fn report_expired(&self, cause: ExpiredCause, version: Version) -> ExpiredCause {
         self.committer.metrics().expired(cause);

@@ -369,6 +369,11 @@ async fn a_version_that_is_gone_has_a_cause_that_is_counted() {
     }
     let kept = plane.watch(scope(), WatchFrom::After(since)).await;
     assert!(kept.is_ok());
+    // What the refusal names is the oldest version that is not refused.
+    let oldest = plane.resumable_from(&configmaps());
+    assert!(before < oldest && oldest <= since);
+    let kept = plane.watch(scope(), WatchFrom::After(oldest)).await;
+    assert!(kept.is_ok());
     let families = site.committer.collect();
     let family = families
         .iter()

@@ -45,7 +45,9 @@ pub fn check(action: &PluginAction) -> anyhow::Result<()> {
         ),
         PluginAction::Limits(options) => (
             &options.name,
-            "it has none of these limits, because the others are managed there",
+            "it has none of these limits, because the others are managed there. A FlowSchema with a \
+             PriorityLevelConfiguration there bounds the requests of its clients, a ResourceQuota the \
+             objects of a namespace. `kubectl plane limits NAME` sets the limits of another control plane",
         ),
         PluginAction::Delete { name, .. } => (
             name,
@@ -88,7 +90,8 @@ mod tests {
             ("rotate NAME --data-key", "its data key cannot be replaced"),
             ("suspend NAME", "cannot be suspended"),
             ("resume NAME", "cannot be suspended"),
-            ("limits NAME", "none of these limits"),
+            ("limits NAME", "`kubectl plane limits NAME`"),
+            ("limits NAME", "PriorityLevelConfiguration"),
             ("delete NAME --yes", "cannot be deleted"),
         ] {
             let said = checked(&command.replace("NAME", "root")).expect_err(command);

@@ -9,6 +9,7 @@ use crate::replica::encryption::Encryption;
 use crate::replica::metrics;
 use crate::replica::plane_directory::{LocatedPlane, LookupError, NameOrId, PlaneDirectory};
 use crate::replica::ring_report;
+use crate::replica::start_checks::start_checks;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::service_account::issuer::TokenIssuer;
@@ -158,10 +159,12 @@ impl Backend for ReplicaBackend {
         let rows = Arc::clone(&self.shared.directory.rows);
         let secret = Arc::clone(self.shared.access.secret());
         let encryption = Arc::clone(&self.shared.encryption);
-        vec![
+        let directory = Arc::clone(&self.shared.directory);
+        let of_store = |name, scope| {
+            let store = Arc::clone(&store);
             HealthCheck {
-                name: "etcd",
-                scope: CheckScope::Ready,
+                name,
+                scope,
                 // Of reads alone, as upstream: without an endpoint nobody could read, or make room. That
                 // the store takes no writes is in the log, in `polyplane_store_writable` and in the
                 // answers to writes.
@@ -169,7 +172,11 @@ impl Backend for ReplicaBackend {
                     Health::Ok | Health::ReadOnly { .. } => Ok(()),
                     Health::Failed { reason } => Err(reason),
                 }),
-            },
+            }
+        };
+        let mut checks = vec![
+            of_store("etcd", CheckScope::Ready),
+            of_store("etcd-readiness", CheckScope::ReadyOnly),
             HealthCheck {
                 name: "ring",
                 scope: CheckScope::Ready,
@@ -202,7 +209,10 @@ impl Backend for ReplicaBackend {
                     Some(why) => Err(why),
                 }),
             },
-        ]
+        ];
+        // The root plane tells which planes there are, and is known for good once it is known.
+        checks.extend(start_checks(move || directory.root().is_some()));
+        checks
     }
 
     fn expose_metrics(&self, out: &mut Exposition) {

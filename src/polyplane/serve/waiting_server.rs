@@ -3,6 +3,7 @@
 //! waits for.
 
 use crate::replica::access::{Access, authority};
+use crate::replica::start_checks::start_checks;
 use crate::store::wait::StoreWait;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
@@ -155,18 +156,27 @@ impl Backend for WaitingBackend {
             let problem = joining.wait.join_problem();
             Err(problem.unwrap_or_else(|| "this replica is not a member of the ring".to_owned()))
         };
-        vec![
+        let store = Arc::new(store);
+        let readiness = Arc::clone(&store);
+        let mut checks = vec![
             HealthCheck {
                 name: "etcd",
                 scope: CheckScope::Ready,
-                check: Arc::new(store),
+                check: store,
+            },
+            HealthCheck {
+                name: "etcd-readiness",
+                scope: CheckScope::ReadyOnly,
+                check: readiness,
             },
             HealthCheck {
                 name: "ring",
                 scope: CheckScope::Ready,
                 check: Arc::new(ring),
             },
-        ]
+        ];
+        checks.extend(start_checks(|| false));
+        checks
     }
 }
 

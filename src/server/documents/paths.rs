@@ -148,11 +148,7 @@ pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply,
         "/version" | "/version/" => Some(version(request)),
         _ if request.plane != PlaneReference::Root => None,
         METRICS_PATH => Some(Ok(metrics(request.state.expose()))),
-        SLIS_PATH => {
-            let mut out = Exposition::default();
-            request.state.checks.expose(&mut out);
-            Some(Ok(metrics(out.into_text())))
-        }
+        SLIS_PATH => Some(Ok(slis(request.state))),
         path => Some(Page::of(path)?.serve(request.client, &request.state.process)),
     }
 }
@@ -187,6 +183,13 @@ fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
     Ok(raw_json(StatusCode::OK, &to_json(&shown)))
 }
 
+/// Returns how the health checks went as an answer.
+pub(crate) fn slis(state: &ServerState) -> Reply {
+    let mut out = Exposition::default();
+    state.checks.expose(&mut out);
+    metrics(out.into_text())
+}
+
 /// Returns metrics as an answer.
 pub(crate) fn metrics(exposed: String) -> Reply {
     let mut reply = text(StatusCode::OK, exposed);
@@ -212,10 +215,11 @@ fn index(request: &PathRequest<'_>, kinds: &ServedGroups, issuer: Option<&TokenI
         "/openapi/v3/",
         "/version",
         METRICS_PATH,
+        SLIS_PATH,
     ];
     paths.extend(fixed.map(str::to_owned));
     if request.plane == PlaneReference::Root {
-        let own = [SLIS_PATH, "/flagz", "/statusz"];
+        let own = ["/flagz", "/statusz"];
         paths.extend(own.map(str::to_owned));
     }
     if issuer.is_some() {

@@ -46,7 +46,11 @@ impl Endpoint {
     }
 
     fn shows(self, scope: CheckScope) -> bool {
-        self != Self::Livez || scope == CheckScope::Live
+        match scope {
+            CheckScope::Live | CheckScope::Start => true,
+            CheckScope::Ready => self != Self::Livez,
+            CheckScope::ReadyOnly => self == Self::Readyz,
+        }
     }
 }
 
@@ -78,7 +82,10 @@ struct Results {
 
 impl CountedCheck {
     fn run(&self, endpoint: Endpoint) -> Result<(), String> {
-        let result = (self.check.check)();
+        let result = match (endpoint, self.check.scope) {
+            (Endpoint::Livez, CheckScope::Start) => Ok(()),
+            _ => (self.check.check)(),
+        };
         let results = &self.results[endpoint as usize];
         let counter = match result {
             Ok(()) => &results.passed,
@@ -186,7 +193,7 @@ impl Checks {
         unmatched.sort_unstable();
         unmatched.dedup();
         let excluded = unmatched.clone();
-        let (mut listing, mut failed) = (String::new(), false);
+        let (mut listing, mut failures) = (String::new(), Vec::new());
         for counted in self
             .checks
             .iter()
@@ -200,8 +207,7 @@ impl Checks {
                 match counted.run(endpoint) {
                     Ok(()) => writeln!(listing, "[+]{name} ok"),
                     Err(why) => {
-                        tracing::warn!(check = name, %why, "a health check failed");
-                        failed = true;
+                        failures.push(format!("{name}: {why}"));
                         writeln!(listing, "[-]{name} failed: reason withheld")
                     }
                 }
@@ -215,7 +221,9 @@ impl Checks {
             listing.push('\n');
         }
         let name = endpoint.name();
-        if failed {
+        if !failures.is_empty() {
+            let why = failures.join("; ");
+            tracing::warn!(endpoint = name, %why, "a health check failed");
             return Health::Unwell(format!("{listing}{name} check failed\n"));
         }
         Health::Well(if query.iter().any(|(key, _)| key == "verbose") {
@@ -268,6 +276,57 @@ mod tests {
             checks.all(Endpoint::Livez, &query("verbose")),
             Health::Well(live.to_owned())
         );
+    }
+
+    #[test]
+    fn a_start_that_is_not_finished_is_alive_and_not_ready() {
+        let check = |name, scope| HealthCheck {
+            name,
+            scope,
+            check: Arc::new(|| Err("not finished".to_owned())),
+        };
+        let behind = vec![
+            check("poststarthook/one", CheckScope::Start),
+            check("etcd-readiness", CheckScope::ReadyOnly),
+        ];
+        let checks = Checks::new(behind, Drain::new());
+        let unwell = |listing: &str| Health::Unwell(listing.to_owned());
+        let line = "[-]poststarthook/one failed: reason withheld\n";
+        let more = "[-]etcd-readiness failed: reason withheld\n[+]shutdown ok\n";
+        let ready = format!("[+]ping ok\n{line}{more}readyz check failed\n");
+        assert_eq!(checks.all(Endpoint::Readyz, &[]), unwell(&ready));
+        let healthy = format!("[+]ping ok\n{line}[+]shutdown ok\nhealthz check failed\n");
+        assert_eq!(checks.all(Endpoint::Healthz, &[]), unwell(&healthy));
+        let live = "[+]ping ok\n[+]poststarthook/one ok\nlivez check passed\n";
+        assert_eq!(
+            checks.all(Endpoint::Livez, &query("verbose")),
+            Health::Well(live.to_owned())
+        );
+        let one = |endpoint, name| checks.one(endpoint, name);
+        let name = "poststarthook/one";
+        let refused = "internal server error: not finished\n";
+        assert_eq!(one(Endpoint::Readyz, name), unwell(refused));
+        assert_eq!(one(Endpoint::Livez, name), Health::Well("ok".to_owned()));
+        assert_eq!(
+            one(Endpoint::Healthz, "etcd-readiness"),
+            Health::Unknown,
+            "upstream has it on /readyz alone"
+        );
+    }
+
+    #[test]
+    fn checks_are_left_out_of_a_request_by_their_whole_name() {
+        let (checks, _) = checks(Err("disk full".to_owned()));
+        let asked = query("exclude=store&exclude=x&exclude=a&exclude=x&verbose");
+        let listing = "[+]ping ok\n[+]store excluded: ok\n[+]shutdown ok\nwarn: some health checks \
+            cannot be excluded: no matches for \"a\",\"x\"\nreadyz check passed\n";
+        let well = Health::Well(listing.to_owned());
+        assert_eq!(checks.all(Endpoint::Readyz, &asked), well);
+        // Names that are unknown fail nothing, and a failure shows them too.
+        let listing = "[+]ping ok\n[-]store failed: reason withheld\n[+]shutdown ok\nwarn: some health \
+            checks cannot be excluded: no matches for \"stor\"\nreadyz check failed\n";
+        let unwell = Health::Unwell(listing.to_owned());
+        assert_eq!(checks.all(Endpoint::Readyz, &query("exclude=stor")), unwell);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What one plane uses, and what its priority levels have at the moment, as metrics. Whoever may read the
 //! path in the plane may read it.
 //!
-//! Invariant: nothing here tells anything about another plane or about the replica.
+//! Invariant: nothing here tells anything about another plane, and of the replica only how the health checks
+//! went that each plane shows.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::backend::PlaneApi;
 use crate::documents::paths;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::operations::flow_metrics::{GAUGES, NOMINAL_LIMIT, expose_limits};
+use crate::operations::local::SLIS_PATH;
 use crate::pipeline::Pipeline;
 use crate::request::flow::Flows;
 use crate::request::route::PlaneReference;
@@ -23,19 +25,24 @@ use crate::request::route::PlaneReference;
 const NANOS_PER_SECOND: f64 = 1e9;
 
 impl Pipeline<'_> {
-    /// Answers `/metrics` of a plane beside the root; `None` for other paths, and for the root, whose metrics
-    /// are the replica's.
+    /// Answers `/metrics` and `/metrics/slis` of a plane beside the root; `None` for other paths, and for the
+    /// root, whose metrics are the replica's.
     pub(crate) fn metrics_of(
         &self,
         plane: PlaneReference<'_>,
         meter: &Arc<PlaneMeter>,
         awake: &dyn PlaneApi,
     ) -> Option<Result<Reply, Refusal>> {
+        let is_plane = plane != PlaneReference::Root;
+        if self.path == SLIS_PATH && is_plane {
+            let request = self.path_request(plane);
+            return Some(paths::require_get(&request).map(|()| paths::slis(self.state)));
+        }
         if self.path != METRICS_PATH {
             return None;
         }
         let cut = awake.state();
-        if plane != PlaneReference::Root {
+        if is_plane {
             let request = self.path_request(plane);
             return Some(paths::require_get(&request).map(|()| self.plane_metrics(meter, cut)));
         }

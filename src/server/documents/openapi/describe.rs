@@ -23,10 +23,26 @@ pub(super) fn describe(definitions: &mut Map, all: &Descriptions) {
         };
         for (field, schema) in fields.iter_mut() {
             if let Some(text) = described.field(field) {
+                let text = with_values(text, schema.items_at(&["enum"]));
                 schema["description"] = Value::string(text);
             }
         }
     }
+}
+
+/// Adds the values that a field may have to its description, as upstream, but without upstream's sentence
+/// about each, for which there is no source.
+fn with_values(text: &str, values: &[Value]) -> String {
+    let mut text = text.to_owned();
+    if !values.is_empty() {
+        text.push_str("\n\nPossible enum values:");
+    }
+    for value in values.iter().filter_map(Value::as_str) {
+        text.push_str("\n - `\"");
+        text.push_str(value);
+        text.push_str("\"`");
+    }
+    text
 }
 
 /// Describes kind, version and metadata of an object or list.

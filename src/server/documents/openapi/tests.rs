@@ -168,6 +168,39 @@ fn version_two_writes_common_parameters_once() {
 }
 
 #[test]
+fn descriptions_end_with_the_values_that_a_field_may_have() {
+    let table = built_in();
+    let second = everything(served(&table));
+    let text = |name: &str, field: &str| {
+        let name = format!("io.k8s.api.core.v1.{name}");
+        let path = [
+            "definitions",
+            name.as_str(),
+            "properties",
+            field,
+            "description",
+        ];
+        second.str_at(&path).to_owned()
+    };
+    let policy = text("Container", "imagePullPolicy");
+    let values =
+        "\n\nPossible enum values:\n - `\"Always\"`\n - `\"IfNotPresent\"`\n - `\"Never\"`";
+    let described = policy.strip_suffix(values);
+    assert!(described.is_some_and(|text| !text.is_empty()), "{policy}");
+    // As upstream, not those of a list's items.
+    for (name, field) in [
+        ("Container", "image"),
+        ("PersistentVolumeClaimSpec", "accessModes"),
+    ] {
+        let text = text(name, field);
+        assert!(
+            !text.is_empty() && !text.contains("Possible enum"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 fn the_scheme_of_credentials_is_described() {
     let table = built_in();
     let (second, third) = (

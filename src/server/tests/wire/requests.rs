@@ -421,8 +421,16 @@ async fn metrics_count_what_was_served() {
         "{told}"
     );
     assert!(!told.contains("apiserver_request_total"), "{told}");
+    client.get("/clusters/team-a/readyz").await;
     let of_plane = client.get("/clusters/team-a/metrics/slis").await;
-    assert_eq!(of_plane.status, StatusCode::NOT_FOUND);
+    let told = of_plane.text();
+    for line in [
+        r#"kubernetes_healthcheck{name="store",type="readyz"} 1"#,
+        r#"kubernetes_healthchecks_total{name="ping",status="success",type="readyz"} "#,
+    ] {
+        assert!(told.contains(line), "{line}\n{told}");
+    }
+    assert!(!told.contains("process_"), "{told}");
 }
 
 /// A client that is refused while it still sends its body gets the refusal, not a broken stream.
