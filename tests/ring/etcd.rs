@@ -42,6 +42,8 @@ struct Member {
 /// A running store. Dropping this ends its members.
 pub struct Cluster {
     members: Vec<Member>,
+    /// All members, as `--initial-cluster` names them.
+    all: String,
     folder: tempfile::TempDir,
     _addresses: Option<Block>,
 }
@@ -65,11 +67,17 @@ pub async fn program(name: &str) -> Result<PathBuf> {
     Ok(PathBuf::from(path.trim()))
 }
 
-/// Makes a member's folder from a snapshot, as an operator would after the loss of a store. The
-/// revisions stay as they are, because no client has seen later ones of the lost store.
-async fn restore_member(snapshot: &Path, data: &Path, name: &str, all: &str) -> Result<()> {
+/// Makes a member's folder from a snapshot, as an operator would after the loss of a store. With
+/// `bump` the revisions go on so much later, and all before count as compacted. Without it they stay
+/// as they are, for stores of which no client has seen later revisions.
+async fn restore_member(
+    snapshot: &Path,
+    data: &Path,
+    (name, all): (&str, &str),
+    bump: Option<u64>,
+) -> Result<()> {
     let (_, peer) = all.split_once('=').context("no member")?;
-    let restore = Launch::of(program("etcdutl").await?)
+    let mut restore = Launch::of(program("etcdutl").await?)
         .with(["snapshot", "restore", &snapshot.to_string_lossy()])
         .with(["--data-dir", &data.to_string_lossy(), "--name", name])
         .with([
@@ -78,6 +86,9 @@ async fn restore_member(snapshot: &Path, data: &Path, name: &str, all: &str) -> 
             "--initial-advertise-peer-urls",
             peer,
         ]);
+    if let Some(bump) = bump {
+        restore = restore.with(["--bump-revision", &bump.to_string(), "--mark-compacted"]);
+    }
     let output = restore.command(None).output().await?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
@@ -131,12 +142,13 @@ impl Cluster {
         let all: Vec<String> = all
             .map(|(place, (_, peer))| format!("m{place}=http://{peer}"))
             .collect();
+        let all = all.join(",");
         let mut cluster = Self {
             members: Vec::new(),
+            all: all.clone(),
             folder,
             _addresses: block,
         };
-        let all = all.join(",");
         for (place, (client, peer)) in addresses.into_iter().enumerate() {
             let name = format!("m{place}");
             let data = cluster.folder.path().join(&name);
@@ -150,7 +162,7 @@ impl Cluster {
                 .with(["--initial-cluster-state", "new", "--log-level", "warn"])
                 .with(options.iter().copied());
             if let Some(snapshot) = snapshot {
-                restore_member(snapshot, &data, &name, &all).await?;
+                restore_member(snapshot, &data, (name.as_str(), all.as_str()), None).await?;
             }
             cluster.members.push(Member {
                 name,
@@ -188,6 +200,23 @@ impl Cluster {
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "no snapshot: {said}");
         Ok(())
+    }
+
+    /// Replaces the content of the only member by a snapshot, whose revisions go on `bump` later. The
+    /// member's former folder stays beside the new one.
+    ///
+    /// # Errors
+    /// Returns an error if there are several members, or the snapshot cannot be restored.
+    pub async fn restore_later(&mut self, snapshot: &Path, bump: u64) -> Result<()> {
+        ensure!(self.members.len() == 1, "one member is restored, not more");
+        self.kill_member(0).await?;
+        let name = self.members[0].name.clone();
+        let data = self.folder.path().join(&name);
+        std::fs::rename(&data, self.folder.path().join(format!("{name}-lost")))?;
+        let member = (name.as_str(), self.all.as_str());
+        restore_member(snapshot, &data, member, Some(bump)).await?;
+        self.start_member(0)?;
+        self.wait_ready().await
     }
 
     /// Returns the process ids of the members that run.
