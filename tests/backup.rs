@@ -276,5 +276,7 @@ async fn snapshot_is_restored(ring: &mut Ring, replicas: usize) -> Result<()> {
     }
     goes_on(&root, &backup, (lost, lost)).await?;
     let watch = format!("{CONTROL_PLANES}?watch=1&timeoutSeconds=5&resourceVersion={lost_in_root}");
-    ends_with_error(&Client::open(&root).await?, &watch, 410).await
+    ends_with_error(&Client::open(&root).await?, &watch, 410).await?;
+    let watch = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={lost}");
+    ends_with_error(&plane(&root, PLANES[0]).await?, &watch, 410).await
 }

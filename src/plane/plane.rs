@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::copied::Numbering;
 use crate::guard::{Answerable, CommitGuard, Intake, NotAnswerable};
 use crate::history::log::Log;
+use crate::history::past::ProvenPast;
 use crate::key::{Key, Prefix};
 use crate::layers::Layers;
 use crate::lifecycle::load::Loaded;
@@ -103,6 +104,7 @@ pub struct Plane {
     pub(crate) newest_bookmark: AtomicU64,
     /// The state of the plane when it was opened.
     opened: Opened,
+    pub(crate) past: ProvenPast,
     pub(crate) history: OnceCell<()>,
     observer: OnceLock<Arc<dyn Observer>>,
     meter: OnceLock<Arc<PlaneMeter>>,
@@ -174,6 +176,7 @@ impl Plane {
             // acquire is loaded.
             newest_bookmark: AtomicU64::new(Version::after(numbering.base, params.acquired).raw()),
             opened,
+            past: ProvenPast::default(),
             history: OnceCell::new(),
             observer: OnceLock::new(),
             meter: OnceLock::new(),

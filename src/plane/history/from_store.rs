@@ -31,7 +31,7 @@ const REBUILT_BYTES_MAX: usize = 64 << 20;
 /// Histories that are read at once. With more, planes that wake together after very many writes would fill
 /// the memory; with fewer, resumed watches of many planes would wait longer.
 const READS_MAX: usize = 8;
-static READS: Semaphore = Semaphore::const_new(READS_MAX);
+pub(crate) static READS: Semaphore = Semaphore::const_new(READS_MAX);
 
 /// The store's history after the revision `after`.
 struct Past {

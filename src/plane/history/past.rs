@@ -1,14 +1,20 @@
 //! Reads of the past: exact versions, watches that resume, and the newest version a client may name.
+//!
+//! Lists and bookmarks of an idle plane name versions after its newest record. An owner that opens the
+//! plane later cannot tell these from versions that the store gave out before it was restored from a
+//! backup: the records of those are gone. So such a version must be one that the store can still read.
+//! A restore marks all revisions before it as compacted.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use polyplane_storage::ReadError;
+use polyplane_storage::{Fields, RangeRequest, ReadError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::guard::Answerable;
 use crate::history::expired_cause::ExpiredCause;
+use crate::history::from_store::READS;
 use crate::history::watch::{AtError, WatchError, WatchFrom, WatchScope, Watcher};
 use crate::key::Prefix;
 use crate::plane::{LOOK_EVERY, Plane};
@@ -34,6 +40,11 @@ impl Plane {
         let current = self.seen_for(version);
         if version > current {
             return Err(AtError::Future { current });
+        }
+        match self.prove_past(version).await {
+            Ok(()) => {}
+            Err(PastError::Lost(cause)) => return Err(AtError::Expired(cause)),
+            Err(PastError::Unavailable) => return Err(AtError::Unavailable),
         }
         let read = || {
             let published = || self.published();
@@ -85,14 +96,16 @@ impl Plane {
         if after > current {
             return Err(WatchError::Future { current });
         }
+        match self.prove_past(after).await {
+            Ok(()) => {}
+            Err(PastError::Lost(cause)) => return Err(WatchError::Expired(cause)),
+            Err(PastError::Unavailable) => return Err(self.why_unavailable()),
+        }
         let hub = self.log().hub(&scope.resource());
         if hub.cursor_after(after).is_err() && self.log().hub_is_whole(&hub) {
             let loaded = self.load_history_once().await;
             if loaded.is_err() {
-                return Err(match self.sequencer().lock().ended() {
-                    Some(ended) => WatchError::Ended(ended),
-                    None => WatchError::Unavailable,
-                });
+                return Err(self.why_unavailable());
             }
         }
         Watcher::new(Arc::clone(self), scope, hub, after)
@@ -194,22 +207,79 @@ impl Plane {
         version.max(Version::from_raw(bookmark))
     }
 
-    /// Reads the history unless an earlier call has done so. Retries while the store is
-    /// unavailable: the events may still be there, so an outage must not look like an expired
-    /// version.
+    fn why_unavailable(&self) -> WatchError {
+        match self.sequencer().lock().ended() {
+            Some(ended) => WatchError::Ended(ended),
+            None => WatchError::Unavailable,
+        }
+    }
+
+    /// Checks that a version after the newest record of an earlier owner is of this store's past. Costs
+    /// one read of the store in the plane's life here, or a few if many clients resume at once.
+    async fn prove_past(&self, version: Version) -> Result<(), PastError> {
+        let acquired = Version::after(self.base(), self.acquired);
+        if version <= self.opened().head || version >= acquired {
+            return Ok(());
+        }
+        loop {
+            if let Some(is_proven) = self.past.knows(version) {
+                let lost =
+                    || PastError::Lost(self.report_expired(ExpiredCause::Compacted, version));
+                return is_proven.then_some(()).ok_or_else(lost);
+            }
+            // The semaphore is never closed.
+            let _read = READS.acquire().await;
+            if self.past.knows(version).is_some() {
+                continue;
+            }
+            match self.patiently(|| self.read_at(version)).await {
+                Ok(()) => self.past.proven(version),
+                Err(ReadError::Compacted { .. }) => self.past.lost(version),
+                Err(_) => return Err(PastError::Unavailable),
+            }
+        }
+    }
+
+    /// Reads as little as possible as of a version.
+    async fn read_at(&self, version: Version) -> Result<(), ReadError> {
+        let (start, end) = self.keys().bounds();
+        let request = RangeRequest {
+            at: Some(self.numbering().revision_through(version)),
+            fields: Fields::KeysOnly,
+            limit: 1,
+            ..RangeRequest::between(start, end)
+        };
+        self.store().range(request).await.map(drop)
+    }
+
+    /// Reads the history unless an earlier call has done so.
     async fn load_history_once(&self) -> Result<(), HistoryUnavailable> {
+        let load = || self.history.get_or_try_init(|| self.load_history());
+        match self.patiently(load).await {
+            // A failure was logged when it happened. Callers get the events that the log has.
+            Ok(()) | Err(ReadError::Compacted { .. } | ReadError::Corrupt(_)) => Ok(()),
+            Err(_) => Err(HistoryUnavailable),
+        }
+    }
+
+    /// Repeats a read while the store is unavailable: the events may still be there, so an outage must
+    /// not look like an expired version.
+    async fn patiently<T, F>(&self, read: impl Fn() -> F) -> Result<T, ReadError>
+    where
+        F: Future<Output = Result<T, ReadError>>,
+    {
         let patience = Instant::now() + HISTORY_PATIENCE;
         let mut wait = LOOK_EVERY;
         loop {
-            let loaded = self.history.get_or_try_init(|| self.load_history()).await;
-            match loaded {
-                Ok(()) => return Ok(()),
-                // The failure was logged when it happened. Callers get the events that the log has.
-                Err(ReadError::Compacted { .. } | ReadError::Corrupt(_)) => return Ok(()),
-                Err(ReadError::Unavailable(_) | ReadError::Future { .. } | ReadError::Closed) => {}
-            }
+            let error = match read().await {
+                Ok(done) => return Ok(done),
+                Err(error @ (ReadError::Compacted { .. } | ReadError::Corrupt(_))) => {
+                    return Err(error);
+                }
+                Err(error) => error,
+            };
             if Instant::now() + wait >= patience || self.ends_within(wait).await {
-                return Err(HistoryUnavailable);
+                return Err(error);
             }
             wait = (wait * 2).min(HISTORY_RETRY_MAX);
         }
@@ -218,3 +288,46 @@ impl Plane {
 
 /// The store was unavailable for longer than [`HISTORY_PATIENCE`].
 struct HistoryUnavailable;
+
+/// The reason why a version is not known to be of the store's past.
+enum PastError {
+    /// It is not, or nobody can tell any more.
+    Lost(ExpiredCause),
+    /// The store does not answer.
+    Unavailable,
+}
+
+/// What is known of versions after the newest record that a plane was opened with.
+pub(crate) struct ProvenPast {
+    /// This version and later ones are of the store's past.
+    proven_from: AtomicU64,
+    /// This version and earlier ones are not known to be.
+    lost_through: AtomicU64,
+}
+
+impl Default for ProvenPast {
+    fn default() -> Self {
+        Self {
+            proven_from: AtomicU64::new(u64::MAX),
+            lost_through: AtomicU64::new(0),
+        }
+    }
+}
+
+impl ProvenPast {
+    fn knows(&self, version: Version) -> Option<bool> {
+        if version.raw() >= self.proven_from.load(Ordering::Relaxed) {
+            return Some(true);
+        }
+        (version.raw() <= self.lost_through.load(Ordering::Relaxed)).then_some(false)
+    }
+
+    fn proven(&self, version: Version) {
+        self.proven_from.fetch_min(version.raw(), Ordering::Relaxed);
+    }
+
+    fn lost(&self, version: Version) {
+        self.lost_through
+            .fetch_max(version.raw(), Ordering::Relaxed);
+    }
+}

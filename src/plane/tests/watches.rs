@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use polyplane_storage::ReadFault;
+use polyplane_storage::{Op, ReadFault, Txn};
 use proptest::prelude::*;
 
 use super::*;
@@ -413,4 +413,50 @@ async fn a_bookmark_names_no_member_read_that_came_after_the_tenure_was_looked_a
     let later = std::sync::atomic::Ordering::Relaxed;
     hooks.observed_after_answerable.store(5000, later);
     assert_eq!(plane.bookmark_version(), seen);
+}
+
+/// A store that was restored from a backup has given out versions whose records it does not have any
+/// more. It marks them as compacted, and a plane cannot tell them from those of its idle time.
+#[tokio::test]
+async fn an_idle_version_is_resumed_only_as_long_as_the_store_can_read_it() {
+    let site = Site::new();
+    let plane = site.open("a").await;
+    let one = write(vec![put("o", "1")]);
+    let head = plane.submit(one).await.expect("fine").version;
+    close(&plane, Ended::Deleted).await;
+    for number in 0..10 {
+        let other = Op::Put {
+            key: "other".into(),
+            value: format!("{number}").into(),
+            lease: None,
+        };
+        let txn = Txn {
+            compares: vec![],
+            ops: vec![other],
+        };
+        site.inner.commit(txn).await.expect("committed");
+    }
+    let idle = head.revision(Base(0)).0 + 5;
+    let idle_version = Version::after(Base(0), Revision(idle));
+    let watch = async |plane: &Arc<Plane>, after| {
+        let scope = WatchScope::Prefix(configmaps());
+        let watcher = plane.watch(scope, WatchFrom::After(after)).await;
+        watcher.map(drop)
+    };
+
+    let reopened = site.open("a").await;
+    assert_eq!(watch(&reopened, idle_version).await, Ok(()));
+    site.inner.compact(Revision(idle + 1)).await.expect("done");
+    assert_eq!(watch(&reopened, idle_version).await, Ok(()), "it is known");
+    close(&reopened, Ended::Deleted).await;
+
+    let again = site.open("a").await;
+    let lost = Err(WatchError::Expired(ExpiredCause::Compacted));
+    assert_eq!(watch(&again, idle_version).await, lost);
+    let at = again.at(idle_version, &configmaps()).await;
+    assert!(matches!(at, Err(AtError::Expired(ExpiredCause::Compacted))));
+    let readable = Version::after(Base(0), Revision(idle + 1));
+    assert_eq!(watch(&again, readable).await, Ok(()));
+    assert_eq!(watch(&again, again.snapshot().version()).await, Ok(()));
+    assert_eq!(watch(&again, again.seen()).await, Ok(()));
 }
