@@ -163,4 +163,4 @@ class Mutator:
         chosen += self.dice.sample(optional, min(len(optional), self.dice.choice([0, 1, 1, 2, 3])))
         if self.dice.random() < 0.1 and chosen:
             chosen.pop()
-        return {key: self.value(known[key], key, None, depth + 1) for key in chosen}
+        return {key: self.value(known.get(key, {}), key, None, depth + 1) for key in chosen}

@@ -184,6 +184,10 @@ impl Fields for Members<'_> {
         Some((name, view.node()))
     }
 
+    fn is_typed(&self) -> bool {
+        true
+    }
+
     fn hidden(&self) -> Vec<(&str, String)> {
         if !self.is_object {
             return Vec::new();
@@ -210,5 +214,9 @@ impl Elements for Items<'_> {
 
     fn relation(&self) -> Relation {
         self.1.clone()
+    }
+
+    fn is_typed(&self) -> bool {
+        true
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use super::{Fault, Map, Value, relations};
+use super::{Fault, List, Map, Value, relations};
 use crate::budget::WorkBudget;
 
 impl Value<'_> {
@@ -18,8 +18,8 @@ impl Value<'_> {
         self.equality(other, budget) == Ok(true)
     }
 
-    /// Returns whether two values are equal, or why they cannot be compared: one of a library's type, on the left,
-    /// has an answer only for another of its type.
+    /// Returns whether two values are equal, or why they cannot be compared: one of a library's type, and a list or
+    /// an object of a schema, on the left, has an answer only for another of its type.
     pub(crate) fn equality(&self, other: &Value<'_>, budget: &WorkBudget) -> Result<bool, Fault> {
         let bytes = self.bytes().min(other.bytes());
         if budget.parts(1).is_err() || bytes > 0 && budget.read(bytes).is_err() {
@@ -44,10 +44,12 @@ impl Value<'_> {
             (Self::Opaque(one), Value::Opaque(two)) if one.type_name() == two.type_name() => {
                 one.equals(&**two)
             }
-            (Self::Opaque(_), Value::Null) => false,
+            (_, Value::Null) => false,
             (Self::Opaque(_), _) => return Err(Fault::no_overload()),
             (Self::List(one), Value::List(two)) => return relations::equal(one, two, budget),
             (Self::Map(one), Value::Map(two)) => return one.equality(two, budget),
+            (Self::List(List::Tree(one)), _) if one.is_typed() => return Err(Fault::no_overload()),
+            (Self::Map(Map::Tree(one)), _) if one.is_typed() => return Err(Fault::no_overload()),
             _ => compare_numbers(self, other) == Some(Ordering::Equal),
         })
     }

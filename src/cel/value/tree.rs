@@ -66,6 +66,11 @@ pub trait Elements: fmt::Debug + Sync {
     fn relation(&self) -> Relation {
         Relation::Ordered
     }
+    /// Returns whether a schema says that this is a list: to compare it with anything but a list is an error
+    /// then, if it is on the left, as upstream.
+    fn is_typed(&self) -> bool {
+        false
+    }
 }
 
 /// How the elements of a list are related.
@@ -95,5 +100,9 @@ pub trait Fields: fmt::Debug + Sync {
     /// are. They count when objects are compared.
     fn hidden(&self) -> Vec<(&str, String)> {
         Vec::new()
+    }
+    /// Returns whether a schema says that this is an object, see [`Elements::is_typed`].
+    fn is_typed(&self) -> bool {
+        false
     }
 }
