@@ -41,7 +41,7 @@ pub enum Operator {
 }
 
 /// One condition on one label.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Requirement {
     key: String,
     operator: Operator,
@@ -181,7 +181,7 @@ impl fmt::Display for Requirement {
 }
 
 /// A label selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Selector {
     /// Selects nothing: an absent `LabelSelector`.
     Nothing,

@@ -6,7 +6,7 @@
 //! - the rules of a user ([`index::Index::rules_for`]), for SelfSubjectRulesReview;
 //! - the refusal of a role that grants more than its author holds
 //!   ([`index::Index::confirm_no_escalation`]);
-//! - the rules that aggregated ClusterRoles must have ([`index::Index::aggregated`]).
+//! - the rules that aggregated ClusterRoles must have ([`index::Index::aggregations`]).
 //!
 //! The answers and texts are upstream's. Field and label selectors of a request decide nothing here:
 //! rules know no selectors, and a `metadata.name` in a field selector arrives as the name.

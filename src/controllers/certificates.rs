@@ -18,7 +18,7 @@ use polyplane_batteries::certificate_keys::{Certificate, Request};
 use polyplane_batteries::pem::blocks;
 use polyplane_batteries::polyplane::controllers::Controller;
 use polyplane_pki::{AlternativeName, CREDENTIAL_BACKDATING, SigningRequest, Usages};
-use polyplane_plane::{Key, Prefix, Start};
+use polyplane_plane::{Key, Prefix, Start, YieldBudget};
 use polyplane_registry::request::call::tree_of;
 use polyplane_registry::{AnswerBody, Resource, Tenant, Verb};
 use std::collections::BTreeSet;
@@ -167,28 +167,30 @@ fn kubelet_usages(usages: &[&str], role: &str) -> Result<(), String> {
     Err(format!("usages did not match [{}]", all.join(" ")))
 }
 
-/// Returns the requests that a write may have given work: the one that was written; and after a
-/// change of roles those that nobody decided on, because their users may have got the right.
-pub(crate) fn touched(tenant: &Tenant, key: &Key, gone: bool) -> Vec<Str> {
-    match key.group() {
-        GROUP if key.resource() == RESOURCE && !gone => vec![key.name().into()],
-        ROLES => pending(tenant),
-        _ => Vec::new(),
-    }
+/// Returns whether a key is that of a request.
+pub(crate) fn is_request(key: &Key) -> bool {
+    key.group() == GROUP && key.resource() == RESOURCE
+}
+
+/// Returns whether a write may have given work to the requests that nobody decided on: after a change of roles their
+/// users may have got the right.
+pub(crate) fn may_be_decided(tenant: &Tenant, key: &Key) -> bool {
+    key.group() == ROLES && exist(tenant)
 }
 
 /// Returns all requests of a plane that may have work.
-pub(crate) fn pending(tenant: &Tenant) -> Vec<Str> {
+pub(crate) async fn pending(tenant: &Tenant) -> Vec<Str> {
     let cut = tenant.plane.snapshot();
-    let prefix = prefix();
-    let requests = cut.range(&prefix, Start::First);
-    requests
-        .filter(|request| {
-            let tree = tree(&tenant.kinds(), request).unwrap_or_default();
-            !is_issued(&tree) && !has(&tree, "Denied") && !has(&tree, "Failed")
-        })
-        .map(|request| request.key().name().into())
-        .collect()
+    let (kinds, prefix) = (tenant.kinds(), prefix());
+    let (mut yield_budget, mut pending) = (YieldBudget::default(), Vec::new());
+    for request in cut.range(&prefix, Start::First) {
+        yield_budget.spend(request.body_len()).await;
+        let tree = tree(&kinds, &request).unwrap_or_default();
+        if !is_issued(&tree) && !has(&tree, "Denied") && !has(&tree, "Failed") {
+            pending.push(request.key().name().into());
+        }
+    }
+    pending
 }
 
 /// Returns whether a plane has any requests.

@@ -14,7 +14,7 @@ use polyplane_registry::kinds::conversion;
 use polyplane_registry::request::call::tree_of;
 use polyplane_registry::{
     Answer, CheckedAccess, GrantedAccess, Kinds, Registry, Requester, Resource, ResourceRequest,
-    Tenant, Verb,
+    Seats, Tenant, Verb,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +51,37 @@ impl OwnClient {
     }
 }
 
+/// Whether the limits of a plane's objects and bytes apply to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PlaneLimits {
+    /// They do not: what the request adds is bounded by what clients have added.
+    Exempt,
+    /// They do, as to the requests of clients.
+    AsOfClients,
+}
+
+/// The seat of a request to which the limits apply. There are as many as are needed: the queue of reconcilers bounds
+/// how many requests are in flight.
+#[derive(Debug)]
+struct OwnSeat;
+
+impl Seats for OwnSeat {
+    fn leave(&self) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    fn return_to(&self) {}
+}
+
+impl PlaneLimits {
+    fn seats(self) -> Option<Arc<dyn Seats>> {
+        match self {
+            Self::Exempt => None,
+            Self::AsOfClients => Some(Arc::new(OwnSeat)),
+        }
+    }
+}
+
 /// One request of a reconciler.
 pub(crate) struct OwnRequest<'a> {
     /// The verb.
@@ -71,6 +102,8 @@ pub(crate) struct OwnRequest<'a> {
     pub(crate) manager: &'a str,
     /// The controller that acts; `None` for the server itself.
     pub(crate) actor: Option<Controller>,
+    /// Whether the plane's limits apply.
+    pub(crate) limits: PlaneLimits,
 }
 
 impl<'a> OwnRequest<'a> {
@@ -86,6 +119,7 @@ impl<'a> OwnRequest<'a> {
             body,
             manager: "",
             actor: None,
+            limits: PlaneLimits::Exempt,
         }
     }
 
@@ -223,7 +257,7 @@ impl<'a> OwnRequest<'a> {
             user,
             granted,
             deadline,
-            seats: None,
+            seats: self.limits.seats(),
             annotations: audited.map(|audited| audited.annotations()),
             token_reviewer: None,
         };

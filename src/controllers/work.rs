@@ -79,6 +79,8 @@ pub(crate) enum WorkItem {
     ApproveCertificate(Str),
     /// Sign a certificate signing request.
     SignCertificate(Str),
+    /// Look again at the certificate signing requests that nobody decided on.
+    Certificates,
     /// Delete the certificate signing requests that are done with.
     CleanCertificates,
     /// Delete a dependent, or finish the deletion of an owner.
@@ -108,6 +110,7 @@ impl WorkItem {
             | Self::ControlPlane(_)
             | Self::ServiceRanges
             | Self::Layer
+            | Self::Certificates
             | Self::Survey => None,
         }
     }
@@ -245,6 +248,13 @@ impl Reconcilers {
         self.plane_woke(tenant);
         for namespace in restore::incomplete(tenant) {
             self.add(tenant, WorkItem::NamespaceContent(namespace));
+        }
+    }
+
+    /// Queues the work of all certificate signing requests that may have any.
+    async fn add_certificates(self: &Arc<Self>, tenant: &Tenant) {
+        for name in certificates::pending(tenant).await {
+            self.add_certificate(tenant, name);
         }
     }
 
@@ -405,6 +415,10 @@ impl Reconcilers {
             }
             WorkItem::SignCertificate(name) => certificates::sign(context, tenant, name).await,
             WorkItem::CleanCertificates => certificates::clean(context, tenant).await,
+            WorkItem::Certificates => {
+                self.add_certificates(tenant).await;
+                Ok(Progress::Done)
+            }
             WorkItem::Survey => {
                 self.survey(tenant).await;
                 Ok(Progress::Done)
@@ -423,7 +437,7 @@ impl Reconcilers {
         if authentication_cas::is_own(tenant) {
             self.add(tenant, WorkItem::AuthenticationCas);
         }
-        if roles::are_stale(tenant) {
+        if roles::are_aggregated(tenant) {
             self.add(tenant, WorkItem::Aggregation);
         }
         if flow_schemas::are_own(tenant) {
@@ -447,9 +461,7 @@ impl Reconcilers {
         for work in self.dependents.survey(tenant).await {
             self.add(tenant, WorkItem::Belonging(work));
         }
-        for name in certificates::pending(tenant) {
-            self.add_certificate(tenant, name);
-        }
+        self.add_certificates(tenant).await;
         self.clean(tenant);
     }
 }
@@ -458,6 +470,10 @@ impl Reconcilers {
 pub struct WriteObserver(pub Arc<Reconcilers>);
 
 impl Observer for WriteObserver {
+    fn missed(&self, tenant: &Tenant) {
+        self.0.add(tenant, WorkItem::Survey);
+    }
+
     fn written(&self, tenant: &Tenant, row: &Resource, object: &ObjectRef, removal: Removal) {
         let key = object.key();
         let name = || Str::from(key.name());
@@ -473,7 +489,8 @@ impl Observer for WriteObserver {
             }
             _ => {}
         }
-        if roles::is_source(&row.group, &row.name) && roles::are_stale(tenant) {
+        // Whether any rules are stale is for the reconciler to find out: the next commit waits for this.
+        if roles::is_source(&row.group, &row.name) {
             self.0.add(tenant, WorkItem::Aggregation);
         }
         if flow_schemas::is_source(&row.group, &row.name) {
@@ -497,8 +514,11 @@ impl Observer for WriteObserver {
         for key in token_secrets::touched(tenant, object, gone) {
             self.0.add(tenant, WorkItem::TokenSecret(key));
         }
-        for name in certificates::touched(tenant, key, gone) {
-            self.0.add_certificate(tenant, name);
+        if certificates::is_request(key) && !gone {
+            self.0.add_certificate(tenant, name());
+        }
+        if certificates::may_be_decided(tenant, key) {
+            self.0.add(tenant, WorkItem::Certificates);
         }
         for work in self.0.dependents.written(tenant, object, removal) {
             self.0.add(tenant, WorkItem::Belonging(work));

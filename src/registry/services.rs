@@ -13,6 +13,7 @@ use crate::verbs::external::ExternalObjects;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::value::SharedObjects;
 use polyplane_plane::{Event, ObjectRef, Plane};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// The state of an object after its deletion.
@@ -29,6 +30,9 @@ pub trait Observer: Send + Sync {
     /// Notifies the observer that `object` of `row` was written. `removal` says whether that
     /// removed it.
     fn written(&self, tenant: &Tenant, row: &Resource, object: &ObjectRef, removal: Removal);
+
+    /// Notifies the observer that it panicked over a write of this plane, so that it knows only a part of it.
+    fn missed(&self, tenant: &Tenant);
 }
 
 /// The services that all requests share.
@@ -92,7 +96,13 @@ impl polyplane_plane::Observer for PlaneObserver {
                 (None, None) => continue,
             };
             for observer in &self.services.observers {
-                observer.written(&tenant, row, object, removal);
+                // A panic would end the process, because the committer waits for this; and an object that one
+                // tenant wrote would do so again at the plane's next owner. The observers' locks are not poisoned.
+                let observed = AssertUnwindSafe(|| observer.written(&tenant, row, object, removal));
+                if catch_unwind(observed).is_err() {
+                    tracing::error!(plane = plane.id(), ?key, "an observer of a write panicked");
+                    observer.missed(&tenant);
+                }
             }
         }
     }

@@ -115,6 +115,20 @@ impl PolicyRule {
         1 + lists.iter().map(|list| list.len()).sum::<usize>()
     }
 
+    /// Returns about how many bytes the rule takes in an object.
+    pub(crate) fn bytes(&self) -> usize {
+        let lists = [
+            &self.verbs,
+            &self.api_groups,
+            &self.resources,
+            &self.resource_names,
+            &self.non_resource_urls,
+        ];
+        let texts = lists.into_iter().flat_map(|list| list.iter());
+        // The quotes and a comma; and what the shortest valid rule has besides.
+        30 + texts.map(|text| text.len() + 3).sum::<usize>()
+    }
+
     /// Returns the verbs.
     #[must_use]
     pub fn verbs(&self) -> &[Str] {

@@ -1,5 +1,7 @@
 //! Roles and ClusterRoles.
 
+use std::collections::HashSet;
+
 use polyplane_apimachinery::labels::Selector;
 use polyplane_apimachinery::{Str, Value};
 
@@ -13,6 +15,7 @@ pub struct Role {
     labels: Box<[(Str, Str)]>,
     aggregation: Aggregation,
     weight: usize,
+    rules_bytes: usize,
 }
 
 /// The aggregation rule of a ClusterRole.
@@ -21,7 +24,8 @@ pub(crate) enum Aggregation {
     /// The rules are the role's own.
     #[default]
     None,
-    /// The rules are those of all ClusterRoles that one of the selectors selects.
+    /// The rules are those of all ClusterRoles that one of the selectors selects. No two selectors are equal:
+    /// the second of two selects nothing more, and a body has room for a million of them.
     Selectors(Box<[Selector]>),
     /// A selector cannot be read, so that the rules stay as they are. Validation refuses such a
     /// role.
@@ -46,6 +50,7 @@ impl Role {
         let rules: Box<[PolicyRule]> = rules.map(PolicyRule::from_value).collect();
         Self {
             weight: rules.iter().map(PolicyRule::weight).sum(),
+            rules_bytes: rules.iter().map(PolicyRule::bytes).sum(),
             rules,
             labels: labels.collect(),
             aggregation: Aggregation::from_value(object.get("aggregationRule")),
@@ -56,8 +61,11 @@ impl Role {
     #[cfg(test)]
     pub(crate) fn with_rules(self, rules: &Value) -> Self {
         let rules = rules.as_array().unwrap_or_default().iter();
+        let rules: Box<[PolicyRule]> = rules.map(PolicyRule::from_value).collect();
         Self {
-            rules: rules.map(PolicyRule::from_value).collect(),
+            weight: rules.iter().map(PolicyRule::weight).sum(),
+            rules_bytes: rules.iter().map(PolicyRule::bytes).sum(),
+            rules,
             ..self
         }
     }
@@ -65,6 +73,11 @@ impl Role {
     /// Returns the weights of all rules together.
     pub(crate) fn weight(&self) -> usize {
         self.weight
+    }
+
+    /// Returns about how many bytes the rules take in the object.
+    pub(crate) fn rules_bytes(&self) -> usize {
+        self.rules_bytes
     }
 
     /// Returns the rules.
@@ -88,11 +101,30 @@ impl Role {
         &self.aggregation
     }
 
-    pub(crate) fn is_selected_by(&self, selector: &Selector) -> bool {
-        let labels = self.labels.iter();
-        selector.matches_pairs(labels.map(|(key, value)| (key.as_str(), value.as_str())))
+    /// Returns the place of the first selector that selects the role. Takes the comparisons that this may need from
+    /// `budget`.
+    pub(crate) fn first_selector(
+        &self,
+        selectors: &[Selector],
+        budget: &mut usize,
+    ) -> Result<Option<usize>, OutOfBudget> {
+        for (at, selector) in selectors.iter().enumerate() {
+            let requirements = selector.requirements();
+            let values: usize = requirements.iter().map(|one| one.values().len()).sum();
+            let comparisons = 1 + values + requirements.len() * self.labels.len();
+            *budget = budget.checked_sub(comparisons).ok_or(OutOfBudget)?;
+            let labels = self.labels.iter();
+            if selector.matches_pairs(labels.map(|(key, value)| (key.as_str(), value.as_str()))) {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
     }
 }
+
+/// There are more comparisons to make than the budget has.
+#[derive(Debug)]
+pub(crate) struct OutOfBudget;
 
 impl Aggregation {
     fn from_value(rule: Option<&Value>) -> Self {
@@ -100,10 +132,15 @@ impl Aggregation {
             return Self::None;
         };
         let selectors = rule.items_at(&["clusterRoleSelectors"]).iter();
-        let selectors = selectors.map(|selector| Selector::from_label_selector(Some(selector)));
-        match selectors.collect::<Result<_, _>>() {
-            Ok(selectors) => Self::Selectors(selectors),
-            Err(_) => Self::Unreadable,
+        let (mut known, mut different) = (HashSet::new(), Vec::new());
+        for selector in selectors {
+            let Ok(selector) = Selector::from_label_selector(Some(selector)) else {
+                return Self::Unreadable;
+            };
+            if known.insert(selector.clone()) {
+                different.push(selector);
+            }
         }
+        Self::Selectors(different.into())
     }
 }

@@ -33,7 +33,8 @@ pub(super) fn claim(
         return Ok(planned);
     };
     // What the server does by itself needs no seat and is not limited: what it adds is bounded by what
-    // users have added, and a plane whose reconcilers cannot write could not even be emptied.
+    // users have added, and a plane whose reconcilers cannot write could not even be emptied. A reconciler whose
+    // writes are not bounded so takes a seat.
     if call.request.seats.is_some() {
         add(call, key, cut, write).map_err(Interrupted::Failed)?;
     }
