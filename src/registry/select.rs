@@ -15,6 +15,9 @@ use polyplane_plane::{Key, ObjectRef, Prefix, Version};
 use std::borrow::Cow;
 use std::sync::Arc;
 
+/// The work for one term of a selector by fields, expressed in bytes that are read.
+const TERM_BYTES: usize = 32;
+
 /// The selectors of a request, validated for the kind.
 #[derive(Clone, Debug)]
 pub struct Selection {
@@ -102,6 +105,22 @@ impl Selection {
             return false;
         }
         self.fields.is_empty() || self.fields_match(row, object)
+    }
+
+    /// Returns the work of [`Self::matches`] for an object, expressed in bytes that it reads.
+    pub fn test_bytes(&self, row: &Resource, object: &ObjectRef) -> usize {
+        let labels = match (&self.many, &self.labels) {
+            (None, None) => 0,
+            (Some(_), _) => object.labels_json().len(),
+            // Each requirement looks for its label.
+            (None, Some(few)) => object.labels_json().len() * few.requirements().len(),
+        };
+        let is_known = self.fields_are_in_key || object.remembers_selectable(row.number);
+        let fields = match is_known {
+            true => 0,
+            false => object.body_len(),
+        };
+        labels + fields + TERM_BYTES * self.fields.terms().len()
     }
 
     /// Returns true if an object is selected that has this name, no namespace and no labels.

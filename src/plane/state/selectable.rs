@@ -41,4 +41,11 @@ impl ObjectRef {
         }
         answer
     }
+
+    /// Returns true if [`Self::with_selectable`] finds the values of this reader without parsing the body.
+    #[must_use]
+    pub fn remembers_selectable(&self, of: u32) -> bool {
+        let kept = self.entry().selectable.get();
+        kept.is_some_and(|known| known.of == of)
+    }
 }

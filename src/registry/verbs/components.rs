@@ -12,7 +12,7 @@ use crate::answer::{Answer, Outcome};
 use crate::request::call::Call;
 use crate::request::options::{ListOptions, ListPurpose};
 use crate::select::Selection;
-use crate::verbs::list;
+use crate::verbs::list::whole;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Value, json};
 
@@ -52,7 +52,7 @@ pub(crate) fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
     let selection = Selection::of(call, &options)?;
     let store = store(call).filter(|_| selection.matches_name(STORE));
     let shown = store.into_iter().map(Shown::Tree);
-    let body = list::write_shown(call, wish, "{}", shown, None)?;
+    let body = whole::write_shown(call, wish, "{}", shown)?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 

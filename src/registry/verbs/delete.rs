@@ -489,9 +489,9 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
     let selection = Selection::of(call, &listing)?;
     let prefix = select::prefix(call);
     let page = list::page(call, &listing, &prefix).await?;
-    let items = list::collect(call, &selection, &prefix, &page);
+    let items = list::collect(call, &selection, &prefix, &page).await;
     // The memory of the answer is reserved before anything is deleted.
-    let listed = Listed::new(call, wish, selection, prefix, page)?;
+    let listed = Listed::new(call, wish, selection, prefix, page).await?;
     for some in items.items.chunks(DELETES_MAX) {
         // Made in parts: those of a large collection would take much memory at once.
         let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = some

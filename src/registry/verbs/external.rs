@@ -16,7 +16,7 @@ use crate::request::options::{ListOptions, ListPurpose};
 use crate::request::parameters::RESOURCE_VERSION;
 use crate::select::Selection;
 use crate::verbs::list;
-use crate::verbs::list::{Items, Page, Token};
+use crate::verbs::list::{Items, Page, Token, whole};
 use crate::write::{answerable, chain, within};
 use async_trait::async_trait;
 use polyplane_apimachinery::status::ApiError;
@@ -120,7 +120,7 @@ pub async fn list(call: &Call<'_>, objects: &dyn ExternalObjects) -> Result<Answ
         since: from.since,
         limit: from.limit,
     };
-    let body = list::write(call, wish, &items, &page)?;
+    let body = whole::write(call, wish, &items, &page).await?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
 

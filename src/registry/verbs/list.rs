@@ -5,14 +5,17 @@
 //! the log.
 
 mod default_class;
+pub mod poll_budget;
 pub mod streamed;
+pub mod whole;
 pub mod writer;
 
 use crate::answer::negotiate;
-use crate::answer::negotiate::{Conversions, Encoding, Number, Representation, Shape};
+use crate::answer::negotiate::{Conversions, Number, Representation, Shape};
 use crate::answer::representation;
-use crate::answer::representation::{RowObject, Shown};
-use crate::answer::{Answer, AnswerBody, Outcome};
+use crate::answer::representation::RowObject;
+use crate::answer::{Answer, Outcome};
+use crate::kinds::table::Resource;
 use crate::request::call::Call;
 use crate::request::options::{ListOptions, ListPurpose};
 use crate::select::{self, Selection};
@@ -20,19 +23,17 @@ use crate::write::{answerable, within};
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{GeneralPurpose, NO_PAD, URL_SAFE_NO_PAD};
-use bytes::Bytes;
-use polyplane_apimachinery::Str;
+use poll_budget::PollBudget;
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json;
-use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::strconv;
 use polyplane_plane::{AtError, ExpiredCause, ObjectRef, Prefix, Snapshot, Start, Version};
 use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
 use std::time::Duration;
 use streamed::Listed;
 use tokio::time::Instant;
-use writer::{CHUNK_BYTES, ListWriter};
 
 /// Seconds for which a page token can be used. It is as long as the log keeps events; older
 /// versions could not be shown.
@@ -114,7 +115,7 @@ pub async fn list(call: &Call<'_>) -> Result<Answer, ApiError> {
         _ => error,
     })?;
     call.stands_in(&page.cut)?;
-    let listed = Listed::new(call, wish, selection, prefix, page)?;
+    let listed = Listed::new(call, wish, selection, prefix, page).await?;
     let body = listed.body(call).await?;
     Ok(Answer::finite(call, wish, Outcome::Ok, body))
 }
@@ -135,79 +136,6 @@ pub fn included(call: &Call<'_>, wish: Representation) -> Result<RowObject, ApiE
             Err(ApiError::new(Reason::NotAcceptable, message))
         }
     }
-}
-
-/// Writes a page in the requested representation.
-///
-/// # Errors
-/// Returns 406 if the shape is that of one object, 422 for a bad table option, 500 if stored bytes
-/// are damaged.
-pub fn write(
-    call: &Call<'_>,
-    wish: Representation,
-    items: &Items,
-    page: &Page,
-) -> Result<AnswerBody, ApiError> {
-    let meta = list_meta(call, page, items);
-    let Some(order) = row_order(call, wish) else {
-        let default = default_class::of(call, wish, &items.items);
-        let shown = items.items.iter().map(Shown::Stored);
-        return write_shown(call, wish, &meta, shown, default);
-    };
-    let mut rows: Vec<&ObjectRef> = items.items.iter().collect();
-    rows.sort_by_cached_key(|object| order(Scanned(&object.body())));
-    write_shown(call, wish, &meta, rows.into_iter().map(Shown::Stored), None)
-}
-
-/// Returns the number by which the rows of a list are sorted; `None` if they stay in the order of their
-/// keys.
-fn row_order(call: &Call<'_>, wish: Representation) -> Option<fn(Scanned<'_>) -> i64> {
-    match wish.shape {
-        Shape::Table(_) => call.row.strategy.row_order(),
-        Shape::Whole | Shape::Metadata(..) => None,
-    }
-}
-
-/// Returns the bytes of objects up to which a list is built at once. One that is sorted has to be, and one in
-/// which a row depends on the others.
-fn built_bytes_max(call: &Call<'_>, wish: Representation) -> usize {
-    match row_order(call, wish) {
-        None if !default_class::is_shown(call, wish) => streamed::LONG_BYTES,
-        Some(_) | None => usize::MAX,
-    }
-}
-
-/// Writes a list of these objects; `meta` is the JSON of its metadata. In a table the row of the object `default`
-/// says that it is the default one.
-///
-/// # Errors
-/// See [`write()`].
-pub fn write_shown<'a>(
-    call: &Call<'_>,
-    wish: Representation,
-    meta: &str,
-    objects: impl Iterator<Item = Shown<'a>>,
-    default: Option<Str>,
-) -> Result<AnswerBody, ApiError> {
-    let include = included(call, wish)?;
-    let mut writer = ListWriter::begin(call, wish, include, meta)?;
-    if let Some(name) = default {
-        writer.mark_default(name);
-    }
-    let mut chunks: Vec<Bytes> = Vec::new();
-    for object in objects {
-        writer.show(&object)?;
-        if writer.pending() >= CHUNK_BYTES {
-            chunks.push(writer.take().into());
-        }
-    }
-    chunks.push(writer.finish().into());
-    if wish.encoding == Encoding::Protobuf {
-        let written = chunks.iter().map(Bytes::len).sum();
-        let head = writer::envelope_head(call, wish.shape, written);
-        chunks.insert(0, head.into());
-    }
-    Ok(AnswerBody::Slices(chunks))
 }
 
 /// The items of a page, and where the next one begins.
@@ -240,8 +168,13 @@ impl Items {
 }
 
 /// Collects the selected objects of a page.
-pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &Page) -> Items {
-    let all = collect_within(call, selection, prefix, page, usize::MAX);
+pub async fn collect(
+    call: &Call<'_>,
+    selection: &Selection,
+    prefix: &Prefix,
+    page: &Page,
+) -> Items {
+    let all = collect_within(call, selection, prefix, page, usize::MAX).await;
     all.expect("no page has so many bytes").0
 }
 
@@ -249,7 +182,7 @@ pub fn collect(call: &Call<'_>, selection: &Selection, prefix: &Prefix, page: &P
 ///
 /// # Errors
 /// Returns the objects collected so far, if they have more than `bytes_max` bytes.
-pub fn collect_within(
+pub async fn collect_within(
     call: &Call<'_>,
     selection: &Selection,
     prefix: &Prefix,
@@ -264,23 +197,40 @@ pub fn collect_within(
         return Ok((items, 0));
     }
     let mut bytes = 0;
-    for object in page.cut.range(prefix, start_of(page)) {
-        let full = page.limit > 0 && items.items.len() == page.limit;
-        if !full && !selection.is_everything() && !selection.matches(call.row, &object) {
-            continue;
+    let row: &Resource = call.row;
+    let collect = |object: ObjectRef, budget: &mut PollBudget| {
+        if page.limit > 0 && items.items.len() == page.limit {
+            return ControlFlow::Break(CollectEnd::Full);
         }
-        if full {
-            let last = items.items.last().cloned();
-            items.end_after(last.as_ref(), selection, prefix, page);
-            break;
+        budget.spend_on_test(selection, row, &object);
+        if !selection.is_everything() && !selection.matches(row, &object) {
+            return ControlFlow::Continue(());
         }
         bytes += object.body_len();
         if bytes > bytes_max {
-            return Err(items.items);
+            return ControlFlow::Break(CollectEnd::TooLong);
         }
         items.items.push(object);
+        ControlFlow::Continue(())
+    };
+    let end = poll_budget::walk(&page.cut, prefix, start_of(page), collect).await;
+    match end {
+        None => {}
+        Some(CollectEnd::Full) => {
+            let last = items.items.last().cloned();
+            items.end_after(last.as_ref(), selection, prefix, page);
+        }
+        Some(CollectEnd::TooLong) => return Err(items.items),
     }
     Ok((items, bytes))
+}
+
+/// The reason why a page ends before its range.
+enum CollectEnd {
+    /// It has as many items as it may have, and there are more objects.
+    Full,
+    /// Its items have too many bytes.
+    TooLong,
 }
 
 /// Returns the beginning of a page as the plane's type.

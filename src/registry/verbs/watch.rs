@@ -257,7 +257,8 @@ impl Feed {
             }
             let next = match self.watcher.as_mut() {
                 Some(watcher) => tokio::select! {
-                    // Changes from before the end are sent before the watch ends.
+                    // Changes from before the end are sent before the watch ends. Of later ones at most one
+                    // batch is, see below.
                     biased;
                     next = watcher.next() => Some(next),
                     () = self.ends.as_mut() => None,
@@ -266,7 +267,14 @@ impl Feed {
             };
             match next {
                 None => self.finish(),
-                Some(Next::Events(events)) => self.events(&events).await,
+                Some(Next::Events(events)) => {
+                    // Looked at here, because the timer is not polled while events are ready.
+                    let is_late = Instant::now() >= self.ends.deadline();
+                    self.events(&events).await;
+                    if is_late {
+                        self.finish();
+                    }
+                }
                 Some(Next::Bookmark(version)) if self.bookmarks == Bookmarks::Welcome => {
                     self.bookmark(version, InitialEnd::No);
                 }

@@ -18,6 +18,8 @@ use polyplane_registry::verbs::list;
 use polyplane_registry::{
     Answer, AnswerBody, Authority, ResourceRequest, Services, StreamEnd, Verb,
 };
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -123,8 +125,9 @@ async fn built_whole(site: &Site, request: &ResourceRequest) -> Vec<u8> {
     let selection = selection.expect("sound");
     let prefix = select::prefix(&call);
     let page = list::page(&call, &options, &prefix).await.expect("there");
-    let items = list::collect(&call, &selection, &prefix, &page);
-    match list::write(&call, wish, &items, &page).expect("sound") {
+    let items = list::collect(&call, &selection, &prefix, &page).await;
+    let written = list::whole::write(&call, wish, &items, &page).await;
+    match written.expect("sound") {
         AnswerBody::Slices(slices) => slices.concat(),
         AnswerBody::Stream(_) | AnswerBody::Watch(_) | AnswerBody::Connect(_) => {
             panic!("it was to be built whole")
@@ -320,6 +323,113 @@ fn a_list_ends_when_its_cut_pins_too_much() {
         }
         let rest: Vec<_> = stream.collect().await;
         assert!(matches!(rest[..], [Err(StreamEnd::Full)]), "{rest:?}");
+        assert_eq!(held(&site), 0);
+    });
+}
+
+/// Small objects without labels, whose work is that of several polls.
+const OTHERS: usize = 2500;
+
+/// Stores small objects between two of those that [`fill`] stores.
+async fn fill_gap(site: &Site) {
+    for at in 0..OTHERS {
+        let name = format!("m149-{at:04}");
+        let tree = json!({"data": {"small": "yes"}});
+        site.put("configmaps", &name, tree).await;
+    }
+}
+
+/// Returns what `work` returns, and how many times it was polled.
+async fn polled<T>(work: impl Future<Output = T>) -> (T, usize) {
+    let (mut work, mut polls) = (pin!(work), 0);
+    let done = poll_fn(|context| {
+        polls += 1;
+        work.as_mut().poll(context)
+    })
+    .await;
+    (done, polls)
+}
+
+#[test]
+fn a_list_that_selects_none_of_many_objects_takes_several_polls() {
+    on_paused_clock(async {
+        let site = open(Opening::default()).await;
+        fill_gap(&site).await;
+        let list = async |query: &[(&str, &str)]| {
+            let request = request(Verb::List, "", query);
+            let (answer, polls) = polled(handle(&site, &request)).await;
+            let list = parse(&pieces(answer.expect("sound")).await.0.concat());
+            (list.items_at(&["items"]).len(), polls)
+        };
+        let (one, least) = list(&[("limit", "1")]).await;
+        let (hundred, of_hundred) = list(&[("limit", "100")]).await;
+        assert_eq!((one, hundred), (1, 100));
+        assert_eq!(of_hundred, least, "a short list is made at once");
+        for query in [
+            [("labelSelector", "none=there"), ("limit", "0")],
+            [("labelSelector", "none=there"), ("limit", "10")],
+        ] {
+            let (found, polls) = list(&query).await;
+            assert_eq!(found, 0);
+            assert!(polls >= least + 2, "{polls} polls, at least {least}");
+        }
+        assert_eq!(list(&[]).await.0, OTHERS);
+    });
+}
+
+#[test]
+fn a_streamed_list_over_many_objects_that_match_nothing_has_the_bytes_of_a_whole_one() {
+    on_paused_clock(async {
+        let site = open(Opening::default()).await;
+        fill(&site).await;
+        fill_gap(&site).await;
+        let accepts = [
+            "application/json",
+            PARTIAL,
+            TABLE,
+            "application/yaml",
+            PROTOBUF,
+            PARTIAL_PROTOBUF,
+        ];
+        for accept in accepts {
+            for limit in ["0", "120", "149"] {
+                let query = [("labelSelector", "odd=1"), ("limit", limit)];
+                let request = request(Verb::List, accept, &query);
+                let answer = handle(&site, &request).await.expect("sound");
+                let ((pieces, is_streamed), polls) = polled(pieces(answer)).await;
+                assert!(is_streamed);
+                assert!(polls > 2, "{accept} {limit}: {polls} polls");
+                assert!(pieces.iter().all(|piece| !piece.is_empty()));
+                let whole = built_whole(&site, &request).await;
+                assert!(pieces.concat() == whole, "{accept} {limit}");
+            }
+        }
+        assert_eq!(held(&site), 0);
+    });
+}
+
+#[test]
+fn initial_events_over_many_objects_that_match_nothing_take_several_polls() {
+    on_paused_clock(async {
+        let site = open(Opening::default()).await;
+        fill(&site).await;
+        fill_gap(&site).await;
+        let selector = ("labelSelector", "odd=1");
+        let whole = built_whole(&site, &request(Verb::List, "", &[selector])).await;
+        let list = parse(&whole);
+        let query = [&INITIAL[..], &[selector]].concat();
+        let watch = handle(&site, &request(Verb::Watch, "", &query)).await;
+        let ((events, _), polls) = polled(events(watch.expect("sound"))).await;
+        assert!(polls > 2, "{polls} polls");
+        let name = |of: &Value| of.str_at(&["metadata", "name"]).to_owned();
+        let shown: Vec<String> = events
+            .iter()
+            .filter(|event| event.str_at(&["type"]) == "ADDED")
+            .filter_map(|event| event.get("object").map(name))
+            .collect();
+        let listed: Vec<String> = list.items_at(&["items"]).iter().map(name).collect();
+        assert!(shown == listed, "{} of {}", shown.len(), listed.len());
+        assert_eq!(events.len(), listed.len() + 1, "a bookmark ends them");
         assert_eq!(held(&site), 0);
     });
 }

@@ -5,6 +5,7 @@
 
 use crate::answer::negotiate::{Representation, Shape};
 use crate::request::call::Call;
+use crate::verbs::list::poll_budget::PollBudget;
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::time::Timestamp;
@@ -25,19 +26,31 @@ pub(super) fn is_shown(call: &Call<'_>, wish: Representation) -> bool {
 
 /// Returns the name of the default class among the objects of a list; of equally old classes the first by name.
 /// `None` if no class is marked, or if the list does not show it.
-pub(super) fn of(call: &Call<'_>, wish: Representation, objects: &[ObjectRef]) -> Option<Str> {
+pub(super) async fn of(
+    call: &Call<'_>,
+    wish: Representation,
+    objects: &[ObjectRef],
+    budget: &mut PollBudget,
+) -> Option<Str> {
     if !is_shown(call, wish) {
         return None;
     }
-    let defaults = objects.iter().filter_map(|object| {
+    let mut newest: Option<(Option<Timestamp>, Reverse<Str>)> = None;
+    for object in objects {
+        if budget.is_over() {
+            budget.yield_now().await;
+        }
         let body = object.body();
+        budget.spend(body.len());
         let is_marked = MARKS.into_iter().any(|mark| {
             let value = scan::string_at(&body, &["metadata", "annotations", mark]);
             value.as_deref() == Some("true")
         });
         let created = scan::string_at(&body, &["metadata", "creationTimestamp"]);
         let created = created.and_then(|time| Timestamp::parse(&time).ok());
-        is_marked.then(|| (created, Reverse(Str::from(object.key().name()))))
-    });
-    defaults.max().map(|(_, Reverse(name))| name)
+        if is_marked {
+            newest = newest.max(Some((created, Reverse(Str::from(object.key().name())))));
+        }
+    }
+    newest.map(|(_, Reverse(name))| name)
 }

@@ -15,14 +15,16 @@ use crate::request::call::{Call, Tenant};
 use crate::select::Selection;
 use crate::services::Services;
 use crate::verbs::list;
+use crate::verbs::list::poll_budget::{self, PollBudget};
 use crate::verbs::list::writer::{self, CHUNK_BYTES, ListWriter};
-use crate::verbs::list::{Items, Page};
+use crate::verbs::list::{Items, Page, whole};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::{ObjectRef, Prefix, ReplacedMark, Reservation, Share, Start};
 use std::future;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::AbortHandle;
@@ -142,21 +144,22 @@ impl Listed {
     ///
     /// # Errors
     /// Returns 429 if the answers on their way to clients fill their share.
-    pub fn new(
+    pub async fn new(
         call: &Call<'_>,
         wish: Representation,
         selection: Selection,
         prefix: Prefix,
         page: Page,
     ) -> Result<Self, ApiError> {
-        let most = list::built_bytes_max(call, wish);
-        let short = list::collect_within(call, &selection, &prefix, &page, most);
+        let most = whole::built_bytes_max(call, wish);
+        let short = list::collect_within(call, &selection, &prefix, &page, most).await;
         let size = match short {
             Ok((items, bytes)) if bytes < HELD_BYTES_MIN => Size::Whole(items, None),
             Ok((items, bytes)) => Size::Whole(items, Some(room(call, bytes)?)),
             Err(first) => {
                 let pin = Pin::new(call)?;
-                Size::Streamed(pin, end_of(call, &selection, &prefix, &page, &first))
+                let ends = end_of(call, &selection, &prefix, &page, &first).await;
+                Size::Streamed(pin, ends)
             }
         };
         Ok(Self {
@@ -177,7 +180,7 @@ impl Listed {
         let (pin, ends) = match self.size {
             Size::Whole(items, hold) => {
                 conversion::ahead(call, items.items.iter()).await?;
-                let body = list::write(call, self.wish, &items, &self.page)?;
+                let body = whole::write(call, self.wish, &items, &self.page).await?;
                 return Ok(held(body, hold));
             }
             Size::Streamed(pin, ends) => (pin, ends),
@@ -188,15 +191,17 @@ impl Listed {
             request: Arc::new(call.request.for_stream(call.request.deadline)),
             services: Arc::clone(call.services),
             row: Arc::clone(call.row),
-            selection: self.selection,
-            prefix: self.prefix,
             wish: self.wish,
             include,
             meta: list::list_meta(call, &self.page, &ends),
-            page: self.page,
+            extent: Extent {
+                selection: self.selection,
+                prefix: self.prefix,
+                page: self.page,
+                last: ends.next,
+            },
             pin,
             at: At::Head,
-            last: ends.next,
         };
         // Protobuf has the length in front.
         let head = match list.wish.encoding {
@@ -234,7 +239,7 @@ fn held(body: AnswerBody, hold: Option<Reservation>) -> AnswerBody {
 
 /// Returns the last key of a page and the number of objects behind it, without its items. `first`
 /// are the first of these.
-fn end_of(
+async fn end_of(
     call: &Call<'_>,
     selection: &Selection,
     prefix: &Prefix,
@@ -245,19 +250,27 @@ fn end_of(
     if page.limit == 0 {
         return items;
     }
-    let mut last = first.last().cloned();
     let start = match first.last() {
         Some(known) => Start::After(known.key().as_bytes()),
         None => list::start_of(page),
     };
-    let all = page.cut.range(prefix, start);
-    let selected = all.filter(|object| selection.matches(call.row, object));
-    for (count, object) in (first.len()..).zip(selected) {
-        if count == page.limit {
-            items.end_after(last.as_ref(), selection, prefix, page);
-            return items;
+    let (mut last, mut count) = (first.last().cloned(), first.len());
+    let row: &Resource = call.row;
+    let look = |object: ObjectRef, budget: &mut PollBudget| {
+        budget.spend_on_test(selection, row, &object);
+        if !selection.matches(row, &object) {
+            return ControlFlow::Continue(());
         }
+        if count == page.limit {
+            return ControlFlow::Break(());
+        }
+        count += 1;
         last = Some(object);
+        ControlFlow::Continue(())
+    };
+    let more = poll_budget::walk(&page.cut, prefix, start, look).await;
+    if more.is_some() {
+        items.end_after(last.as_ref(), selection, prefix, page);
     }
     items
 }
@@ -268,15 +281,20 @@ struct LongList {
     request: Arc<ResourceRequest>,
     services: Arc<Services>,
     row: Arc<Resource>,
-    selection: Selection,
-    prefix: Prefix,
-    page: Page,
+    extent: Extent,
     pin: Pin,
     wish: Representation,
     include: RowObject,
     /// The list's metadata, for the head.
     meta: String,
     at: At,
+}
+
+/// The objects that a list shows.
+struct Extent {
+    selection: Selection,
+    prefix: Prefix,
+    page: Page,
     /// The last key of the page, if there are more behind it.
     last: Option<Vec<u8>>,
 }
@@ -289,20 +307,84 @@ enum At {
     End,
 }
 
+/// The reason why a list ends before it is complete.
+enum Broken {
+    /// Its cut pins too much memory.
+    Full,
+    /// An object cannot be shown.
+    Failed(ApiError),
+}
+
+impl From<ApiError> for Broken {
+    fn from(error: ApiError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<Broken> for ApiError {
+    fn from(broken: Broken) -> Self {
+        match broken {
+            Broken::Full => full(),
+            Broken::Failed(error) => error,
+        }
+    }
+}
+
+impl At {
+    /// Returns the beginning of what is still to be written; `None` at the end.
+    fn start<'a>(&'a self, page: &'a Page) -> Option<Start<'a>> {
+        match self {
+            Self::Head => Some(list::start_of(page)),
+            Self::Behind(key) => Some(Start::After(key)),
+            Self::End => None,
+        }
+    }
+}
+
+impl Extent {
+    /// Writes objects from `start` until a piece is full, or the object with the key `until` is written, or the
+    /// budget is over. Returns the last key that was looked at; `None` if all is written.
+    fn write_some(
+        &self,
+        (row, wish): (&Resource, Representation),
+        writer: &mut ListWriter<'_>,
+        (start, until): (Start<'_>, Option<&[u8]>),
+        budget: &mut PollBudget,
+    ) -> Result<Option<Vec<u8>>, ApiError> {
+        for object in self.page.cut.range(&self.prefix, start) {
+            let key = object.key().as_bytes();
+            budget.spend_on_test(&self.selection, row, &object);
+            if self.selection.matches(row, &object) {
+                writer.write(&object)?;
+                budget.spend_on_writing(wish, &object);
+            }
+            if self.last.as_deref() == Some(key) {
+                break;
+            }
+            if writer.pending() >= CHUNK_BYTES || until == Some(key) || budget.is_over() {
+                return Ok(Some(key.to_vec()));
+            }
+        }
+        Ok(None)
+    }
+}
+
 impl LongList {
     /// Returns the next piece for the stream; `None` at the end.
     async fn next(&mut self) -> Option<Result<Bytes, StreamEnd>> {
         if matches!(self.at, At::End) {
             return None;
         }
-        if !self.pin.may_continue(&self.tenant) {
+        let piece = self.piece().await;
+        Some(piece.map_err(|broken| {
             self.at = At::End;
-            return Some(Err(StreamEnd::Full));
-        }
-        Some(self.piece().await.map_err(|error| {
-            tracing::error!(%error, "a list ended before it was complete");
-            self.at = At::End;
-            StreamEnd::Damaged
+            match broken {
+                Broken::Full => StreamEnd::Full,
+                Broken::Failed(error) => {
+                    tracing::error!(%error, "a list ended before it was complete");
+                    StreamEnd::Damaged
+                }
+            }
         }))
     }
 
@@ -311,9 +393,6 @@ impl LongList {
     async fn measured(&mut self) -> Result<usize, ApiError> {
         let mut written = 0;
         while !matches!(self.at, At::End) {
-            if !self.pin.may_continue(&self.tenant) {
-                return Err(full());
-            }
             written += self.piece().await?.len();
             // Other requests have their turn between the pieces.
             tokio::task::yield_now().await;
@@ -322,41 +401,48 @@ impl LongList {
         Ok(written)
     }
 
-    /// Writes objects until a piece is full or the list ends.
-    async fn piece(&mut self) -> Result<Bytes, ApiError> {
+    /// Writes objects until a piece is full or the list ends. A piece is never empty: other tasks have their turn
+    /// while it is written.
+    async fn piece(&mut self) -> Result<Bytes, Broken> {
         let call = Call::new(&self.tenant, &self.request, &self.row, &self.services);
-        let start = match &self.at {
-            At::Head => list::start_of(&self.page),
-            At::Behind(key) => Start::After(key),
-            At::End => return Ok(Bytes::new()),
-        };
-        let objects = self.page.cut.range(&self.prefix, start);
-        let until = match conversion::upcoming(&self.row, objects, CHUNK_BYTES) {
-            None => None,
-            Some(upcoming) => upcoming.convert(&call).await?,
-        };
         let mut writer = match &self.at {
             At::Head => ListWriter::begin(&call, self.wish, self.include, &self.meta),
             At::Behind(_) | At::End => {
                 ListWriter::resume(&call, self.wish, self.include, &self.meta)
             }
         }?;
-        for object in self.page.cut.range(&self.prefix, start) {
-            let key = object.key().as_bytes();
-            if self.selection.matches(&self.row, &object) {
-                writer.write(&object)?;
+        // Objects behind this key are not converted yet.
+        let mut until: Option<Vec<u8>> = None;
+        let mut is_converted = false;
+        let mut budget = PollBudget::default();
+        while let Some(start) = self.at.start(&self.extent.page) {
+            if !self.pin.may_continue(&self.tenant) {
+                return Err(Broken::Full);
             }
-            if self.last.as_deref() == Some(key) {
-                break;
+            if !is_converted {
+                let cut = &self.extent.page.cut;
+                let objects = cut.range(&self.extent.prefix, start);
+                until = match conversion::upcoming(&self.row, objects, CHUNK_BYTES) {
+                    None => None,
+                    Some(upcoming) => upcoming.convert(&call).await?,
+                };
             }
-            if writer.pending() >= CHUNK_BYTES || until.as_deref() == Some(key) {
-                let piece = writer.take().into();
-                self.at = At::Behind(key.to_vec());
-                return Ok(piece);
+            let of = (&*self.row, self.wish);
+            let range = (start, until.as_deref());
+            let extent = &self.extent;
+            let Some(behind) = extent.write_some(of, &mut writer, range, &mut budget)? else {
+                self.at = At::End;
+                return Ok(writer.finish().into());
+            };
+            is_converted = until.as_ref() != Some(&behind);
+            self.at = At::Behind(behind);
+            if writer.pending() >= CHUNK_BYTES {
+                return Ok(writer.take().into());
+            }
+            if budget.is_over() {
+                budget.yield_now().await;
             }
         }
-        let piece = writer.finish().into();
-        self.at = At::End;
-        Ok(piece)
+        Ok(Bytes::new())
     }
 }

@@ -7,6 +7,7 @@ use crate::answer::{WatchChunk, WatchProgress};
 use crate::kinds::conversion;
 use crate::request::call::Call;
 use crate::select;
+use crate::verbs::list::poll_budget::PollBudget;
 use crate::verbs::list::streamed::{Lent, Pin};
 use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
@@ -40,6 +41,19 @@ struct Range<'a> {
     until: Option<&'a [u8]>,
 }
 
+/// Initial events that are sent together.
+#[derive(Default)]
+struct Piece {
+    frames: Vec<u8>,
+    budget: PollBudget,
+}
+
+impl Piece {
+    fn is_full(&self) -> bool {
+        self.frames.len() >= BATCH_BYTES
+    }
+}
+
 impl Feed {
     /// Queues the first of the present objects as added; the others follow as the client reads.
     pub(super) async fn present(
@@ -66,12 +80,21 @@ impl Feed {
             None => None,
             Some(upcoming) => upcoming.convert(call).await?,
         };
-        let range = Range {
-            prefix: &prefix,
-            start: Start::First,
-            until: until.as_deref(),
-        };
-        let behind = self.present_piece(call, &cut, range)?;
+        let mut piece = Piece::default();
+        let mut behind: Option<Vec<u8>> = None;
+        loop {
+            let range = Range {
+                prefix: &prefix,
+                start: behind.as_deref().map_or(Start::First, Start::After),
+                until: until.as_deref(),
+            };
+            behind = self.present_some(call, &cut, range, &mut piece)?;
+            if behind.is_none() || behind == until || piece.is_full() {
+                break;
+            }
+            piece.budget.yield_now().await;
+        }
+        self.show_piece(piece);
         match behind {
             Some(behind) => {
                 let initial = Initial {
@@ -88,28 +111,35 @@ impl Feed {
         Ok(())
     }
 
-    /// Queues a piece of the initial objects. Returns the last key if there may be more.
-    fn present_piece(
+    /// Adds initial objects to a piece until it is full or its budget is over. Returns the last key that was
+    /// looked at if there may be more.
+    fn present_some(
         &mut self,
         call: &Call<'_>,
         cut: &Snapshot,
         range: Range<'_>,
+        piece: &mut Piece,
     ) -> Result<Option<Vec<u8>>, ApiError> {
-        let mut batch = Vec::new();
-        let mut behind = None;
         for object in cut.range(range.prefix, range.start) {
+            let key = object.key().as_bytes();
+            let budget = &mut piece.budget;
+            budget.spend_on_test(&self.selection, call.row, &object);
             if self.selection.matches(call.row, &object) {
-                batch.extend_from_slice(&self.added(call, &object)?);
+                budget.spend_on_writing(self.form.wish, &object);
+                piece.frames.extend_from_slice(&self.added(call, &object)?);
             }
-            if batch.len() >= BATCH_BYTES || range.until == Some(object.key().as_bytes()) {
-                behind = Some(object.key().as_bytes().to_vec());
-                break;
+            if piece.is_full() || range.until == Some(key) || piece.budget.is_over() {
+                return Ok(Some(key.to_vec()));
             }
         }
-        if !batch.is_empty() {
-            self.show(batch.into());
+        Ok(None)
+    }
+
+    /// Queues a piece, if any of the objects were selected.
+    fn show_piece(&mut self, piece: Piece) {
+        if !piece.frames.is_empty() {
+            self.show(piece.frames.into());
         }
-        Ok(behind)
     }
 
     /// Queues initial objects.
@@ -150,6 +180,7 @@ impl Feed {
             None => Ok(None),
             Some(upcoming) => upcoming.convert(&call).await,
         };
+        let (mut piece, mut is_full) = (Piece::default(), false);
         let shown = initial.with(|initial| {
             if !initial.pinned.may_continue(&self.tenant) {
                 return Err(ApiError::expired(MEMORY_SHORT));
@@ -160,7 +191,9 @@ impl Feed {
                 start: Start::After(&initial.behind),
                 until: until.as_deref(),
             };
-            let behind = self.present_piece(&call, &initial.cut, range)?;
+            let behind = self.present_some(&call, &initial.cut, range, &mut piece)?;
+            is_full = piece.is_full();
+            self.show_piece(piece);
             let is_over = behind.is_none();
             match behind {
                 Some(behind) => initial.behind = behind,
@@ -170,7 +203,13 @@ impl Feed {
         });
         match shown {
             Some(Ok(true)) => {}
-            Some(Ok(false)) => self.initial = Some(initial),
+            Some(Ok(false)) => {
+                self.initial = Some(initial);
+                // The watch goes on at once if its client gets little or nothing of this piece.
+                if !is_full {
+                    tokio::task::yield_now().await;
+                }
+            }
             Some(Err(error)) => self.break_off(&error),
             None => self.break_off(&ApiError::expired(READ_TOO_SLOWLY)),
         }
