@@ -23,6 +23,7 @@ pub struct PlaneMeter {
     cpu_nanos: AtomicU64,
     watches: AtomicU64,
     in_flight: AtomicU64,
+    connections: AtomicU64,
     flow: Flow,
     limits: AtomicLimits,
     request_rate: RateLimit,
@@ -99,6 +100,7 @@ impl Default for PlaneMeter {
             cpu_nanos: AtomicU64::new(0),
             watches: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
             flow: Flow::default(),
             limits: AtomicLimits {
                 requests_per_second: unlimited(),
@@ -261,6 +263,15 @@ impl PlaneMeter {
         (before < free.saturating_mul(times)).then_some(entered)
     }
 
+    /// Counts a connection of a client, within the share that [`Self::enter`] gives of requests.
+    #[must_use]
+    pub fn connect(self: &Arc<Self>, free: usize, times: u64) -> Option<Connected> {
+        let free = u64::try_from(free).unwrap_or(u64::MAX);
+        let before = self.connections.fetch_add(1, Ordering::Relaxed);
+        let connected = Connected(Arc::clone(self));
+        (before < free.saturating_mul(times)).then_some(connected)
+    }
+
     /// Returns the plane's account among the planes that take turns.
     #[must_use]
     pub fn flow(&self) -> &Flow {
@@ -316,6 +327,16 @@ pub struct InFlight(Arc<PlaneMeter>);
 impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// An open connection of a client, which counts until this is dropped.
+#[derive(Debug)]
+pub struct Connected(Arc<PlaneMeter>);
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -364,7 +364,7 @@ impl Pipeline<'_> {
                 }
                 found => found?,
             };
-            self.admit(plane)?;
+            self.admit(plane, &located)?;
             let record = &**located.record();
             self.charge.to(record.meter());
             self.check_suspension(&located, &proven)?;

@@ -20,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
+use polyplane_fairness::{Connected, PlaneMeter};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -29,6 +30,7 @@ use crate::answer::respond::Reply;
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::limits::Limits;
+use crate::request::plane_limits::TIMES_FREE;
 use crate::request::seats::{Seat, Seats};
 
 /// Longest time between the graceful close of a connection and its abort. Without it a client that
@@ -60,8 +62,9 @@ pub(crate) struct OpenConnection {
     all: Arc<OpenConnections>,
     number: u64,
     accepted: Instant,
-    /// Set by the first request that proves its client.
-    proven: OnceLock<Seat>,
+    /// Set by the first request that proves its client. The connection counts in the share of the plane that
+    /// this request was for, unless that is the root.
+    proven: OnceLock<(Seat, Option<Connected>)>,
     requests: Arc<Requests>,
 }
 
@@ -143,30 +146,37 @@ impl OpenConnection {
         self.number
     }
 
-    /// Counts the connection as proven. Returns false if the limit of proven connections is
-    /// reached.
-    pub(crate) fn mark_proven(&self) -> bool {
-        self.is_proven()
-            || self
-                .all
-                .proven
-                .take()
-                .is_some_and(|seat| self.take_seat(seat))
+    /// Counts the connection as proven, in the share of the plane of this meter. Returns false if the limit
+    /// of proven connections is reached, or if others would find too few left.
+    pub(crate) fn mark_proven(&self, plane: Option<&Arc<PlaneMeter>>) -> bool {
+        if self.is_proven() {
+            return true;
+        }
+        let Some(seat) = self.all.proven.take() else {
+            return false;
+        };
+        // The connection's own seat counts as free.
+        let free = self.all.proven.free() + 1;
+        let share = plane.map(|meter| meter.connect(free, TIMES_FREE));
+        match share {
+            Some(None) => return false,
+            share => self.take_seat(seat, share.flatten()),
+        }
+        true
     }
 
     /// Counts the connection as proven, even above the limit. For requests about this replica:
     /// health and metrics are needed most when the server is full.
     pub(crate) fn mark_proven_anyway(&self) {
         if !self.is_proven() {
-            self.take_seat(self.all.proven.take_anyway());
+            self.take_seat(self.all.proven.take_anyway(), None);
         }
     }
 
-    fn take_seat(&self, seat: Seat) -> bool {
-        if self.proven.set(seat).is_ok() {
+    fn take_seat(&self, seat: Seat, share: Option<Connected>) {
+        if self.proven.set((seat, share)).is_ok() {
             self.all.unproven.lock().open.remove(&self.number);
         }
-        true
     }
 
     pub(crate) fn is_proven(&self) -> bool {
@@ -400,12 +410,12 @@ mod tests {
     async fn the_oldest_unproven_connection_makes_room_and_no_proven_one_does() {
         let all = OpenConnections::new(1, 2);
         let (proven, proven_task) = open(&all);
-        assert!(proven.mark_proven() && proven.mark_proven());
+        assert!(proven.mark_proven(None) && proven.mark_proven(None));
         let (first, first_task) = open(&all);
         let (second, second_task) = open(&all);
         assert_eq!((all.unproven(), all.proven.taken()), (2, 1));
         assert!(
-            !second.mark_proven(),
+            !second.mark_proven(None),
             "there is room for one that is proven"
         );
         let (third, _) = open(&all);
@@ -417,6 +427,24 @@ mod tests {
         assert_eq!((all.unproven(), all.proven.taken()), (1, 2));
         drop((proven, first, second, third));
         assert_eq!((all.unproven(), all.proven.taken()), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_plane_with_many_connections_leaves_some_to_others() {
+        let all = OpenConnections::new(90, 1);
+        let (greedy, modest) = (Arc::default(), Arc::default());
+        let connect = |plane| {
+            let one = all.accept();
+            one.mark_proven(Some(plane)).then_some(one)
+        };
+        let mut open: Vec<_> = std::iter::from_fn(|| connect(&greedy)).collect();
+        assert!((78..=82).contains(&open.len()), "{}", open.len());
+        assert!(connect(&modest).is_some());
+        drop(open.pop());
+        assert!(connect(&greedy).is_some(), "a place that came back");
+        drop(open);
+        assert_eq!(all.proven.taken(), 0);
+        assert!(connect(&greedy).is_some());
     }
 
     #[tokio::test(start_paused = true)]
@@ -440,7 +468,7 @@ mod tests {
         let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
         let limits = Limits::default();
         let (open, _) = open(&all);
-        assert!(open.mark_proven());
+        assert!(open.mark_proven(None));
         let mut lifetime = Lifetime::new(&open, &limits, &drain);
         // A watch may be silent for any time without making its connection idle.
         let watch = open.requests().begin();
@@ -463,7 +491,7 @@ mod tests {
         let (all, drain) = (OpenConnections::new(1, 1), Drain::new());
         let limits = Limits::default();
         let (open, _) = open(&all);
-        assert!(open.mark_proven());
+        assert!(open.mark_proven(None));
         let watch = open.requests().begin();
         open.requests().send_away();
         let mut lifetime = Lifetime::new(&open, &limits, &drain);

@@ -22,10 +22,10 @@ use crate::request::route::PlaneReference;
 use crate::request::seats::{Seats, too_many};
 use crate::server_state::ServerState;
 
-/// A plane may have this many times as many requests in flight as there are free seats. A plane that
-/// is alone gets 8 of 9 seats, and of several greedy ones each gets the same, with
+/// A plane may have this many times as many requests in flight as there are free seats, and connections as
+/// there may be more. A plane that is alone gets 8 of 9 seats, and of several greedy ones each gets the same, with
 /// an eighth of that left for the next.
-const TIMES_FREE: u64 = 8;
+pub(crate) const TIMES_FREE: u64 = 8;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
@@ -168,7 +168,7 @@ impl Pipeline<'_> {
     }
 }
 
-fn is_root(record: &dyn PlaneRecord, plane: PlaneReference<'_>) -> bool {
+pub(crate) fn is_root(record: &dyn PlaneRecord, plane: PlaneReference<'_>) -> bool {
     plane == PlaneReference::Root || record.id() == polyplane_ownership::ROOT
 }
 

@@ -23,6 +23,7 @@ use crate::backend::{LocateError, PlaneApi, PlaneRecord};
 use crate::connection::Connection;
 use crate::documents::paths;
 use crate::pipeline::Pipeline;
+use crate::request::plane_limits::is_root;
 use crate::request::route::PlaneReference;
 use crate::request::seats::too_many;
 use crate::server_state::ServerState;
@@ -326,11 +327,17 @@ impl Pipeline<'_> {
     }
 
     /// Counts the client's connection as proven.
-    pub(crate) fn admit(&self, plane: PlaneReference<'_>) -> Result<(), Refusal> {
+    pub(crate) fn admit(
+        &self,
+        plane: PlaneReference<'_>,
+        located: &Located,
+    ) -> Result<(), Refusal> {
         let Some(open) = self.caller.connection.open() else {
             return Ok(());
         };
-        if open.mark_proven() {
+        let record = located.record();
+        let of_plane = (!is_root(&**record, plane)).then(|| record.meter());
+        if open.mark_proven(of_plane) {
             return Ok(());
         }
         if plane == PlaneReference::Root && self.is_local_path() {
