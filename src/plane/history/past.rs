@@ -227,11 +227,6 @@ impl Plane {
                     || PastError::Lost(self.report_expired(ExpiredCause::Compacted, version));
                 return is_proven.then_some(()).ok_or_else(lost);
             }
-            // The semaphore is never closed.
-            let _read = READS.acquire().await;
-            if self.past.knows(version).is_some() {
-                continue;
-            }
             match self.patiently(|| self.read_at(version)).await {
                 Ok(()) => self.past.proven(version),
                 Err(ReadError::Compacted { .. }) => self.past.lost(version),
@@ -240,8 +235,18 @@ impl Plane {
         }
     }
 
-    /// Reads as little as possible as of a version.
+    /// Reads as little as possible as of a version, unless another caller has done so meanwhile.
     async fn read_at(&self, version: Version) -> Result<(), ReadError> {
+        // The semaphore is never closed. The permit is given back before a pause.
+        let _read = READS.acquire().await;
+        match self.past.knows(version) {
+            Some(true) => return Ok(()),
+            Some(false) => {
+                let floor = self.numbering().revision_through(version);
+                return Err(ReadError::Compacted { floor });
+            }
+            None => {}
+        }
         let (start, end) = self.keys().bounds();
         let request = RangeRequest {
             at: Some(self.numbering().revision_through(version)),

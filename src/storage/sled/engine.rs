@@ -173,6 +173,10 @@ impl Engine {
     /// that is durable. The log is read in the first step, and what the snapshot does not cover,
     /// nothing, in the second.
     fn open_durably(folder: &Folder, options: EngineOptions) -> Result<Self, OpenError> {
+        if folder.has_blobs() {
+            tracing::warn!("the store has pages in files of their own: it is opened in one step");
+            return Self::open_tree(&folder.path, options);
+        }
         folder.block_blobs()?;
         let kept = folder.keep_snapshot();
         let stopped = kept.and_then(|()| Self::open_tree(&folder.path, options));

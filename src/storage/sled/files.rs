@@ -29,6 +29,8 @@ const SETTINGS_FRAME_BYTES: usize = 4;
 /// starts another one, and writes a snapshot. With less room, a whole store on a full disk would
 /// appear to be damaged.
 const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
+/// Bytes that must be free beside two snapshots for the copy of one: names, and what else is written.
+const SNAPSHOT_ROOM_BYTES: u64 = 1024 * 1024;
 /// Begins the names of snapshots.
 const SNAPSHOT: &str = "snap.";
 /// Begins the names of copies of snapshots, before the name of the snapshot.
@@ -55,7 +57,7 @@ impl Folder {
         // An interrupted opening may have left a copy.
         self.drop_copy()?;
         let db_bytes = fs::metadata(self.db_path()).map_or(0, |metadata| metadata.len());
-        if db_bytes == 0 || db_bytes > bytes_max {
+        if db_bytes == 0 || db_bytes > bytes_max || self.has_blobs() {
             return Ok(None);
         }
         let copy = self.copy_path();
@@ -122,16 +124,32 @@ impl Folder {
             return Ok(());
         };
         let kept = self.path.join(format!("{KEPT}{snapshot}"));
-        let copied = fs::copy(self.path.join(&snapshot), &kept)
+        let snapshot = self.path.join(&snapshot);
+        let bytes = fs::metadata(&snapshot).map_err(&io)?.len();
+        // sled needs as much for the new one.
+        if !self
+            .has_room(2 * bytes + SNAPSHOT_ROOM_BYTES)
+            .map_err(&io)?
+        {
+            tracing::warn!("the disk is full: the store is opened without a copy of its snapshot");
+            return Ok(());
+        }
+        let copied = fs::copy(&snapshot, &kept)
             .and_then(|_| File::open(&kept))
             .and_then(|file| file.sync_data());
         match copied.map_err(io) {
             Ok(()) => self.sync(),
-            Err(error @ OpenError::NoSpace { .. }) => {
-                tracing::warn!(%error, "the store is opened without a copy of its snapshot");
-                Ok(())
+            Err(error) => {
+                // A part of it would take the room that sled needs.
+                let _ = fs::remove_file(&kept);
+                match error {
+                    OpenError::NoSpace { .. } => {
+                        tracing::warn!(%error, "the store is opened without a copy of its snapshot");
+                        Ok(())
+                    }
+                    error => Err(error),
+                }
             }
-            Err(error) => Err(error),
         }
     }
 
@@ -153,6 +171,13 @@ impl Folder {
             fs::remove_file(&path).map_err(io_at(&path))?;
         }
         Ok(())
+    }
+
+    /// Returns whether sled has put pages into files of their own, which it does with those of very long
+    /// keys. Such a store is opened as sled does it.
+    pub(super) fn has_blobs(&self) -> bool {
+        let entries = fs::read_dir(self.blobs_path());
+        entries.is_ok_and(|mut entries| entries.next().is_some())
     }
 
     /// Puts a file where sled expects its folder of blobs, which stays empty. sled lists that folder
