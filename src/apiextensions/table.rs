@@ -6,6 +6,10 @@ use polyplane_apimachinery::{Str, Value, json};
 use polyplane_registry::kinds::table::Column;
 use polyplane_registry::strategy::age;
 
+/// Bytes of the texts in a row after which its further cells are null. A definition may have any number of
+/// columns that show the whole object, so without it a small request would have an answer of gigabytes.
+const ROW_BYTES_MAX: usize = 256 << 10;
+
 /// The columns of a version.
 #[derive(Debug)]
 pub(crate) struct Columns {
@@ -46,11 +50,19 @@ impl Columns {
     /// Returns the cells of an object's row.
     pub fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
         let mut cells = vec![Value::string(object.str_at(&["metadata", "name"]))];
-        let visits = Visits::default();
+        let (visits, mut bytes) = (Visits::default(), 0);
         for (path, kind) in &self.added {
+            if bytes > ROW_BYTES_MAX {
+                cells.push(Value::Null);
+                continue;
+            }
             let found = path.find_within(object, &visits);
             let found = found.first();
-            cells.push(found.map_or(Value::Null, |value| cell(kind, value, now)));
+            let shown = found.map_or(Value::Null, |value| cell(kind, value, now));
+            if let Value::String(text) = &shown {
+                bytes += text.len();
+            }
+            cells.push(shown);
         }
         if self.has_age {
             cells.push(age(object.str_at(&["metadata", "creationTimestamp"]), now));
@@ -110,6 +122,32 @@ fn text(value: &Value) -> Str {
 mod tests {
     use super::*;
     use polyplane_apimachinery::json;
+
+    #[test]
+    fn a_row_is_no_multiple_of_a_large_object() {
+        let column = Defined {
+            name: "All".into(),
+            kind: "string".into(),
+            format: Str::default(),
+            description: Str::default(),
+            priority: 0,
+            path: ".".into(),
+        };
+        let (columns, _) = Columns::of(&vec![column; 1000]);
+        let bytes = |object: &Value| -> usize {
+            let cells = columns.cells(object, 0);
+            assert_eq!(cells.len(), 1001);
+            let texts = cells.iter().filter_map(|cell| match cell {
+                Value::String(text) => Some(text.len()),
+                _ => None,
+            });
+            texts.sum()
+        };
+        let large = json!({"metadata": {"name": "a"}, "spec": ("x".repeat(1 << 20).as_str())});
+        assert!(bytes(&large) < 2 << 20);
+        let small = json!({"metadata": {"name": "a"}, "spec": ("x".repeat(1000).as_str())});
+        assert!(bytes(&small) < ROW_BYTES_MAX + (1 << 11));
+    }
 
     #[test]
     fn cells_of_what_is_null_or_does_not_suit_the_path_are_upstreams() {

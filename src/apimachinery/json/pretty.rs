@@ -7,10 +7,19 @@ pub fn pretty(compact: &[u8], out: &mut Vec<u8>) {
     Indenter::default().write(compact, out);
 }
 
+/// Blanks for each byte of the compact JSON after which lines are not indented any more. Real objects have two
+/// or three; with hundreds of nested lists a small object would become gigabytes.
+const BLANKS_PER_BYTE: usize = 16;
+/// Blanks that short JSON may have in any case.
+const BLANKS_FREE: usize = 1 << 20;
+
 /// Indents JSON that comes in pieces, which may be cut anywhere.
 #[derive(Debug, Default)]
 pub struct Indenter {
     depth: usize,
+    /// Bytes of the compact JSON so far, and blanks that were added.
+    read: usize,
+    blanks: usize,
     /// Whether the last byte opened brackets.
     opened: bool,
     text: Text,
@@ -30,6 +39,7 @@ impl Indenter {
     /// Appends the next piece, indented as [`pretty`] does.
     pub fn write(&mut self, compact: &[u8], out: &mut Vec<u8>) {
         out.reserve(compact.len() + compact.len() / 2);
+        self.read += compact.len();
         let mut rest = compact;
         while let Some((&byte, behind)) = rest.split_first() {
             match self.text {
@@ -58,7 +68,7 @@ impl Indenter {
         // A line break is needed before the first value inside brackets, and before a closing
         // bracket unless the brackets are empty.
         if self.opened != closes {
-            line(self.depth, out);
+            self.line(out);
         }
         self.opened = false;
         out.push(byte);
@@ -67,10 +77,21 @@ impl Indenter {
                 self.depth += 1;
                 self.opened = true;
             }
-            b',' => line(self.depth, out),
+            b',' => self.line(out),
             b':' => out.push(b' '),
             b'"' => self.text = Text::Inside,
             _ => {}
+        }
+    }
+
+    fn line(&mut self, out: &mut Vec<u8>) {
+        out.push(b'\n');
+        if self.blanks > BLANKS_FREE + BLANKS_PER_BYTE * self.read {
+            return;
+        }
+        self.blanks += 2 * self.depth;
+        for _ in 0..self.depth {
+            out.extend_from_slice(b"  ");
         }
     }
 
@@ -89,12 +110,5 @@ impl Indenter {
         };
         out.extend_from_slice(string);
         behind
-    }
-}
-
-fn line(depth: usize, out: &mut Vec<u8>) {
-    out.push(b'\n');
-    for _ in 0..depth {
-        out.extend_from_slice(b"  ");
     }
 }

@@ -199,3 +199,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn indentation_of_deep_lists_is_bounded() {
+    let depth = 400;
+    let numbers = vec!["1"; 500_000].join(",");
+    let compact = format!("{}{numbers}{}", "[".repeat(depth), "]".repeat(depth));
+    let mut indented = Vec::new();
+    pretty(compact.as_bytes(), &mut indented);
+    assert!(
+        indented.len() < 20 * compact.len() + (2 << 20),
+        "{}",
+        indented.len()
+    );
+    let mut again = indented;
+    again.retain(|byte| !byte.is_ascii_whitespace());
+    assert_eq!(again, compact.as_bytes());
+}
