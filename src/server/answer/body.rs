@@ -24,7 +24,7 @@ use futures_util::Stream;
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use polyplane_registry::StreamEnd;
-use tokio_util::sync::WaitForCancellationFutureOwned;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Bytes up to which small slices are coalesced into one chunk. Larger chunks would use more memory
 /// per answer; much smaller ones cost one HTTP/2 frame each.
@@ -436,6 +436,8 @@ pub(crate) type MovedTrailers = Box<dyn Fn(Option<u64>) -> HeaderMap + Send + Sy
 /// A watch that this replica answers.
 pub(crate) struct Watch {
     source: Chunked,
+    /// Cancelled when the watch has to end: its caller was revoked, or the server stops.
+    revocation: CancellationToken,
     ending: Pin<Box<WaitForCancellationFutureOwned>>,
     gauge: WatchGauge,
     ended: bool,
@@ -446,14 +448,11 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(
-        events: WatchWriter,
-        ending: WaitForCancellationFutureOwned,
-        gauge: WatchGauge,
-    ) -> Self {
+    pub(crate) fn new(events: WatchWriter, ending: CancellationToken, gauge: WatchGauge) -> Self {
         Self {
             source: Chunked::new(Source::Watch(Box::new(events)), None, Coding::Identity),
-            ending: Box::pin(ending),
+            ending: Box::pin(ending.clone().cancelled_owned()),
+            revocation: ending,
             gauge,
             ended: false,
             moved: None,
@@ -471,7 +470,9 @@ impl Watch {
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, BodyEnd>>> {
-        if self.ended {
+        // Before the source, which may have events for as long as the client reads them.
+        if self.ended || self.revocation.is_cancelled() {
+            self.ended = true;
             return Poll::Ready(None);
         }
         let Poll::Ready(turn) = self.gauge.0.poll_turn(context) else {
@@ -753,7 +754,7 @@ mod tests {
                 place: None,
             }));
             let token = tokio_util::sync::CancellationToken::new();
-            let watch = Watch::new(events, token.clone().cancelled_owned(), gauge);
+            let watch = Watch::new(events, token.clone(), gauge);
             (ResponseBody::watch(watch), token)
         };
         // Two planes compete, and the gate is closed until this task waits.
@@ -769,6 +770,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_watch_that_has_to_end_does_so_although_there_are_events() {
+        let chunk = || WatchChunk {
+            bytes: Bytes::from_static(b"{a}\n"),
+            progress: WatchProgress::Initial,
+        };
+        let flood = Box::pin(stream::repeat_with(move || Ok(chunk())));
+        let events = WatchWriter::new(flood, WatchForm::Lines);
+        let token = tokio_util::sync::CancellationToken::new();
+        let gauge = WatchGauge(Box::new(Count(Arc::default())));
+        let watch = Watch::new(events, token.clone(), gauge);
+        let mut body = ResponseBody::watch(watch);
+        assert!(body.frame().await.expect("a frame").is_ok());
+        token.cancel();
+        assert!(body.frame().await.is_none());
+    }
+
+    #[tokio::test]
     async fn a_watch_joins_what_is_there_and_ends_cleanly() {
         use futures_util::StreamExt as _;
         let chunk = |text| WatchChunk {
@@ -781,8 +799,7 @@ mod tests {
         let token = tokio_util::sync::CancellationToken::new();
         let counted = Arc::new(AtomicU64::new(0));
         let gauge = WatchGauge(Box::new(Count(Arc::clone(&counted))));
-        let mut body =
-            ResponseBody::watch(Watch::new(events, token.clone().cancelled_owned(), gauge));
+        let mut body = ResponseBody::watch(Watch::new(events, token.clone(), gauge));
         let first = body.frame().await.expect("a frame").expect("data");
         assert_eq!(first.into_data().expect("data"), "{a}\n{b}\n{c}\n");
         assert_eq!(counted.load(Ordering::Relaxed), 3);

@@ -68,7 +68,7 @@ impl Tunnel {
         tokio::select! {
             // The end first, so that a busy tunnel ends too.
             biased;
-            () = self.held.entry.ending() => {}
+            () = self.held.entry.ending().cancelled_owned() => {}
             () = quiet(&passed) => {}
             () = sleep(TOTAL_MAX) => {}
             // As upstream: when one direction ends, the other is of no use to the protocols.
@@ -123,7 +123,7 @@ impl NodeBody {
     pub(super) fn new(body: Incoming, held: Held) -> Self {
         Self {
             body,
-            ending: Box::pin(held.entry.ending()),
+            ending: Box::pin(held.entry.ending().cancelled_owned()),
             quiet: Box::pin(sleep(IDLE_MAX)),
             _held: held,
         }

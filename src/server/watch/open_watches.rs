@@ -4,8 +4,8 @@
 //! A request is proven when it arrives. A watch goes on for half an hour, and a client that may not use
 //! the plane any more must not go on reading. When the record of a plane changes, the callers of its open
 //! watches are proven again by the new record, and the watches of those who fail end as if their time
-//! were up. Planes whose records do not change cost nothing, and events cost nothing either: a watch waits
-//! for its end anyway.
+//! were up, whether or not there are more events. Planes whose records do not change cost nothing, and a
+//! chunk of events costs one look at a token.
 //!
 //! Owns the list of open watches; must not know what a record says.
 
@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_auth::{Credentials, Verdict};
-use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::sync::CancellationToken;
 
 use crate::backend::PlaneRecord;
 use crate::connection::Connection;
@@ -83,9 +83,9 @@ impl OpenWatchEntry {
         }
     }
 
-    /// Returns a future that resolves when the watch has to end.
-    pub(crate) fn ending(&self) -> WaitForCancellationFutureOwned {
-        self.ending.clone().cancelled_owned()
+    /// Returns the token that is cancelled when the watch has to end.
+    pub(crate) fn ending(&self) -> CancellationToken {
+        self.ending.clone()
     }
 }
 
