@@ -159,9 +159,11 @@ pub(crate) fn plane_outcome(
             let found: Vec<(Bytes, Option<KeyValue>)> = keys.zip(found).collect();
             Outcome::Refused(refusal(at, &found, plane))
         }
-        Err(CommitError::Rejected(rejection)) => {
-            tracing::warn!(%rejection, "the store rejected a fence transaction");
-            Outcome::Rejected
+        Err(CommitError::Rejected(_)) => Outcome::Rejected,
+        // The machine settles it as one without a reply: by a later put.
+        Err(CommitError::Undisclosed(rejection)) => {
+            tracing::debug!(%rejection, "the outcome of a fence transaction is not disclosed");
+            Outcome::Unknown
         }
         Err(CommitError::Unknown(reason)) => {
             tracing::debug!(reason, "the outcome of a fence transaction is unknown");
@@ -226,6 +228,10 @@ pub(crate) fn member_outcome(result: Result<Committed, CommitError>) -> Outcome 
         Err(CommitError::Rejected(rejection)) => {
             tracing::warn!(%rejection, "the store rejected a membership transaction");
             Outcome::Rejected
+        }
+        Err(CommitError::Undisclosed(rejection)) => {
+            tracing::debug!(%rejection, "the outcome of a membership transaction is not disclosed");
+            Outcome::Unknown
         }
         Err(CommitError::Unknown(reason)) => {
             tracing::debug!(reason, "the outcome of a membership transaction is unknown");

@@ -38,6 +38,9 @@ pub enum BarrierError {
     /// more.
     #[error("another replica holds the fence")]
     Lost,
+    /// The store refused the put. The reply is final: nothing was applied. Trying again is safe.
+    #[error("the store refused the put: {0}")]
+    Rejected(String),
     /// The store did not give a final reply; trying again is safe.
     #[error("the store is unavailable: {0}")]
     Unavailable(String),
@@ -81,7 +84,8 @@ pub enum NotDone {
 /// under one lock.
 ///
 /// A granted permit is followed by [`Self::acknowledged`] and then [`Self::landed`], or by
-/// [`Self::not_done`]. After [`NotDone::Unknown`] the caller writes barriers until one is applied
+/// [`Self::not_done`]. [`Self::landed`] comes alone if a read has found the part after a final reply
+/// that did not say whether it was applied. After [`NotDone::Unknown`] the caller writes barriers until one is applied
 /// or the fence is lost, and then calls [`Self::landed`] or [`Self::never_done`].
 #[async_trait]
 pub trait CommitGuard: Send + Sync + 'static {

@@ -20,6 +20,9 @@ const BUDGET_DEFAULT: usize = 1 << 30;
 const SHED_SIXTEENTHS: usize = 15;
 /// Number of enrolled logs at which dropped logs are removed from the list for the first time.
 const FORGET_FIRST: usize = 64;
+/// A plane may hold this many times as many bytes of a share as are free. A plane that is alone gets 8 of 9
+/// bytes, and of several greedy ones each gets the same, with an eighth of that left for the next.
+const TIMES_FREE: usize = 8;
 
 /// A part of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,7 +202,27 @@ impl Memory {
             memory: Arc::clone(self),
             share,
             bytes,
+            plane: None,
         })
+    }
+
+    /// Reserves bytes of a share for a plane; `None` if the share has fewer left, or if the plane would leave
+    /// too few to others.
+    #[must_use]
+    pub(crate) fn take_for(
+        self: &Arc<Self>,
+        share: Share,
+        bytes: usize,
+        plane: &Arc<PlaneBytes>,
+    ) -> Option<Reservation> {
+        let mut reservation = self.take(share, bytes)?;
+        plane.0.fetch_add(bytes, Ordering::Relaxed);
+        reservation.plane = Some(Arc::clone(plane));
+        if reservation.is_over() {
+            self.was_full(share);
+            return None;
+        }
+        Some(reservation)
     }
 
     /// Counts bytes that are in memory already against a share, even beyond its limit.
@@ -210,6 +233,7 @@ impl Memory {
             memory: Arc::clone(self),
             share,
             bytes,
+            plane: None,
         }
     }
 
@@ -291,12 +315,18 @@ fn level_for(mut sizes: Vec<usize>, total: usize) -> usize {
     usize::MAX
 }
 
+/// The bytes of a share that one plane holds.
+#[derive(Debug, Default)]
+pub(crate) struct PlaneBytes(AtomicUsize);
+
 /// Bytes reserved of a share, which are returned to the share when this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
     memory: Arc<Memory>,
     share: Share,
     bytes: usize,
+    /// The plane that holds them, if planes have parts of the share.
+    plane: Option<Arc<PlaneBytes>>,
 }
 
 impl Reservation {
@@ -309,13 +339,21 @@ impl Reservation {
     /// Changes the reservation to `bytes`, even beyond the share's limit: for bytes that are in
     /// memory already and that the next caller must see.
     pub fn resize(&mut self, bytes: usize) {
+        if let Some(PlaneBytes(held)) = self.plane.as_deref() {
+            held.fetch_add(bytes, Ordering::Relaxed);
+            held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
         self.memory.correct(self.share, &mut self.bytes, bytes);
     }
 
-    /// Returns whether the share exceeds its limit.
+    /// Returns whether the share exceeds its limit, or the plane's part of it leaves too few bytes to others.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.memory.used(self.share) > self.memory.limit(self.share)
+        let (used, limit) = (self.memory.used(self.share), self.memory.limit(self.share));
+        let held = self.plane.as_deref();
+        let held = held.map_or(0, |PlaneBytes(held)| held.load(Ordering::Relaxed));
+        let free = limit.saturating_sub(used);
+        used > limit || held > free.saturating_mul(TIMES_FREE)
     }
 
     /// Ties the reservation to bytes: it ends when the last handle to them is dropped.
@@ -330,6 +368,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if let Some(PlaneBytes(held)) = self.plane.as_deref() {
+            held.fetch_sub(self.bytes, Ordering::Relaxed);
+        }
         self.memory.subtract(self.share, self.bytes);
     }
 }
@@ -375,6 +416,25 @@ mod tests {
         assert_eq!(part[0], 7);
         drop(part);
         assert_eq!(memory.used(Share::Answers), 0);
+    }
+
+    #[test]
+    fn a_plane_that_holds_much_of_a_share_leaves_some_to_others() {
+        let memory = Memory::with_limits(|_| 90);
+        let (greedy, modest) = (Arc::default(), Arc::default());
+        let take = |plane: &Arc<PlaneBytes>| memory.take_for(Share::Answers, 1, plane);
+        let mut held: Vec<_> = std::iter::from_fn(|| take(&greedy)).collect();
+        assert_eq!(held.len(), 80);
+        assert!(take(&modest).is_some());
+        held.pop();
+        assert!(take(&greedy).is_some(), "a byte that came back");
+        let first = held.first_mut().expect("there are some");
+        first.resize(8);
+        assert!(first.is_over());
+        assert!(take(&modest).is_some(), "others are not over");
+        drop(held);
+        assert_eq!(memory.used(Share::Answers), 0);
+        assert!(take(&greedy).is_some());
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::key::{Key, Prefix};
 use crate::layers::Layers;
 use crate::lifecycle::load::Loaded;
 use crate::lifecycle::params::PlaneParams;
-use crate::memory::Memory;
+use crate::memory::{Memory, PlaneBytes, Reservation, Share};
 use crate::observer::Observer;
 use crate::record::KeySpace;
 use crate::sealing::plane_keys::PlaneKeys;
@@ -108,6 +108,8 @@ pub struct Plane {
     pub(crate) history: OnceCell<()>,
     observer: OnceLock<Arc<dyn Observer>>,
     meter: OnceLock<Arc<PlaneMeter>>,
+    /// The bytes of the plane's answers on their way to clients.
+    answers: Arc<PlaneBytes>,
 }
 
 /// The revision and head that a load found.
@@ -180,6 +182,7 @@ impl Plane {
             history: OnceCell::new(),
             observer: OnceLock::new(),
             meter: OnceLock::new(),
+            answers: Arc::default(),
         })
     }
 
@@ -193,6 +196,14 @@ impl Plane {
     #[must_use]
     pub fn memory(&self) -> &Arc<Memory> {
         self.committer.memory()
+    }
+
+    /// Reserves the memory of an answer on its way to a client; `None` if there is too little left, or if
+    /// the plane would leave too little to others.
+    #[must_use]
+    pub fn take_answer(&self, bytes: usize) -> Option<Reservation> {
+        let memory = self.memory();
+        memory.take_for(Share::Answers, bytes, &self.answers)
     }
 
     /// Notifies an observer of every later commit. A plane has one observer: later calls do nothing.
@@ -412,7 +423,8 @@ impl Plane {
     pub fn read_only(&self) -> Option<String> {
         match self.guard.intake() {
             Intake::ReadOnly => Some(self.sequencer.lock().refusal().to_owned()),
-            Intake::Open | Intake::Wait | Intake::Ended => None,
+            Intake::Wait => self.sequencer.lock().withheld().map(ToOwned::to_owned),
+            Intake::Open | Intake::Ended => None,
         }
     }
 

@@ -205,6 +205,7 @@ impl SoleHolder {
                 (self.refusal(at, found), "it was done unseen".to_owned())
             }
             Err(CommitError::Rejected(rejection)) => (Outcome::Rejected, rejection.to_string()),
+            Err(CommitError::Undisclosed(rejection)) => (Outcome::Unknown, rejection.to_string()),
             Err(CommitError::Unknown(reason)) => (Outcome::Unknown, reason),
         };
         let landed = match &outcome {
@@ -212,6 +213,7 @@ impl SoleHolder {
             Outcome::Refused(refusal) => refusal.fence.as_ref().map(|fence| fence.revision),
             Outcome::Rejected | Outcome::Unknown => None,
         };
+        let is_rejected = outcome == Outcome::Rejected;
         let mut inner = self.inner.lock();
         self.step(&mut inner, Event::Done { attempt, outcome });
         if inner.machine.tenure() != Some(self.tenure) {
@@ -222,6 +224,7 @@ impl SoleHolder {
                 inner.fence = Revision(at.get());
                 Ok(inner.fence)
             }
+            None if is_rejected => Err(BarrierError::Rejected(reason)),
             None => Err(BarrierError::Unavailable(reason)),
         }
     }

@@ -25,6 +25,10 @@ pub enum CommitError {
     /// Final: nothing was applied and nothing will be.
     #[error("the transaction was rejected")]
     Rejected(#[source] Rejection),
+    /// Final, but the reply does not say whether the transaction was applied before this rejection.
+    /// It will not be applied any more, so a linearizable read settles which.
+    #[error("the reply does not say whether the transaction was applied")]
+    Undisclosed(#[source] Rejection),
     /// The transaction may have been applied, may still be, or may never be. Only a later write
     /// that compares can settle which.
     #[error("the outcome is unknown: {0}")]

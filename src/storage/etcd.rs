@@ -11,7 +11,8 @@
 //! # Guarantees
 //! * A commit is one transaction and is proposed once. Its outcome is final when etcd replies that
 //!   it was applied, that a compare did not hold, or that it was refused before it was proposed.
-//!   Every other outcome is [`CommitError::Unknown`]. A used-up quota is special, see `space`.
+//!   A used-up quota is final too, but may be [`CommitError::Undisclosed`], see `space`. Every other
+//!   outcome is [`CommitError::Unknown`].
 //! * A commit that is refused because etcd elects a leader is sent again when there is one. Once etcd
 //!   has been unavailable for longer, commits are refused at once.
 //! * Reads without a revision are linearizable. Members of a version whose linearizable reads may be

@@ -34,6 +34,12 @@ pub enum CommitFault {
     UnknownApplied,
     /// The commit is not applied, now or later, and the reply is that its outcome is unknown.
     UnknownNotApplied,
+    /// The commit is applied, and the reply is this rejection, which does not say so. A commit that
+    /// would be refused is not applied.
+    UndisclosedApplied(Rejection),
+    /// The commit is not applied, now or later, and the reply is this rejection, which does not say
+    /// so.
+    UndisclosedNotApplied(Rejection),
     /// The reply is that the outcome is unknown, and the commit waits for
     /// [`FaultyStore::apply_late`].
     UnknownLate,
@@ -278,6 +284,13 @@ impl Store for FaultyStore {
                 Err(unknown())
             }
             Some(CommitFault::UnknownNotApplied) => Err(unknown()),
+            Some(CommitFault::UndisclosedApplied(rejection)) => {
+                let _ = self.inner.commit(txn).await;
+                Err(CommitError::Undisclosed(rejection))
+            }
+            Some(CommitFault::UndisclosedNotApplied(rejection)) => {
+                Err(CommitError::Undisclosed(rejection))
+            }
             Some(CommitFault::UnknownLate) => {
                 self.late.lock().push(txn);
                 Err(unknown())

@@ -386,7 +386,8 @@ pub struct StoreStatus {
 /// * Reads without a revision are linearizable: they see every transaction that was acknowledged before
 ///   they began.
 /// * Watches and histories return whole transactions in revision order, without gap or repetition.
-/// * An error that is not [`CommitError::Unknown`] is final: the transaction will never take effect.
+/// * An error that is not [`CommitError::Unknown`] is final: the transaction will not take effect after it.
+///   Only after [`CommitError::Undisclosed`] it may have taken effect before.
 ///
 /// The crate's module `conformance` (feature `testing`) tests an engine for all of this.
 ///
@@ -399,9 +400,10 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// Returns [`CommitError::Refused`] if a compare does not hold, and [`CommitError::Rejected`]
-    /// if the store does not accept the transaction: both are final. After [`CommitError::Unknown`]
-    /// the transaction may have taken effect, or may still; only a later write that compares can
-    /// settle which.
+    /// if the store does not accept the transaction: both are final. After
+    /// [`CommitError::Undisclosed`] the transaction may have taken effect; a read settles whether it
+    /// has. After [`CommitError::Unknown`] it may have taken effect, or may still; only a later write
+    /// that compares can settle which.
     async fn commit(&self, txn: Txn) -> Result<Committed, CommitError>;
 
     /// Returns one page of keys. With `at: None` the read is linearizable.

@@ -176,6 +176,20 @@ async fn faults_do_what_they_say() {
 }
 
 #[tokio::test]
+async fn an_undisclosed_reply_is_the_same_whether_the_commit_was_applied_or_not() {
+    let store = FaultyStore::new(Arc::new(MemoryStore::default()));
+    let full = || Rejection::NoSpace("by plan".to_owned());
+    let plan = store.plan();
+    plan.next_commit(CommitFault::UndisclosedApplied(full()));
+    plan.next_commit(CommitFault::UndisclosedNotApplied(full()));
+    for number in ["1", "2"] {
+        let reply = store.commit(put(number)).await;
+        assert_eq!(reply, Err(CommitError::Undisclosed(full())));
+        assert_eq!(value(&store).await, Some("1".into()));
+    }
+}
+
+#[tokio::test]
 async fn faults_hit_what_they_match_and_no_more() {
     let store = FaultyStore::new(Arc::new(MemoryStore::default()));
     let plan = store.plan();

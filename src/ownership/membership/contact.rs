@@ -8,7 +8,8 @@
 //! * *While it is a member*, it logs which peers do not answer its pings, and why. A peer that does not
 //!   trust it counts as one that does not answer, and is evicted. If the same replica joins again and
 //!   again, as one of an older release does, each further life is given more time: evictions move
-//!   planes and do not help.
+//!   planes and do not help. In all of that time this replica designates it for no plane while there
+//!   is another member: requests for the plane could not be forwarded.
 //! * *Between two lives* it pauses if no peer has reached it in the life that ended: whoever joins
 //!   again at once is evicted again at once, and moves planes each time.
 //!
@@ -57,8 +58,11 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Contact {
     /// The peers that do not answer pings.
     failing: Mutex<BTreeMap<Holder, Failing>>,
-    /// The replicas whose lives have counted as peers that do not answer, for lack of trust.
+    /// The replicas whose lives have counted as peers that do not answer, for lack of trust, and that
+    /// have not answered since.
     distrusted: Mutex<BTreeMap<ReplicaId, Distrusted>>,
+    /// True if there are any. Each request reads this, and there are mostly none.
+    has_distrusted: AtomicBool,
     /// The reason why this replica does not join; `None` while nothing keeps it from joining.
     held_back: watch::Sender<Option<String>>,
     unreached: Mutex<Unreached>,
@@ -75,6 +79,16 @@ struct Failing {
     is_counted: bool,
     limit: LogLimit,
     is_logged: bool,
+}
+
+/// Why a peer is pinged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PingedFor {
+    /// It is a neighbour, or it was not trusted before.
+    Contact,
+    /// Only because others complain about it. They have given it the longer time of a further life
+    /// already.
+    Complaint,
 }
 
 /// The lives in a row of one peer that have counted as ones that do not answer, for lack of trust.
@@ -96,10 +110,16 @@ impl Contact {
     /// Records the outcome of a ping, and logs if pings of this peer fail for long. Returns true if
     /// the two replicas have not trusted each other for so long that the peer counts as one that
     /// does not answer.
-    pub(crate) fn pinged(&self, now: Time, peer: &Member, result: Result<(), &PeerError>) -> bool {
+    pub(crate) fn pinged(
+        &self,
+        now: Time,
+        peer: &Member,
+        why: PingedFor,
+        result: Result<(), &PeerError>,
+    ) -> bool {
         let mut failing = self.failing.lock();
         let Err(error) = result else {
-            self.distrusted.lock().remove(&peer.id);
+            self.trusted(&peer.id);
             let known = failing.remove(&holder(peer));
             if known.is_some_and(|known| known.is_logged) {
                 tracing::info!(peer = %peer.id, "a member answers again");
@@ -130,7 +150,11 @@ impl Contact {
             return false;
         }
         let distrusted = *known.distrusted.get_or_insert(now);
-        if !known.is_counted && now.since(distrusted) >= self.distrust_after(now, &peer.id) {
+        let after = match why {
+            PingedFor::Contact => self.distrust_after(now, &peer.id),
+            PingedFor::Complaint => DISTRUST_AFTER,
+        };
+        if !known.is_counted && now.since(distrusted) >= after {
             known.is_counted = true;
             self.count_distrust(now, &peer.id);
         }
@@ -157,6 +181,26 @@ impl Contact {
         let known = distrusted.entry(peer.clone()).or_insert(never);
         known.lives = known.lives.saturating_add(1);
         known.last = now;
+        self.has_distrusted.store(true, Ordering::Release);
+    }
+
+    /// Records that a peer has answered a ping.
+    fn trusted(&self, peer: &ReplicaId) {
+        let mut distrusted = self.distrusted.lock();
+        distrusted.remove(peer);
+        self.has_distrusted
+            .store(!distrusted.is_empty(), Ordering::Release);
+    }
+
+    /// Returns whether a replica has counted as one that does not answer, for lack of trust, and has
+    /// not answered since. It may be in a further life, which does not count yet.
+    pub(crate) fn is_distrusted(&self, now: Time, peer: &ReplicaId) -> bool {
+        if !self.has_distrusted.load(Ordering::Acquire) {
+            return false;
+        }
+        let distrusted = self.distrusted.lock();
+        let known = distrusted.get(peer);
+        known.is_some_and(|known| now.since(known.last) < DISTRUST_KEPT)
     }
 
     /// Forgets the peers that are pinged no longer.
@@ -405,7 +449,8 @@ mod tests {
         let peer = member("b");
         let untrusted = PeerError::Untrusted("unknown CA".to_owned());
         let pinged = |millis: u64, result: Result<(), &PeerError>| {
-            contact.pinged(Time::from_nanos(millis * 1_000_000), &peer, result)
+            let now = Time::from_nanos(millis * 1_000_000);
+            contact.pinged(now, &peer, PingedFor::Contact, result)
         };
         assert!(!pinged(0, Err(&untrusted)));
         assert!(!pinged(1999, Err(&untrusted)));
@@ -430,10 +475,12 @@ mod tests {
                 incarnation: Incarnation::new(from + 1),
                 ..member(name)
             };
-            let counts = |after: &u64| contact.pinged(at(from + *after), &peer, Err(&untrusted));
+            let why = PingedFor::Contact;
+            let counts =
+                |after: &u64| contact.pinged(at(from + *after), &peer, why, Err(&untrusted));
             let after = (0..=100_000).step_by(500).find(counts);
             let next = from + after.unwrap_or_default() + 500;
-            let still = contact.pinged(at(next), &peer, Err(&untrusted));
+            let still = contact.pinged(at(next), &peer, why, Err(&untrusted));
             assert!(still, "it counts until it leaves");
             contact.keep(|_| false);
             after
@@ -442,9 +489,57 @@ mod tests {
         let wanted = [2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000].map(Some);
         assert_eq!(begins.map(|from| counts_after("b", from)), wanted);
         assert_eq!(counts_after("c", 700_000), Some(2_000), "another replica");
-        assert!(!contact.pinged(at(800_000), &member("b"), Ok(())));
+        assert!(!contact.pinged(at(800_000), &member("b"), PingedFor::Contact, Ok(())));
         assert_eq!(counts_after("b", 800_500), Some(2_000), "it was trusted");
         assert_eq!(counts_after("b", 900_000), Some(4_000));
         assert_eq!(counts_after("b", 1_600_000), Some(2_000), "long ago");
+    }
+
+    #[test]
+    fn a_further_life_that_others_complain_about_is_given_no_more_time_than_the_first() {
+        let contact = Contact::default();
+        let untrusted = PeerError::Untrusted("unknown CA".to_owned());
+        let pinged = |millis: u64, why: PingedFor| {
+            let now = Time::from_nanos(millis * 1_000_000);
+            let is_counted = contact.pinged(now, &member("b"), why, Err(&untrusted));
+            if is_counted {
+                contact.keep(|_| false);
+            }
+            is_counted
+        };
+        assert!(!pinged(0, PingedFor::Contact));
+        assert!(pinged(2_000, PingedFor::Contact));
+        assert!(!pinged(10_000, PingedFor::Contact));
+        assert!(!pinged(12_000, PingedFor::Contact), "a further life");
+        assert!(pinged(12_001, PingedFor::Complaint));
+    }
+
+    #[test]
+    fn a_replica_is_distrusted_over_its_lives_until_it_answers() {
+        let contact = Contact::default();
+        let peer = member("b");
+        let untrusted = PeerError::Untrusted("unknown CA".to_owned());
+        let at = |millis: u64| Time::from_nanos(millis * 1_000_000);
+        let pinged = |millis: u64, result: Result<(), &PeerError>| {
+            contact.pinged(at(millis), &peer, PingedFor::Contact, result)
+        };
+        let distrusted = |millis: u64| contact.is_distrusted(at(millis), &peer.id);
+        pinged(0, Err(&untrusted));
+        assert!(!distrusted(1_999), "certificates may be replaced just now");
+        pinged(2_000, Err(&untrusted));
+        assert!(distrusted(2_000));
+        // It was evicted, and joins again.
+        contact.keep(|_| false);
+        pinged(10_000, Err(&untrusted));
+        assert!(distrusted(10_000));
+        assert!(!contact.is_distrusted(at(10_000), &member("c").id));
+        pinged(10_050, Ok(()));
+        assert!(!distrusted(10_050));
+        pinged(20_000, Err(&untrusted));
+        pinged(22_000, Err(&untrusted));
+        assert!(
+            distrusted(22_000) && !distrusted(622_000),
+            "it never came back"
+        );
     }
 }

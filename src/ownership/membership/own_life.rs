@@ -14,7 +14,8 @@ use polyplane_fencing::{
     member,
 };
 use polyplane_ring::{Incarnation, ViewNumber};
-use polyplane_storage::{Clock, LeaseId, Revision};
+use polyplane_storage::{Clock, CommitError, Committed, LeaseId, Rejection, Revision};
+use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -48,6 +49,8 @@ pub(crate) struct OwnLife {
     changed: Notify,
     ended: AtomicBool,
     over: CancellationToken,
+    /// The kind of rejection that the store last gave to a fence transaction, until it applies one.
+    rejected: Mutex<Option<Discriminant<Rejection>>>,
 }
 
 impl OwnLife {
@@ -73,6 +76,7 @@ impl OwnLife {
             changed: Notify::new(),
             ended: AtomicBool::new(false),
             over: CancellationToken::new(),
+            rejected: Mutex::new(None),
         })
     }
 
@@ -169,6 +173,27 @@ impl OwnLife {
         // In this order: a read that ends in between has a later revision, which is as good.
         let sent = self.read_sent.load(Ordering::Acquire);
         (sent > 0).then(|| (sent, self.observed()))
+    }
+
+    /// Logs the store's rejection of a fence transaction, unless it rejects them for this kind of reason
+    /// already: each plane of a full store tries again once a second.
+    pub(crate) fn note_fence_reply(&self, reply: &Result<Committed, CommitError>) {
+        let rejection = match reply {
+            Ok(_) => {
+                *self.rejected.lock() = None;
+                return;
+            }
+            Err(CommitError::Rejected(rejection)) => rejection,
+            Err(
+                CommitError::Refused { .. } | CommitError::Undisclosed(_) | CommitError::Unknown(_),
+            ) => return,
+        };
+        let kind = discriminant(rejection);
+        if self.rejected.lock().replace(kind) == Some(kind) {
+            tracing::debug!(%rejection, "the store rejected a fence transaction again");
+        } else {
+            tracing::warn!(%rejection, "the store rejected a fence transaction");
+        }
     }
 
     /// Reports that a commit was acknowledged that compared this life's member key and was sent at

@@ -284,9 +284,23 @@ impl Ring {
 
     /// Returns the member that should own a plane, by the newest view. A replica that does not
     /// reach the store uses a peer's view, of which it is no member itself.
+    ///
+    /// A member with which this replica could not speak for lack of trust, in this life or an earlier
+    /// one, is passed over while another one is Serving: requests could not be forwarded to it. Members
+    /// that do not agree on this do not move the plane: it stays where it is held (PROTOCOL 19).
     pub fn designated(&self, plane: &PlaneId, pin: &Pin) -> Option<Member> {
         let view = self.shared.newest_view();
-        view.designated(plane, pin).cloned()
+        let first = view.designated(plane, pin)?;
+        let (contact, now) = (&self.shared.contact, self.shared.now());
+        if !contact.is_distrusted(now, &first.id) {
+            return Some(first.clone());
+        }
+        let fit = |member: &&&Member| {
+            member.standing == Standing::Serving && !contact.is_distrusted(now, &member.id)
+        };
+        let ranked = view.ranked(plane, pin);
+        let trusted = ranked.iter().find(fit).copied();
+        Some(trusted.unwrap_or(first).clone())
     }
 
     /// Sends a request to a member and records whether the member could be reached (PROTOCOL 18).

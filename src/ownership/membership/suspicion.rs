@@ -9,6 +9,7 @@
 //! like one that times out: no request reaches it either. That time is longer if an earlier life of
 //! the same replica has counted so (`contact`).
 
+use crate::membership::contact::PingedFor;
 use crate::membership::range_copy::{self, RangeCopy};
 use crate::membership::state::RingState;
 use crate::peers::{Life, PeerError, PeerMessage, PeerReply, PeerRequest, Peers};
@@ -162,7 +163,7 @@ pub(crate) async fn call(
 }
 
 /// Pings a member, and records whether it answered.
-async fn ping_one(shared: &RingState, to: &Member) {
+async fn ping_one(shared: &RingState, to: &Member, why: PingedFor) {
     let view = shared.view.load();
     let (number, peer) = (view.number().get(), crate::peers::holder(to));
     drop(view);
@@ -178,7 +179,7 @@ async fn ping_one(shared: &RingState, to: &Member) {
     }
     let outcome = result.as_ref().copied();
     report(shared, to, outcome);
-    if shared.contact.pinged(shared.now(), to, outcome) {
+    if shared.contact.pinged(shared.now(), to, why, outcome) {
         let trouble = Trouble::TimedOut;
         step(shared, Event::Unreachable { peer, trouble });
     }
@@ -312,40 +313,52 @@ pub(crate) async fn ping(shared: Arc<RingState>) {
             _ = ticks.tick() => {}
         }
         let targets = ping_targets(&shared);
-        let is_target =
-            |peer: &Holder| targets.iter().any(|one| crate::peers::holder(one) == *peer);
+        let is_target = |peer: &Holder| {
+            let mut members = targets.iter().map(|(member, _)| member);
+            members.any(|member| crate::peers::holder(member) == *peer)
+        };
         shared.suspicion.keep_silent(is_target);
         shared.contact.keep(is_target);
-        for member in targets {
+        for (member, why) in targets {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                 break;
             };
             let shared = Arc::clone(&shared);
             tokio::spawn(async move {
                 let _place = place;
-                ping_one(&shared, &member).await;
+                ping_one(&shared, &member, why).await;
             });
         }
         step(&shared, Event::Tick);
     }
 }
 
-/// Returns the members to ping now: the next ones by name, and those that others complain about.
-fn ping_targets(shared: &RingState) -> Vec<Member> {
+/// Returns the members to ping now: the next ones by name, those that others complain about, and those
+/// that were not trusted before, so that it is noticed when they are.
+fn ping_targets(shared: &RingState) -> Vec<(Member, PingedFor)> {
     let view = shared.view.load_full();
     let own = &shared.options.id;
     let after = view.members().filter(|member| member.id > *own);
     let before = view.members().filter(|member| member.id < *own);
-    let mut targets: Vec<Member> = after.chain(before).take(NEIGHBOURS).cloned().collect();
-    let complaints = shared.suspicion.complaints.lock();
-    for about in complaints.values() {
-        let known = targets.iter().any(|member| member.id == about.replica);
+    let neighbours = after.chain(before).take(NEIGHBOURS);
+    let mut targets: Vec<(Member, PingedFor)> = neighbours
+        .map(|member| (member.clone(), PingedFor::Contact))
+        .collect();
+    let is_known = |targets: &[(Member, PingedFor)], id: &ReplicaId| {
+        *id == *own || targets.iter().any(|(member, _)| member.id == *id)
+    };
+    for about in shared.suspicion.complaints.lock().values() {
         if let Some(member) = view.member(&about.replica)
             && member.incarnation == about.incarnation
-            && member.id != *own
-            && !known
+            && !is_known(&targets, &member.id)
         {
-            targets.push(member.clone());
+            targets.push((member.clone(), PingedFor::Complaint));
+        }
+    }
+    let now = shared.now();
+    for member in view.members() {
+        if shared.contact.is_distrusted(now, &member.id) && !is_known(&targets, &member.id) {
+            targets.push((member.clone(), PingedFor::Contact));
         }
     }
     targets

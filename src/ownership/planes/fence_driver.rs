@@ -15,7 +15,7 @@ use polyplane_fencing::{
     Action, Attempt, Epoch, Event, Fence, Load, Observed, Outcome, PlaneFence, PlaneKind, Tenure,
     TenureEnd, Time, Transaction,
 };
-use polyplane_storage::{ReadError, Revision, Store, Txn};
+use polyplane_storage::{CommitError, ReadError, Revision, Store, Txn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -188,12 +188,18 @@ impl FenceDriver {
     }
 
     /// Commits a transaction of the machine once. Returns the outcome for the machine, and the
-    /// store's error text if it was not applied.
+    /// store's reason if it was not applied.
     async fn commit(&self, transaction: &Transaction) -> (Outcome, Option<String>) {
         let txn = plane_txn(transaction, &self.keys);
         let compares = txn.compares.clone();
         let result = self.store.commit(txn).await;
-        let words = result.as_ref().err().map(ToString::to_string);
+        let words = result.as_ref().err().map(|error| match error {
+            CommitError::Rejected(rejection) => rejection.to_string(),
+            CommitError::Refused { .. } | CommitError::Undisclosed(_) | CommitError::Unknown(_) => {
+                error.to_string()
+            }
+        });
+        self.life.note_fence_reply(&result);
         let outcome = plane_outcome(&compares, result, &self.keys);
         self.learn(&outcome);
         (outcome, words)

@@ -2,7 +2,8 @@
 //! and their planes go on elsewhere. Also a store that answers too late for the read lease.
 
 use super::*;
-use polyplane_storage::ReadFault;
+use crate::membership::member_record::member_key;
+use polyplane_storage::{CommitFault, ReadFault, Rejection};
 
 /// Waits until a replica has a reason for being no useful member that has these words.
 async fn says(ring: &Ring, words: &str) {
@@ -118,6 +119,45 @@ async fn the_ring_evicts_the_one_member_that_the_others_do_not_trust() {
     for one in [&a, &b] {
         assert_eq!(one.ring.stats().lives_lost, 0);
         assert_eq!(one.ring.join_problem(), None);
+    }
+}
+
+/// Returns whether a transaction removes a member of the ring a, b, c.
+fn evicts(txn: &Txn) -> bool {
+    let members = ["a", "b", "c"].map(|name| member_key(&id(name)));
+    let removes = |op: &Op| matches!(op, Op::Delete { key } if members.contains(key));
+    txn.ops.iter().any(removes)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_the_others_do_not_trust_is_given_no_plane_until_they_do() {
+    let town = Town::new();
+    let (a, b) = (town.join("a").await, town.join("b").await);
+    let c = town.join("c").await;
+    for one in [&a, &b, &c] {
+        until("all are seen", || members(one) == ["a", "b", "c"]).await;
+        // Nobody is evicted, as while a further life of a replica is given more time.
+        let full = CommitFault::Reject(Rejection::NoSpace("by plan".into()));
+        one.store.plan().commits_matching(evicts, full, usize::MAX);
+    }
+    let birth = town.plane_of("c", &["a", "b", "c"]).await;
+    let designated = |one: &Replica| one.planes.designated(&birth).map(|member| member.id);
+    town.wires.strangers.lock().push(id("c"));
+    let agree = || {
+        let (at_a, at_b) = (designated(&a), designated(&b));
+        at_a == at_b && at_a != Some(id("c"))
+    };
+    until("another one is designated", agree).await;
+    let is_a = designated(&a) == Some(id("a"));
+    let owner = if is_a { &a } else { &b };
+    wakes(owner, &birth).await;
+    for one in [&a, &b] {
+        assert_eq!(members(one), ["a", "b", "c"]);
+    }
+    town.wires.strangers.lock().clear();
+    until("c has it", || c.planes.awake(&birth.id).is_some()).await;
+    for one in [&a, &b] {
+        until("c is trusted", || designated(one) == Some(id("c"))).await;
     }
 }
 

@@ -82,6 +82,41 @@ async fn a_plane_that_would_sleep_while_its_store_refuses_serves_on_and_writes_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_whose_store_is_full_before_a_commit_is_settled_refuses_writes_and_goes_on() {
+    for unknown in [CommitFault::UnknownApplied, CommitFault::UnknownNotApplied] {
+        let is_applied = unknown == CommitFault::UnknownApplied;
+        let (town, a, birth, plane) = one_with_a_plane().await;
+        let of_objects = |txn: &Txn| txn.ops.iter().any(|op| op.key().starts_with(b"p/plane-"));
+        a.store.plan().commits_matching(of_objects, unknown, 1);
+        Trouble::Full.begins(&a);
+        let write = |value: &str| Write {
+            operations: vec![put("x", value)],
+            ..Write::default()
+        };
+        let (writer, unsettled) = (Arc::clone(&plane), write("2"));
+        let unsettled = tokio::spawn(async move { writer.submit(unsettled).await });
+        until("the store has refused the fence", || {
+            plane.read_only().is_some()
+        })
+        .await;
+        let refused = plane.submit(write("refused")).await;
+        assert!(
+            matches!(refused, Err(SubmitError::ReadOnly(_))),
+            "{refused:?}"
+        );
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+        assert!(!unsettled.is_finished(), "nobody knows yet");
+        a.store.plan().clear();
+        let answer = unsettled.await.expect("it does not panic");
+        assert_eq!(answer.is_ok(), is_applied, "{answer:?}");
+        let kept = if is_applied { "2" } else { "1" };
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some(kept));
+        town.write(&birth, "x", "3").await;
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("3"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_moves_and_is_deleted_once_its_store_takes_writes_again() {
     for store in BOTH {
         let town = Town::new();

@@ -212,6 +212,107 @@ async fn a_full_disk_refuses_writes_serves_reads_and_heals() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_store_that_is_full_before_an_outcome_is_settled_refuses_writes_and_loses_none() {
+    for unknown in [CommitFault::UnknownApplied, CommitFault::UnknownLate] {
+        let is_applied = unknown == CommitFault::UnknownApplied;
+        let site = Site::new();
+        let (plane, other) = (site.open("a").await, site.open("b").await);
+        let kept = plane.submit(write(vec![put("kept", "1")])).await;
+        kept.expect("fine");
+        let from = WatchFrom::Now;
+        let watcher = plane.watch(WatchScope::Prefix(configmaps()), from).await;
+        let mut watcher = watcher.expect("fine");
+        let plan = site.store.plan();
+        plan.commits_matching(of_plane("a"), unknown, 1);
+        let full = CommitFault::Reject(Rejection::NoSpace("by plan".into()));
+        plan.commits_matching(|_| true, full, usize::MAX);
+        let submit = |write: Write| {
+            let plane = Arc::clone(&plane);
+            tokio::spawn(async move { plane.submit(write).await })
+        };
+        let unsettled = submit(write(vec![put("new", "1")]));
+        let behind = submit(write(vec![put("kept", "behind")]));
+        let behind = behind.await.expect("no panic");
+        let why = SubmitError::ReadOnly("no space: by plan".into());
+        assert_eq!(behind.expect_err("the store is full"), why);
+        let later = plane.submit(write(vec![put("kept", "later")])).await;
+        assert_eq!(later.expect_err("the store is full"), why);
+        assert_eq!(plane.read_only().as_deref(), Some("no space: by plan"));
+        // Neither the only slot for transactions nor a reader waits for it.
+        let elsewhere = other.submit(write(vec![put("m", "1")])).await;
+        assert!(matches!(elsewhere, Err(SubmitError::Refused(_))));
+        let (durable, cut) = (plane.snapshot(), plane.accepted());
+        assert_eq!(plane.settled(&cut).await, Settled::Durable);
+        assert_eq!(dump(&cut), dump(&durable));
+        assert_eq!(value(&cut.get(&configmap("kept")).expect("there")), "1");
+        let before = plan.commits_asked();
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let tries = plan.commits_asked() - before;
+        assert!((50..=70).contains(&tries), "{tries} tries in a minute");
+        assert!(!unsettled.is_finished(), "nobody knows yet");
+        plan.clear();
+        let answer = unsettled.await.expect("no panic");
+        match is_applied {
+            true => drop(answer.expect("it was applied")),
+            false => assert!(matches!(answer, Err(SubmitError::Unavailable(_)))),
+        }
+        for late in site.store.apply_late().await {
+            late.expect_err("the barrier stands before it");
+        }
+        assert_eq!(plane.read_only(), None);
+        let create = claimed(put("new", "2"), Claim::Absent(configmap("new")));
+        let created = plane.submit(create).await;
+        assert_eq!(created.is_err(), is_applied, "{created:?}");
+        let next = plane.submit(write(vec![put("kept", "2")])).await;
+        let next = next.expect("the plane goes on");
+        let events = events_until(&mut watcher, next.version).await;
+        assert_eq!(events.len(), 2, "each write is shown once");
+        let again = site.open("a").await;
+        assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_final_reply_that_does_not_say_what_was_done_is_settled_by_a_read() {
+    let full = || Rejection::NoSpace("by plan".into());
+    for is_applied in [true, false] {
+        let site = Site::new();
+        let plane = site.open("a").await;
+        let plan = site.store.plan();
+        let undisclosed = match is_applied {
+            true => CommitFault::UndisclosedApplied(full()),
+            false => CommitFault::UndisclosedNotApplied(full()),
+        };
+        plan.commits_matching(of_plane("a"), undisclosed, 1);
+        // No later write is accepted, so none can settle it.
+        plan.commits_matching(|_| true, CommitFault::Reject(full()), usize::MAX);
+        plan.next_reads(
+            polyplane_storage::ReadFault::Fail(polyplane_storage::ReadError::Unavailable(
+                "no".into(),
+            )),
+            1,
+        );
+        let answer = plane.submit(write(vec![put("m", "1")])).await;
+        match is_applied {
+            true => drop(answer.expect("it was applied")),
+            false => assert_eq!(
+                answer.expect_err("the store is full"),
+                SubmitError::Refused(full())
+            ),
+        }
+        let there = plane.snapshot().get(&configmap("m")).is_some();
+        assert_eq!(there, is_applied);
+        plan.clear();
+        plane
+            .submit(write(vec![put("m", "2")]))
+            .await
+            .expect("the plane goes on");
+        let again = site.open("a").await;
+        assert_eq!(dump(&again.snapshot()), dump(&plane.snapshot()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn one_probe_finds_out_for_every_read_only_plane_of_a_store() {
     let site = Site::new();
     let mut planes = Vec::new();

@@ -20,6 +20,7 @@ use polyplane_storage::{
     CommitError, Compare, KeyValue, Limits, Op, Rejection, Revision, Store, Txn,
 };
 use prometheus::proto::MetricFamily;
+use tokio::sync::Notify;
 
 use crate::guard::NotDone;
 use crate::layers::template_values::RenderCache;
@@ -86,6 +87,22 @@ pub(crate) struct CommitPart {
     pub(crate) index: u8,
     /// The keys that its records are sealed with, fixed until its outcome is known.
     pub(crate) keys: Option<PartKeys>,
+    /// True if the accepted state lacks the part, because its outcome is unknown and cannot be settled
+    /// yet.
+    pub(crate) is_withheld: bool,
+}
+
+impl CommitPart {
+    fn new(plane: Arc<Plane>, writes: Vec<QueuedWrite>, compares: Vec<Compare>) -> Self {
+        Self {
+            plane,
+            writes,
+            compares,
+            index: 0,
+            keys: None,
+            is_withheld: false,
+        }
+    }
 }
 
 /// A transaction, and the parts that need each of its compares.
@@ -287,13 +304,7 @@ impl Committer {
                     indexes += writes.iter().map(QueuedWrite::indexes).sum::<usize>();
                     let part_bytes = writes.iter().map(|write| write.bytes).sum::<usize>();
                     bytes += part_bytes;
-                    parts.push(CommitPart {
-                        plane,
-                        writes,
-                        compares,
-                        index: 0,
-                        keys: None,
-                    });
+                    parts.push(CommitPart::new(plane, writes, compares));
                     if part_bytes > ALONE_BYTES && parts.len() == 1 || ops + 2 > ops_max {
                         break;
                     }
@@ -355,15 +366,39 @@ impl Committer {
                     part.plane.clone().reject(part, &rejection);
                 }
             }
-            Err(CommitError::Unknown(reason)) => {
+            Err(CommitError::Undisclosed(rejection)) => {
                 let settled = parts.into_iter().map(|part| {
                     let plane = Arc::clone(&part.plane);
-                    plane.settle(part, reason.clone())
+                    plane.settle_by_read(part, rejection.clone())
                 });
                 join_all(settled).await;
             }
+            Err(CommitError::Unknown(reason)) => settle(parts, &reason).await,
         }
         takes
+    }
+}
+
+/// Settles the parts of a transaction of unknown outcome. Returns early if the store refuses to settle
+/// one: it may do so for long, and the other planes need the worker.
+async fn settle(parts: Vec<CommitPart>, reason: &str) {
+    let refused = Arc::new(Notify::new());
+    let settled = parts.into_iter().map(|part| {
+        let plane = Arc::clone(&part.plane);
+        plane.settle(part, reason.to_owned(), Arc::clone(&refused))
+    });
+    let mut settled = Box::pin(join_all(settled));
+    tokio::select! {
+        // Polled first: parts that are settled need no task.
+        biased;
+        _ = &mut settled => {}
+        () = refused.notified() => {
+            // The task ends once the store accepts a write, or with the planes.
+            tokio::spawn(async move {
+                let _end_with_it = EndWithPanic;
+                settled.await;
+            });
+        }
     }
 }
 

@@ -83,7 +83,7 @@ impl Prober {
                     wait = WAIT_FIRST;
                 }
                 Err(BarrierError::Lost) => {}
-                Err(BarrierError::Unavailable(error)) => {
+                Err(BarrierError::Rejected(error) | BarrierError::Unavailable(error)) => {
                     tracing::debug!(error, "the store does not accept writes yet");
                 }
             }

@@ -218,6 +218,9 @@ pub(crate) struct Sequencer {
     ended: Option<Ended>,
     /// The store's reason for refusing the last refused part.
     refusal: String,
+    /// The store's reason for refusing to settle the part under way; `None` while it does not. Until
+    /// the part is settled, the accepted state lacks it and no write is accepted.
+    withheld: Option<String>,
     /// The position of the last accepted write.
     position: u64,
     /// The position up to which all writes are settled.
@@ -240,6 +243,7 @@ impl Sequencer {
             share: 0,
             ended: None,
             refusal: String::new(),
+            withheld: None,
             position: 0,
             durable: 0,
             generation: 0,
@@ -285,7 +289,10 @@ impl Sequencer {
         }
         match intake {
             Intake::Open => {}
-            Intake::Wait => return Err(NotAccepted::Wait(write)),
+            Intake::Wait => match &self.withheld {
+                Some(reason) => return refuse(SubmitError::ReadOnly(reason.clone())),
+                None => return Err(NotAccepted::Wait(write)),
+            },
             Intake::ReadOnly => return refuse(SubmitError::ReadOnly(self.refusal.clone())),
             Intake::Ended => return refuse(SubmitError::Lost),
         }
@@ -444,6 +451,7 @@ impl Sequencer {
     /// the writes that were queued behind the part. They rest on it and must be prepared again.
     pub(crate) fn withdraw(&mut self, published: &Root) -> Vec<QueuedWrite> {
         self.under_way = false;
+        self.withheld = None;
         self.reset_to(published);
         self.publish_overlay();
         self.withdrawals.push_back(self.durable);
@@ -454,6 +462,31 @@ impl Sequencer {
         self.durable = self.position;
         self.share = 0;
         self.queue.drain(..).collect()
+    }
+
+    /// Takes the part under way, whose outcome cannot be settled yet, out of the accepted state, and
+    /// refuses writes until it is settled. Returns the writes that were queued behind it.
+    pub(crate) fn withhold(&mut self, published: &Root, reason: &str) -> Vec<QueuedWrite> {
+        if self.ended.is_some() {
+            return Vec::new();
+        }
+        let behind = self.withdraw(published);
+        self.under_way = true;
+        self.withheld = Some(reason.to_owned());
+        behind
+    }
+
+    /// Returns why no write is accepted, if the part under way is withheld.
+    pub(crate) fn withheld(&self) -> Option<&str> {
+        self.withheld.as_deref()
+    }
+
+    /// Sets the accepted state to the published one, which has the withheld part by now. Call this
+    /// before the guard permits writes again.
+    pub(crate) fn include_withheld(&mut self, published: &Root) {
+        self.withheld = None;
+        self.reset_to(published);
+        self.publish_overlay();
     }
 
     /// Remembers why the store refused a part. A read-only plane gives this reason to clients.

@@ -4,12 +4,17 @@
 //! a read: the plane puts its fence again, after which no older transaction can be applied, and
 //! then reads in the store's history whether the part was. A part is sent again only after this
 //! proof that it was not applied and never will be. So an election of the store's leader is only a
-//! delay for clients.
+//! delay for clients. If the store refuses the put of the fence, as a full one does, the part is
+//! *withheld*: the plane refuses writes, serves reads, and goes on trying.
+//!
+//! Only if the store's reply to the part itself was final, but does not say whether the part was
+//! applied, a read settles it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use polyplane_storage::{Op, ReadError, Rejection, Revision, StoreEvent};
+use tokio::sync::Notify;
 
 use crate::guard::{BarrierError, Intake, NotDone};
 use crate::history::event::Event;
@@ -64,6 +69,9 @@ impl Plane {
             .append(&landing.events, &defined, published.head, || {
                 self.publish(landing.root);
             });
+        if part.is_withheld {
+            self.sequencer().lock().include_withheld(&published);
+        }
         // Called after the publication: a release that waits for this part exports the published
         // state.
         self.guard().landed(revision);
@@ -146,18 +154,38 @@ impl Plane {
         self.end_lost();
     }
 
-    /// Settles a part of unknown outcome.
-    pub(crate) async fn settle(self: Arc<Self>, mut part: CommitPart, reason: String) {
+    /// Settles a part to which the store has given a final reply, `rejection`, that does not say whether
+    /// the part was applied.
+    pub(crate) async fn settle_by_read(self: Arc<Self>, part: CommitPart, rejection: Rejection) {
+        match self.outcome_in_history(&part, FenceStatus::Untested).await {
+            PartOutcome::Done(revision) => self.land(part, revision),
+            PartOutcome::NotDone => self.reject(part, &rejection),
+            PartOutcome::Unknowable => {
+                answer_all(part.writes, &SubmitError::Deadline);
+                self.end_lost();
+            }
+        }
+    }
+
+    /// Settles a part of unknown outcome. Notifies `refused` if the store refuses that for now.
+    pub(crate) async fn settle(
+        self: Arc<Self>,
+        mut part: CommitPart,
+        reason: String,
+        refused: Arc<Notify>,
+    ) {
         tracing::warn!(
             plane = self.id(),
             reason,
             "the outcome of a commit is unknown"
         );
         self.guard().not_done(NotDone::Unknown);
-        let (fence, outcome) = self.resolve_outcome(&part).await;
+        let (fence, outcome) = self.resolve_outcome(&mut part, &refused).await;
+        // A part that was not withheld is still in the accepted state, so it can be sent unchanged.
+        let is_unchanged = fence == FenceStatus::Held && !part.is_withheld;
         match outcome {
             PartOutcome::Done(revision) => Arc::clone(&self).land(part, revision),
-            PartOutcome::NotDone if fence == FenceStatus::Held && may_resend(&mut part.writes) => {
+            PartOutcome::NotDone if is_unchanged && may_resend(&mut part.writes) => {
                 self.committer.metrics().resent();
                 self.guard().never_done();
                 self.requeue(part);
@@ -173,7 +201,7 @@ impl Plane {
                     behind
                 };
                 let answer = match fence {
-                    FenceStatus::Held => SubmitError::Unavailable(reason),
+                    FenceStatus::Held | FenceStatus::Untested => SubmitError::Unavailable(reason),
                     FenceStatus::Lost => SubmitError::Lost,
                 };
                 answer_all(part.writes, &answer);
@@ -192,7 +220,11 @@ impl Plane {
 
     /// Puts the fence again until there is a final reply, then reads which writes were applied before
     /// it. Stops retrying once the plane has ended.
-    async fn resolve_outcome(&self, part: &CommitPart) -> (FenceStatus, PartOutcome) {
+    async fn resolve_outcome(
+        &self,
+        part: &mut CommitPart,
+        refused: &Notify,
+    ) -> (FenceStatus, PartOutcome) {
         let mut wait = RETRY_FIRST;
         let fence = loop {
             let barrier = tokio::select! {
@@ -205,6 +237,10 @@ impl Plane {
             match barrier {
                 Ok(_) => break FenceStatus::Held,
                 Err(BarrierError::Lost) => break FenceStatus::Lost,
+                Err(BarrierError::Rejected(reason)) => {
+                    self.withhold(part, &reason);
+                    refused.notify_one();
+                }
                 Err(BarrierError::Unavailable(error)) => {
                     tracing::debug!(
                         plane = self.id(),
@@ -218,18 +254,45 @@ impl Plane {
             }
             wait = (wait * 2).min(RETRY_MAX);
         };
+        let outcome = self.outcome_in_history(part, fence).await;
+        (fence, outcome)
+    }
+
+    /// Refuses writes while the store refuses to settle this part, so that their callers get an answer.
+    fn withhold(&self, part: &mut CommitPart, reason: &str) {
+        if part.is_withheld {
+            return;
+        }
+        tracing::warn!(
+            plane = self.id(),
+            reason,
+            "the store refuses to settle a commit of unknown outcome; the control plane refuses writes"
+        );
+        part.is_withheld = true;
+        let behind = {
+            let mut sequencer = self.sequencer().lock();
+            sequencer.withhold(&self.published(), reason)
+        };
+        answer_all(behind, &SubmitError::ReadOnly(reason.to_owned()));
+        self.changed();
+    }
+
+    /// Reads until the store's history says whether a part was applied that can no longer be. Stops
+    /// retrying once the plane has ended.
+    async fn outcome_in_history(&self, part: &CommitPart, fence: FenceStatus) -> PartOutcome {
+        let mut wait = RETRY_FIRST;
         loop {
             match self.landed(part, fence).await {
-                Ok(outcome) => return (fence, outcome),
+                Ok(outcome) => return outcome,
                 Err(ReadError::Compacted { .. } | ReadError::Closed | ReadError::Corrupt(_)) => {
-                    return (fence, PartOutcome::Unknowable);
+                    return PartOutcome::Unknowable;
                 }
                 Err(error @ (ReadError::Unavailable(_) | ReadError::Future { .. })) => {
                     tracing::debug!(plane = self.id(), %error, "the history cannot be read yet");
                 }
             }
             if self.ends_within(wait).await {
-                return (FenceStatus::Lost, PartOutcome::Unknowable);
+                return PartOutcome::Unknowable;
             }
             wait = (wait * 2).min(RETRY_MAX);
         }
@@ -254,7 +317,7 @@ impl Plane {
         // history has such a write, this read finds the revision before it.
         let before = match fence {
             FenceStatus::Held => None,
-            FenceStatus::Lost => self.guard().superseded().await?,
+            FenceStatus::Lost | FenceStatus::Untested => self.guard().superseded().await?,
         };
         let mut events = history.events;
         let external = |key: &[u8]| self.follow().is_some_and(|follow| follow.follows(key));
@@ -269,7 +332,7 @@ impl Plane {
         match (self.is_part(part, &events), fence) {
             (true, _) => Ok(PartOutcome::Done(first)),
             (false, FenceStatus::Lost) => Ok(PartOutcome::NotDone),
-            (false, FenceStatus::Held) => {
+            (false, FenceStatus::Held | FenceStatus::Untested) => {
                 let plane = self.id();
                 tracing::error!(plane, %first, "the store has a commit of this plane that this replica did not send");
                 Ok(PartOutcome::Unknowable)
@@ -393,10 +456,14 @@ impl Plane {
     }
 }
 
+/// What is known of the fence once a part can no longer be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FenceStatus {
+    /// It was put again.
     Held,
     Lost,
+    /// It was not put again, because the reply to the part was final.
+    Untested,
 }
 
 pub(crate) fn answer_all(writes: Vec<QueuedWrite>, answer: &SubmitError) {

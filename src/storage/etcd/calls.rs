@@ -140,15 +140,19 @@ impl Inner {
     }
 
     /// Finds out whether a transaction was applied to which etcd replied that the quota is used up;
-    /// see `space`.
+    /// see `space`. Whoever knows what else may have put the same can find out more.
     async fn settle_full(&self, txn: &Txn, before: Revision, text: String) -> CommitError {
-        let unknown = |why: &str| CommitError::Unknown(format!("{text}; {why}"));
+        let full = CommitError::Rejected(Rejection::NoSpace(text.clone()));
+        let undisclosed = |why: &str| {
+            tracing::debug!(why, "etcd's quota is used up, a transaction may be applied");
+            CommitError::Undisclosed(Rejection::NoSpace(text))
+        };
         let put = txn.ops.iter().find_map(|op| match op {
             Op::Put { key, value, .. } => Some((key, value)),
             Op::Delete { .. } => None,
         });
         let Some((key, value)) = put else {
-            return unknown("it puts nothing");
+            return undisclosed("it puts nothing");
         };
         let range = KeyRange {
             start: key.clone(),
@@ -157,16 +161,13 @@ impl Inner {
         match self.history(range, before).await {
             Ok(history) => {
                 let ours = |found: &Bytes| found == value;
-                if history
-                    .events
-                    .iter()
-                    .any(|e| e.value.as_ref().is_some_and(ours))
-                {
-                    return unknown("one like it was done");
+                let mut values = history.events.iter().filter_map(|e| e.value.as_ref());
+                match values.any(ours) {
+                    true => undisclosed("one like it was applied"),
+                    false => full,
                 }
-                CommitError::Rejected(Rejection::NoSpace(text))
             }
-            Err(error) => unknown(&error.to_string()),
+            Err(error) => undisclosed(&error.to_string()),
         }
     }
 

@@ -5,7 +5,9 @@
 //! that the outcome is final: the transaction was refused before it was proposed, or it was
 //! decided. So, unlike after a lost reply, a read is enough to settle it. If none of its keys was
 //! put since before it was sent, it was not applied. If one was put with the transaction's value,
-//! the outcome is unknown, because another transaction may have put that.
+//! it may have been applied, or another transaction may have put that: the caller gets
+//! [`CommitError::Undisclosed`](crate::CommitError::Undisclosed). etcd raises the alarm by a proposal
+//! of its own, so all transactions that it has proposed before that are applied and get this reply.
 //!
 //! While the alarm is known to be raised, transactions with puts are not sent at all.
 //!

@@ -6,6 +6,8 @@ mod cluster;
 mod compaction;
 #[path = "etcd/proxy.rs"]
 mod proxy;
+#[path = "etcd/quota.rs"]
+mod quota;
 #[path = "etcd/rotation.rs"]
 mod rotation;
 #[path = "etcd/served.rs"]

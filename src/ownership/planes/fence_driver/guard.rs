@@ -308,7 +308,8 @@ impl CommitGuard for RingGuard {
                 None => return Err(unavailable("nothing is unsettled")),
             }
         };
-        let (outcome, _) = self.fence.commit(&transaction).await;
+        let (outcome, words) = self.fence.commit(&transaction).await;
+        let is_rejected = outcome == Outcome::Rejected;
         let mut inner = self.machine().ok_or(BarrierError::Lost)?;
         let done = Event::Done { attempt, outcome };
         let actions = inner.machine.step(self.life().now(), done);
@@ -330,6 +331,7 @@ impl CommitGuard for RingGuard {
         match settled {
             Some(through) => Ok(stored(through)),
             None if lost => Err(BarrierError::Lost),
+            None if is_rejected => Err(BarrierError::Rejected(words.unwrap_or_default())),
             None => Err(unavailable("the barrier got no reply")),
         }
     }

@@ -22,7 +22,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_plane::{ObjectRef, Prefix, ReplacedMark, Reservation, Share, Start};
+use polyplane_plane::{ObjectRef, Prefix, ReplacedMark, Reservation, Start};
 use std::future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -44,9 +44,9 @@ const RETRY_AFTER_SECONDS: u32 = 1;
 /// Reserves the memory of an answer that is about to be made.
 ///
 /// # Errors
-/// Returns 429 if the answers on their way to clients fill their share.
+/// Returns 429 if the answers on their way to clients fill their share, or the plane's part of it.
 pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
-    let hold = call.tenant.plane.memory().take(Share::Answers, bytes);
+    let hold = call.tenant.plane.take_answer(bytes);
     hold.ok_or_else(full)
 }
 
