@@ -3,7 +3,8 @@
 //!
 //! * `record`: how keys and events lie in fjall's keyspaces. `scan`: reading them.
 //! * `journal`: what fjall does not check of its files. `engine`: the opened database.
-//! * `queue`: who runs the writer. `writer` with `group`: group commit, trimming, leases, recovery.
+//! * `queue`: who runs the writer. `writer` with `group`: group commit, trimming, leases. `recovery`: an
+//!   engine that fails. `space` and `room`: a disk that fills.
 //!
 //! # Layout
 //! One keyspace holds the present state, by key. Another holds the events in commit order, each with the row
@@ -30,8 +31,11 @@
 //!   is refused ([`OpenError::Damaged`]) and left as it was found. Tables are not read for that: each
 //!   of their blocks has a checksum, and a read of an altered one fails ([`crate::ReadError::Corrupt`]).
 //! * With a full disk writes are rejected, reads continue, and writes are accepted again once there is room.
+//!   Merges of tables wait until their output fits. While the disk is nearly full, journals are emptied early
+//!   and history is kept for the newest writes only, so that deletions pass.
 //!   After an I/O error the database is opened again and every caller gets the outcome of its
-//!   transaction, which is unknown only if it cannot be determined.
+//!   transaction, which is unknown only if it cannot be determined. If it fails again and again, without a
+//!   write, the store has failed and is read only.
 //! * Leases live in memory; a key that hung on one when the store was opened is removed then.
 
 mod engine;
@@ -41,7 +45,10 @@ mod group;
 mod journal;
 mod queue;
 mod record;
+mod recovery;
+mod room;
 mod scan;
+mod space;
 mod writer;
 
 use std::path::Path;
@@ -50,6 +57,8 @@ use std::time::Duration;
 
 use self::engine::Engine;
 use self::queue::{Callers, Queue};
+use self::recovery::Failures;
+use self::room::Room;
 use self::writer::Writer;
 use crate::embedded::folder::{FJALL, Folder, io_at};
 use crate::embedded::front::{Commands, EmbeddedStore};
@@ -130,7 +139,8 @@ impl FjallStore {
         space
             .check(0)
             .map_err(|shortage| shortage.at_opening(path))?;
-        let (engine, head, leased) = Engine::open(&folder, &options)?;
+        let room = Room::new(space.gauge(), 0);
+        let (engine, head, leased) = Engine::open(&folder, &options, room)?;
         let now = options.clock.now();
         let mut leases = LeaseTable::new(first_lease_id());
         if !leased.is_empty() {
@@ -156,6 +166,9 @@ impl FjallStore {
             zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,
             space,
             tried: None,
+            failures: Failures::default(),
+            dead_bytes: 0,
+            no_room: None,
             closing: None,
             options: options.clone(),
         };

@@ -2,8 +2,8 @@
 //!
 //! * `layout`: the form of versions in sled's tree. `scan`: reading them.
 //! * `files`: the files that sled creates in the store's folder.
-//! * `engine`: the opened tree, and how its writes become durable. `writer` with `group` and
-//!   `present`: the one thread that writes, group commit, trimming, leases, recovery.
+//! * `engine` with `watchdog`: the opened tree, and how its writes become durable. `writer` with `group`
+//!   and `present`: the one thread that writes, group commit, trimming, leases, recovery.
 //!
 //! # Guarantees
 //! * A transaction is acknowledged after `fdatasync` of the file that holds it (see `engine`).
@@ -14,7 +14,10 @@
 //!   as it was found, up to [`SledOptions::copy_bytes_max`].
 //! * With a full disk writes are rejected and reads continue; writes are accepted again once there
 //!   is room. After an I/O error the tree is opened again and every caller gets the outcome of its
-//!   transaction, which is unknown only if it cannot be determined.
+//!   transaction, which is unknown only if it cannot be determined. What a failed sync may have left in the
+//!   system's memory is written again first, and is read from the disk by a process that opens the store
+//!   later (see `engine` and `embedded/folder.rs`).
+//! * A key has at most 480 bytes ([`crate::Limits::key_bytes_max`]): see `layout`.
 //! * Leases live in memory. A key that was attached to a lease of an earlier process is removed
 //!   when the store is opened.
 
@@ -26,6 +29,7 @@ mod group;
 mod layout;
 mod present;
 mod scan;
+mod watchdog;
 mod writer;
 
 use std::collections::{HashMap, VecDeque};

@@ -54,13 +54,24 @@ pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
     }
     let mut seen = HashSet::with_capacity(txn.ops.len());
     for op in &txn.ops {
-        check_key(op.key(), limits)?;
+        check_key(op.key())?;
         if !seen.insert(op.key()) {
             return Err(Rejection::Malformed(
                 "two operations have the same key".to_owned(),
             ));
         }
-        let Op::Put { value, .. } = op else { continue };
+        let Op::Put { key, value, .. } = op else {
+            continue;
+        };
+        // Only those that are put: a store may have longer ones from an older program, to be deleted.
+        if key.len() > limits.key_bytes_max {
+            let text = format!(
+                "a key has {} bytes, the store takes at most {}",
+                key.len(),
+                limits.key_bytes_max
+            );
+            return Err(Rejection::TooLarge(text));
+        }
         if value.len() > limits.value_bytes_max {
             let text = format!(
                 "a value has {} bytes, the store takes at most {}",
@@ -71,7 +82,7 @@ pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
         }
     }
     for compare in &txn.compares {
-        check_key(compare.key(), limits)?;
+        check_key(compare.key())?;
     }
     let bytes = txn_bytes(txn);
     if bytes > limits.txn_bytes_max {
@@ -93,17 +104,9 @@ pub(crate) fn txn_bytes(txn: &Txn) -> usize {
     ops.sum()
 }
 
-fn check_key(key: &[u8], limits: &Limits) -> Result<(), Rejection> {
+fn check_key(key: &[u8]) -> Result<(), Rejection> {
     if key.is_empty() {
         return Err(Rejection::Malformed("an empty key".to_owned()));
-    }
-    if key.len() > limits.key_bytes_max {
-        let text = format!(
-            "a key has {} bytes, the store takes at most {}",
-            key.len(),
-            limits.key_bytes_max
-        );
-        return Err(Rejection::TooLarge(text));
     }
     Ok(())
 }

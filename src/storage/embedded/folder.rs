@@ -13,6 +13,15 @@
 //! created, `format` before the engine creates a file, and the engine's files with their names
 //! before anything can be read.
 //!
+//! A sync may fail at any time. The kernel then marks the pages that it covered as clean: they stay in
+//! memory with the new content, no later sync writes them, and only descriptors that were open before
+//! report the failure, once each. A process that opens the store after the death of the one whose sync has
+//! failed can notice nothing, and that process may have died in the sync without noticing it either. So an
+//! opening first has the kernel drop its clean pages of all files, and reads what the disk has: it begins
+//! as after a power cut, for which the files are ordered anyway. A mark next to the files would have to be
+//! set before each sync, and each kill would then cost a rewrite of the whole store. What is dirty stays in
+//! memory, and is written or reported by the next sync.
+//!
 //! Invariant: knows engines only by their [`Format`].
 
 use std::fs::{self, File, OpenOptions};
@@ -22,7 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Advice, FlockOperation, fadvise, flock};
 use twox_hash::XxHash3_64;
 
 use super::be64;
@@ -83,8 +92,9 @@ impl Folder {
             .map_err(io_at(path))?;
         fs::read_dir(path).map_err(io_at(path))?;
         let lock = take_lock(path)?;
+        drop_cached(path).map_err(io_at(path))?;
         check_format(path, format)?;
-        if !path.join(format.data).exists() {
+        if !exists(&path.join(format.data))? {
             // Files without a format are refused, so the format must be durable before the engine
             // creates files. A predecessor may have written it and been killed before this sync.
             sync_folder(path)?;
@@ -187,6 +197,37 @@ pub(crate) fn io_at(path: &Path) -> impl Fn(io::Error) -> OpenError {
     }
 }
 
+/// Returns whether a file or folder is there. One that the system cannot look up is an error: a store that
+/// is taken to be absent would be created.
+fn exists(path: &Path) -> Result<bool, OpenError> {
+    path.try_exists().map_err(io_at(path))
+}
+
+/// Has the kernel drop its clean pages of all files in a folder; see the module.
+fn drop_cached(folder: &Path) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        // Not the store's: `lost+found`, if the folder is the root of a file system.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() {
+            drop_cached(&entry.path())?;
+        } else if kind.is_file() {
+            let file = match File::open(entry.path()) {
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+                file => file?,
+            };
+            if let Err(error) = fadvise(&file, 0, None, Advice::DontNeed) {
+                tracing::debug!(%error, "the file system keeps its pages in memory");
+            }
+        }
+    }
+    Ok(())
+}
+
 fn bytes_below(folder: &Path) -> u64 {
     let Ok(entries) = fs::read_dir(folder) else {
         return 0;
@@ -239,11 +280,10 @@ fn check_format(folder: &Path, own: Format) -> Result<(), OpenError> {
         })
     };
     let Some(text) = read_format(&path)? else {
-        let is_used = FORMATS
-            .iter()
-            .any(|format| folder.join(format.data).exists());
-        if is_used {
-            return damaged("the file format is missing");
+        for format in FORMATS {
+            if exists(&folder.join(format.data))? {
+                return damaged("the file format is missing");
+            }
         }
         sync_names_above(folder).map_err(io_at(folder))?;
         return write_format(folder, &path, own);

@@ -32,6 +32,9 @@ const TRANSACTIONS_MAX: usize = 8;
 
 /// The reads of an opened engine. Each may wait for the disk.
 pub trait Reads: Send + Sync + 'static {
+    /// Bytes of a key that may be put.
+    const KEY_BYTES_MAX: usize = EMBEDDED_LIMITS.key_bytes_max;
+
     /// A page of a range as of a revision, or as of a newer one if the request names none.
     ///
     /// # Errors
@@ -124,7 +127,7 @@ impl<E: Reads> EmbeddedStore<E> {
             // A closed writer has answered every transaction that it began.
             Err(_) if self.shared.is_closed() => Err(closed()),
             Err(_) => Err(CommitError::Unknown(
-                "the writer thread of the store has ended".to_owned(),
+                "the writer of the store has failed or ended".to_owned(),
             )),
         }
     }
@@ -166,7 +169,7 @@ impl<E: Reads> EmbeddedStore<E> {
 #[async_trait]
 impl<E: Reads> Store for EmbeddedStore<E> {
     async fn commit(&self, txn: Txn) -> Result<Committed, CommitError> {
-        check(&txn, &EMBEDDED_LIMITS).map_err(CommitError::Rejected)?;
+        check(&txn, &self.limits()).map_err(CommitError::Rejected)?;
         let bytes = txn_bytes(&txn);
         self.submit(Work::Txn(txn), bytes).await
     }
@@ -297,6 +300,7 @@ impl<E: Reads> Store for EmbeddedStore<E> {
     fn limits(&self) -> Limits {
         Limits {
             transactions_max: TRANSACTIONS_MAX,
+            key_bytes_max: E::KEY_BYTES_MAX,
             ..EMBEDDED_LIMITS
         }
     }

@@ -1,8 +1,10 @@
 //! Disk space: writes are refused before the disk is full, and a ballast file helps if the disk
 //! fills up nevertheless.
 //!
-//! The store is nearly full, see [`NearlyFull`], when less than the reserve is free beyond what a batch
-//! needs. It stops being nearly full when twice the reserve is.
+//! The store is nearly full, see [`NearlyFull`], when less than the reserve is free beyond what is kept
+//! free. It stops being nearly full when twice the reserve is. It is full, and refuses every batch, when a
+//! small one does not fit ([`SMALL_BATCH_BYTES`]), until a part of the reserve is free again ([`MARGIN_PART`]).
+//! A batch that is refused because it is large changes neither.
 //!
 //! An engine is unusable after its first I/O error, so free space is checked before a batch is
 //! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
@@ -18,6 +20,18 @@ use rustix::fs::{FallocateFlags, fallocate};
 use super::Disk;
 use crate::error::OpenError;
 use crate::nearly_full::NearlyFull;
+
+/// Part of the reserve that must be free for a full store to take writes again. Without it the store would
+/// turn from full to not full and back with each file that another program changes.
+const MARGIN_PART: u64 = 4;
+
+/// Size of a batch that a store which is not full has room for. With a smaller one, a store could call itself
+/// writable and refuse the renewal of a record.
+const SMALL_BATCH_BYTES: u64 = 64 * 1024;
+
+/// Bytes in memory that the engine has yet to write beside a batch.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Pending(pub(crate) u64);
 
 /// How much room the store keeps free.
 pub(crate) struct SpaceOptions {
@@ -43,6 +57,8 @@ pub(crate) enum Shortage {
         available: u64,
         needed: u64,
     },
+    #[error("{available} bytes are free on the disk, {needed} are needed to merge tables")]
+    Merge { available: u64, needed: u64 },
 }
 
 impl Shortage {
@@ -54,6 +70,9 @@ impl Shortage {
                 source,
             },
             Self::TooLittle { folder, .. } => OpenError::NoSpace { path: folder },
+            Self::Merge { .. } => OpenError::NoSpace {
+                path: path.to_owned(),
+            },
         }
     }
 }
@@ -64,7 +83,33 @@ pub(crate) struct Space {
     ballast_path: PathBuf,
     ballast: bool,
     nearly_full: Arc<NearlyFull>,
+    /// True if the last check found no room for a small batch.
+    is_full: bool,
     options: SpaceOptions,
+}
+
+/// The free space of a folder, as an engine's own threads see it.
+#[derive(Clone)]
+pub(crate) struct Gauge {
+    folder: PathBuf,
+    disk: Arc<dyn Disk>,
+    nearly_full: Arc<NearlyFull>,
+    /// Bytes that writes leave free, the engine's growth included.
+    pub(crate) kept_bytes: u64,
+    /// Bytes below which beside those the store is nearly full.
+    pub(crate) reserve_bytes: u64,
+}
+
+impl Gauge {
+    /// Returns the free bytes; none if they cannot be determined.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        self.disk.free_bytes(&self.folder).unwrap_or(0)
+    }
+
+    /// Returns whether the store is nearly full.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.nearly_full.get()
+    }
 }
 
 impl Space {
@@ -77,6 +122,7 @@ impl Space {
             ballast_path,
             ballast: held >= options.ballast_bytes,
             nearly_full: Arc::default(),
+            is_full: false,
             options,
         };
         space.take_ballast();
@@ -88,8 +134,33 @@ impl Space {
         Arc::clone(&self.nearly_full)
     }
 
+    /// Returns whether the last check found no room for a small batch.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full
+    }
+
+    /// Returns a view of the free space for the engine's own threads.
+    pub(crate) fn gauge(&self) -> Gauge {
+        Gauge {
+            folder: self.folder.clone(),
+            disk: Arc::clone(&self.options.disk),
+            nearly_full: Arc::clone(&self.nearly_full),
+            kept_bytes: self.options.growth_bytes + self.options.reserve_bytes,
+            reserve_bytes: self.options.reserve_bytes,
+        }
+    }
+
     /// Checks that a batch of this many bytes fits, the engine's own overhead included.
     pub(crate) fn check(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
+        self.check_beside(batch_bytes, Pending::default())
+    }
+
+    /// Checks that a batch of this many bytes fits, beside what the engine has yet to write.
+    pub(crate) fn check_beside(
+        &mut self,
+        batch_bytes: usize,
+        pending: Pending,
+    ) -> Result<(), Shortage> {
         if !self.ballast {
             self.take_ballast();
         }
@@ -101,10 +172,22 @@ impl Space {
             options.ballast_bytes
         };
         let kept = options.growth_bytes + options.reserve_bytes + missing;
-        let needed = batch.saturating_mul(2) + kept;
+        let kept = kept.saturating_add(pending.0);
         let available = self.available().map_err(Shortage::Unknown)?;
         self.nearly_full
-            .note(available.saturating_sub(needed), options.reserve_bytes);
+            .note(available.saturating_sub(kept), options.reserve_bytes);
+        let margin = match self.is_full {
+            true => options.reserve_bytes / MARGIN_PART,
+            false => 0,
+        };
+        let small = kept.saturating_add(2 * SMALL_BATCH_BYTES + margin);
+        let was_full = std::mem::replace(&mut self.is_full, available < small);
+        let least = if was_full && self.is_full {
+            small
+        } else {
+            kept
+        };
+        let needed = least.saturating_add(batch.saturating_mul(2));
         if available < needed {
             return Err(Shortage::TooLittle {
                 folder: self.folder.clone(),
@@ -155,4 +238,76 @@ fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
         .open(path)?;
     fallocate(&file, FallocateFlags::empty(), 0, bytes)?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::store::Revision;
+
+    const KIB: u64 = 1024;
+    const MIB: u64 = 1024 * KIB;
+
+    #[derive(Default)]
+    struct Free(AtomicU64);
+
+    impl Disk for Free {
+        fn after_sync(&self, _head: Revision) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn free_bytes(&self, _folder: &Path) -> io::Result<u64> {
+            Ok(self.0.load(Ordering::SeqCst))
+        }
+    }
+
+    /// A space that keeps 5 MiB free.
+    fn space(disk: &Arc<Free>) -> Space {
+        let options = SpaceOptions {
+            ballast_bytes: 0,
+            reserve_bytes: 4 * MIB,
+            growth_bytes: MIB,
+            disk: Arc::clone(disk) as Arc<dyn Disk>,
+        };
+        Space::new(Path::new("/nowhere"), options)
+    }
+
+    #[test]
+    fn a_large_batch_that_does_not_fit_does_not_make_the_store_full() {
+        let disk = Arc::new(Free::default());
+        let mut space = space(&disk);
+        disk.0.store(8 * MIB, Ordering::SeqCst);
+        let refused = space.check(2 << 20).expect_err("it writes 4 MiB");
+        assert_eq!(
+            refused.to_string(),
+            "8388608 bytes are free on the disk, 9437184 are needed"
+        );
+        assert!(!space.is_full());
+        space.check(1 << 20).expect("it writes 2 MiB");
+        let pending = Pending(3 * MIB);
+        space
+            .check_beside(1 << 20, pending)
+            .expect_err("of 3 MiB beside those of memory");
+        assert!(space.is_full(), "memory alone takes it");
+    }
+
+    #[test]
+    fn a_full_store_takes_writes_again_with_room_for_more_than_one() {
+        let disk = Arc::new(Free::default());
+        let mut space = space(&disk);
+        let mut fits = |free_bytes| {
+            disk.0.store(free_bytes, Ordering::SeqCst);
+            space.check(0).is_ok()
+        };
+        assert!(fits(5 * MIB + 200 * KIB));
+        assert!(fits(5 * MIB + 100 * KIB), "the last one");
+        for _ in 0..3 {
+            assert!(!fits(5 * MIB + 100 * KIB));
+            assert!(!fits(6 * MIB));
+        }
+        assert!(fits(6 * MIB + 200 * KIB));
+        assert!(fits(5 * MIB + 200 * KIB));
+    }
 }

@@ -14,12 +14,14 @@
 //! * After its first failed write, or when a worker thread fails, a database takes no more writes
 //!   (module `poison`). The owner of this type then opens it again.
 //! * A write waits, without end, while four memtables wait for a worker that may have failed
-//!   (`Keyspace::local_backpressure`). [`Engine::write`] waits before that, and notices.
+//!   (`Keyspace::local_backpressure`). [`Engine::write`] waits before that, and notices. It also waits while
+//!   the newest level has thirty runs: [`Engine::wanted_bytes`] says when that is near and no merge has room.
 
 use std::fs;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -32,6 +34,7 @@ use fjall::{
 use parking_lot::RwLock;
 
 use super::record::{self, Damage, HEAD_KEY, Head, Row};
+use super::room::Room;
 use super::scan::{ScanError, View};
 use super::{FjallOptions, journal};
 use crate::embedded::folder::{FJALL, Folder, io_at};
@@ -50,6 +53,9 @@ const JOURNALS_BYTES_MAX: u64 = 96 * 1024 * 1024;
 const LATE: u64 = 2;
 /// Interval of checking that: fjall gives no notice.
 const ROOM_POLL: Duration = Duration::from_millis(1);
+/// Runs of the newest level from which on no write is accepted until they are merged. From thirty on fjall
+/// would block the write without end; each write to tables adds a run.
+const RUNS_MAX: usize = 24;
 /// Open files of tables.
 const FILES_MAX: usize = 256;
 
@@ -71,7 +77,15 @@ pub struct Engine {
     log: Keyspace,
     /// The newest cut that may be shown.
     view: RwLock<View>,
+    room: Arc<Room>,
     memtable_bytes: u64,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // The database waits for its worker, which may wait for room.
+        self.room.stop();
+    }
 }
 
 impl Reads for Engine {
@@ -108,6 +122,7 @@ impl Engine {
     pub(super) fn open(
         folder: &Folder,
         options: &FjallOptions,
+        room: Arc<Room>,
     ) -> Result<(Self, Head, Vec<Bytes>), OpenError> {
         let acked = folder.acked()?;
         let path = database_path(folder);
@@ -116,7 +131,7 @@ impl Engine {
                 let reason = format!("the folder {} is missing", path.display());
                 return Err(OpenError::Damaged { reason });
             }
-            create(folder, options)?;
+            create(folder, options, &room)?;
         }
         folder.sync()?;
         match journal::sync_folders(&path) {
@@ -128,7 +143,9 @@ impl Engine {
         let journals = journal::check(&path, acked)?;
         journal::check_manifests(&path)?;
         journal::cut(&journals)?;
-        let opened = catch_unwind(AssertUnwindSafe(|| Self::open_database(&path, options)));
+        let opened = catch_unwind(AssertUnwindSafe(|| {
+            Self::open_database(&path, options, room)
+        }));
         let engine = opened.unwrap_or_else(|panic| damaged(panic_text(&*panic)))?;
         let checked = catch_unwind(AssertUnwindSafe(|| engine.verify(acked)));
         match checked.unwrap_or_else(|panic| damaged(panic_text(&*panic))) {
@@ -143,24 +160,31 @@ impl Engine {
         }
     }
 
-    fn open_database(path: &Path, options: &FjallOptions) -> Result<Self, OpenError> {
-        let (database, state, log) = open_parts(path, options)?;
-        if state.id() != journal::STATE_ID {
-            return damaged("the keyspaces have other numbers".to_owned());
-        }
+    fn open_database(
+        path: &Path,
+        options: &FjallOptions,
+        room: Arc<Room>,
+    ) -> Result<Self, OpenError> {
+        let (database, state, log) = open_parts(path, options, &room)?;
         let view = View {
             revision: 0,
             snapshot: database.snapshot(),
             state: state.clone(),
             log: log.clone(),
         };
-        Ok(Self {
+        room.open(state.clone(), log.clone());
+        let engine = Self {
             database,
             state,
             log,
             view: RwLock::new(view),
+            room,
             memtable_bytes: options.memtable_bytes,
-        })
+        };
+        match engine.state.id() {
+            journal::STATE_ID => Ok(engine),
+            _ => damaged("the keyspaces have other numbers".to_owned()),
+        }
     }
 
     /// Compares what was found with what was acknowledged. Reads no more than it must: everything else is
@@ -231,13 +255,10 @@ impl Engine {
 
     /// Writes a batch and makes it durable.
     pub(super) fn write(&self, batch: Batch) -> Result<(), EngineError> {
-        self.wait_for_room()?;
-        let written = catch_unwind(AssertUnwindSafe(|| batch.writes.commit()));
-        match written {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(EngineError::Engine(error.to_string())),
-            Err(panic) => Err(EngineError::Engine(panic_text(&*panic))),
-        }
+        guarded(|| {
+            self.wait_for_room()?;
+            Ok(batch.writes.commit()?)
+        })
     }
 
     /// Returns whether the database rejects all writes because a worker thread failed.
@@ -257,14 +278,20 @@ impl Engine {
                 if self.is_broken() {
                     return Err(EngineError::Engine("a worker thread failed".to_owned()));
                 }
+                if self.room.wanted_bytes().is_some() {
+                    break;
+                }
                 #[expect(
                     clippy::disallowed_methods,
                     reason = "a writer has to wait for its engine"
                 )]
                 std::thread::sleep(ROOM_POLL);
             }
-            let closed = keyspace.rotate_memtable();
-            closed.map_err(|error| EngineError::Engine(error.to_string()))?;
+            match self.room.wanted_bytes() {
+                None => _ = keyspace.rotate_memtable()?,
+                // The worker waits itself, and a flush that it is asked for waits with it.
+                Some(_) => tree.flush_active_memtable(0)?,
+            }
         }
         Ok(())
     }
@@ -274,21 +301,95 @@ impl Engine {
         let trees = [&self.state, &self.log].map(|keyspace| &keyspace.tree);
         let bytes = trees.map(|tree| {
             let sealed = u64::try_from(tree.sealed_memtable_count()).unwrap_or(u64::MAX);
-            tree.active_memtable().size() + sealed * LATE * self.memtable_bytes
+            tree.active_memtable().size() + sealed.saturating_mul(LATE * self.memtable_bytes)
         });
-        bytes.iter().sum()
+        // fjall counts too much after a flush that was not its worker's, and the sealed ones are often small.
+        let most = self.database.write_buffer_size();
+        bytes.iter().sum::<u64>().min(most)
+    }
+
+    /// Returns the free bytes for which a merge waits that has to be done before anything else is written.
+    pub(super) fn wanted_bytes(&self) -> Option<u64> {
+        let wanted = self.room.wanted_bytes()?;
+        let runs = self.state.tree.l0_run_count();
+        (runs >= RUNS_MAX).then_some(wanted)
+    }
+
+    /// Returns whether a merge waits that has to be done soon.
+    pub(super) fn is_crowded(&self) -> bool {
+        let runs = self.state.tree.l0_run_count();
+        runs >= RUNS_MAX / 2 && self.room.wanted_bytes().is_some()
+    }
+
+    /// Returns whether opening the database again frees room, or does work that is due while the worker waits
+    /// for room.
+    pub(super) fn wants_opening(&self) -> bool {
+        if self.room.has_merged() {
+            return true;
+        }
+        if self.room.wanted_bytes().is_none() {
+            return false;
+        }
+        let trees = [&self.state, &self.log].map(|keyspace| &keyspace.tree);
+        let is_late = trees.map(|tree| tree.active_memtable().size() > self.memtable_bytes);
+        self.room.is_stuck() || is_late.contains(&true)
+    }
+
+    /// Returns whether the worker merges tables.
+    pub(super) fn is_merging(&self) -> bool {
+        self.room.is_merging()
+    }
+
+    /// Counts bytes of rows of which tables say that they were replaced or deleted.
+    pub(super) fn add_dead(&self, bytes: u64) {
+        self.room.add_dead(bytes);
+    }
+
+    /// Returns the bytes of rows that a merge would drop, for the next opening.
+    pub(super) fn dead_bytes(&self) -> u64 {
+        self.room.dead_bytes()
+    }
+
+    /// Writes everything to tables, on this thread. Until the next write the journals have nothing that tables
+    /// lack.
+    pub(super) fn flush(&self) -> Result<(), EngineError> {
+        guarded(|| {
+            for keyspace in [&self.state, &self.log] {
+                let tree = &keyspace.tree;
+                // Versions that readers may need are kept: how old those are is known to fjall only.
+                tree.flush_active_memtable(0)?;
+                if tree.active_memtable().size() > 0 || tree.sealed_memtable_count() > 0 {
+                    let text = "a memtable was not written to a table".to_owned();
+                    return Err(EngineError::Engine(text));
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Deletes those tables of the log of which every event is at or below a floor.
     pub(super) fn drop_log(&self, floor: u64) -> Result<(), EngineError> {
         let end = record::event_key(floor, u16::MAX);
-        let dropped = catch_unwind(AssertUnwindSafe(|| self.log.tree.drop_range(..=&end[..])));
-        match dropped {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(EngineError::Engine(error.to_string())),
-            Err(panic) => Err(EngineError::Engine(panic_text(&*panic))),
-        }
+        guarded(|| Ok(self.log.tree.drop_range(..=&end[..])?))
     }
+}
+
+impl From<fjall::Error> for EngineError {
+    fn from(error: fjall::Error) -> Self {
+        Self::Engine(error.to_string())
+    }
+}
+
+impl From<LsmError> for EngineError {
+    fn from(error: LsmError) -> Self {
+        fjall::Error::from(error).into()
+    }
+}
+
+/// Runs an operation of the engine. A panic inside it is an error of the engine.
+fn guarded<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(EngineError::Engine(panic_text(&*panic))))
 }
 
 /// Writes to both keyspaces that are done together. No key may be written twice.
@@ -341,7 +442,7 @@ pub(super) fn database_path(folder: &Folder) -> PathBuf {
 }
 
 /// Makes an empty database. It has its name only once it is durable.
-fn create(folder: &Folder, options: &FjallOptions) -> Result<(), OpenError> {
+fn create(folder: &Folder, options: &FjallOptions, room: &Arc<Room>) -> Result<(), OpenError> {
     let path = database_path(folder);
     let fresh = path.with_extension("new");
     match fs::remove_dir_all(&fresh) {
@@ -351,7 +452,7 @@ fn create(folder: &Folder, options: &FjallOptions) -> Result<(), OpenError> {
         _ => {}
     }
     let made = catch_unwind(AssertUnwindSafe(|| {
-        let (database, state, _log) = open_parts(&fresh, options)?;
+        let (database, state, _log) = open_parts(&fresh, options, room)?;
         let mut batch = database.batch().durability(Some(PersistMode::SyncAll));
         batch.insert(&state, HEAD_KEY, &Head::default().to_bytes()[..]);
         batch.commit().map_err(|error| open_error(&fresh, error))
@@ -364,6 +465,7 @@ fn create(folder: &Folder, options: &FjallOptions) -> Result<(), OpenError> {
 fn open_parts(
     path: &Path,
     options: &FjallOptions,
+    room: &Arc<Room>,
 ) -> Result<(Database, Keyspace, Keyspace), OpenError> {
     let open = || -> fjall::Result<(Database, Keyspace, Keyspace)> {
         let database = Database::builder(path)
@@ -372,6 +474,7 @@ fn open_parts(
             .max_journaling_size(JOURNALS_BYTES_MAX)
             .max_cached_files(Some(FILES_MAX))
             .worker_threads(1)
+            .with_compaction_filter_factories(room.assigner(STATE))
             .open()?;
         let state = database.keyspace(STATE, || tree_options(options))?;
         // A table of the log is dropped as a whole, and is never searched for a key that it lacks.

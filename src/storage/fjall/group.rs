@@ -30,6 +30,10 @@ pub(super) struct Group {
     pub(super) bytes: usize,
     /// Approximate bytes of the events that the group logs.
     pub(super) log_bytes: u64,
+    /// The events that it logs: revision, index in its transaction, and the record.
+    logged: Vec<(u64, u16, Vec<u8>)>,
+    /// Bytes of the rows that it replaces or deletes.
+    pub(super) dead_bytes: u64,
     /// The rows that the group puts and removes, which the engine does not have yet. Only the last of a key's
     /// rows is written: all writes of a batch have one number, so two of one key have no order.
     rows: HashMap<Bytes, Touched>,
@@ -48,6 +52,8 @@ impl Group {
             before: head,
             bytes: 0,
             log_bytes: 0,
+            logged: Vec::new(),
+            dead_bytes: 0,
             rows: HashMap::new(),
             events: Vec::new(),
             attached: Vec::new(),
@@ -59,6 +65,16 @@ impl Group {
     /// Returns whether there is nothing to write.
     pub(super) fn is_unchanged(&self) -> bool {
         self.head == self.before && self.ended.is_empty()
+    }
+
+    /// Gives up the history up to this group, and with it the events that it would log: they have the rows that
+    /// it replaces once more.
+    pub(super) fn forget_history(&mut self) {
+        self.logged.clear();
+        let log_bytes = usize::try_from(self.log_bytes).unwrap_or(usize::MAX);
+        self.bytes = self.bytes.saturating_sub(log_bytes);
+        self.log_bytes = 0;
+        self.head.floor = self.head.revision;
     }
 
     /// Completes the batch and returns it.
@@ -73,6 +89,9 @@ impl Group {
                 Some(row) => batch.put(&key, row),
                 None => batch.remove(&key),
             }
+        }
+        for (revision, index, event) in self.logged.drain(..) {
+            batch.log(revision, index, event);
         }
         batch.set_head(self.head);
         batch
@@ -189,12 +208,12 @@ impl Group {
             replaced,
         } = prepared;
         let event = record::event_bytes(&key, row.is_some(), replaced.as_ref());
+        let dead_bytes = replaced.as_ref().map_or(0, |row| row.bytes.len());
+        self.dead_bytes += u64::try_from(dead_bytes).unwrap_or_default();
         let log_bytes = event.len() + EVENT_BYTES;
         self.log_bytes += u64::try_from(log_bytes).unwrap_or_default();
         self.bytes += log_bytes + key.len() + row.as_ref().map_or(0, |row| row.bytes.len());
-        if let Some(batch) = &mut self.batch {
-            batch.log(revision.0, index, event);
-        }
+        self.logged.push((revision.0, index, event));
         let lease = row.as_ref().and_then(|row| row.lease);
         self.attached.push((key.clone(), lease));
         match self.rows.entry(key) {

@@ -8,8 +8,11 @@
 //!   a tail that was torn so that all its entries parse, only with other bytes, makes it refuse the
 //!   store (`journal::batch_reader`: `ChecksumMismatch`, `InsufficientLength`): a power cut can leave
 //!   that. So the batches are read here first. What is behind the last whole batch is cut off if it
-//!   can be a torn tail: in the newest journal, with no whole batch behind it, and with nothing missing
-//!   that was acknowledged. Otherwise the store is refused, and left as it was found.
+//!   can be a torn tail: in the newest journal that is not empty, with no whole batch behind it, and with
+//!   nothing missing that was acknowledged. Otherwise the store is refused, and left as it was found.
+//! * A worker seals a journal and begins the next one without asking whether the last write to it failed
+//!   (`worker_pool`), and no write follows such a failure. So behind a torn journal there may be an empty
+//!   one.
 //! * A tree's `current` names its manifest `vN` with a checksum that is not compared
 //!   (lsm-tree's `version::recovery`), and tables that the manifest does not name are deleted. A tree without
 //!   `current` is deleted as a whole (fjall's `recovery`). Both are checked here.
@@ -20,6 +23,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use twox_hash::{XxHash3_64, XxHash3_128};
@@ -68,29 +72,17 @@ enum Rest {
 /// Reads all journals of a database and refuses it if they lack what was acknowledged. Changes
 /// nothing.
 pub(super) fn check(database: &Path, acked: u64) -> Result<Vec<Journal>, OpenError> {
-    let mut numbered = Vec::new();
-    for entry in fs::read_dir(database).map_err(io_at(database))? {
-        let path = entry.map_err(io_at(database))?.path();
-        if path.extension().is_none_or(|extension| extension != "jnl") {
-            continue;
-        }
-        let stem = path.file_stem().and_then(|stem| stem.to_str());
-        let number: u64 = match stem.and_then(|stem| stem.parse().ok()) {
-            Some(number) => number,
-            None => return damaged(format!("{} is no journal", path.display())),
-        };
-        numbered.push((number, path));
-    }
-    numbered.sort();
+    let numbered = paths(database)?;
     let mut journals = Vec::with_capacity(numbered.len());
-    for (_, path) in numbered {
+    for path in numbered {
         let journal = read(&path).map_err(io_at(&path))?;
         journals.push(journal);
     }
-    let Some((_, sealed)) = journals.split_last() else {
+    if journals.is_empty() {
         return damaged("there is no journal".to_owned());
-    };
-    // The others were synced as a whole before the newest was made.
+    }
+    // Those before it were synced as a whole before a batch was written to it.
+    let sealed = &journals[..newest_written(&journals)];
     let torn = sealed.iter().find(|journal| journal.rest == Rest::Torn);
     let altered = journals
         .iter()
@@ -113,6 +105,57 @@ pub(super) fn check(database: &Path, acked: u64) -> Result<Vec<Journal>, OpenErr
     }
 }
 
+/// Returns the paths of all journals, oldest first.
+fn paths(database: &Path) -> Result<Vec<PathBuf>, OpenError> {
+    let mut numbered = Vec::new();
+    for entry in fs::read_dir(database).map_err(io_at(database))? {
+        let path = entry.map_err(io_at(database))?.path();
+        if path.extension().is_none_or(|extension| extension != "jnl") {
+            continue;
+        }
+        let stem = path.file_stem().and_then(|stem| stem.to_str());
+        let number: u64 = match stem.and_then(|stem| stem.parse().ok()) {
+            Some(number) => number,
+            None => return damaged(format!("{} is no journal", path.display())),
+        };
+        numbered.push((number, path));
+    }
+    numbered.sort();
+    Ok(numbered.into_iter().map(|(_, path)| path).collect())
+}
+
+/// Returns the index of the newest journal that is not empty; of the newest if all are.
+fn newest_written(journals: &[Journal]) -> usize {
+    let is_written = |journal: &Journal| journal.end > 0 || journal.rest != Rest::Empty;
+    let newest = journals.iter().rposition(is_written);
+    newest.unwrap_or(journals.len().saturating_sub(1))
+}
+
+/// Returns the bytes that the journals take on the disk: they get their length in advance, as a hole.
+pub(super) fn used_bytes(database: &Path) -> u64 {
+    let paths = paths(database).unwrap_or_default();
+    let files = paths.iter().filter_map(|path| fs::metadata(path).ok());
+    files.map(|file| file.blocks() * 512).sum()
+}
+
+/// Empties the journals of a database that is not open and of which everything lies in tables.
+pub(super) fn clear(database: &Path) -> Result<(), OpenError> {
+    let paths = paths(database)?;
+    let Some((newest, sealed)) = paths.split_last() else {
+        return damaged("there is no journal".to_owned());
+    };
+    for path in sealed {
+        fs::remove_file(path).map_err(io_at(path))?;
+    }
+    let emptied = OpenOptions::new().write(true).open(newest);
+    let emptied = emptied.and_then(|file| {
+        file.set_len(0)?;
+        file.sync_all()
+    });
+    emptied.map_err(io_at(newest))?;
+    sync_folder(database)
+}
+
 /// Cuts off what is behind the last whole batch: a torn tail, or space that was taken in advance.
 pub(super) fn cut(journals: &[Journal]) -> Result<(), OpenError> {
     for journal in journals {
@@ -129,33 +172,33 @@ pub(super) fn cut(journals: &[Journal]) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Writes the newest journal over itself, so that what a failed sync left in memory only, marked as
-/// clean by the kernel, is written and synced again. The database must not be open.
+/// Writes the newest journal that is not empty over itself, so that what a failed sync left in memory only,
+/// marked as clean by the kernel, is written and synced again. The database must not be open.
 pub(super) fn rewrite(database: &Path) -> Result<(), OpenError> {
     let journals = check(database, 0)?;
-    let Some(journal) = journals.last() else {
-        return Ok(());
-    };
-    let rewrite = || {
-        use std::os::unix::fs::FileExt;
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(&journal.path)?;
-        let mut block = vec![0; READ_BYTES];
-        let mut at = 0;
-        while at < journal.end {
-            let left = usize::try_from(journal.end - at).unwrap_or(READ_BYTES);
-            let read = file.read_at(&mut block[..left.min(READ_BYTES)], at)?;
-            if read == 0 {
-                break;
-            }
-            file.write_all_at(&block[..read], at)?;
-            at += u64::try_from(read).expect("a block is small");
+    for journal in &journals[newest_written(&journals)..] {
+        rewrite_one(journal).map_err(io_at(&journal.path))?;
+    }
+    Ok(())
+}
+
+fn rewrite_one(journal: &Journal) -> io::Result<()> {
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&journal.path)?;
+    let mut block = vec![0; READ_BYTES];
+    let mut at = 0;
+    while at < journal.end {
+        let left = usize::try_from(journal.end - at).unwrap_or(READ_BYTES);
+        let read = file.read_at(&mut block[..left.min(READ_BYTES)], at)?;
+        if read == 0 {
+            break;
         }
-        file.sync_all()
-    };
-    rewrite().map_err(io_at(&journal.path))
+        file.write_all_at(&block[..read], at)?;
+        at += u64::try_from(read).expect("a block is small");
+    }
+    file.sync_all()
 }
 
 fn damaged<T>(reason: String) -> Result<T, OpenError> {

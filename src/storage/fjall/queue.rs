@@ -116,7 +116,14 @@ impl Queue {
 
     fn run(&self, writer: &mut Writer, commands: Vec<Command>) {
         let began = Instant::now();
-        writer.run(commands);
+        let is_close = |command: &Command| matches!(command, Command::Close(_));
+        let closes = commands.iter().any(is_close);
+        writer.guarded(|writer| writer.run(commands));
+        if closes && !writer.is_closed() {
+            // A failure of what was queued before it must not keep the store open.
+            let (reply, _) = tokio::sync::oneshot::channel();
+            writer.guarded(|writer| writer.run(vec![Command::Close(reply)]));
+        }
         let is_quick = began.elapsed() <= INLINE_SYNC_MAX;
         self.is_quick.store(is_quick, Ordering::Relaxed);
     }
@@ -128,7 +135,7 @@ impl Queue {
             let Some(writer) = running.as_mut() else {
                 return;
             };
-            writer.tick();
+            writer.guarded(Writer::tick);
             loop {
                 let commands = take_group(&mut self.waiting.lock().commands);
                 if commands.is_empty() {
@@ -136,8 +143,12 @@ impl Queue {
                 }
                 self.run(writer, commands);
                 if writer.is_closed() {
-                    return self.close(running);
+                    break;
                 }
+            }
+            // A caller's thread may have run the command to close.
+            if writer.is_closed() {
+                return self.close(running);
             }
             let wait = writer.idle_for();
             drop(running);

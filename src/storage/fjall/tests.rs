@@ -1,5 +1,7 @@
 //! What only the engine on fjall has: damage of journals, manifests and tables, torn tails, its log.
 
+mod full;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -209,4 +211,45 @@ async fn history_below_the_floor_leaves_the_disk() {
     let log = files(&folder.path().join("fjall/keyspaces/2/tables"));
     let bytes: usize = log.iter().map(|(_, bytes)| bytes.len()).sum();
     assert!(bytes < 2_000_000, "{bytes} bytes of 4 000 000 are left");
+}
+
+/// A worker that does not know of the failed write seals its journal and begins the next one.
+#[tokio::test]
+async fn a_torn_journal_with_an_empty_one_behind_it_is_cut_off() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let origin = folder.path().join("origin");
+    let whole = filled(&origin).await;
+    let mut bytes = fs::read(origin.join("fjall/0.jnl")).expect("read");
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("some") + 1;
+    bytes.truncate(end);
+    let last = bytes
+        .windows(5)
+        .rposition(|window| window[0] == 1 && window[1..] == 3_u32.to_le_bytes())
+        .expect("a batch of three items");
+    let batch = bytes[last..].to_vec();
+    let torn = [&bytes[..], &batch[..20]].concat();
+    let before = files(&origin);
+    for (number, newer) in [vec![], vec![0; 4096], batch].into_iter().enumerate() {
+        let copied = folder.path().join(number.to_string());
+        copy(&before, &origin, &copied);
+        fs::write(copied.join("fjall/0.jnl"), &torn).expect("written");
+        fs::write(copied.join("fjall/1.jnl"), &newer).expect("written");
+        let rewritten = super::journal::rewrite(&copied.join("fjall"));
+        assert_eq!(rewritten.is_ok(), number < 2, "{number}: {rewritten:?}");
+        match FjallStore::open(&copied, options()) {
+            Ok(store) => {
+                assert!(number < 2, "the newer one proves a loss");
+                let found = everything(&store).await.expect("read");
+                assert!(found == whole, "{number}");
+                let next = store.commit(put("next", "x")).await.expect("committed");
+                assert_eq!(next.revision, Revision(121));
+                store.close().await;
+                open(&copied).close().await;
+            }
+            Err(error) => {
+                assert!(matches!(error, OpenError::Damaged { .. }), "{error}");
+                assert!(number == 2, "{number}: {error}");
+            }
+        }
+    }
 }

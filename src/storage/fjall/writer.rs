@@ -4,6 +4,8 @@
 //! the same group. Nothing of a group is answered, shown or sent to watchers before the group is
 //! durable. That includes refusals, which may rest on earlier transactions of the group.
 //!
+//! `space` is what it does about a disk that fills, `recovery` what it does about an engine that fails.
+//!
 //! Runs on whatever thread `queue` runs it on; it is never run by two at once.
 
 use std::collections::VecDeque;
@@ -11,23 +13,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tokio::sync::oneshot;
 
+use super::FjallOptions;
 use super::engine::{self, Engine, EngineError};
 use super::group::Group;
 use super::record::Head;
-use super::{FjallOptions, journal};
+use super::recovery::Failures;
 use crate::embedded::jobs::{Command, Job, Work, reject};
-use crate::embedded::space::{Shortage, Space};
+use crate::embedded::space::Space;
 use crate::embedded::state::StoreState;
-use crate::error::{OpenError, ReadError, Rejection};
-use crate::lease::LeaseTable;
-use crate::store::{Health, LeaseId, Revision};
+use crate::error::{ReadError, Rejection};
+use crate::store::{Health, Revision};
 use crate::watch::Hub;
 
-/// Interval of attempts to recover a store that cannot write.
-const RETRY: Duration = Duration::from_secs(1);
+/// Interval of attempts to recover a store that cannot write, and of those to make room.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// Pause before overdue work that has failed is tried again.
 const OVERDUE: Duration = Duration::from_millis(20);
 /// Parts of a log that was found when the store was opened, of which only the size is known.
@@ -81,6 +82,12 @@ pub(super) struct Writer {
     pub(super) space: Space,
     /// The time at which a store that cannot write last failed or was tried.
     pub(super) tried: Option<Instant>,
+    /// The failures of the engine that no write of a caller has caused.
+    pub(super) failures: Failures,
+    /// Bytes of rows that were replaced or deleted while the store was nearly full, of which no table says that.
+    pub(super) dead_bytes: u64,
+    /// The time at which the writer last tried to make room in vain.
+    pub(super) no_room: Option<Instant>,
     /// Set by a command to close, and answered when the writer is closed.
     pub(super) closing: Option<oneshot::Sender<()>>,
 }
@@ -138,22 +145,14 @@ impl Writer {
         } else if self.shared.nearly_full.get() {
             self.check_idle();
         }
+        self.make_room();
         self.end_leases();
         let now = self.options.clock.now();
         let due = now.saturating_sub(self.options.history_window + RETRY);
         if self.parts.front().is_some_and(|part| part.newest <= due) {
             self.trim_now();
         }
-        self.drop_log();
-    }
-
-    /// Checks the space of a store that is nearly full. Few clients write to it, so otherwise nothing
-    /// might notice that there is more room, or none.
-    fn check_idle(&mut self) {
-        if let Err(shortage) = self.check_space(0) {
-            let reason = format!("no space: {shortage}");
-            self.shared.set_health(Health::ReadOnly { reason });
-        }
+        self.drop_log_if_due();
     }
 
     /// Deletes the keys that are attached to ended leases.
@@ -188,7 +187,8 @@ impl Writer {
                 why,
                 reply,
             } => {
-                if self.shared.openings.load(Ordering::SeqCst) == opening {
+                let is_open = self.shared.openings.load(Ordering::SeqCst) == opening;
+                if is_open && !self.rests() {
                     self.mend(&why);
                 }
                 let _ = reply.send(Ok(()));
@@ -214,12 +214,21 @@ impl Writer {
     }
 
     /// Raises the floor in a batch of its own. Returns false if that failed.
-    fn trim_now(&mut self) -> bool {
-        if let Err(shortage) = self.check_space(0) {
-            let reason = format!("no space: {shortage}");
-            self.shared.set_health(Health::ReadOnly { reason });
+    pub(super) fn trim_now(&mut self) -> bool {
+        if self.rests() {
             return false;
         }
+        match self.check_space(0) {
+            Ok(()) => self.write_head(),
+            Err(shortage) => {
+                self.note_shortage(&shortage);
+                false
+            }
+        }
+    }
+
+    /// Writes the head record, and raises the floor with it if that is due. Returns false if that failed.
+    pub(super) fn write_head(&mut self) -> bool {
         let shared = Arc::clone(&self.shared);
         let opened = shared.engine.read();
         let Some(engine) = opened.as_ref() else {
@@ -234,10 +243,11 @@ impl Writer {
     /// Raises the floor of a group over what is too old, or too much.
     fn trim(&mut self, group: &mut Group) {
         let now = self.options.clock.now();
-        let bytes_max = u64::try_from(self.options.history_bytes_max).unwrap_or(u64::MAX);
         while let Some(oldest) = self.parts.front() {
             let is_old = now.saturating_sub(oldest.newest) > self.options.history_window;
-            if !is_old && oldest.through > self.wanted_floor && group.head.log_bytes <= bytes_max {
+            let is_much = self.is_too_much_history(group.head.log_bytes);
+            let floor = group.head.floor.max(self.wanted_floor);
+            if !is_old && oldest.through > floor && !is_much {
                 break;
             }
             group.head.floor = group.head.floor.max(oldest.through);
@@ -253,10 +263,14 @@ impl Writer {
     }
 
     /// Deletes tables of the log once there is enough in them that is below the floor.
-    fn drop_log(&mut self) {
-        if self.dropped_bytes < 2 * self.options.memtable_bytes {
-            return;
+    fn drop_log_if_due(&mut self) {
+        if self.dropped_bytes >= 2 * self.options.memtable_bytes {
+            self.drop_log();
         }
+    }
+
+    /// Deletes the tables of the log that are below the floor.
+    pub(super) fn drop_log(&mut self) {
         self.dropped_bytes = 0;
         let opened = self.shared.engine.read();
         let dropped = opened
@@ -268,14 +282,6 @@ impl Writer {
         }
     }
 
-    fn check_space(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
-        let unflushed = match self.shared.engine.read().as_ref() {
-            Some(engine) => usize::try_from(engine.unflushed_bytes()).unwrap_or(usize::MAX),
-            None => 0,
-        };
-        self.space.check(batch_bytes.saturating_add(unflushed / 2))
-    }
-
     /// Tests, writes, publishes and answers a group of transactions.
     fn run_group(&mut self, jobs: Vec<Job>) {
         if jobs.is_empty() {
@@ -284,11 +290,17 @@ impl Writer {
         if self.is_closed() {
             return reject(jobs, &Rejection::Closed);
         }
-        let broken = self.shared.engine.read().as_ref().map(Engine::is_broken);
-        match broken {
-            None => self.try_recover(),
-            Some(true) => self.mend("a worker thread of the engine failed"),
-            Some(false) => {}
+        if !self.rests() {
+            let broken = self.shared.engine.read().as_ref().map(Engine::is_broken);
+            match broken {
+                None => self.try_recover(),
+                Some(true) => self.mend("a worker thread of the engine failed"),
+                Some(false) => self.make_room(),
+            }
+        }
+        if self.rests() {
+            let why = self.shared.refusal();
+            return reject(jobs, &Rejection::ReadOnly(why));
         }
         let shared = Arc::clone(&self.shared);
         let opened = shared.engine.read();
@@ -306,9 +318,11 @@ impl Writer {
         if group.is_unchanged() {
             return group.answers.send();
         }
+        if self.forgets(&group) {
+            group.forget_history();
+        }
         if let Err(shortage) = self.check_space(group.bytes) {
-            let reason = format!("no space: {shortage}");
-            self.shared.set_health(Health::ReadOnly { reason });
+            self.note_shortage(&shortage);
             return group
                 .answers
                 .reject(&Rejection::NoSpace(shortage.to_string()));
@@ -342,7 +356,7 @@ impl Writer {
 
     /// Makes a group durable, publishes it and answers its callers. On failure it finds out what happened to
     /// the group.
-    fn write(&mut self, mut group: Group) -> bool {
+    pub(super) fn write(&mut self, mut group: Group) -> bool {
         let head = Revision(group.head.revision);
         let result = match self.shared.engine.read().as_ref() {
             Some(engine) => engine.write(group.finish(engine)),
@@ -361,7 +375,7 @@ impl Writer {
         }
     }
 
-    fn publish(&mut self, mut group: Group) {
+    pub(super) fn publish(&mut self, mut group: Group) {
         self.head = group.head;
         self.shared.folder.acknowledge(self.head.revision);
         let mut leases = self.shared.leases.lock();
@@ -369,6 +383,9 @@ impl Writer {
         drop(leases);
         if let Some(engine) = self.shared.engine.read().as_ref() {
             engine.show(self.head.revision);
+        }
+        if self.shared.nearly_full.get() {
+            self.dead_bytes = self.dead_bytes.saturating_add(group.dead_bytes);
         }
         self.shared
             .published
@@ -378,112 +395,6 @@ impl Writer {
         }
         self.shared.set_health(Health::Ok);
         group.answers.send();
-    }
-
-    /// After a failed write: opens the database again and answers each caller with the outcome of its
-    /// transaction, as far as that can be determined. Returns true if the group is durable after all.
-    fn settle(&mut self, mut group: Group, error: &EngineError) -> bool {
-        tracing::error!(%error, "a batch failed; opening the store again");
-        self.tried = Some(Instant::now());
-        let full = self.check_space(group.bytes).err();
-        if full.is_some() {
-            self.space.release_ballast();
-        }
-        let before = self.head.revision;
-        match self.reopen() {
-            Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
-                // Opening synced the journal, so the batch that was found in it is durable.
-                group.head = self.head;
-                self.publish(group);
-                true
-            }
-            Ok(()) if self.head.revision == before => {
-                let rejection = match full {
-                    Some(shortage) => Rejection::NoSpace(shortage.to_string()),
-                    None => Rejection::ReadOnly(error.to_string()),
-                };
-                let reason = rejection.to_string();
-                self.shared.set_health(Health::ReadOnly { reason });
-                group.answers.reject(&rejection);
-                false
-            }
-            Ok(()) => {
-                group.answers.unknown(&error.to_string());
-                false
-            }
-            Err(open_error) => {
-                let reason = format!("{error}; opening again: {open_error}");
-                self.shared.set_health(Health::Failed {
-                    reason: reason.clone(),
-                });
-                group.answers.unknown(&reason);
-                false
-            }
-        }
-    }
-
-    /// Opens a database again that broke while nothing was written.
-    fn mend(&mut self, why: &str) {
-        self.tried = Some(Instant::now());
-        if self.check_space(0).is_err() {
-            self.space.release_ballast();
-        }
-        let health = match self.reopen() {
-            Ok(()) => Health::ReadOnly {
-                reason: why.to_owned(),
-            },
-            Err(error) => Health::Failed {
-                reason: format!("{why}; opening again: {error}"),
-            },
-        };
-        self.shared.set_health(health);
-    }
-
-    /// While the store does not take writes: opens it if it is not open, and looks for space.
-    fn try_recover(&mut self) {
-        if self.tried.is_some_and(|tried| tried.elapsed() < RETRY) {
-            return;
-        }
-        self.tried = Some(Instant::now());
-        let opened = self.shared.engine.read();
-        let is_usable = opened.as_ref().is_some_and(|engine| !engine.is_broken());
-        drop(opened);
-        let opened = if is_usable { Ok(()) } else { self.reopen() };
-        if let Err(error) = opened {
-            let reason = format!("opening again: {error}");
-            return self.shared.set_health(Health::Failed { reason });
-        }
-        match self.check_space(0) {
-            // Only a write that came through shows that writes go: the head record, as it is.
-            Ok(()) => _ = self.trim_now(),
-            Err(shortage) => {
-                let reason = format!("no space: {shortage}");
-                self.shared.set_health(Health::ReadOnly { reason });
-            }
-        }
-    }
-
-    /// Closes and opens the database, and takes over what it finds. Nothing that the system has in
-    /// memory is taken to be on disk.
-    fn reopen(&mut self) -> Result<(), OpenError> {
-        let mut slot = self.shared.engine.write();
-        engine::discard(slot.take());
-        journal::rewrite(&engine::database_path(&self.shared.folder))?;
-        let (opened, head, leased) = Engine::open(&self.shared.folder, &self.options)?;
-        let is_ahead = head.revision > self.head.revision;
-        if is_ahead {
-            self.hub.cut("the store was opened again");
-        }
-        self.parts = found_parts(head, self.options.clock.now());
-        self.head = head;
-        attach_again(&mut self.shared.leases.lock(), &opened, leased);
-        self.shared.floor.fetch_max(head.floor, Ordering::SeqCst);
-        self.shared
-            .published
-            .fetch_max(head.revision, Ordering::SeqCst);
-        *slot = Some(opened);
-        self.shared.openings.fetch_add(1, Ordering::SeqCst);
-        Ok(())
     }
 
     /// Returns whether a command has closed the store.
@@ -506,18 +417,6 @@ impl Writer {
     pub(super) fn closed(mut self) {
         if let Some(reply) = self.closing.take() {
             let _ = reply.send(());
-        }
-    }
-}
-
-/// Attaches to their leases the keys that a database was found to have on one.
-fn attach_again(leases: &mut LeaseTable, engine: &Engine, leased: Vec<Bytes>) {
-    leases.detach_all();
-    for key in leased {
-        // A key that cannot be read is reported to whoever reads it.
-        let row = engine.row(&key).ok().flatten();
-        if let Some(LeaseId(lease)) = row.and_then(|row| row.lease) {
-            leases.attach(&key, Some(LeaseId(lease)));
         }
     }
 }

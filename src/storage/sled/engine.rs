@@ -14,13 +14,20 @@
 //!   durable when it returns, and the order of writes is the order on disk. Without the flag, a
 //!   power cut within a batch of several segments may leave a log that sled cannot read.
 //!
-//! Values above about 128 KiB per page would be written to files in `blobs/` that sled never syncs;
-//! the chunks of `layout` keep every page below that. `db` is synced before it is opened, and the
+//! Pages above about 128 KiB would be written to files in `blobs/` that sled never syncs; the chunks and
+//! keys of `layout` keep every page below that. `db` is synced before it is opened, and the
 //! folder once sled has created its files. A lost `conf` does no harm, because sled writes it again;
 //! of snapshots, `files` says how they are kept, and [`Engine::open_durably`] when.
 //!
 //! After its first I/O error a tree refuses every call, so the owner of this type opens it again.
 //! sled also panics where it should return an error; both become an [`EngineError`].
+//!
+//! If the kernel could not write something, it takes it for clean nevertheless: no later sync writes it,
+//! and opening the tree again would show as durable what is in memory only. So `db` is first written over
+//! itself ([`rewrite`]). That is known from the error itself ([`EngineError::is_of_disk`]), or from the old
+//! handle of this file: the kernel reports each failure once to every handle that was open before it,
+//! whoever else has seen it, so [`discard`] returns that handle to be asked. Of some failures sled does not
+//! tell the flush that waits for them: see `watchdog`.
 
 use std::fs::File;
 use std::io;
@@ -35,6 +42,7 @@ use super::files;
 use super::layout::{self, Damage, HEAD_KEY, Head};
 use super::present::{KeyHash, Present};
 use super::scan::{self, ScanError, Version, Walk};
+use super::watchdog::Watchdog;
 use crate::embedded::folder::{Folder, io_at};
 use crate::embedded::front::Reads;
 use crate::embedded::panic_text;
@@ -65,6 +73,23 @@ pub(super) enum EngineError {
     /// The system refused to make the file durable.
     #[error("fdatasync: {0}")]
     Sync(io::Error),
+}
+
+impl EngineError {
+    /// Returns whether data that the system takes for written may be in its memory only. sled reports failures
+    /// of the disk and refusals of the file system alike; those leave nothing behind.
+    pub(super) fn is_of_disk(&self) -> bool {
+        match self {
+            Self::Sync(_) => true,
+            Self::Engine(sled::Error::Io(error)) => !matches!(
+                error.kind(),
+                io::ErrorKind::StorageFull
+                    | io::ErrorKind::QuotaExceeded
+                    | io::ErrorKind::FileTooLarge
+            ),
+            Self::Engine(_) | Self::Panicked(_) | Self::NotOpen => false,
+        }
+    }
 }
 
 /// A version that may be dropped once the floor has passed `at`.
@@ -116,9 +141,12 @@ pub(super) struct EngineOptions {
 pub struct Engine {
     pub(super) db: sled::Db,
     file: File,
+    watchdog: Watchdog,
 }
 
 impl Reads for Engine {
+    const KEY_BYTES_MAX: usize = layout::KEY_BYTES_MAX;
+
     fn page(&self, request: &RangeRequest, at: Revision) -> Result<RangeReply, ReadError> {
         Ok(scan::page(&self.db, request, at.0)?)
     }
@@ -152,8 +180,8 @@ impl Engine {
         // A predecessor may have been killed between a write and its sync. Readers will see that
         // write, and sled will write a snapshot that refers to it.
         folder.sync_data()?;
-        folder.restore_snapshot()?;
         Self::try_copy(folder, options, acked)?;
+        folder.restore_snapshot()?;
         let engine = Self::open_durably(folder, options)?;
         write_through(&engine.file);
         let verified = folder
@@ -173,7 +201,7 @@ impl Engine {
     /// that is durable. The log is read in the first step, and what the snapshot does not cover,
     /// nothing, in the second.
     fn open_durably(folder: &Folder, options: EngineOptions) -> Result<Self, OpenError> {
-        if folder.has_blobs() {
+        if folder.has_blobs()? {
             tracing::warn!("the store has pages in files of their own: it is opened in one step");
             return Self::open_tree(&folder.path, options);
         }
@@ -266,15 +294,19 @@ impl Engine {
             .write(true)
             .open(&db_path)
             .map_err(io_at(&db_path))?;
-        Ok(Self { db, file })
+        let watchdog = Watchdog::start(&db).map_err(io_at(path))?;
+        Ok(Self { db, file, watchdog })
     }
 
     /// Writes a batch and makes it durable.
     pub(super) fn write(&self, batch: sled::Batch) -> Result<(), EngineError> {
-        let written = catch_unwind(AssertUnwindSafe(|| {
+        let write = || {
             self.db.apply_batch(batch)?;
             self.db.flush()
-        }));
+        };
+        let written = self
+            .watchdog
+            .during(|| catch_unwind(AssertUnwindSafe(write)));
         match written {
             Ok(Ok(_)) => self.sync(),
             Ok(Err(error)) => Err(EngineError::Engine(error)),
@@ -288,40 +320,45 @@ impl Engine {
     }
 }
 
-/// Writes the whole file over itself. A failed sync may leave data in memory only, which the kernel
+/// Writes sled's files over themselves. A failed sync may leave data in memory only, which the kernel
 /// has marked as clean; rewriting makes the kernel write and sync it again. The tree must not be
 /// open.
-pub(super) fn rewrite(folder: &Folder) -> io::Result<()> {
-    let file = File::options()
-        .read(true)
-        .write(true)
-        .open(folder.db_path())?;
+pub(super) fn rewrite(folder: &Folder) -> Result<(), OpenError> {
+    for path in folder.sled_paths()? {
+        rewrite_file(&path).map_err(io_at(&path))?;
+    }
+    Ok(())
+}
+
+fn rewrite_file(path: &Path) -> io::Result<()> {
+    let file = File::options().read(true).write(true).open(path)?;
     let mut block = vec![0; REWRITE_BYTES];
     let mut at = 0;
     loop {
         let read = file.read_at(&mut block, at)?;
         if read == 0 {
-            return file.sync_all();
+            return file.sync_data();
         }
         file.write_all_at(&block[..read], at)?;
         at += u64::try_from(read).expect("a block is small");
     }
 }
 
-/// Drops a tree, which may panic if it has failed, and waits until it has released its file.
+/// Drops a tree, which may panic if it has failed, and waits until it has released its file. Returns the
+/// handle of that file, which holds its lock until it is dropped.
 ///
 /// sled writes and truncates on pool threads that do not report when they are done. Until then they
 /// hold the lock on the file, so it cannot be opened, and must not be written or copied. If they
 /// hold it for longer than [`RELEASE_WAIT_MAX`], the next attempt to open reports that.
-pub(super) fn discard(engine: Option<Engine>) {
-    let Some(Engine { db, file }) = engine else {
-        return;
-    };
+pub(super) fn discard(engine: Option<Engine>) -> Option<File> {
+    let Engine { db, file, watchdog } = engine?;
+    drop(watchdog);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(db))) {
         let text = panic_text(&*panic);
         tracing::warn!(text, "the old tree was not dropped cleanly");
     }
     wait_for_release(&file);
+    Some(file)
 }
 
 /// Waits until no other handle holds the lock on a file.

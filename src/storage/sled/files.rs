@@ -33,6 +33,8 @@ const COPY_ROOM_BYTES: u64 = 8 * 1024 * 1024;
 const SNAPSHOT_ROOM_BYTES: u64 = 1024 * 1024;
 /// Begins the names of snapshots.
 const SNAPSHOT: &str = "snap.";
+/// Ends the names of snapshots that are being written.
+const GENERATING: &str = ".generating";
 /// Begins the names of copies of snapshots, before the name of the snapshot.
 const KEPT: &str = "kept.";
 
@@ -56,8 +58,12 @@ impl Folder {
     pub(super) fn copy(&self, bytes_max: u64) -> Result<Option<PathBuf>, OpenError> {
         // An interrupted opening may have left a copy.
         self.drop_copy()?;
-        let db_bytes = fs::metadata(self.db_path()).map_or(0, |metadata| metadata.len());
-        if db_bytes == 0 || db_bytes > bytes_max || self.has_blobs() {
+        let path = self.db_path();
+        let db_bytes = match fs::metadata(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata.map_err(io_at(&path))?.len(),
+        };
+        if db_bytes == 0 || db_bytes > bytes_max || self.has_blobs()? {
             return Ok(None);
         }
         let copy = self.copy_path();
@@ -76,6 +82,13 @@ impl Folder {
         fs::DirBuilder::new().mode(0o700).create(copy)?;
         for file in sled_files(&self.path)? {
             fs::copy(self.path.join(&file), copy.join(&file))?;
+        }
+        // As `restore_snapshot` would do it.
+        if newest(copy, SNAPSHOT)?.is_none()
+            && let Some(kept) = newest(&self.path, KEPT)?
+        {
+            let snapshot = copy.join(kept.trim_start_matches(KEPT));
+            fs::copy(self.path.join(&kept), snapshot)?;
         }
         Ok(())
     }
@@ -103,10 +116,9 @@ impl Folder {
         self.path.join("before-open")
     }
 
-    /// Puts the copy of a snapshot back if a power cut has left no other.
+    /// Puts the copy of a snapshot back if a power cut has left no other that is whole.
     pub(super) fn restore_snapshot(&self) -> Result<(), OpenError> {
         let io = io_at(&self.path);
-        drop_unfinished(&self.path)?;
         if newest(&self.path, SNAPSHOT).map_err(&io)?.is_some() {
             return Ok(());
         }
@@ -175,9 +187,29 @@ impl Folder {
 
     /// Returns whether sled has put pages into files of their own, which it does with those of very long
     /// keys. Such a store is opened as sled does it.
-    pub(super) fn has_blobs(&self) -> bool {
-        let entries = fs::read_dir(self.blobs_path());
-        entries.is_ok_and(|mut entries| entries.next().is_some())
+    pub(super) fn has_blobs(&self) -> Result<bool, OpenError> {
+        let path = self.blobs_path();
+        match fs::read_dir(&path) {
+            Ok(mut entries) => Ok(entries.next().is_some()),
+            // A file is in its place if the last opening was cut short.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                Ok(false)
+            }
+            Err(error) => Err(io_at(&path)(error)),
+        }
+    }
+
+    /// Returns the paths of all files that sled may read when it opens the store.
+    pub(super) fn sled_paths(&self) -> Result<Vec<PathBuf>, OpenError> {
+        let io = io_at(&self.path);
+        let mut names = sled_files(&self.path).map_err(&io)?;
+        names.extend(named(&self.path, KEPT).map_err(io)?);
+        Ok(names.iter().map(|name| self.path.join(name)).collect())
     }
 
     /// Puts a file where sled expects its folder of blobs, which stays empty. sled lists that folder
@@ -208,7 +240,8 @@ impl Folder {
     }
 }
 
-/// Removes files of sled that are incomplete. Because of them sled would take the store for
+/// Removes files of sled that are incomplete; not before a copy of the store without them was found whole,
+/// if there is one. Because of them sled would take the store for
 /// damaged, but it writes both kinds again if they are missing:
 ///
 /// * Snapshots, which sled leaves empty on a full disk, and a power cut before they are durable. The
@@ -222,8 +255,8 @@ pub(super) fn drop_unfinished(folder: &Path) -> Result<(), OpenError> {
             "conf" => SETTINGS_FRAME_BYTES,
             _ => SNAPSHOT_FRAME_BYTES,
         };
-        let is_finished = !file.ends_with(".generating")
-            && is_whole(&fs::read(&path).map_err(io_at(&path))?, frame);
+        let is_finished =
+            !file.ends_with(GENERATING) && is_whole(&fs::read(&path).map_err(io_at(&path))?, frame);
         if !is_finished {
             fs::remove_file(&path).map_err(io_at(&path))?;
         }
@@ -241,8 +274,11 @@ fn is_whole(bytes: &[u8], frame_bytes: usize) -> bool {
 /// empty.
 fn sled_files(folder: &Path) -> io::Result<Vec<String>> {
     let mut names = named(folder, SNAPSHOT)?;
-    let others = ["db", "conf"].map(str::to_owned);
-    names.extend(others.into_iter().filter(|name| folder.join(name).exists()));
+    for other in ["db", "conf"] {
+        if folder.join(other).try_exists()? {
+            names.push(other.to_owned());
+        }
+    }
     Ok(names)
 }
 
@@ -259,9 +295,11 @@ fn named(folder: &Path, prefix: &str) -> io::Result<Vec<String>> {
 }
 
 /// Returns the name of the newest whole snapshot among those that begin with `prefix`: names end with
-/// a position in the log, in hexadecimal digits of one length.
+/// a position in the log, in hexadecimal digits of one length. One that does not have its name yet does not
+/// count, because it is removed.
 fn newest(folder: &Path, prefix: &str) -> io::Result<Option<String>> {
     let mut names = named(folder, prefix)?;
+    names.retain(|name| !name.ends_with(GENERATING));
     names.sort_unstable();
     while let Some(name) = names.pop() {
         if is_whole(&fs::read(folder.join(&name))?, SNAPSHOT_FRAME_BYTES) {
@@ -371,6 +409,29 @@ mod tests {
         assert!(!kept.exists(), "one that is durable is enough");
         let snapshots = named(folder.path(), SNAPSHOT).expect("listed");
         assert_eq!(snapshots, ["snap.00000000000000FF"]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_is_refused_keeps_its_broken_snapshot() {
+        let folder = stored().await;
+        open(folder.path()).close().await;
+        let snapshot = newest(folder.path(), SNAPSHOT).expect("listed");
+        let snapshot = folder.path().join(snapshot.expect("there is one"));
+        let whole = fs::read(&snapshot).expect("read");
+        let broken = &whole[..whole.len() - 1];
+        fs::write(&snapshot, broken).expect("torn");
+        let db = folder.path().join("db");
+        let mut bytes = fs::read(&db).expect("read");
+        bytes.fill(0);
+        fs::write(&db, &bytes).expect("written");
+        let options = SledOptions {
+            ballast_bytes: 0,
+            ..SledOptions::default()
+        };
+        let opened = SledStore::open(folder.path(), options);
+        assert!(matches!(opened, Err(OpenError::Damaged { .. })));
+        assert_eq!(fs::read(&snapshot).expect("it is there"), broken);
+        assert_eq!(fs::read(&db).expect("it is there"), bytes);
     }
 
     #[tokio::test]

@@ -266,6 +266,7 @@ impl Writer {
         };
         let created = old.as_ref().map_or(revision, |live| live.stamp.created.0);
         let stem = layout::stem(key);
+        value.map_or(Ok(()), |_| check_stem(&stem))?;
         let version = NewVersion {
             stem: &stem,
             revision,
@@ -333,6 +334,16 @@ impl Writer {
         self.known.insert(key.clone(), live.clone());
         Ok(live)
     }
+}
+
+/// Refuses a key whose records would make a page too large. The length of the key was checked before, but
+/// a 00 in it takes two bytes.
+fn check_stem(stem: &[u8]) -> Result<(), CommitError> {
+    if layout::has_room(stem) {
+        return Ok(());
+    }
+    let text = "a key is too long for a page of the store".to_owned();
+    Err(CommitError::Rejected(Rejection::TooLarge(text)))
 }
 
 fn read_value(db: &sled::Db, key: &[u8], at: u64) -> Result<Option<Bytes>, CommitError> {

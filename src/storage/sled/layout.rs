@@ -5,7 +5,16 @@
 //! `'r' ‖ escaped key ‖ 00 01 ‖ revision (be64) ‖ index (be16) ‖ chunk (be16)`, where every 00 of
 //! the key is written 00 FF, so that record order is (key, revision, index, chunk) whatever bytes
 //! the key has. The first record begins with a header; all records carry at most
-//! [`CHUNK_BYTES`] of payload, because sled moves large pages into files it never syncs.
+//! [`CHUNK_BYTES`] of payload, and no key is longer than [`KEY_BYTES_MAX`], because sled moves large pages
+//! into files it never syncs.
+//!
+//! A page of sled 0.34.7 stays in the log up to [`PAGE_BYTES_MAX`]. It is split at the next visit when it has
+//! more than 16 records or, further up, more than 256 children with the keys that divide them. Before that
+//! a merge may have added those of a neighbour with fewer than 4 records, or 64 children. A key of a page
+//! may be a whole record key: the 255 bytes that sled leaves out of those with a common beginning do not
+//! count, because the first and the last page have none. So with [`LEAF_RECORDS_MAX`] records the payload of
+//! each shrinks as keys grow, and with 257 children no page is too large. Only a merge of full pages
+//! of children with the longest keys would be: 320 of them.
 //!
 //! Every header has a checksum over key, revision, index, header and payload. The head record has
 //! the number of all versions and the sum of their checksums, and is written in the same batch. So
@@ -17,9 +26,19 @@ use twox_hash::XxHash3_64;
 use crate::embedded::be64;
 use crate::embedded::values::{compress, decompress};
 
-/// Payload bytes of one record. 16 records with their keys stay below the size from which sled uses
-/// blob files.
+/// Payload bytes of one record, at most; see the module.
 pub(super) const CHUNK_BYTES: usize = 6 * 1024;
+/// Payload bytes of a record with a key so long that only a delete may have it.
+const CHUNK_BYTES_MIN: usize = 512;
+/// Bytes of a key that may be put. An older program may have put longer ones, which can be read and deleted.
+pub(super) const KEY_BYTES_MAX: usize = 480;
+/// Bytes of a page that sled writes to its log: a quarter of a segment of 512 KiB, without the header of a
+/// segment, that of a message and the page's own fields.
+const PAGE_BYTES_MAX: usize = 128 * 1024 - 20 - 32 - 64;
+/// Records of a page without children, at most.
+const LEAF_RECORDS_MAX: usize = 20;
+/// Bytes of a record in a page beside its key and payload: the header and two lengths.
+const RECORD_FRAME_BYTES: usize = HEADER_BYTES + 6;
 /// The key of the head record.
 pub(super) const HEAD_KEY: &[u8] = b"m/head";
 /// The first byte of every record key.
@@ -99,6 +118,21 @@ pub(super) fn end_bound(end: &[u8]) -> Vec<u8> {
     } else {
         bound(end)
     }
+}
+
+/// Returns whether records of a stem fit into the pages of the log.
+pub(super) fn has_room(stem: &[u8]) -> bool {
+    // The first byte and the terminator.
+    stem.len() <= KEY_BYTES_MAX + 3
+}
+
+/// Returns the payload bytes of a record with this stem. A page has two more keys: those at which it begins
+/// and ends.
+fn chunk_bytes(stem: &[u8]) -> usize {
+    let key_bytes = stem.len() + SUFFIX_BYTES;
+    let records_bytes = PAGE_BYTES_MAX.saturating_sub(2 * key_bytes);
+    let room = (records_bytes / LEAF_RECORDS_MAX).saturating_sub(key_bytes + RECORD_FRAME_BYTES);
+    room.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES)
 }
 
 /// Returns the record key of one chunk.
@@ -224,7 +258,8 @@ pub(super) fn encode(version: &NewVersion<'_>, zstd: &mut zstd::bulk::Compressor
     if version.lease.is_some() {
         flags |= FLAG_LEASE;
     }
-    let chunks = payload.len().div_ceil(CHUNK_BYTES).max(1);
+    let chunk_bytes = chunk_bytes(version.stem);
+    let chunks = payload.len().div_ceil(chunk_bytes).max(1);
     let mut header = Header {
         flags,
         chunks: u16::try_from(chunks).expect("the value limit keeps chunks below 65536"),
@@ -233,7 +268,7 @@ pub(super) fn encode(version: &NewVersion<'_>, zstd: &mut zstd::bulk::Compressor
         raw_bytes: u32::try_from(raw.len()).expect("the value limit is below 4 GiB"),
         checksum: 0,
     };
-    let pieces = payload.chunks(CHUNK_BYTES);
+    let pieces = payload.chunks(chunk_bytes);
     let named = (version.revision, version.index);
     header.checksum = checksum(version.stem, named, header, pieces.clone());
     let mut records = Vec::with_capacity(chunks);
@@ -345,6 +380,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_page_with_the_longest_keys_stays_in_the_log() {
+        for bytes in [1, 100, 336, KEY_BYTES_MAX] {
+            let stem = stem(&vec![b'k'; bytes]);
+            assert!(has_room(&stem));
+            let key_bytes = stem.len() + SUFFIX_BYTES;
+            let record_bytes = key_bytes + RECORD_FRAME_BYTES + chunk_bytes(&stem);
+            assert!(LEAF_RECORDS_MAX * record_bytes + 2 * key_bytes <= PAGE_BYTES_MAX);
+            // The key, its length and the number of a page.
+            assert!(257 * (key_bytes + 2 + 5) + 2 * key_bytes <= PAGE_BYTES_MAX);
+        }
+        assert!(!has_room(&stem(&[b'k'; KEY_BYTES_MAX + 1])));
+        assert_eq!(chunk_bytes(&stem(&[b'k'; 100])), CHUNK_BYTES);
+    }
 
     proptest! {
         #[test]

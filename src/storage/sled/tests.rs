@@ -1,12 +1,14 @@
 //! What only the engine on sled has: damage, blob files, snapshots.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 
 use bytes::Bytes;
 
+use super::engine::EngineError;
 use super::{SledOptions, SledStore};
-use crate::{Op, OpenError, RangeRequest, Revision, Store, Txn};
+use crate::{CommitError, Op, OpenError, RangeRequest, Rejection, Revision, Store, Txn};
 
 fn options() -> SledOptions {
     SledOptions {
@@ -161,6 +163,57 @@ async fn no_value_makes_a_blob_file() {
         .expect("listed")
         .count();
     assert_eq!(blobs, 0, "blob files are never synced");
+}
+
+/// With so many records that a page with children is full of the longest keys.
+#[tokio::test]
+async fn no_key_makes_a_blob_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = open(folder.path());
+    let longest = store.limits().key_bytes_max;
+    let long = |number: u64| format!("{number:0>longest$}");
+    for part in 0..30 {
+        let ops = (part * 100..part * 100 + 100).map(|number| Op::Put {
+            key: long(number).into(),
+            value: noise(if number.is_multiple_of(8) { 6_200 } else { 20 }, number),
+            lease: None,
+        });
+        let txn = Txn {
+            compares: Vec::new(),
+            ops: ops.collect(),
+        };
+        store.commit(txn).await.expect("committed");
+    }
+    let longer = format!("{}x", long(0));
+    let refused = store.commit(put(&longer, "")).await;
+    let is_too_large =
+        |error: CommitError| matches!(error, CommitError::Rejected(Rejection::TooLarge(_)));
+    assert!(refused.is_err_and(is_too_large));
+    // An older program may have put it.
+    let key = longer.into();
+    let delete = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Delete { key }],
+    };
+    store.commit(delete).await.expect("it is not there");
+    store.close().await;
+    let blobs = fs::read_dir(folder.path().join("blobs"))
+        .expect("listed")
+        .count();
+    assert_eq!(blobs, 0, "blob files are never synced");
+}
+
+#[test]
+fn what_a_failed_disk_may_have_lost_is_told_from_what_a_full_one_has_refused() {
+    let failed = |kind: io::ErrorKind| {
+        let error = io::Error::from(kind);
+        EngineError::Engine(sled::Error::Io(error)).is_of_disk()
+    };
+    assert!(failed(io::ErrorKind::Other), "as EIO, which has no kind");
+    assert!(!failed(io::ErrorKind::StorageFull));
+    assert!(!failed(io::ErrorKind::FileTooLarge));
+    assert!(EngineError::Sync(io::ErrorKind::StorageFull.into()).is_of_disk());
+    assert!(!EngineError::NotOpen.is_of_disk());
 }
 
 #[tokio::test]

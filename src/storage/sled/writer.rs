@@ -18,7 +18,6 @@ use super::group::{Group, Live};
 use super::layout::Head;
 use super::present::Present;
 use super::{SledOptions, engine};
-use crate::embedded::folder::io_at;
 use crate::embedded::jobs::{Command, Job, Work, reject};
 use crate::embedded::space::Space;
 use crate::embedded::state::StoreState;
@@ -383,12 +382,12 @@ impl Writer {
             self.space.release_ballast();
         }
         let before = self.head.revision;
-        let opened = self.reopen(matches!(error, EngineError::Sync(_)));
+        let opened = self.reopen(error.is_of_disk());
         match opened {
             Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
-                // Opening synced the file, so the batch that was found in it is durable. The
-                // counters of the tree are those of the group, and the state that opening has found
-                // is valid.
+                // What a failed sync may have left in memory was written again, and opening synced the
+                // file, so the batch that was found in it is durable. The counters of the tree are those
+                // of the group, and the state that opening has found is valid.
                 let mut group = group;
                 group.head = self.head;
                 group.garbage.clear();
@@ -464,14 +463,14 @@ impl Writer {
         }
     }
 
-    /// Closes and opens the tree again, and uses the state that this finds. If `sync_failed`, data
-    /// in the system's memory does not count as written.
-    fn reopen(&mut self, sync_failed: bool) -> Result<(), OpenError> {
+    /// Closes and opens the tree again, and uses the state that this finds. If `disk_failed`, or if the
+    /// tree's own handle reports it, data in the system's memory does not count as written.
+    fn reopen(&mut self, disk_failed: bool) -> Result<(), OpenError> {
         let mut slot = self.shared.engine.write();
-        engine::discard(slot.take());
+        let old_file = engine::discard(slot.take());
         self.known.clear();
-        if sync_failed {
-            engine::rewrite(&self.shared.folder).map_err(io_at(&self.shared.folder.db_path()))?;
+        if old_file.is_some_and(|file| file.sync_data().is_err()) || disk_failed {
+            engine::rewrite(&self.shared.folder)?;
         }
         let (engine, head, census) =
             Engine::open(&self.shared.folder, self.options.engine_again())?;

@@ -5,6 +5,9 @@
 //! cut. Programs are recorded on new folders, after kills, and on what earlier cuts left, so that
 //! openings are cut, too. Then every sync is taken out in turn, and each must be missed.
 //!
+//! Other programs are recorded while syncs fail. What those covered is lost at a cut unless it was written
+//! again, whatever later syncs report, and is read anew by the program that opens the store next.
+//!
 //! Seed: `POLYPLANE_POWER_SEED`. Cuts of each engine: `POLYPLANE_POWER_CUTS`. Engine, both unless set:
 //! `POLYPLANE_POWER_ENGINE`.
 //!
@@ -33,8 +36,8 @@ use std::time::Instant;
 
 use disk::{Cut, Disk, Image, LOSSES, Loss};
 use random::Random;
-use trace::Kill;
-use workload::{ENGINE, Engine, Expected, FOLDER, KIND, Kind, PLAN, program, stored};
+use trace::{Fault, FaultKind};
+use workload::{ENGINE, Engine, Expected, FAILS, FOLDER, KIND, Kind, PLAN, program, stored};
 
 const SEED: u64 = 1;
 /// Cuts that both engines together survive in a minute and a half. An opening of fjall takes about
@@ -42,6 +45,8 @@ const SEED: u64 = 1;
 const CUTS: [(Engine, usize); 2] = [(Engine::Sled, 3_000), (Engine::Fjall, 600)];
 /// Cuts after which a missing sync that did no harm is taken to be needless.
 const CUTS_WITHOUT: usize = 1_000;
+/// Cuts of programs whose syncs fail: one for so many of the others.
+const FAILING_PART: usize = 4;
 /// One state in so many is opened a second time, after a commit.
 const AGAIN: usize = 8;
 /// Where the store is below the recorded root: in folders that the store makes.
@@ -72,7 +77,8 @@ fn test(engine: Engine, seed: u64, cuts: usize) {
     let recordings = recordings(engine, seed);
     println!("recorded in {:.1?}", started.elapsed());
     let bench = Bench::new();
-    let losses = bench.cut_all(&recordings, seed, cuts);
+    let mut losses = bench.cut_all(&recordings, seed, cuts);
+    losses.extend(bench.cut_all(&failing(engine), seed, cuts / FAILING_PART));
     let (tried, opened, lost) = (bench.tried(), bench.opened(), losses.len());
     let took = started.elapsed();
     println!("{tried} cuts, {opened} different disks opened, {lost} losses, after {took:.1?}");
@@ -96,23 +102,28 @@ struct Recording {
 
 impl Recording {
     /// Runs programs one after the other on a disk that holds an image.
-    fn new(name: &str, image: &Image, expected: Expected, runs: &[(&str, Option<Kill>)]) -> Self {
+    fn new(name: &str, image: &Image, expected: Expected, runs: &[(&str, Option<Fault>)]) -> Self {
         let folder = folder_in_memory();
         let path = folder.path().canonicalize().expect("it is there");
         let root = path.join("root");
         std::fs::create_dir(&root).expect("made");
         let mut disk = Disk::with(&root, image);
-        for (plan, kill) in runs {
+        let mut random = Random::new(SEED);
+        for (plan, fault) in runs {
+            disk.evict(&mut random);
             let store = root.join(STORE).display().to_string();
             let kind = expected.kind.name().to_owned();
             let engine = expected.engine.name().to_owned();
-            let variables = [
+            let mut variables = vec![
                 (FOLDER, store),
                 (PLAN, (*plan).to_owned()),
                 (KIND, kind),
                 (ENGINE, engine),
             ];
-            disk.run(&variables, *kill);
+            if fault.is_some_and(|fault| fault.kind.fails()) {
+                variables.push((FAILS, String::new()));
+            }
+            disk.run(&variables, *fault);
         }
         Self {
             name: name.to_owned(),
@@ -131,9 +142,11 @@ impl Recording {
     }
 
     /// Whether the disk honours the flag S in a cut. Without it, writes of several segments between
-    /// two syncs may make the engine's log unreadable (see `sled/engine.rs`), so those have it.
+    /// two syncs may make the engine's log unreadable (see `sled/engine.rs`), so those have it. With it, no
+    /// sync that fails has anything to lose.
     fn write_through(&self, random: &mut Random) -> bool {
-        random.below(2) == 0 || self.expected.kind == Kind::Bulk
+        let is_honoured = random.below(2) == 0 || self.expected.kind == Kind::Bulk;
+        is_honoured && !self.disk.has_failed()
     }
 
     fn is_engines(&self, place: usize) -> bool {
@@ -199,8 +212,9 @@ fn is_needed(engine: Engine, site: &str) -> bool {
     }
 }
 
-fn kill(call: &'static str, nth: u32) -> Option<Kill> {
-    Some(Kill { call, nth })
+fn kill(call: &'static str, nth: u32) -> Option<Fault> {
+    let kind = FaultKind::Killed;
+    Some(Fault { call, nth, kind })
 }
 
 /// Moments at which a process is killed whose store is then opened once more.
@@ -317,6 +331,48 @@ fn recordings(engine: Engine, seed: u64) -> Vec<Recording> {
         all.push(Recording::new(&name, &image, expected, &runs));
     }
     all
+}
+
+/// Syncs that fail, by what is committed meanwhile. Each thread counts its own calls.
+fn failures(engine: Engine) -> Vec<(Kind, Fault)> {
+    use FaultKind::{Fails, FailsUnseen};
+    let mut all = vec![
+        (Kind::Mixed, "fdatasync", 1, Fails),
+        (Kind::Mixed, "fdatasync", 2, Fails),
+        (Kind::Mixed, "fdatasync", 4, Fails),
+        (Kind::Mixed, "fdatasync", 2, FailsUnseen),
+        (Kind::Mixed, "fdatasync", 5, FailsUnseen),
+        (Kind::Small, "fdatasync", 7, Fails),
+        (Kind::Small, "fdatasync", 7, FailsUnseen),
+    ];
+    if engine == Engine::Sled {
+        all.extend([
+            (Kind::Churn, "fdatasync", 6, Fails),
+            (Kind::Churn, "fdatasync", 9, FailsUnseen),
+            // Threads of sled write its log; the one that flushes must learn that they failed.
+            (Kind::Small, "sync_file_range", 2, Fails),
+            (Kind::Churn, "sync_file_range", 2, Fails),
+            (Kind::Churn, "sync_file_range", 3, FailsUnseen),
+        ]);
+    }
+    let fault = |(of, call, nth, kind)| (of, Fault { call, nth, kind });
+    all.into_iter().map(fault).collect()
+}
+
+/// Programs whose syncs fail, and the next ones on their disks.
+fn failing(engine: Engine) -> Vec<Recording> {
+    let record = |(kind, fault): (Kind, Fault)| {
+        let name = format!("{}, {fault:?}", kind.name());
+        let runs = [
+            ("open commit:30 close open commit:6 close", Some(fault)),
+            ("open commit:3 close open commit:2 close", None),
+        ];
+        let expected = Expected::new(engine, kind);
+        let recording = Recording::new(&name, &Image::default(), expected, &runs);
+        assert!(recording.disk.has_failed(), "{name}: no sync failed");
+        recording
+    };
+    failures(engine).into_iter().map(record).collect()
 }
 
 /// A store with a damaged log, whose opening is refused.

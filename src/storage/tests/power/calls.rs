@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use super::{Change, Description, Disk, Inode, InodeId, ROOT, Said, Sync, What, apply};
+use super::{Change, Description, Disk, Failure, Inode, InodeId, ROOT, Said, Sync, What, apply};
 use crate::trace::Call;
 
 impl Disk {
@@ -14,7 +14,7 @@ impl Disk {
             return self.flag(call);
         }
         if result < 0 {
-            return;
+            return self.fail(call, call.end);
         }
         let during = (call.start, call.end);
         match call.name.as_str() {
@@ -54,6 +54,7 @@ impl Disk {
                 self.remove(during, &path);
             }
             "mkdir" => _ = self.make(&call.path(0), true, call.start, call.end),
+            "fadvise64" => self.advise(call),
             // Makes nothing durable, or changes nothing that is followed here.
             "sync_file_range" | "fcntl" | "chdir" | "fchdir" | "close_range" => {}
             "mmap" => {
@@ -87,7 +88,7 @@ impl Disk {
         }
     }
 
-    fn path_of(&self, wanted: InodeId) -> PathBuf {
+    pub(super) fn path_of(&self, wanted: InodeId) -> PathBuf {
         let mut folders = vec![(self.root.clone(), ROOT)];
         while let Some((path, inode)) = folders.pop() {
             if inode == wanted {
@@ -135,6 +136,7 @@ impl Disk {
             end,
             direct,
             what,
+            evicted: None,
         });
     }
 
@@ -322,6 +324,26 @@ impl Disk {
             .push((format!("{kind} {}", plain(&path)), inode, place));
     }
 
+    fn advise(&mut self, call: &Call) {
+        if call.arguments[3] == "POSIX_FADV_DONTNEED"
+            && let Some(inode) = self.inode_of(call.number(0))
+        {
+            self.advised.insert(inode);
+        }
+    }
+
+    /// A call that failed, of which a sync matters. One of a folder does nothing: what such a sync covers is in
+    /// the journal of the file system, which takes no more changes if it cannot be written.
+    pub(super) fn fail(&mut self, call: &Call, end: u64) {
+        let start = call.start;
+        if is_sync(call)
+            && let Some(inode) = self.inode_of(call.number(0))
+            && !self.inodes[inode].is_folder
+        {
+            self.inodes[inode].failures.push(Failure { start, end });
+        }
+    }
+
     /// Gives the syncs of the step that ends now their sites: what the program said of the step,
     /// the kind and path, and, unless it is a loop, the place among those of that kind and path,
     /// counted from the last. In a step that a kill cut short there is no last.
@@ -348,6 +370,12 @@ impl Disk {
             self.inodes[inode].syncs[place].site = known;
         }
     }
+}
+
+/// Whether a call reports that what was written could not be made durable. `sync_file_range` does, though it
+/// makes nothing durable.
+fn is_sync(call: &Call) -> bool {
+    ["fsync", "fdatasync", "sync_file_range"].contains(&call.name.as_str())
 }
 
 /// A path without numbers that differ from run to run. A database in the making is one thing: it counts

@@ -10,6 +10,10 @@
 //!   changes.
 //! * Of what is not durable, a cut keeps any part: each change or none, whatever their order, a
 //!   write in sectors, a length without the bytes.
+//! * A sync of a file may fail. The kernel takes what it covered for clean: no later sync makes that
+//!   durable, unless it is written again. A program reads it as it was written until the kernel drops
+//!   those pages, and then what the disk has of them. They are dropped between two programs, and the
+//!   second must ask the kernel for it: see [`Disk::evict`].
 //! * A file opened with `O_SYNC` or `O_DSYNC`, or with the flag S if the disk honours it, has each
 //!   write durable on return.
 
@@ -24,7 +28,7 @@ use std::sync::Arc;
 
 use self::content::Content;
 use crate::random::Random;
-use crate::trace::{Kill, record};
+use crate::trace::{Fault, FaultKind, record};
 
 type InodeId = usize;
 const ROOT: InodeId = 0;
@@ -43,6 +47,14 @@ struct Change {
     /// Durable on return, whatever the disk.
     direct: bool,
     what: What,
+    /// What the disk has of it, since the kernel has dropped the page with it.
+    evicted: Option<Evicted>,
+}
+
+#[derive(Debug, Clone)]
+struct Evicted {
+    at: u64,
+    pieces: Vec<What>,
 }
 
 #[derive(Debug, Clone)]
@@ -52,12 +64,20 @@ struct Sync {
     site: usize,
 }
 
+/// A sync that failed.
+#[derive(Debug, Clone)]
+struct Failure {
+    start: u64,
+    end: u64,
+}
+
 /// A file or a folder.
 #[derive(Debug, Clone, Default)]
 struct Inode {
     is_folder: bool,
     changes: Vec<Change>,
     syncs: Vec<Sync>,
+    failures: Vec<Failure>,
     /// When the flag S was set.
     write_through: Option<u64>,
     /// What the running program sees.
@@ -98,7 +118,7 @@ pub(crate) enum Loss {
     Whole,
     /// Of each file or folder those up to some time.
     Late,
-    /// Each by itself or not, and of each file's last write some sectors.
+    /// Each by itself or not, and some sectors of some writes, the last of each file among them.
     Torn,
 }
 
@@ -174,6 +194,10 @@ pub(crate) struct Disk {
     pub(crate) sites: Vec<String>,
     /// Syncs of the step under way: kind and path, inode, and its place there.
     step: Vec<(String, InodeId, usize)>,
+    /// Files of which the kernel has dropped pages before the program under way.
+    evicted: BTreeSet<InodeId>,
+    /// Files of which this program has asked the kernel to drop the pages.
+    advised: BTreeSet<InodeId>,
 }
 
 impl Disk {
@@ -191,6 +215,8 @@ impl Disk {
             said: Vec::new(),
             sites: vec!["unnamed".to_owned()],
             step: Vec::new(),
+            evicted: BTreeSet::new(),
+            advised: BTreeSet::new(),
         };
         image.write_to(root);
         for folder in &image.folders {
@@ -210,12 +236,13 @@ impl Disk {
     }
 
     /// Runs this program with `variables` under the recorder, and adds its recorded calls to the
-    /// model. Panics unless these calls explain the content of the disk byte for byte.
-    pub(crate) fn run(&mut self, variables: &[(&str, String)], kill: Option<Kill>) {
+    /// model. Panics unless these calls explain the content of the disk byte for byte, and unless the program
+    /// reads from the disk what a failed sync has left in memory.
+    pub(crate) fn run(&mut self, variables: &[(&str, String)], fault: Option<Fault>) {
         let program = std::env::current_exe().expect("this program");
         let log = self.root.with_extension("log");
         let mut order = self.order;
-        let calls = record(&log, &program, variables, kill, &mut order);
+        let calls = record(&log, &program, variables, fault, &mut order);
         std::fs::remove_file(&log).expect("the log is there");
         let (mut done, torn): (Vec<_>, Vec<_>) =
             calls.iter().partition(|call| call.result.is_some());
@@ -228,21 +255,74 @@ impl Disk {
             }
         });
         self.descriptors.clear();
+        self.advised.clear();
+        let is_named = |inode: &InodeId| self.path_of(*inode).exists();
+        let evicted: Vec<InodeId> = self.evicted.iter().copied().filter(is_named).collect();
         for call in done {
             self.take(call);
+        }
+        for inode in evicted {
+            let path = self.path_of(inode);
+            let is_advised = self.advised.contains(&inode);
+            assert!(
+                is_advised,
+                "{}: the kernel was not asked for what the disk has",
+                path.display()
+            );
+        }
+        if fault.is_some_and(|fault| fault.kind == FaultKind::FailsUnseen) {
+            for call in &torn {
+                self.fail(call, order);
+            }
         }
         self.name_sites(false);
         let real = Image::read_from(&self.root);
         if self.live() != real {
             // The kill came while another thread was in a call, which then was done.
             for call in torn {
-                if kill.is_some_and(|kill| kill.call != call.name) {
+                if fault.is_some_and(|fault| fault.call != call.name) {
                     self.take(call);
                 }
             }
         }
         assert!(self.live() == real, "the recorder did not see everything");
         self.order = order;
+    }
+
+    /// Has the kernel drop the pages that it takes for clean because a sync of them failed, so that programs
+    /// read what the disk has of them: all, nothing or some sectors. No program runs.
+    pub(crate) fn evict(&mut self, random: &mut Random) {
+        self.order += 1;
+        let at = self.order;
+        self.evicted.clear();
+        for id in 0..self.inodes.len() {
+            let inode = &mut self.inodes[id];
+            let lost = inode.changes.iter().map(|change| inode.is_lost(change));
+            let lost: Vec<bool> = lost.collect();
+            if !lost.contains(&true) {
+                continue;
+            }
+            for (change, _) in inode.changes.iter_mut().zip(lost).filter(|(_, lost)| *lost) {
+                let pieces = match random.below(4) {
+                    0 => vec![change.what.clone()],
+                    1 => Vec::new(),
+                    _ => pieces(&change.what, random),
+                };
+                change.evicted = Some(Evicted { at, pieces });
+            }
+            inode.bytes = inode.replayed();
+            self.evicted.insert(id);
+            let path = self.path_of(id);
+            if path.exists() {
+                let bytes = &self.inodes[id].bytes;
+                bytes.write_to(&path).expect("a file is written");
+            }
+        }
+    }
+
+    /// Whether a sync of a file has failed.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.inodes.iter().any(|inode| !inode.failures.is_empty())
     }
 
     /// The syncs of a site that made something durable, by when they ended.
@@ -332,20 +412,32 @@ impl Inode {
     fn after(&self, id: InodeId, cut: &Cut) -> (Content, BTreeMap<String, InodeId>) {
         let synced = self.syncs.iter();
         let synced = synced.filter(|sync| sync.end < cut.at && !cut.without.contains(&sync.site));
-        let synced = synced.map(|sync| sync.start).max().unwrap_or_default();
+        let mut synced: Vec<u64> = synced.map(|sync| sync.start).collect();
+        synced.sort_unstable();
         let through = self.write_through.filter(|_| cut.write_through);
         let is_durable = |change: &Change| {
             let returned = change.end < cut.at;
             let through = through.is_some_and(|since| since < change.start);
-            change.end <= synced || returned && (change.direct || through)
+            self.is_synced(change, &synced) || returned && (change.direct || through)
+        };
+        let evicted = |change: &Change| match &change.evicted {
+            Some(evicted) if evicted.at < cut.at => Some(evicted.pieces.clone()),
+            _ => None,
         };
         let begun: Vec<&Change> = self.changes.iter().filter(|c| c.start < cut.at).collect();
-        let pending = begun.iter().filter(|change| !is_durable(change)).count();
+        let is_pending = |change: &&&Change| evicted(change).is_none() && !is_durable(change);
+        let pending = begun.iter().filter(is_pending).count();
         let mut random = Random::new(cut.seed ^ (id as u64) << 32);
         let whole = random.below(2) == 0;
         let kept = random.below(pending + 1);
         let (mut nth, mut bytes, mut names) = (0, Content::default(), BTreeMap::new());
         for change in begun {
+            if let Some(pieces) = evicted(change) {
+                for piece in pieces {
+                    apply(&piece, &mut bytes, &mut names);
+                }
+                continue;
+            }
             if is_durable(change) {
                 apply(&change.what, &mut bytes, &mut names);
                 continue;
@@ -360,7 +452,7 @@ impl Inode {
                 Loss::Each => coin,
                 Loss::Whole => whole,
                 Loss::Late => nth <= kept,
-                Loss::Torn if nth == pending => {
+                Loss::Torn if nth == pending || random.below(3) == 0 => {
                     tear(&change.what, &mut bytes, &mut names, &mut random);
                     continue;
                 }
@@ -373,6 +465,46 @@ impl Inode {
             }
         }
         (bytes, names)
+    }
+
+    /// When a sync began that failed on a change. Lengths and names are in the journal of the file system; see
+    /// `fail`. What any earlier sync has written, whatever a cut takes out, is not dirty any more.
+    fn failed_on(&self, change: &Change) -> Option<u64> {
+        let covers = |failure: &&Failure| {
+            let mut before = self.syncs.iter().filter(|sync| sync.end < failure.start);
+            failure.end > change.start && !before.any(|sync| change.end <= sync.start)
+        };
+        let failures = self.failures.iter().filter(covers);
+        let first = failures.map(|failure| failure.start).min();
+        first.filter(|_| matches!(change.what, What::Write { .. }))
+    }
+
+    /// Whether one of the syncs, of which these are the beginnings in order, has made a change durable: it
+    /// began after the change, and before another one failed on it.
+    fn is_synced(&self, change: &Change, synced: &[u64]) -> bool {
+        let known = match self.failed_on(change) {
+            Some(failed) => synced.partition_point(|start| *start < failed),
+            None => synced.len(),
+        };
+        change.end <= synced[..known].last().copied().unwrap_or_default()
+    }
+
+    /// Whether only the memory is known to have a change, which the kernel may drop from there.
+    fn is_lost(&self, change: &Change) -> bool {
+        change.evicted.is_none() && !change.direct && self.failed_on(change).is_some()
+    }
+
+    /// Its bytes, after the kernel has dropped pages.
+    fn replayed(&self) -> Content {
+        let (mut bytes, mut names) = (Content::default(), BTreeMap::new());
+        for change in &self.changes {
+            let whole = std::slice::from_ref(&change.what);
+            let evicted = change.evicted.as_ref();
+            for what in evicted.map_or(whole, |evicted| &evicted.pieces[..]) {
+                apply(what, &mut bytes, &mut names);
+            }
+        }
+        bytes
     }
 }
 
@@ -409,25 +541,31 @@ fn tear(
     names: &mut BTreeMap<String, InodeId>,
     random: &mut Random,
 ) {
+    for piece in pieces(what, random) {
+        apply(&piece, bytes, names);
+    }
+}
+
+/// Some sectors of a write, with its length or without; the whole of any other change.
+fn pieces(what: &What, random: &mut Random) -> Vec<What> {
     let What::Write { at, bytes: new } = what else {
-        return apply(what, bytes, names);
+        return vec![what.clone()];
     };
     let sector = [512, 4096][random.below(2)];
+    let mut pieces = Vec::new();
     if random.below(2) == 0 {
-        lengthen(what, bytes);
+        // Nothing, written at the end of it.
+        let (at, bytes) = (at + new.len(), Arc::from(Vec::<u8>::new()));
+        pieces.push(What::Write { at, bytes });
     }
     let mut from = 0;
     while from < new.len() {
         let to = new.len().min(from + sector - (at + from) % sector);
         if random.below(2) == 0 {
-            let bytes_of_sector = Arc::from(&new[from..to]);
-            let at = at + from;
-            let what = What::Write {
-                at,
-                bytes: bytes_of_sector,
-            };
-            apply(&what, bytes, names);
+            let (at, bytes) = (at + from, Arc::from(&new[from..to]));
+            pieces.push(What::Write { at, bytes });
         }
         from = to;
     }
+    pieces
 }

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 /// and `io_uring` only the presence matters: writes through them would not be seen.
 const CALLS: &str = "open,openat,openat2,creat,close,close_range,dup,dup2,dup3,fcntl,\
     read,readv,lseek,write,writev,pwrite64,pwritev,pwritev2,copy_file_range,sendfile,splice,\
-    truncate,ftruncate,fallocate,fsync,fdatasync,sync,syncfs,sync_file_range,msync,mmap,\
+    truncate,ftruncate,fallocate,fsync,fdatasync,sync,syncfs,sync_file_range,fadvise64,msync,mmap,\
     rename,renameat,renameat2,link,linkat,symlink,symlinkat,unlink,unlinkat,rmdir,mkdir,mkdirat,\
     mknod,mknodat,ioctl,io_uring_setup,chdir,fchdir";
 /// Bytes of one write that the log keeps: more than any program here writes in one call.
@@ -61,11 +61,39 @@ impl Call {
     }
 }
 
-/// Where a process is to be killed: before the call with this name is executed for the n-th time.
+/// What is done to a process when one of its threads makes the call with this name for the n-th time.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kill {
+pub(crate) struct Fault {
     pub(crate) call: &'static str,
     pub(crate) nth: u32,
+    pub(crate) kind: FaultKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultKind {
+    /// The process is killed before the call is executed.
+    Killed,
+    /// The call, which is a sync, returns `EIO`.
+    Fails,
+    /// The call, which is a sync, fails while the process is killed, which never learns of it.
+    FailsUnseen,
+}
+
+impl FaultKind {
+    fn kills(self) -> bool {
+        match self {
+            Self::Killed | Self::FailsUnseen => true,
+            Self::Fails => false,
+        }
+    }
+
+    /// Whether a sync fails.
+    pub(crate) fn fails(self) -> bool {
+        match self {
+            Self::Killed => false,
+            Self::Fails | Self::FailsUnseen => true,
+        }
+    }
 }
 
 /// Finds strace, once per process.
@@ -91,21 +119,26 @@ pub(crate) fn record(
     log: &Path,
     program: &Path,
     variables: &[(&str, String)],
-    kill: Option<Kill>,
+    fault: Option<Fault>,
     order: &mut u64,
 ) -> Vec<Call> {
     let mut command = Command::new(strace());
     command.args(["-f", "-xx", "-s", BYTES_MAX, "-e", "signal=none", "-o"]);
     command.arg(log).arg("-e").arg(format!("trace={CALLS}"));
-    if let Some(Kill { call, nth }) = kill {
-        let inject = format!("inject={call}:signal=SIGKILL:when={nth}");
+    if let Some(Fault { call, nth, kind }) = fault {
+        let what = if kind.kills() {
+            "signal=SIGKILL"
+        } else {
+            "error=EIO"
+        };
+        let inject = format!("inject={call}:{what}:when={nth}");
         command.arg("-e").arg(inject);
     }
     command.arg(program);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     let output = command.output().expect("strace runs");
     assert!(
-        kill.is_some() || output.status.success(),
+        fault.is_some_and(|fault| fault.kind.kills()) || output.status.success(),
         "the recorded program failed: {}",
         String::from_utf8_lossy(&output.stderr)
     );

@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use polyplane_storage::{
-    FjallOptions, FjallStore, Op, OpenError, RangeRequest, Revision, SledOptions, SledStore, Store,
-    Txn,
+    CommitError, FjallOptions, FjallStore, Health, Op, OpenError, RangeRequest, ReadError,
+    Revision, SledOptions, SledStore, Store, Txn,
 };
 use tokio::runtime::Runtime;
 
@@ -22,11 +23,15 @@ pub(crate) const FOLDER: &str = "POLYPLANE_POWER_FOLDER";
 pub(crate) const PLAN: &str = "POLYPLANE_POWER_PLAN";
 pub(crate) const KIND: &str = "POLYPLANE_POWER_KIND";
 pub(crate) const ENGINE: &str = "POLYPLANE_POWER_ENGINE";
+/// Set if syncs of the program fail.
+pub(crate) const FAILS: &str = "POLYPLANE_POWER_FAILS";
 
 /// Commits between two syncs of the acknowledged bound, as the store has it.
 const BOUND_COMMITS: u64 = 256;
 /// Commits between two compactions of the kind that has them.
 const COMPACT_COMMITS: u64 = 5;
+/// Longest time that a store takes to write again after a sync that failed.
+const RECOVERY_MAX: Duration = Duration::from_secs(30);
 
 /// What is committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -171,7 +176,9 @@ impl Engine {
 }
 
 fn runtime() -> Runtime {
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
     runtime.expect("a runtime")
 }
 
@@ -186,6 +193,7 @@ pub(crate) fn program(folder: &Path) {
     let plan = std::env::var(PLAN).expect("a plan");
     let kind = Kind::named(&std::env::var(KIND).expect("a kind"));
     let engine = Engine::named(&std::env::var(ENGINE).expect("an engine"));
+    let fails = std::env::var_os(FAILS).is_some();
     let runtime = runtime();
     let mut open: Option<Arc<dyn Store>> = None;
     for word in plan.split(' ') {
@@ -198,6 +206,8 @@ pub(crate) fn program(folder: &Path) {
                         say(&format!("shown {head}"));
                         open = Some(store);
                     }
+                    // An operator starts the program again, which is the next one in the recording.
+                    Err(OpenError::Io { .. } | OpenError::Damaged { .. }) if fails => return,
                     Err(OpenError::Damaged { .. }) => say("refused"),
                     Err(error) => panic!("{error}"),
                 }
@@ -207,12 +217,18 @@ pub(crate) fn program(folder: &Path) {
                 let head = runtime.block_on(store.revision()).expect("open");
                 say("step closing");
                 runtime.block_on(store.close());
-                say(&format!("kept {head}"));
+                // The bound is only a lower one if it cannot be synced.
+                if !fails {
+                    say(&format!("kept {head}"));
+                }
                 say("step ended");
             }
             (Some(("commit", count)), Some(store)) => {
                 let count = count.parse().expect("a count");
-                runtime.block_on(commit(&*store, kind, count));
+                match fails {
+                    true => runtime.block_on(commit_and_recover(&*store, kind, count)),
+                    false => runtime.block_on(commit(&*store, kind, count)),
+                }
                 open = Some(store);
             }
             _ => panic!("{word} is not possible now"),
@@ -235,6 +251,52 @@ async fn commit(store: &dyn Store, kind: Kind, count: u64) {
             say(&format!("kept {revision}"));
         }
     }
+}
+
+/// As [`commit`], with a disk whose syncs fail now and then.
+async fn commit_and_recover(store: &dyn Store, kind: Kind, count: u64) {
+    let mut next = store.revision().await.expect("open").0 + 1;
+    let end = next + count;
+    while next < end {
+        let revision = next;
+        say(&format!("trying {revision}"));
+        match store.commit(kind.txn(revision)).await {
+            Ok(committed) => {
+                assert_eq!(committed.revision.0, revision);
+                say(&format!("shown {revision}"));
+                next += 1;
+            }
+            Err(error) => {
+                let is_rejected = matches!(error, CommitError::Rejected(_));
+                if is_rejected {
+                    say(&format!("rejected {revision}"));
+                }
+                let head = recovered(store).await;
+                assert!(!is_rejected || head < revision, "rejected is final");
+                next = head + 1;
+            }
+        }
+        if matches!(kind, Kind::Churn | Kind::Bulk) && revision.is_multiple_of(COMPACT_COMMITS) {
+            match store.compact(Revision(next - 1)).await {
+                Ok(()) => {}
+                Err(ReadError::Unavailable(_)) => next = recovered(store).await + 1,
+                Err(error) => panic!("not compacted: {error}"),
+            }
+        }
+    }
+}
+
+/// Waits until a store takes writes again, and returns the revision that it shows.
+async fn recovered(store: &dyn Store) -> u64 {
+    let deadline = Instant::now() + RECOVERY_MAX;
+    while store.health() != Health::Ok {
+        let health = store.health();
+        assert!(Instant::now() < deadline, "never recovered: {health:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let head = store.revision().await.expect("open").0;
+    say(&format!("shown {head}"));
+    head
 }
 
 /// What must be true of a disk.
@@ -275,6 +337,10 @@ impl Expected {
                 "shown" => &mut expected.shown,
                 "trying" => &mut expected.tried,
                 "kept" => &mut expected.kept,
+                "rejected" => {
+                    expected.tried = number.parse::<u64>().expect("a number") - 1;
+                    continue;
+                }
                 _ => continue,
             };
             *counter = number.parse::<u64>().expect("a number").max(*counter);

@@ -1,0 +1,245 @@
+//! What the writer does about an engine that fails: it opens the database again, finds out what became of the
+//! batch under way, and gives up if that does not help.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::engine::{self, Engine, EngineError};
+use super::group::Group;
+use super::journal;
+use super::room::Room;
+use super::writer::{RETRY, Writer, found_parts};
+use crate::embedded::panic_text;
+use crate::error::{OpenError, Rejection};
+use crate::lease::LeaseTable;
+use crate::store::Health;
+
+/// Failures in a row after which the database is not opened again at once: what fails is then a file or the
+/// device, and each opening costs all readers their time.
+const FAILURES_MAX: u32 = 3;
+/// Time after an opening within which a failure continues the row. A merge that reads a damaged table may
+/// take so long until it gets there.
+const IN_A_ROW: Duration = Duration::from_secs(600);
+/// Pause of a store that has given up until it opens the database again: the device may have been mended.
+const REST: Duration = Duration::from_secs(60);
+
+/// Failures of the engine in a row that no write of a caller has caused.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
+    count: u32,
+    /// The time of the newest failure or opening.
+    newest: Option<Instant>,
+}
+
+impl Failures {
+    fn add(&mut self) {
+        let newest = self.newest.replace(Instant::now());
+        let is_next = newest.is_some_and(|newest| newest.elapsed() < IN_A_ROW);
+        self.count = if is_next { self.count + 1 } else { 1 };
+    }
+
+    fn is_much(&self) -> bool {
+        self.count >= FAILURES_MAX
+    }
+}
+
+impl Writer {
+    /// Runs a part of the writer's work. The engine may panic anywhere; that must not end the writer, because
+    /// every later caller would wait for ever.
+    pub(super) fn guarded(&mut self, work: impl FnOnce(&mut Self)) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(self))) else {
+            return;
+        };
+        let why = panic_text(&*panic);
+        tracing::error!(why, "the writer failed; opening the store again");
+        if self.is_closed() {
+            return;
+        }
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.mend(&why))) {
+            let reason = format!("{why}; opening again: {}", panic_text(&*panic));
+            self.shared.set_health(Health::Failed { reason });
+        }
+    }
+
+    /// After a failed write: opens the database again and answers each caller with the outcome of its
+    /// transaction, as far as that can be determined. Returns true if the group is durable after all.
+    pub(super) fn settle(&mut self, mut group: Group, error: &EngineError) -> bool {
+        tracing::error!(%error, "a batch failed; opening the store again");
+        self.tried = Some(Instant::now());
+        // Before asking for space: it keeps that of deleted files.
+        engine::discard(self.shared.engine.write().take());
+        let full = self.check_space(group.bytes).err();
+        if full.is_some() {
+            self.space.release_ballast();
+        }
+        let before = self.head.revision;
+        match self.reopen(journal::rewrite) {
+            Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
+                // Opening synced the journal, so the batch that was found in it is durable.
+                group.head = self.head;
+                self.publish(group);
+                true
+            }
+            Ok(()) if self.head.revision == before => {
+                let rejection = match full {
+                    Some(shortage) => Rejection::NoSpace(shortage.to_string()),
+                    None => Rejection::ReadOnly(error.to_string()),
+                };
+                let reason = rejection.to_string();
+                self.shared.set_health(Health::ReadOnly { reason });
+                group.answers.reject(&rejection);
+                false
+            }
+            Ok(()) => {
+                group.answers.unknown(&error.to_string());
+                false
+            }
+            Err(open_error) => {
+                let reason = format!("{error}; opening again: {open_error}");
+                self.shared.set_health(Health::Failed {
+                    reason: reason.clone(),
+                });
+                group.answers.unknown(&reason);
+                false
+            }
+        }
+    }
+
+    /// Opens a database again that broke while nothing was written. After too many failures in a row it stays
+    /// open for readers, and the store has failed.
+    pub(super) fn mend(&mut self, why: &str) {
+        self.tried = Some(Instant::now());
+        engine::discard(self.shared.engine.write().take());
+        if self.check_space(0).is_err() {
+            // A full disk is a reason that ends by itself.
+            self.space.release_ballast();
+        } else {
+            self.failures.add();
+        }
+        let health = match self.reopen(journal::rewrite) {
+            Ok(()) if self.failures.is_much() => Health::Failed {
+                reason: format!(
+                    "the engine has failed {} times in a row, so its disk or a file of the store is damaged: {why}; \
+                     check the disk, and restore a backup if this does not end",
+                    self.failures.count
+                ),
+            },
+            Ok(()) => Health::ReadOnly {
+                reason: why.to_owned(),
+            },
+            Err(error) => Health::Failed {
+                reason: format!("{why}; opening again: {error}"),
+            },
+        };
+        self.shared.set_health(health);
+    }
+
+    /// Returns whether the store has given up for now.
+    pub(super) fn rests(&self) -> bool {
+        let is_resting = || self.tried.is_some_and(|tried| tried.elapsed() < REST);
+        self.failures.is_much()
+            && is_resting()
+            && matches!(*self.shared.health.lock(), Health::Failed { .. })
+    }
+
+    /// While the store does not take writes: opens it if it is not open, and looks for space.
+    pub(super) fn try_recover(&mut self) {
+        let pauses = self.tried.is_some_and(|tried| tried.elapsed() < RETRY);
+        if pauses || self.rests() {
+            return;
+        }
+        self.tried = Some(Instant::now());
+        let opened = self.shared.engine.read();
+        let is_usable = opened.as_ref().is_some_and(|engine| !engine.is_broken());
+        drop(opened);
+        let opened = match is_usable {
+            true => Ok(()),
+            false => self.reopen(journal::rewrite),
+        };
+        if let Err(error) = opened {
+            if matches!(error, OpenError::Damaged { .. }) {
+                self.failures.add();
+            }
+            let reason = format!("opening again: {error}");
+            return self.shared.set_health(Health::Failed { reason });
+        }
+        match self.check_space(0) {
+            // Only a write that came through shows that writes go: the head record, as it is.
+            Ok(()) => _ = self.write_head(),
+            Err(shortage) => self.note_shortage(&shortage),
+        }
+    }
+
+    /// Closes and opens the database, and takes over what it finds. Nothing that the system has in
+    /// memory is taken to be on disk: `journals` prepares them for that in between.
+    pub(super) fn reopen(
+        &mut self,
+        journals: fn(&Path) -> Result<(), OpenError>,
+    ) -> Result<(), OpenError> {
+        let mut slot = self.shared.engine.write();
+        let dead_bytes = slot.as_ref().map_or(0, Engine::dead_bytes);
+        engine::discard(slot.take());
+        journals(&engine::database_path(&self.shared.folder))?;
+        let room = Room::new(self.space.gauge(), dead_bytes);
+        let (opened, head, leased) = Engine::open(&self.shared.folder, &self.options, room)?;
+        self.failures.newest = self.failures.newest.map(|_| Instant::now());
+        let is_ahead = head.revision > self.head.revision;
+        if is_ahead {
+            self.hub.cut("the store was opened again");
+        }
+        let now = self.options.clock.now();
+        self.parts = found_parts(head, now);
+        self.head = head;
+        attach_again(&mut self.shared.leases.lock(), &opened, leased, now);
+        self.shared.floor.fetch_max(head.floor, Ordering::SeqCst);
+        self.shared
+            .published
+            .fetch_max(head.revision, Ordering::SeqCst);
+        *slot = Some(opened);
+        self.shared.openings.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// Attaches to their leases the keys that a database was found to have on one.
+fn attach_again(leases: &mut LeaseTable, engine: &Engine, leased: Vec<Bytes>, now: Duration) {
+    leases.detach_all();
+    let mut dead = None;
+    for key in leased {
+        // A key that cannot be read is reported to whoever reads it.
+        let row = engine.row(&key).ok().flatten();
+        let Some(lease) = row.and_then(|row| row.lease) else {
+            continue;
+        };
+        let lease = match leases.has(lease) {
+            true => lease,
+            // One of an earlier process, which was not ended yet.
+            false => *dead.get_or_insert_with(|| leases.grant(Duration::ZERO, now)),
+        };
+        leases.attach(&key, Some(lease));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_in_a_row_are_too_many() {
+        let mut failures = Failures::default();
+        failures.add();
+        failures.add();
+        assert!(!failures.is_much());
+        // As if the database had been open for long.
+        failures.newest = Instant::now().checked_sub(IN_A_ROW);
+        failures.add();
+        assert!(!failures.is_much(), "the row began again");
+        failures.add();
+        failures.add();
+        assert!(failures.is_much());
+    }
+}

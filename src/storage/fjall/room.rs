@@ -1,0 +1,347 @@
+//! Room for merging tables: a merge waits until its output fits on the disk. Otherwise it would fill the disk,
+//! the only worker of the database would end at its first write that fails, and the database with it.
+//!
+//! fjall cannot pause merges. But it calls a filter for each value that one keeps, on the worker's thread and
+//! without a lock that writes or flushes need (lsm-tree's `compaction::worker`), so the filter waits. Meanwhile the
+//! worker flushes nothing: the writer does that, see `space`.
+//!
+//! A merge that runs out of room midway waits too. What it has written is freed when the database is
+//! opened again. A merge ends early if the database is to be closed, which waits for it.
+//!
+//! Only the merges of `state` wait. The tables of `log` are in the order of time: they are moved and dropped,
+//! and hardly ever merged.
+
+use std::io;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fjall::compaction::filter::{
+    CompactionFilter, CompactionFilterResult, Context, Factory, ItemAccessor, Verdict,
+};
+use fjall::{AbstractTree, Keyspace, LsmError};
+use parking_lot::{Condvar, Mutex};
+
+use crate::embedded::space::Gauge;
+
+/// Bytes of a level from which on parts of it are merged into the next one: four tables of fjall's size.
+/// Deeper levels may have more.
+const LEVEL_BYTES: u64 = 256 * 1024 * 1024;
+/// Bytes of the first level that a merge of the newest tables rewrites, at most: the level may be half as
+/// large again until parts of it have left.
+const FIRST_LEVEL_BYTES: u64 = LEVEL_BYTES + LEVEL_BYTES / 2;
+/// Bytes that a merge of two deeper levels rewrites, at most: a table and the ones that it overlaps, of
+/// which there are ten and two at the edges.
+const DEEP_MERGE_BYTES: u64 = 13 * 64 * 1024 * 1024;
+/// Bytes that a merge writes between two looks at the disk. With more it could fill the reserve.
+const LOOK_BYTES: u64 = 256 * 1024;
+/// Interval of looks at the disk while a merge waits.
+const WAIT: Duration = Duration::from_millis(100);
+/// How long a merge waits for its database to be opened. The opening may have failed, and waits for the
+/// worker.
+const OPENING_MAX: Duration = Duration::from_secs(5);
+
+/// Assigns the filter to a keyspace, by its name.
+type Assigner = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
+
+/// The room for the merges of one opened database.
+pub(super) struct Room {
+    gauge: Gauge,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    trees: Option<Trees>,
+    /// True once the database is to be dropped, which waits for the worker.
+    is_stopped: bool,
+    /// The free bytes for which a merge waits.
+    wanted_bytes: Option<u64>,
+    /// True while a merge writes, or waits midway.
+    is_merging: bool,
+    /// True if a merge has ended while the store was nearly full.
+    has_merged: bool,
+    /// True while a merge waits that ran out of room midway.
+    is_stuck: bool,
+    /// Bytes of rows that a merge will not write, because tables say that they were replaced or deleted.
+    dead_bytes: u64,
+}
+
+/// How far a merge that waits has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Beginning,
+    Midway,
+}
+
+/// Keyspaces keep the room alive, so the room must not keep them for ever: [`Room::stop`].
+struct Trees {
+    state: Keyspace,
+    log: Keyspace,
+}
+
+impl Room {
+    /// The room of a database that is about to be opened.
+    pub(super) fn new(gauge: Gauge, dead_bytes: u64) -> Arc<Self> {
+        let state = State {
+            dead_bytes,
+            ..State::default()
+        };
+        Arc::new(Self {
+            gauge,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Returns what makes the merges of a keyspace wait.
+    pub(super) fn assigner(self: &Arc<Self>, waiting: &'static str) -> Assigner {
+        let room = Arc::clone(self);
+        Arc::new(move |name: &str| {
+            let factory: Arc<dyn Factory> = Arc::new(Merges(AssertUnwindSafe(Arc::clone(&room))));
+            (name == waiting).then_some(factory)
+        })
+    }
+
+    /// Lets merges begin: the database is open.
+    pub(super) fn open(&self, state: Keyspace, log: Keyspace) {
+        self.state.lock().trees = Some(Trees { state, log });
+        self.changed.notify_all();
+    }
+
+    /// Ends the merge that waits. The worker ends with it.
+    pub(super) fn stop(&self) {
+        let mut state = self.state.lock();
+        state.is_stopped = true;
+        let trees = state.trees.take();
+        drop(state);
+        self.changed.notify_all();
+        drop(trees);
+    }
+
+    /// Returns the free bytes for which a merge waits.
+    pub(super) fn wanted_bytes(&self) -> Option<u64> {
+        self.state.lock().wanted_bytes
+    }
+
+    /// Returns whether a merge waits whose output takes room in vain.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.state.lock().is_stuck
+    }
+
+    /// Returns whether a merge has ended that was wanted for its room. fjall keeps the files that it replaced
+    /// until later writes, or until the database is opened again.
+    pub(super) fn has_merged(&self) -> bool {
+        self.state.lock().has_merged
+    }
+
+    /// Returns whether a merge makes progress.
+    pub(super) fn is_merging(&self) -> bool {
+        let state = self.state.lock();
+        state.is_merging && state.wanted_bytes.is_none()
+    }
+
+    /// Counts bytes of rows that a merge will not write.
+    pub(super) fn add_dead(&self, bytes: u64) {
+        let mut state = self.state.lock();
+        state.dead_bytes = state.dead_bytes.saturating_add(bytes);
+    }
+
+    /// Returns the dead bytes for the next opening. None after a merge found that there are fewer.
+    pub(super) fn dead_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        match state.is_stuck {
+            true => 0,
+            false => state.dead_bytes,
+        }
+    }
+
+    /// Waits until as many bytes are free as `wanted` says; it says nothing before the database is open.
+    fn wait(&self, phase: Phase, wanted: impl Fn(&State, &Trees) -> u64) -> Result<(), LsmError> {
+        let since = Instant::now();
+        let mut state = self.state.lock();
+        loop {
+            if state.is_stopped {
+                return Err(ended("the database is closed"));
+            }
+            let bytes = state.trees.as_ref().map(|trees| wanted(&state, trees));
+            match bytes {
+                Some(bytes) if self.gauge.free_bytes() >= bytes => {
+                    state.wanted_bytes = None;
+                    state.is_stuck = false;
+                    return Ok(());
+                }
+                None if since.elapsed() > OPENING_MAX => {
+                    return Err(ended("the database was not opened"));
+                }
+                Some(bytes) => {
+                    state.wanted_bytes = Some(bytes);
+                    state.is_stuck = phase == Phase::Midway;
+                }
+                None => {}
+            }
+            let _ = self.changed.wait_for(&mut state, WAIT);
+        }
+    }
+
+    /// Bytes that must be free for a merge to begin or to go on, if its output still to come has so many.
+    fn wanted(&self, state: &State, trees: &Trees, output_bytes: u64) -> u64 {
+        let kept = self.gauge.kept_bytes + trees.unflushed_bytes();
+        match self.gauge.is_nearly_full() {
+            // A merge is then the only way to free the room of what was deleted.
+            true => kept + output_bytes.saturating_sub(state.dead_bytes),
+            false => kept + self.gauge.reserve_bytes + output_bytes,
+        }
+    }
+}
+
+fn ended(why: &str) -> LsmError {
+    LsmError::Io(io::Error::other(why.to_owned()))
+}
+
+impl Trees {
+    fn unflushed_bytes(&self) -> u64 {
+        let size = |keyspace: &Keyspace| keyspace.tree.active_memtable().size();
+        size(&self.state) + size(&self.log)
+    }
+
+    /// Bytes that the next merge of `state` reads, at most. That is also the most that it writes.
+    fn merge_bytes(&self) -> u64 {
+        let version = self.state.tree.current_version();
+        let levels: Vec<u64> = version.iter_levels().map(|level| level.size()).collect();
+        merge_bytes(&levels)
+    }
+}
+
+/// Bytes that the next merge reads, at most, in a tree with levels of these sizes.
+fn merge_bytes(levels: &[u64]) -> u64 {
+    let Some((newest, levels)) = levels.split_first() else {
+        return 0;
+    };
+    let first = levels.iter().copied().find(|bytes| *bytes > 0);
+    let newest = newest + first.unwrap_or(0).min(FIRST_LEVEL_BYTES);
+    let pairs = levels.windows(2);
+    let deep = pairs.filter(|pair| pair[0] > LEVEL_BYTES && pair[1] > 0);
+    let deep = deep.map(|pair| (pair[0] + pair[1]).min(DEEP_MERGE_BYTES));
+    deep.max().unwrap_or(0).max(newest)
+}
+
+/// Makes the filter of each merge.
+struct Merges(AssertUnwindSafe<Arc<Room>>);
+
+impl Factory for Merges {
+    fn name(&self) -> &str {
+        "room"
+    }
+
+    fn make_filter(&self, _: &Context) -> Box<dyn CompactionFilter> {
+        Box::new(Merge {
+            room: Arc::clone(&self.0.0),
+            input_bytes: None,
+            written_bytes: 0,
+            looked_bytes: 0,
+        })
+    }
+}
+
+/// One merge.
+struct Merge {
+    room: Arc<Room>,
+    /// `None` before it began.
+    input_bytes: Option<u64>,
+    written_bytes: u64,
+    /// Those of them after which it last looked at the disk.
+    looked_bytes: u64,
+}
+
+impl Merge {
+    /// Waits until the whole output fits.
+    fn begin(&mut self) -> Result<(), LsmError> {
+        let room = &self.room;
+        let input = std::cell::Cell::new(0);
+        room.wait(Phase::Beginning, |state, trees| {
+            input.set(trees.merge_bytes());
+            room.wanted(state, trees, input.get())
+        })?;
+        self.input_bytes = Some(input.get());
+        room.state.lock().is_merging = true;
+        Ok(())
+    }
+
+    /// Waits if there is less room than was found at the beginning: others write to the disk, too.
+    fn go_on(&mut self, input_bytes: u64) -> Result<(), LsmError> {
+        let room = &self.room;
+        self.looked_bytes = self.written_bytes;
+        let rest = input_bytes.saturating_sub(self.written_bytes);
+        let is_short = {
+            let state = room.state.lock();
+            if state.is_stopped {
+                return Err(ended("the database is closed"));
+            }
+            let unflushed = state.trees.as_ref().map_or(0, Trees::unflushed_bytes);
+            let least = room.gauge.kept_bytes - room.gauge.reserve_bytes / 2;
+            room.gauge.free_bytes() < least + unflushed
+        };
+        match is_short {
+            true => room.wait(Phase::Midway, |state, trees| {
+                let wanted = room.wanted(state, trees, rest);
+                // Without what it counted as dead, which has proved to be too much.
+                wanted.max(room.gauge.kept_bytes + rest)
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl CompactionFilter for Merge {
+    fn filter_item(&mut self, item: ItemAccessor<'_>, _: &Context) -> CompactionFilterResult {
+        let Some(input_bytes) = self.input_bytes else {
+            self.begin()?;
+            return Ok(Verdict::Keep);
+        };
+        let value_bytes = match item.is_indirection() {
+            true => 0,
+            false => item.value()?.len(),
+        };
+        let bytes = item.key().len() + value_bytes;
+        self.written_bytes += u64::try_from(bytes).unwrap_or(u64::MAX / 2);
+        if self.written_bytes - self.looked_bytes >= LOOK_BYTES {
+            self.go_on(input_bytes)?;
+        }
+        Ok(Verdict::Keep)
+    }
+
+    fn finish(self: Box<Self>) {
+        let mut state = self.room.state.lock();
+        // A merge of a part frees a part only, so this says less than there is.
+        state.dead_bytes = 0;
+        state.has_merged = self.room.gauge.is_nearly_full();
+    }
+}
+
+impl Drop for Merge {
+    fn drop(&mut self) {
+        self.room.state.lock().is_merging = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn a_merge_needs_no_more_than_the_levels_that_it_reads() {
+        let needs = |levels: &[u64]| merge_bytes(levels) / MIB;
+        let mib = |levels: [u64; 7]| levels.map(|bytes| bytes * MIB);
+        assert_eq!(needs(&[]), 0);
+        assert_eq!(needs(&mib([64, 0, 0, 0, 0, 0, 0])), 64);
+        assert_eq!(needs(&mib([64, 0, 0, 0, 0, 0, 100])), 164);
+        assert_eq!(needs(&mib([64, 0, 0, 0, 0, 0, 9_000])), 64 + 384);
+        assert_eq!(needs(&mib([64, 0, 0, 0, 0, 200, 9_000])), 264);
+        assert_eq!(needs(&mib([64, 0, 0, 0, 0, 300, 9_000])), 13 * 64);
+        assert_eq!(needs(&mib([64, 0, 0, 0, 0, 300, 200])), 500);
+    }
+}
