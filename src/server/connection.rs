@@ -3,10 +3,12 @@
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
+pub(crate) mod counted_body;
 pub(crate) mod goaway;
 pub(crate) mod open_connections;
 pub(crate) mod requests;
 pub(crate) mod tls;
+pub(crate) mod unread;
 mod verdicts;
 
 use std::future::poll_fn;
@@ -34,9 +36,11 @@ use crate::answer::browsers::preflight;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
+use crate::connection::counted_body::Sent;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
-use crate::connection::requests::Requests;
+use crate::connection::requests::{Requests, answer_of_next};
 use crate::connection::tls::ALPN_H2;
+use crate::connection::unread::{Sending, Sweeper, UnreadAnswers};
 use crate::nodes::upgrade::{ClientUpgrade, Session};
 use crate::peer::headers::ForwardedClient;
 use crate::pipeline::{self, Caller, Origin};
@@ -335,6 +339,8 @@ enum Broken {
     Protocol(hyper::Error),
     #[error("the socket is broken")]
     Socket(#[source] io::Error),
+    #[error("the client does not read from the socket")]
+    Unread,
 }
 
 async fn serve_h2(
@@ -350,6 +356,7 @@ async fn serve_h2(
         let requests = open.requests();
         service_fn(move |request: http::Request<Incoming>| {
             let (seat, request_under_way) = (under_way.take(), requests.begin());
+            let sending = answer_of_next();
             if state.goaway.draws() {
                 requests.send_away();
             }
@@ -361,7 +368,7 @@ async fn serve_h2(
                 let has_many = request_under_way.unread() >= UNREAD_BY_STRANGER_MAX;
                 match has_many && caller.connection.has_proven_nobody() {
                     true => Err(TooManyUnread),
-                    false => Ok(request_under_way.with(reply)),
+                    false => Ok(request_under_way.with(reply, Sent::InStream(sending))),
                 }
             }
         })
@@ -381,6 +388,7 @@ async fn serve_h2(
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
+    let mut sweeper = Sweeper::new(requests.unread(), &state.limits);
     loop {
         tokio::select! {
             // `lifetime` first, so that a busy connection closes too.
@@ -395,6 +403,13 @@ async fn serve_h2(
             } => {
                 return done.map_err(Broken::Socket)?.map_err(Broken::Protocol);
             }
+            // Last, because the requests have listed by then what is unread.
+            swept = sweeper.next() => {
+                open.count_cut(swept.cut);
+                if swept.is_stuck {
+                    return Err(Broken::Unread);
+                }
+            }
         }
     }
 }
@@ -407,6 +422,8 @@ async fn serve_h1(
 ) -> hyper::Result<()> {
     // Set by the request that upgrades the connection.
     let session: Arc<Mutex<Option<Session>>> = Arc::default();
+    let (sending, unread) = (Arc::<Sending>::default(), Arc::<UnreadAnswers>::default());
+    let mut sweeper = Sweeper::new(Arc::clone(&unread), &state.limits);
     let service = {
         let (state, session) = (Arc::clone(state), Arc::clone(&session));
         let requests = open.requests();
@@ -418,12 +435,13 @@ async fn serve_h1(
                 None => Either::Right(answered(Arc::clone(&state), Arc::clone(&caller), request)),
             };
             let session = Arc::clone(&session);
+            let sent = Sent::Alone(Arc::clone(&sending), Arc::clone(&unread));
             async move {
                 let mut reply = work.await;
                 if let Some(upgrade) = upgrade {
                     (reply, *session.lock()) = upgrade.answer(reply);
                 }
-                Ok::<_, Infallible>(under_way.with(reply))
+                Ok::<_, Infallible>(under_way.with(reply, sent))
             }
         })
     };
@@ -443,6 +461,11 @@ async fn serve_h1(
                 Closing::Abort => return Ok(()),
             },
             done = serving.as_mut() => break done?,
+            // The answer that nobody reads is all that the connection sends.
+            swept = sweeper.next() => {
+                open.count_cut(swept.cut);
+                return Ok(());
+            }
         }
     }
     let Some(session) = session.lock().take() else {

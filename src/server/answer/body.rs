@@ -1,9 +1,9 @@
 //! The bodies of answers, which are streamed as the client reads them.
 //!
-//! Slices of stored objects are coalesced into chunks of up to 64 KiB, because one frame per small
-//! slice costs more than the copy; large slices are passed on without a copy. A watch sends all
-//! events since its last write as one chunk. A finite answer that its client does not read is
-//! dropped (`guard`). The answer of another replica is passed on frame by frame.
+//! Slices of stored objects are coalesced into chunks of up to 64 KiB, because one frame per small slice costs more
+//! than the copy; large slices are passed on without a copy. A watch sends all events since its last write as one
+//! chunk. The answer of another replica is passed on frame by frame. A finite answer that its client does not read
+//! is dropped (`guard`), and what its connection has of it is too (`connection::unread`).
 
 use std::io::Write as _;
 use std::pin::Pin;
@@ -12,6 +12,7 @@ use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 
 use crate::answer::guard::{Finite, Guarded, ReadLimits};
+use crate::connection::unread::{Patience, Sending};
 use crate::peer::channel::stream::{Broken, PeerStream};
 use crate::peer::headers::strip;
 use crate::request::charge::PieceTurn;
@@ -32,8 +33,7 @@ const CHUNK_BYTES: usize = 64 * 1024;
 /// Length in bytes from which a slice is passed on without a copy. Below it, the copy is cheaper
 /// than a frame of its own.
 pub(crate) const PASS_BYTES: usize = 16 * 1024;
-/// Length in bytes below which a complete answer needs no watchdog, because the buffers of the
-/// connection hold all of it.
+/// Length in bytes below which a complete answer needs no watchdog beside its connection's.
 const GUARDED_BYTES: u64 = 512 * 1024;
 
 pub(crate) type SliceStream = Pin<Box<dyn Stream<Item = Result<Bytes, StreamEnd>> + Send>>;
@@ -128,11 +128,7 @@ impl ResponseBody {
         abandoned: &Arc<AtomicCounter>,
     ) -> Self {
         let chunked = Chunked::new(Source::Stream(stream), None, coding);
-        Self(Inner::Guarded(Guarded::new(
-            chunked,
-            limits,
-            Arc::clone(abandoned),
-        )))
+        Self::guarded(chunked, limits, abandoned)
     }
 
     /// Creates a body of known length, which a stream brings piece by piece. Must be called inside the
@@ -191,6 +187,17 @@ impl ResponseBody {
             limits,
             Arc::clone(abandoned),
         )))
+    }
+
+    /// Notes how the body is sent to its client, and sets how long the client may leave it unread.
+    pub(crate) fn send_by(&self, sending: &Arc<Sending>) {
+        match &self.0 {
+            Inner::Guarded(body) => body.send_by(sending),
+            Inner::Watch(_) | Inner::Relay(_) => sending.begin(Patience::Watch),
+            Inner::Empty | Inner::Whole(_) | Inner::Chunked(_) | Inner::Forwarded(_) => {
+                sending.begin(Patience::Finite);
+            }
+        }
     }
 
     /// Returns whether this is a watch whose client or peer is connected to this replica.

@@ -1,20 +1,24 @@
 //! Drops finite answers whose client does not read them.
 //!
-//! HTTP/2 does not poll a body while the client's window is closed, so a watchdog task observes
-//! each such body. This module does not know what a body is made of.
+//! A connection does not poll a body before the client's window has room for the last frame, so a watchdog task
+//! observes each such body. It frees the body and what that pins. The frames that the connection has taken are not
+//! freed by that: the connection drops them when it cuts the answer (`connection::unread`). This module does not
+//! know what a body is made of.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::task::AtomicWaker;
 use http_body::{Frame, SizeHint};
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use crate::answer::body::{AtomicCounter, BodyEnd};
+use crate::connection::unread::{Patience, Sending};
 
 /// The time that a client may take to read a finite answer.
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +44,7 @@ pub(crate) struct Guarded {
     guarded: Arc<GuardedBody>,
     watchdog: AbortHandle,
     size: SizeHint,
+    stall_max: Duration,
 }
 
 struct GuardedBody {
@@ -48,6 +53,26 @@ struct GuardedBody {
     polls: AtomicU64,
     /// True while the last poll waits for the source of the body, not for the client.
     is_waiting: AtomicBool,
+    /// The task that waits for the source of the body.
+    waiting: AtomicWaker,
+    /// Where the frames go; not set if the body is sent to a peer.
+    sending: OnceLock<Arc<Sending>>,
+}
+
+impl GuardedBody {
+    /// Returns a number that grows whenever the client reads, be it a part of a frame.
+    fn progress(&self) -> u64 {
+        let written = self.sending.get().map_or(0, |sending| sending.progress());
+        self.polls.load(Ordering::Relaxed).wrapping_add(written)
+    }
+
+    /// Drops the body, and with it all memory that it pins.
+    fn abandon(&self) {
+        let body = self.body.lock().take();
+        drop(body);
+        // The next poll is an error. The source would have woken the task, and is gone.
+        self.waiting.wake();
+    }
 }
 
 impl Guarded {
@@ -62,13 +87,23 @@ impl Guarded {
             body: Mutex::new(Some(Box::new(body))),
             polls: AtomicU64::new(0),
             is_waiting: AtomicBool::new(false),
+            waiting: AtomicWaker::new(),
+            sending: OnceLock::new(),
         });
         let watchdog = tokio::spawn(drop_unread(Arc::clone(&guarded), limits, abandoned));
         Self {
             guarded,
             watchdog: watchdog.abort_handle(),
             size,
+            stall_max: limits.stall_max,
         }
+    }
+
+    /// Notes how the body is sent to its client, and sets how long the client may leave it unread.
+    pub(crate) fn send_by(&self, sending: &Arc<Sending>) {
+        sending.begin(Patience::AtLeast(self.stall_max));
+        // A body is sent once.
+        drop(self.guarded.sending.set(Arc::clone(sending)));
     }
 
     pub(crate) fn poll(
@@ -76,11 +111,16 @@ impl Guarded {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
         self.guarded.polls.fetch_add(1, Ordering::Relaxed);
-        let polled = match &mut *self.guarded.body.lock() {
+        let mut body = self.guarded.body.lock();
+        let polled = match &mut *body {
             Some(body) => body.poll_next(context),
             None => Poll::Ready(Some(Err(BodyEnd::Abandoned))),
         };
         let is_waiting = polled.is_pending();
+        if is_waiting {
+            // While the body is locked, so that it is not dropped before.
+            self.guarded.waiting.register(context.waker());
+        }
         self.guarded.is_waiting.store(is_waiting, Ordering::Relaxed);
         polled
     }
@@ -97,22 +137,26 @@ impl Drop for Guarded {
     }
 }
 
-/// Drops the body, and with it all memory that it pins, if the client takes too long for the whole
-/// body or reads nothing for too long. Time in which the client waits for the source does not
-/// count.
+/// Drops the body if the client takes too long for the whole body or reads nothing for too long. Time in which
+/// the client waits for the source does not count as time without reading.
 async fn drop_unread(guarded: Arc<GuardedBody>, limits: ReadLimits, abandoned: Arc<AtomicCounter>) {
     let end = Instant::now() + limits.total_max;
     loop {
-        let before = guarded.polls.load(Ordering::Relaxed);
+        let before = guarded.progress();
         let next = Instant::now() + limits.stall_max;
         tokio::time::sleep_until(next.min(end)).await;
-        let polled_again = guarded.polls.load(Ordering::Relaxed) != before;
-        let is_stalled = !polled_again && !guarded.is_waiting.load(Ordering::Relaxed);
-        if is_stalled || Instant::now() >= end {
-            let body = guarded.body.lock().take();
-            drop(body);
-            abandoned.fetch_add(1, Ordering::Relaxed);
-            return;
+        let is_late = Instant::now() >= end;
+        let has_read = guarded.progress() != before;
+        let is_stalled = !has_read && !guarded.is_waiting.load(Ordering::Relaxed);
+        if !is_stalled && !is_late {
+            continue;
         }
+        guarded.abandon();
+        abandoned.fetch_add(1, Ordering::Relaxed);
+        if let Some(sending) = guarded.sending.get().filter(|_| is_late) {
+            // A client that reads a byte now and then would keep what the connection has.
+            sending.cut();
+        }
+        return;
     }
 }

@@ -14,19 +14,16 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body::{Body, Frame, SizeHint};
 use parking_lot::Mutex;
 use polyplane_fairness::{Connected, PlaneMeter};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::answer::body::{BodyEnd, ResponseBody};
 use crate::answer::respond::Reply;
+use crate::connection::counted_body::{CountedBody, Sent};
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::limits::Limits;
@@ -45,6 +42,8 @@ pub(crate) struct OpenConnections {
     unproven: Mutex<Unproven>,
     /// The number of unproven connections that were aborted for newer ones.
     evicted: AtomicU64,
+    /// The number of answers that were cut because their clients did not read them.
+    cut: AtomicU64,
 }
 
 /// The unproven connections, oldest first.
@@ -75,6 +74,7 @@ impl OpenConnections {
             unproven_max,
             unproven: Mutex::default(),
             evicted: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
         })
     }
 
@@ -132,6 +132,10 @@ impl OpenConnections {
         let help = "Unproven connections cut off for newer ones.";
         out.family(name, Kind::Counter, help);
         out.sample(name, &[], self.evicted.load(Ordering::Relaxed));
+        let name = "polyplane_cut_answers_total";
+        let help = "Answers whose streams or connections were ended because nobody read them.";
+        out.family(name, Kind::Counter, help);
+        out.sample(name, &[], self.cut.load(Ordering::Relaxed));
     }
 
     /// Returns how many unproven connections are open.
@@ -177,6 +181,12 @@ impl OpenConnection {
         if self.proven.set((seat, share)).is_ok() {
             self.all.unproven.lock().open.remove(&self.number);
         }
+    }
+
+    /// Counts answers that were cut.
+    pub(crate) fn count_cut(&self, answers: usize) {
+        let answers = u64::try_from(answers).unwrap_or(u64::MAX);
+        self.all.cut.fetch_add(answers, Ordering::Relaxed);
     }
 
     pub(crate) fn is_proven(&self) -> bool {
@@ -240,6 +250,16 @@ impl Requests {
 #[derive(Debug)]
 pub(crate) struct UnderWay(Arc<Requests>);
 
+/// An answer that is not read to its end. Dropping this ends its request.
+#[derive(Debug)]
+pub(crate) struct Unread(UnderWay);
+
+impl Drop for Unread {
+    fn drop(&mut self) {
+        self.0.0.unread.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl UnderWay {
     /// Returns the number of answers of the connection that wait for room.
     pub(crate) fn unread(&self) -> usize {
@@ -248,50 +268,15 @@ impl UnderWay {
 
     /// Returns the reply with a body that counts the request as in flight until the body is
     /// dropped.
-    pub(crate) fn with(self, reply: Reply) -> http::Response<CountedBody> {
+    pub(crate) fn with(self, reply: Reply, sent: Sent) -> http::Response<CountedBody> {
         self.0.unread.fetch_add(1, Ordering::Relaxed);
-        reply.map(|body| CountedBody {
-            body,
-            under_way: self,
-        })
+        reply.map(|body| CountedBody::new(body, sent, Unread(self)))
     }
 }
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// The body of an answer, whose request counts as in flight until this is dropped.
-pub(crate) struct CountedBody {
-    body: ResponseBody,
-    under_way: UnderWay,
-}
-
-impl Drop for CountedBody {
-    fn drop(&mut self) {
-        self.under_way.0.unread.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Body for CountedBody {
-    type Data = Bytes;
-    type Error = BodyEnd;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyEnd>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -5,14 +5,15 @@
 //! which others must not wait moves to a task of its own: with work on long lists and large objects
 //! ([`move_to_own_task`]), and with a write while the connection has other requests, because its commit may hold
 //! up the thread that begins it ([`move_to_own_task_unless_alone`]). After [`TURN_MAX`] the other tasks of the
-//! worker thread go first.
+//! worker thread go first. A request whose answer is cut is dropped, wherever it runs: that resets its stream, and
+//! the connection frees what it has of the answer.
 //!
 //! Invariant: when [`Requests::poll_beside`] is pending, every wake-up since the last polls wakes the task.
 
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -24,6 +25,8 @@ use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 
+use crate::connection::unread::{Sending, UnreadAnswers};
+
 /// The time that the requests of a connection take before the other tasks of the worker thread go first. With
 /// more, these would wait longer; with less, more of the time would go into turns.
 const TURN_MAX: Duration = Duration::from_micros(200);
@@ -31,6 +34,8 @@ const TURN_MAX: Duration = Duration::from_micros(200);
 thread_local! {
     /// Where the request runs that this thread polls.
     static PLACE: Cell<Place> = const { Cell::new(Place::OwnTask) };
+    /// The answer to the request that a connection begins next on this thread.
+    static NEXT: Cell<Option<Arc<Sending>>> = const { Cell::new(None) };
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -69,6 +74,14 @@ async fn move_if(moves: impl Fn(Place) -> bool) {
     .await;
 }
 
+/// Returns the answer to the request that a connection is about to begin: hyper calls the service for a request, and
+/// then at once [`BeginsRequests::execute`] with what polls the request and sends its answer.
+pub(crate) fn answer_of_next() -> Arc<Sending> {
+    let sending = Arc::<Sending>::default();
+    NEXT.set(Some(Arc::clone(&sending)));
+    sending
+}
+
 type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The requests of one connection that run in its task.
@@ -92,6 +105,7 @@ struct Begun {
     turn: Mutex<Option<Instant>>,
     /// True once the turn has taken its time.
     is_turn_over: AtomicBool,
+    unread: Arc<UnreadAnswers>,
 }
 
 impl Begun {
@@ -121,9 +135,23 @@ impl<F: Future<Output = ()> + Send + 'static> Executor<F> for BeginsRequests {
     /// The connection calls this, and is polled together with its requests. Nothing else would poll the request.
     fn execute(&self, request: F) {
         let counted = Counted::new(&self.0);
+        let sending = NEXT.take().unwrap_or_default();
+        let unread = Arc::clone(&self.0.unread);
         let work = Box::pin(async move {
             let _counted = counted;
-            request.await;
+            let mut request = pin!(request);
+            poll_fn(|context| {
+                if sending.is_cut() {
+                    return Poll::Ready(());
+                }
+                let polled = request.as_mut().poll(context);
+                if polled.is_pending() && sending.is_unread() {
+                    unread.list(&sending);
+                    return sending.poll_cut(context);
+                }
+                polled
+            })
+            .await;
         });
         self.0.requests.lock().push(work);
     }
@@ -269,6 +297,11 @@ impl Requests {
     /// Returns what begins the requests.
     pub(crate) fn begins(&self) -> BeginsRequests {
         BeginsRequests(Arc::clone(&self.begun))
+    }
+
+    /// Returns the answers that their client does not read.
+    pub(crate) fn unread(&self) -> Arc<UnreadAnswers> {
+        Arc::clone(&self.begun.unread)
     }
 
     /// Polls the connection and its requests until none of them can go on, or until they have had their turn.

@@ -1,8 +1,12 @@
 //! A small client: one connection, one protocol, any number of requests.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
@@ -14,7 +18,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use polyplane_pki::{Identity, Pki};
 use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
@@ -100,6 +106,44 @@ async fn connect(
     stream.expect("the server's certificate is trusted")
 }
 
+/// A stream that its owner may stop reading.
+struct MayStop {
+    stream: TlsStream<TcpStream>,
+    reads: Arc<AtomicBool>,
+}
+
+impl AsyncRead for MayStop {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.reads.load(Ordering::SeqCst) {
+            // For good, so nothing has to wake the task.
+            return Poll::Pending;
+        }
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for MayStop {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
 impl Client {
     /// Creates a client with the administrator's token.
     pub async fn admin(server: &Running, protocol: Protocol) -> Self {
@@ -145,16 +189,38 @@ impl Client {
 
     /// Creates an HTTP/2 client whose streams have no room for any body.
     pub async fn without_room(server: &Running, token: Option<&str>) -> Self {
-        let stream = connect(server.address, &server.pki, Protocol::Http2, None).await;
+        Self::with_room(server, token, 0).await
+    }
+
+    /// Creates an HTTP/2 client each of whose streams has room for this many bytes that nobody has read.
+    pub async fn with_room(server: &Running, token: Option<&str>, bytes: u32) -> Self {
+        let (client, _reads) = Self::that_may_stop(server, token, bytes).await;
+        client
+    }
+
+    /// Creates an HTTP/2 client each of whose streams has room for this many bytes that nobody has read. It reads
+    /// nothing more from its socket once the flag is false.
+    pub async fn that_may_stop(
+        server: &Running,
+        token: Option<&str>,
+        bytes: u32,
+    ) -> (Self, Arc<AtomicBool>) {
+        let reads = Arc::new(AtomicBool::new(true));
+        let socket = MayStop {
+            stream: connect(server.address, &server.pki, Protocol::Http2, None).await,
+            reads: Arc::clone(&reads),
+        };
         let handshake = http2::Builder::new(TokioExecutor::new())
-            .initial_stream_window_size(0)
-            .handshake(TokioIo::new(stream));
+            .initial_stream_window_size(bytes)
+            .initial_connection_window_size(1 << 30)
+            .handshake(TokioIo::new(socket));
         let (sender, connection) = handshake.await.expect("a handshake");
         tokio::spawn(connection);
-        Self {
+        let client = Self {
             sender: Sender::Http2(sender),
             token: token.map(str::to_owned),
-        }
+        };
+        (client, reads)
     }
 
     /// Waits until the connection accepts no more requests.
@@ -215,6 +281,20 @@ impl Client {
     ) -> Response<Incoming> {
         let answered = self.try_open(method, path, headers, body).await;
         answered.expect("an answer")
+    }
+
+    /// Sends a GET with HTTP/2 and does not wait for its answer. The request ends with the returned task.
+    pub async fn begin(&mut self, path: &str) -> JoinHandle<hyper::Result<Response<Incoming>>> {
+        let Sender::Http2(sender) = &mut self.sender else {
+            panic!("a client of HTTP/2");
+        };
+        sender.ready().await.expect("open");
+        let mut request = Request::builder().uri(format!("https://localhost{path}"));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let body = Full::new(Bytes::new()).boxed_unsync();
+        tokio::spawn(sender.send_request(request.body(body).expect("a request")))
     }
 
     /// Sends a request whose stream may be reset.

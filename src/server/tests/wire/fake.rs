@@ -29,6 +29,8 @@ use tokio::task::JoinHandle;
 
 /// How long an update of `held` holds its thread at most.
 const HELD_MAX: Duration = Duration::from_secs(20);
+/// Bytes of the answer to a GET of `large`.
+pub const LARGE_BYTES: usize = 1 << 20;
 
 #[derive(Debug)]
 struct NoBehaviour;
@@ -87,6 +89,35 @@ pub struct Plane {
     pub gate: Arc<Notify>,
     /// Set by a GET of `release`, for which an update of `held` holds its thread.
     released: AtomicBool,
+    large: Arc<AtomicUsize>,
+}
+
+/// The answer to a GET of `large`, which is counted as long as any of it is in memory.
+struct Large {
+    bytes: Vec<u8>,
+    count: Arc<AtomicUsize>,
+}
+
+impl Large {
+    fn counted(count: &Arc<AtomicUsize>) -> Bytes {
+        count.fetch_add(1, Ordering::SeqCst);
+        Bytes::from_owner(Self {
+            bytes: vec![b'x'; LARGE_BYTES],
+            count: Arc::clone(count),
+        })
+    }
+}
+
+impl AsRef<[u8]> for Large {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 /// A plane behind an `Arc`, because the trait needs an owned value.
@@ -235,6 +266,7 @@ async fn answer(plane: &Plane, request: ResourceRequest) -> Result<Answer, ApiEr
             plane.gate.notified().await;
             Ok(json(Outcome::Ok, vec![seen(plane, &request)]))
         }
+        (Verb::Get, "large") => Ok(json(Outcome::Ok, vec![Large::counted(&plane.large)])),
         (Verb::Get, "release") => {
             plane.released.store(true, Ordering::SeqCst);
             Ok(json(Outcome::Ok, vec![seen(plane, &request)]))
@@ -329,6 +361,8 @@ pub struct Running {
     /// The number of requests that waited for the directory.
     pub waits: Arc<AtomicUsize>,
     pub gate: Arc<Notify>,
+    /// The number of answers to GETs of `large` that are in memory.
+    pub large: Arc<AtomicUsize>,
     _folder: tempfile::TempDir,
 }
 
@@ -361,6 +395,7 @@ async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -
     let other_ca = Pki::load_or_create(&folder.path().join("other")).expect("keys are made");
     let (kinds, gate) = (kinds(), Arc::new(Notify::new()));
     let woken = Arc::new(AtomicUsize::new(0));
+    let large = Arc::new(AtomicUsize::new(0));
     let plane = |name, ca: &Pki| {
         let user = |name: &str, groups: &[&str]| UserInfo::new(name, groups);
         Arc::new(Plane {
@@ -376,6 +411,7 @@ async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -
             meter: Arc::default(),
             gate: Arc::clone(&gate),
             released: AtomicBool::new(false),
+            large: Arc::clone(&large),
         })
     };
     let waits = Arc::new(AtomicUsize::new(0));
@@ -404,6 +440,7 @@ async fn start_knowing(knowledge: Knowledge, change: impl FnOnce(&mut Config)) -
         woken,
         waits,
         gate,
+        large,
         _folder: folder,
     }
 }

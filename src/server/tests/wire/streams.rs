@@ -1,13 +1,19 @@
 //! Long answers and watches.
 
 use std::io::Read as _;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 
 use crate::client::{Client, PROTOCOLS, Protocol};
-use crate::fake::{start, start_with};
+use crate::fake::{LARGE_BYTES, Running, start, start_with};
+
+const LARGE: &str = "/api/v1/namespaces/ns/pods/large";
+/// Longer than anything needs here, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn long_lists_arrive_whole_and_know_their_length() {
@@ -179,4 +185,156 @@ async fn an_answer_nobody_fetches_is_given_up() {
         tokio::task::yield_now().await;
     }
     assert!(answer.into_body().collect().await.is_err());
+}
+
+/// Reads the three events that every watch of the fake begins with.
+async fn read_events(watch: &mut Response<Incoming>) {
+    let mut events = 0;
+    while events < 3 {
+        let frame = watch.frame().await.expect("a frame").expect("no error");
+        let data = frame.into_data().expect("data");
+        events += data.iter().filter(|byte| **byte == b'\n').count();
+    }
+}
+
+/// Checks that a watch goes on, without events.
+async fn goes_on(watch: &mut Response<Incoming>) {
+    let more = tokio::time::timeout(Duration::from_millis(300), watch.frame()).await;
+    assert!(more.is_err(), "{more:?}");
+}
+
+/// Waits until the server has answered for `large` and has nothing of these answers in memory.
+async fn nothing_large(server: &Running) {
+    let given_back = async {
+        while server.large.load(Ordering::SeqCst) > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, given_back).await;
+    in_time.expect("all memory is given back");
+}
+
+/// Waits until as many answers were cut.
+async fn until_cut(client: &mut Client, answers: usize) {
+    let cut = format!("\npolyplane_cut_answers_total {answers}\n");
+    let all_cut = async {
+        while !client.get("/metrics").await.text().contains(&cut) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, all_cut).await;
+    in_time.expect("all of them are cut");
+}
+
+#[tokio::test]
+async fn unread_answers_are_cut_and_other_streams_of_their_connection_go_on() {
+    let stall_max = Duration::from_millis(20);
+    let server = start_with(|config| config.limits.answer_stall_max = stall_max).await;
+    let mut client = Client::with_room(&server, Some(server.pki.admin_token()), 1000).await;
+    let path = "/api/v1/pods?watch=1";
+    let mut idle = client.open(Method::GET, path, &[], "").await;
+    read_events(&mut idle).await;
+    let mut unread = Vec::new();
+    for _ in 0..20 {
+        unread.push(client.open(Method::GET, LARGE, &[], "").await);
+    }
+    nothing_large(&server).await;
+    let mut other = Client::admin(&server, Protocol::Http2).await;
+    until_cut(&mut other, unread.len()).await;
+    for answer in unread {
+        assert!(answer.into_body().collect().await.is_err());
+    }
+    let read = client.get("/api/v1/pods?limit=20").await;
+    assert_eq!(read.json()["items"].as_array().map(Vec::len), Some(20));
+    goes_on(&mut idle).await;
+}
+
+/// None of them is longer than what the connection would queue, and the first is sent at once if there is room.
+#[tokio::test]
+async fn no_answer_is_kept_for_a_client_that_gives_it_no_room() {
+    let stall_max = Duration::from_millis(20);
+    let server = start_with(|config| config.limits.answer_stall_max = stall_max).await;
+    let mut client = Client::without_room(&server, Some(server.pki.admin_token())).await;
+    let mut unread = Vec::new();
+    for path in [
+        "/api/v1/namespaces/ns/pods/a",
+        "/api/v1/pods?limit=100",
+        "/api/v1/pods?limit=100&continue=stream",
+        "/api/v1/pods?watch=1&limit=flood",
+    ] {
+        unread.push(client.open(Method::GET, path, &[], "").await);
+    }
+    let mut other = Client::admin(&server, Protocol::Http2).await;
+    let path = "/api/v1/pods?watch=1";
+    let mut idle = other.open(Method::GET, path, &[], "").await;
+    read_events(&mut idle).await;
+    until_cut(&mut other, unread.len()).await;
+    for answer in unread {
+        assert!(answer.into_body().collect().await.is_err());
+    }
+    goes_on(&mut idle).await;
+}
+
+/// With HTTP/1.1, the answer is all that the connection sends.
+#[tokio::test]
+async fn an_unread_answer_of_http1_ends_its_connection() {
+    let stall_max = Duration::from_millis(20);
+    let server = start_with(|config| config.limits.answer_stall_max = stall_max).await;
+    let mut client = Client::admin(&server, Protocol::Http1).await;
+    // More than the sockets of both sides buffer.
+    let path = "/api/v1/pods?limit=20000";
+    let answer = client.open(Method::GET, path, &[], "").await;
+    let mut other = Client::admin(&server, Protocol::Http2).await;
+    until_cut(&mut other, 1).await;
+    assert!(answer.into_body().collect().await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_gets_the_whole_answer() {
+    let stall_max = Duration::from_millis(400);
+    let server = start_with(|config| config.limits.answer_stall_max = stall_max).await;
+    let token = Some(server.pki.admin_token());
+    let mut client = Client::with_room(&server, token, 32 << 10).await;
+    let begun = tokio::time::Instant::now();
+    let mut answer = client.open(Method::GET, LARGE, &[], "").await;
+    let mut read = 0;
+    while let Some(frame) = answer.frame().await {
+        let data = frame.expect("no error").into_data().expect("data");
+        read += data.len();
+        tokio::time::sleep(stall_max / 16).await;
+    }
+    assert_eq!(read, LARGE_BYTES);
+    assert!(begun.elapsed() > stall_max * 3, "it was slow");
+    let mut other = Client::admin(&server, Protocol::Http2).await;
+    let metrics = other.get("/metrics").await;
+    for none in [
+        "polyplane_cut_answers_total 0",
+        "polyplane_abandoned_answers_total 0",
+    ] {
+        assert!(metrics.text().contains(none), "{none}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_whose_client_reads_nothing_from_the_socket_ends() {
+    let stall_max = Duration::from_millis(20);
+    let server = start_with(|config| config.limits.answer_stall_max = stall_max).await;
+    let token = Some(server.pki.admin_token());
+    let (mut client, reads) = Client::that_may_stop(&server, token, 1 << 30).await;
+    let pod = client.get("/api/v1/namespaces/ns/pods/a").await;
+    assert_eq!(pod.status, StatusCode::OK);
+    reads.store(false, Ordering::SeqCst);
+    // More than the sockets of both sides buffer.
+    let mut unread = Vec::new();
+    for _ in 0..40 {
+        unread.push(client.begin(LARGE).await);
+    }
+    let answered = async {
+        while server.large.load(Ordering::SeqCst) == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    let in_time = tokio::time::timeout(PATIENCE, answered).await;
+    in_time.expect("the server answers");
+    nothing_large(&server).await;
 }
