@@ -229,6 +229,42 @@ async fn rates_and_watches_are_limited_and_the_neighbour_is_not() -> Result<()> 
 }
 
 #[tokio::test]
+async fn a_collection_is_deleted_at_the_rate_of_writes() -> Result<()> {
+    const MAPS_MADE: usize = 20;
+    let site = Site::start().await?;
+    let plane = site.plane("busy").await?;
+    for at in 0..MAPS_MADE {
+        let made = plane.post(MAPS, &map(&format!("c{at}"), 1)).await?;
+        made.expect(201)?;
+    }
+    site.limit("busy", json!({"writesPerSecond": 1})).await?;
+    let mut looks = 0..LOOKS;
+    while plane.post(MAPS, &map("limited", 1)).await?.status != 429 {
+        ensure!(looks.next().is_some(), "the limit never counts");
+    }
+    let count = async || -> Result<usize> {
+        let maps = plane.get(MAPS).await?.expect(200)?;
+        Ok(maps["items"].as_array().map_or(0, Vec::len))
+    };
+    let before = count().await?;
+    for _ in 0..LOOKS {
+        let limited = plane.delete(MAPS).await?;
+        limited.refuses(
+            429,
+            "changing requests a second (spec.limits.writesPerSecond)",
+        )?;
+        let left = count().await?;
+        if left < before {
+            // One for the request, and those for which there was time meanwhile.
+            ensure!(before - left < MAPS_MADE / 2, "{left} of {before} are left");
+            return Ok(());
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+    }
+    anyhow::bail!("nothing is ever deleted")
+}
+
+#[tokio::test]
 async fn limits_that_make_no_sense_are_refused() -> Result<()> {
     let site = Site::start().await?;
     site.plane("a").await?;

@@ -71,7 +71,7 @@ pub mod params {
 pub enum Restore {
     /// At once.
     Now,
-    /// With the next step of the layer.
+    /// With the next step of the layer; roles and bindings also when the plane is loaded.
     Step,
     /// Never: who deletes it has decided something that no later release may undo.
     Never,

@@ -258,6 +258,7 @@ impl<'a> OwnRequest<'a> {
             granted,
             deadline,
             seats: self.limits.seats(),
+            write_rate: None,
             annotations: audited.map(|audited| audited.annotations()),
             token_reviewer: None,
         };

@@ -25,6 +25,11 @@ const ANCESTORS_MAX: usize = 32;
 /// Dependents of one owner that are deleted or orphaned at once. One after the other, each would wait for
 /// a commit of its own; with more, the work of one owner would delay clients' writes.
 const AT_ONCE_MAX: usize = 16;
+/// Owners of one object that are looked up while the committer waits. With more, an object that names thousands would
+/// hold up the writes of all planes.
+const OWNERS_AT_COMMIT_MAX: usize = 16;
+/// Dependents that are found at a time, while writes of all planes wait for the index.
+const FOUND_MAX: usize = 256;
 
 /// What is known of the dependents of all awake planes.
 #[derive(Default)]
@@ -65,7 +70,7 @@ impl Dependents {
                 let state = owner_state(&kinds, &cut, key, owner);
                 matches!(state, Ok(OwnerState::Solid) | Err(_))
             };
-            if !owners.iter().all(keeps) {
+            if owners.len() > OWNERS_AT_COMMIT_MAX || !owners.iter().all(keeps) {
                 work.push(DependentWork::Dependent(key.clone()));
             }
         }
@@ -84,13 +89,16 @@ impl Dependents {
         owners: &[Owner],
     ) -> Vec<DependentWork> {
         let uid = scan::string_at(body, &["metadata", "uid"]).unwrap_or_default();
-        let mut work: Vec<DependentWork> = self
-            .index
-            .of(&tenant.plane, &uid)
-            .into_iter()
-            .map(DependentWork::Dependent)
-            .collect();
+        let mut work = Vec::new();
+        let first = self.index.some_of(&tenant.plane, &uid, None, 1);
+        if !first.is_empty() {
+            work.push(DependentWork::DependentsOf(Str::from(&*uid)));
+        }
         self.index.forget(&tenant.plane, key);
+        if owners.len() > OWNERS_AT_COMMIT_MAX {
+            work.push(DependentWork::All);
+            return work;
+        }
         let kinds = tenant.kinds();
         for owner in owners {
             if let Some(owner) = owner_key(&kinds, key, owner)
@@ -104,7 +112,12 @@ impl Dependents {
         work
     }
 
-    /// Searches a plane that woke for pending work.
+    /// Returns the next objects that may name the owner with this uid, behind the key `after`; none at the end.
+    pub(crate) fn of(&self, tenant: &Tenant, uid: &str, after: Option<&Key>) -> Vec<Key> {
+        self.index.some_of(&tenant.plane, uid, after, FOUND_MAX)
+    }
+
+    /// Searches a plane for pending work.
     pub(crate) async fn survey(&self, tenant: &Tenant) -> Vec<DependentWork> {
         let cut = tenant.plane.snapshot();
         if cut.own_bytes() == 0 {
@@ -131,6 +144,10 @@ pub(crate) enum DependentWork {
     Dependent(Key),
     /// The object is being deleted and waits for its dependents.
     Owner(Key),
+    /// The object with this uid is gone, and others have named it as an owner.
+    DependentsOf(Str),
+    /// An object is gone that named so many owners that the plane is searched for those that wait.
+    All,
 }
 
 /// An owner as a reference describes it.

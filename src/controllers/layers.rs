@@ -6,14 +6,14 @@
 //! merged by the rule of their kind. Then the plane takes the next commit of the step, which claims
 //! that these objects have not changed since. After a crash the next wake continues from there.
 
-use crate::client::{OwnRequest, tree};
+use crate::client::{OwnClient, OwnRequest, tree};
 use crate::restore;
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_apimachinery::{Value, json};
 use polyplane_batteries::bootstrap::upgrade::Merge;
-use polyplane_batteries::bootstrap::{FOLDS_LEVEL, ranges, upgrade};
+use polyplane_batteries::bootstrap::{FOLDS_LEVEL, Release, ranges, upgrade};
 use polyplane_plane::{Ahead, Layer, ObjectRef, Settled, Shadowed, Stepped, SubmitError};
 use polyplane_registry::{Tenant, Verb};
 use std::sync::Arc;
@@ -104,9 +104,10 @@ async fn bring_up_to_date(
     ahead: &Ahead,
 ) -> Result<bool, ApiError> {
     let mut tried = false;
+    let (client, release) = (&context.client, &context.release);
     for shadowed in ahead.shadowed() {
         let key = shadowed.key.clone();
-        match bring_object_up_to_date(context, tenant, shadowed).await {
+        match bring_object_up_to_date(client, release, tenant, shadowed).await {
             Ok(one) => tried |= one,
             Err(error) if error.is_moved() => return Err(error),
             // A client changed the object meanwhile: the next round reads it again.
@@ -122,8 +123,9 @@ async fn bring_up_to_date(
 }
 
 /// Applies the rule of its kind to one object. Returns whether it sent a request.
-async fn bring_object_up_to_date(
-    context: &ReconcilerContext,
+pub(crate) async fn bring_object_up_to_date(
+    client: &OwnClient,
+    release: &Release,
     tenant: &Tenant,
     shadowed: Shadowed,
 ) -> Result<bool, ApiError> {
@@ -132,8 +134,8 @@ async fn bring_object_up_to_date(
         return match new {
             // The reconciler `restore` may create the object at the same time; the later of the two
             // requests has no effect.
-            Some(new) if context.release.restore(&key).is_some() => {
-                restore::recreate(&context.client, tenant, &new).await?;
+            Some(new) if release.restore(&key).is_some() => {
+                restore::recreate(client, tenant, &new).await?;
                 Ok(true)
             }
             Some(_) | None => Ok(false),
@@ -158,7 +160,7 @@ async fn bring_object_up_to_date(
         manager: &creator,
         ..OwnRequest::new(verb, row, key.namespace().unwrap_or(""), key.name())
     };
-    request.send(&context.client, tenant).await?;
+    request.send(client, tenant).await?;
     Ok(true)
 }
 

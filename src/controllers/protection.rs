@@ -6,11 +6,25 @@
 use crate::client::{OwnClient, OwnRequest, tree};
 use crate::work::Progress;
 use polyplane_apimachinery::json::scan::{self, Scanned};
+use polyplane_apimachinery::json::{self, Limits};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_batteries::polyplane::controllers::Controller;
-use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start};
+use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Snapshot, Start, YieldBudget};
 use polyplane_registry::{Kinds, Tenant, Verb};
+
+/// Volumes of a pod whose claims are looked up while the committer waits. With more, a pod that names thousands would
+/// hold up the writes of all planes.
+const VOLUMES_AT_COMMIT_MAX: usize = 64;
+
+/// Objects of which a write may have freed some.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ProtectedSet {
+    /// The claims of a namespace.
+    Claims(Str),
+    /// All attributes classes.
+    AttributesClasses,
+}
 
 /// The kinds that are protected.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -86,7 +100,7 @@ pub(crate) fn controller(key: &Key) -> Option<Controller> {
     Protected::of(key).map(Protected::controller)
 }
 
-/// Returns the objects that a write may have freed, or has left without their finalizer.
+/// Returns the objects that a write may have freed, or has left without their finalizer, beside those of [`freed`].
 pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
     let key = object.key();
     if key.group().is_empty() && key.resource() == "pods" {
@@ -99,15 +113,50 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
     let Some(kind) = Protected::of(key) else {
         return Vec::new();
     };
-    let mut touched = Vec::new();
-    if !gone && kind.has_work(object) {
-        touched.push(key.clone());
+    let has_work = !gone && kind.has_work(object);
+    has_work.then(|| key.clone()).into_iter().collect()
+}
+
+/// Returns objects of which a write may have freed some, where to find them would take longer than the committer may
+/// wait.
+pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Option<ProtectedSet> {
+    let key = object.key();
+    if (key.group(), key.resource()) == ("", "pods") {
+        let ends = gone || object.flags().has(Flags::DELETING);
+        let is_long = ends && {
+            let body = object.body();
+            let volumes = raw_volumes(&body);
+            scan::items(volumes).nth(VOLUMES_AT_COMMIT_MAX).is_some()
+        };
+        let namespace = key.namespace().filter(|_| is_long)?;
+        return Some(ProtectedSet::Claims(namespace.into()));
     }
-    if kind != Protected::AttributesClass {
-        let cut = tenant.plane.snapshot();
-        touched.extend(deleted(&cut, Protected::AttributesClass));
+    let names_classes = matches!(
+        Protected::of(key),
+        Some(Protected::Claim | Protected::Volume)
+    );
+    let classes = Protected::AttributesClass.objects();
+    let may_free = names_classes && tenant.plane.snapshot().count(&classes) > 0;
+    may_free.then_some(ProtectedSet::AttributesClasses)
+}
+
+/// Returns the deleted objects of a set.
+pub(crate) async fn deleted_of(tenant: &Tenant, set: &ProtectedSet) -> Vec<Key> {
+    let prefix = match set {
+        ProtectedSet::Claims(namespace) => {
+            Prefix::namespaced("", Protected::Claim.resource(), namespace)
+        }
+        ProtectedSet::AttributesClasses => Protected::AttributesClass.objects(),
+    };
+    let cut = tenant.plane.snapshot();
+    let (mut found, mut yield_budget) = (Vec::new(), YieldBudget::default());
+    for object in cut.range(&prefix, Start::First) {
+        yield_budget.spend(0).await;
+        if object.flags().has(Flags::DELETING) {
+            found.push(object.key().clone());
+        }
     }
-    touched
+    found
 }
 
 /// Returns all protected objects of a plane that are deleted. Those without their finalizer wait for their
@@ -137,10 +186,17 @@ fn claims_of_pod(tenant: &Tenant, pod: &ObjectRef) -> Vec<Key> {
     if cut.count(&Prefix::namespaced("", resource, namespace)) == 0 {
         return Vec::new();
     }
+    let body = pod.body();
+    let volumes = raw_volumes(&body);
+    if scan::items(volumes).nth(VOLUMES_AT_COMMIT_MAX).is_some() {
+        return Vec::new();
+    }
     // A pod that cannot be read uses nothing that could be found.
-    let tree = tree(&tenant.kinds(), pod).unwrap_or_default();
-    let keys = volumes(&tree).map(|volume| {
-        let name = claim_name(&tree, volume).unwrap_or_default();
+    let volumes = json::parse(volumes, &Limits::default()).map(|parsed| parsed.value);
+    let volumes = volumes.unwrap_or_default();
+    let volumes = volumes.as_array().unwrap_or_default().iter();
+    let keys = volumes.map(|volume| {
+        let name = claim_name(pod.key().name(), volume).unwrap_or_default();
         Key::new("", resource, Some(namespace), &name)
     });
     let is_deleted = |key: &Key| {
@@ -150,18 +206,24 @@ fn claims_of_pod(tenant: &Tenant, pod: &ObjectRef) -> Vec<Key> {
     keys.filter(is_deleted).collect()
 }
 
+/// Returns the list of a stored pod's volumes. Pods have one version, so that it is the same in each.
+fn raw_volumes(pod: &[u8]) -> &[u8] {
+    Scanned(pod)
+        .at(&["spec", "volumes"])
+        .map_or(&[][..], |list| list.0)
+}
+
 fn volumes(pod: &Value) -> std::slice::Iter<'_, Value> {
     pod.items_at(&["spec", "volumes"]).iter()
 }
 
-/// Returns the name of the claim that a pod's volume uses.
-fn claim_name(pod: &Value, volume: &Value) -> Option<Str> {
+/// Returns the name of the claim that the volume of the pod of this name uses.
+fn claim_name(pod: &str, volume: &Value) -> Option<Str> {
     if let Some(claim) = volume.get("persistentVolumeClaim") {
         return Some(claim.str_at(&["claimName"]).into());
     }
     volume.get("ephemeral")?;
-    let (pod, volume) = (pod.str_at(&["metadata", "name"]), volume.str_at(&["name"]));
-    Some(format!("{pod}-{volume}").into())
+    Some(format!("{pod}-{}", volume.str_at(&["name"])).into())
 }
 
 /// Takes the finalizer of a deleted object away, unless the object is in use. Adds the finalizer to an
@@ -234,7 +296,8 @@ fn is_used_by_pods(
         let is_shut_down = pod.int_at(&["metadata", "deletionGracePeriodSeconds"]) == Some(0);
         let uses_it = volumes(&pod).any(|volume| {
             let counts = volume.get("ephemeral").is_none() || (!is_shut_down && is_owner(&pod));
-            counts && claim_name(&pod, volume).as_deref() == Some(key.name())
+            let pod = pod.str_at(&["metadata", "name"]);
+            counts && claim_name(pod, volume).as_deref() == Some(key.name())
         });
         if uses_it {
             return Ok(true);

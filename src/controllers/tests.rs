@@ -1,11 +1,14 @@
 //! Reconcilers that are called one by one, on a plane in memory with the layer of this program.
 
 use crate::client::{OwnClient, OwnRequest, tree};
+use crate::dependents::{DependentWork, Dependents};
+use crate::protection::ProtectedSet;
 use crate::work::Progress;
-use crate::{definitions, protection, restore, service_ranges};
+use crate::{bootstrap_roles, definitions, protection, restore, service_ranges};
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_auth::AllowAll;
-use polyplane_batteries::bootstrap::{self, params, ranges};
+use polyplane_batteries::bootstrap::upgrade::{self, Merge};
+use polyplane_batteries::bootstrap::{self, Release, params, ranges};
 use polyplane_batteries::definition_status::CLEANUP;
 use polyplane_batteries::kind_tables::{custom_kinds, tenant_kinds};
 use polyplane_plane::{
@@ -13,6 +16,7 @@ use polyplane_plane::{
 };
 use polyplane_registry::environment::System;
 use polyplane_registry::service_ranges::ServiceRange;
+use polyplane_registry::services::Removal;
 use polyplane_registry::strategy::{BirthLayer, Lifetimes, PlaneSettings};
 use polyplane_registry::{Authority, Registry, Resource, Shared, SwitchedOff, Tenant, Verb};
 use polyplane_storage::{MemoryOptions, MemoryStore, Store};
@@ -127,6 +131,13 @@ impl Site {
         restored.expect("it can be created again");
     }
 
+    /// Brings the bootstrap roles up to date, as when the plane is loaded.
+    async fn load_roles(&self) {
+        let release = Release::own();
+        let done = bootstrap_roles::bring_up_to_date(&self.client, &release, &self.tenant).await;
+        assert!(matches!(done, Ok(Progress::Done)));
+    }
+
     /// Runs the reconciler of a protected object, which the last write must have called for.
     async fn protect(&self, key: &Key) -> Progress {
         let object = self.object(key).expect("it is there");
@@ -218,6 +229,92 @@ async fn a_claim_stays_while_a_pod_uses_it_whatever_became_of_its_finalizer() {
     site.delete(&pod_key).await;
     assert!(matches!(site.protect(&key).await, Progress::Done));
     assert!(site.object(&key).is_none());
+}
+
+#[tokio::test]
+async fn the_write_of_a_claim_leaves_the_search_for_deleted_classes_to_a_reconciler() {
+    let site = Site::open().await;
+    let (claim_key, body) = claim();
+    site.create(&claim_key, body).await;
+    let claim = site.object(&claim_key).expect("it is there");
+    let freed = || protection::freed(&site.tenant, &claim, false);
+    assert_eq!(freed(), None, "there is no class");
+    let class_key = Key::new("storage.k8s.io", "volumeattributesclasses", None, "a");
+    let class = json!({"metadata": {"finalizers": ["kubernetes.io/vac-protection"]},
+        "driverName": "d.example.com", "parameters": {"k": "v"}});
+    site.create(&class_key, class).await;
+    let set = ProtectedSet::AttributesClasses;
+    assert_eq!(freed().as_ref(), Some(&set));
+    assert!(protection::deleted_of(&site.tenant, &set).await.is_empty());
+    site.delete(&class_key).await;
+    assert_eq!(
+        protection::deleted_of(&site.tenant, &set).await,
+        [class_key]
+    );
+}
+
+#[tokio::test]
+async fn the_end_of_a_pod_with_many_volumes_leaves_the_search_for_claims_to_a_reconciler() {
+    let site = Site::open().await;
+    let pod_key = |name: &str| Key::new("", "pods", Some("default"), name);
+    for (name, count) in [("few", 3), ("many", 100)] {
+        let volumes = (0..count).map(|number| {
+            json!({"name": (format!("v{number}")),
+                "persistentVolumeClaim": {"claimName": (format!("c{number}"))}})
+        });
+        let volumes: Vec<Value> = volumes.collect();
+        let pod =
+            json!({"spec": {"containers": [{"name": "c", "image": "i"}], "volumes": volumes}});
+        site.create(&pod_key(name), pod).await;
+        let pod = site.object(&pod_key(name)).expect("it is there");
+        let freed = protection::freed(&site.tenant, &pod, true);
+        let is_many = freed == Some(ProtectedSet::Claims("default".into()));
+        assert_eq!(is_many, name == "many", "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_dependents_of_an_owner_that_is_gone_are_searched_by_a_reconciler() {
+    const MANY: usize = 600;
+    let site = Site::open().await;
+    let map = |name: &str| Key::new("", "configmaps", Some("default"), name);
+    let owner_key = map("owner");
+    site.create(&owner_key, json!({})).await;
+    let owner = site.object(&owner_key).expect("it is there");
+    let uid = Str::from(site.tree(&owner_key).str_at(&["metadata", "uid"]));
+    let reference =
+        |uid: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid});
+    let dependents = Dependents::default();
+    let written = async |key: &Key, owners: Vec<Value>| {
+        site.create(key, json!({"metadata": {"ownerReferences": owners}}))
+            .await;
+        let object = site.object(key).expect("it is there");
+        dependents.written(&site.tenant, &object, Removal::Pending)
+    };
+    for number in 0..MANY {
+        let work = written(&map(&format!("d{number}")), vec![reference(&uid)]).await;
+        assert!(work.is_empty(), "{work:?}");
+    }
+    // Whether each of so many owners exists is for the reconciler to find out.
+    let key = map("x");
+    let mut owners = vec![reference(&uid)];
+    owners.extend((0..30).map(|number| reference(&format!("uid-{number}"))));
+    let work = written(&key, owners).await;
+    assert_eq!(work, [DependentWork::Dependent(key)]);
+
+    site.delete(&owner_key).await;
+    let work = dependents.written(&site.tenant, &owner, Removal::Gone);
+    assert_eq!(work, [DependentWork::DependentsOf(uid.clone())]);
+    let (mut found, mut after) = (0, None);
+    loop {
+        let some = dependents.of(&site.tenant, &uid, after.as_ref());
+        found += some.len();
+        after = some.into_iter().next_back();
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, MANY + 1);
 }
 
 #[tokio::test]
@@ -372,4 +469,80 @@ async fn a_deleted_definition_that_serves_no_version_takes_its_objects_with_it()
     assert!(matches!(settled, Ok(Progress::Done)));
     assert_eq!(count(), 0);
     assert_eq!(site.finalizers(&key), [Value::string("example.com/hold")]);
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+fn rbac(resource: &str, namespace: Option<&str>, name: &str) -> Key {
+    Key::new(RBAC, resource, namespace, name)
+}
+
+/// Returns a patch that empties a field.
+fn of_nothing(field: &str) -> Value {
+    let mut patch = Value::object();
+    patch.set(&[field], Value::Null);
+    patch
+}
+
+#[tokio::test]
+async fn a_plane_that_is_loaded_gets_the_bootstrap_roles_back_that_its_users_took_away() {
+    let site = Site::open().await;
+    let own_objects = || site.tenant.plane.snapshot().own_objects();
+    let untouched = site.tenant.plane.snapshot().version();
+    site.load_roles().await;
+    let cut = site.tenant.plane.snapshot();
+    assert_eq!((cut.own_objects(), cut.version()), (0, untouched));
+
+    let reader = "extension-apiserver-authentication-reader";
+    let deleted = [
+        rbac("clusterroles", None, "system:basic-user"),
+        rbac("clusterrolebindings", None, "system:discovery"),
+        rbac("roles", Some("kube-system"), reader),
+    ];
+    for key in &deleted {
+        site.delete(key).await;
+    }
+    let changed = [
+        (rbac("clusterroles", None, "system:discovery"), "rules"),
+        (
+            rbac("clusterrolebindings", None, "system:basic-user"),
+            "subjects",
+        ),
+    ];
+    for (key, field) in &changed {
+        site.patch(key, of_nothing(field)).await;
+    }
+    site.load_roles().await;
+    for key in deleted.iter().chain(changed.iter().map(|(key, _)| key)) {
+        let (now, born) = (site.tree(key), site.layered(key));
+        assert_eq!(upgrade::merge(key, &now, Some(&born)), Merge::Keep, "{key}");
+        let field = |object: &Value, field: &str| object.items_at(&[field]).len();
+        assert_eq!(field(&now, "subjects"), field(&born, "subjects"), "{key}");
+        assert!(field(&now, "rules") >= field(&born, "rules"), "{key}");
+    }
+    let (count, version) = (own_objects(), site.tenant.plane.snapshot().version());
+    assert_eq!(count, 5);
+    site.load_roles().await;
+    assert_eq!(
+        site.tenant.plane.snapshot().version(),
+        version,
+        "once is enough"
+    );
+}
+
+#[tokio::test]
+async fn roles_that_opted_out_and_the_administrators_binding_stay_as_their_users_left_them() {
+    let site = Site::open().await;
+    let opted_out = rbac("clusterroles", None, "system:public-info-viewer");
+    let note = json!({"rbac.authorization.kubernetes.io/autoupdate": "false"});
+    site.patch(
+        &opted_out,
+        json!({"metadata": {"annotations": note}, "rules": null}),
+    )
+    .await;
+    let administrators = rbac("clusterrolebindings", None, "polyplane:cluster-admins");
+    site.delete(&administrators).await;
+    site.load_roles().await;
+    assert!(site.tree(&opted_out).items_at(&["rules"]).is_empty());
+    assert!(site.object(&administrators).is_none());
 }

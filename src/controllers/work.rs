@@ -1,12 +1,13 @@
-//! The queue of reconcilers, and the observer of writes that fills it. This module decides when and
-//! how often a reconciler runs; it does not know what a reconciler does.
+//! The queue of reconcilers. This module decides when and how often a reconciler runs; it does not know what a
+//! reconciler does, and [`crate::observer`] knows which writes cause work.
 
 use crate::charged::charged;
 use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
+use crate::protection::ProtectedSet;
 use crate::{
-    authentication_cas, certificates, control_planes, definitions, flow_schemas, layers,
-    namespaces, protection, quotas, restore, roles, service_ranges, token_secrets,
+    authentication_cas, bootstrap_roles, certificates, control_planes, definitions, flow_schemas,
+    layers, namespaces, protection, quotas, restore, roles, service_ranges, token_secrets,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -19,9 +20,8 @@ use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
 use polyplane_fairness::{Places, PlaneMeter, VirtualTime};
 use polyplane_ownership::{Birth, Planes};
 use polyplane_pki::PlaneCa;
-use polyplane_plane::{Flags, Key, ObjectRef, Prefix, Start};
-use polyplane_registry::services::Removal;
-use polyplane_registry::{Observer, Resource, Tenant};
+use polyplane_plane::{Flags, Key, Prefix, Start};
+use polyplane_registry::Tenant;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -55,6 +55,8 @@ pub(crate) enum WorkItem {
     Definition(Str),
     /// Write the rules of aggregated roles.
     Aggregation,
+    /// Bring the bootstrap roles of a plane that was loaded up to date.
+    BootstrapRoles,
     /// Remove a deleted plane.
     ControlPlane(Str),
     /// Show the secondary range of service addresses, and that the ranges can be used.
@@ -71,6 +73,8 @@ pub(crate) enum WorkItem {
     AuthenticationCas,
     /// Let a deleted storage object go that is not in use any more, or protect one that is not.
     Protected(Key),
+    /// Look at all deleted storage objects that a write may have freed.
+    ProtectedOf(ProtectedSet),
     /// Fill a Secret for a token, or delete it.
     TokenSecret(Key),
     /// Write down that the token of a Secret was used.
@@ -103,6 +107,8 @@ impl WorkItem {
             Self::Quotas(_)
             | Self::NamespaceContent(_)
             | Self::Bootstrap(_)
+            | Self::BootstrapRoles
+            | Self::ProtectedOf(_)
             | Self::FlowSchemas
             | Self::AuthenticationCas
             | Self::TokenUse(_)
@@ -161,7 +167,7 @@ pub(crate) enum Progress {
 pub struct Reconcilers {
     context: OnceLock<ReconcilerContext>,
     jobs: Mutex<HashMap<(Str, WorkItem), RunningItem>>,
-    dependents: Dependents,
+    pub(crate) dependents: Dependents,
     places: Arc<Places>,
     /// Charged for what is done for a plane that has no meter.
     unmetered: Arc<PlaneMeter>,
@@ -222,7 +228,7 @@ impl Reconcilers {
 
     /// Returns true for objects of the layer that are recreated at once, but not for those that
     /// every namespace has.
-    fn is_restored(&self, key: &Key) -> bool {
+    pub(crate) fn is_restored(&self, key: &Key) -> bool {
         if restore::is_namespace_content(key) {
             return false;
         }
@@ -238,14 +244,14 @@ impl Reconcilers {
         }
     }
 
-    fn add_certificate(self: &Arc<Self>, tenant: &Tenant, name: Str) {
+    pub(crate) fn add_certificate(self: &Arc<Self>, tenant: &Tenant, name: Str) {
         self.add(tenant, WorkItem::ApproveCertificate(name.clone()));
         self.add(tenant, WorkItem::SignCertificate(name));
     }
 
     /// Searches a plane for the work of controllers that may have been switched on.
     pub fn controllers_changed(self: &Arc<Self>, tenant: &Tenant) {
-        self.plane_woke(tenant);
+        self.search(tenant);
         for namespace in restore::incomplete(tenant) {
             self.add(tenant, WorkItem::NamespaceContent(namespace));
         }
@@ -272,8 +278,13 @@ impl Reconcilers {
         }
     }
 
-    /// Searches a plane that was just loaded for pending work.
+    /// Brings the roles of a plane that was just loaded up to date, and searches it for pending work.
     pub fn plane_woke(self: &Arc<Self>, tenant: &Tenant) {
+        self.add(tenant, WorkItem::BootstrapRoles);
+        self.search(tenant);
+    }
+
+    fn search(self: &Arc<Self>, tenant: &Tenant) {
         self.add(tenant, WorkItem::Survey);
         self.check_layer(tenant);
         let cut = tenant.plane.snapshot();
@@ -399,12 +410,21 @@ impl Reconcilers {
             WorkItem::Bootstrap(key) => restore::bootstrap(&context.client, tenant, key).await,
             WorkItem::Definition(name) => definitions::settle(&context.client, tenant, name).await,
             WorkItem::Aggregation => roles::aggregate(context, tenant).await,
+            WorkItem::BootstrapRoles => {
+                bootstrap_roles::bring_up_to_date(&context.client, &context.release, tenant).await
+            }
             WorkItem::Quotas(namespace) => {
                 quotas::count(context, tenant, namespace, controllers).await
             }
             WorkItem::FlowSchemas => flow_schemas::report(context, tenant).await,
             WorkItem::AuthenticationCas => authentication_cas::publish(context, tenant).await,
             WorkItem::Protected(key) => protection::settle(&context.client, tenant, key).await,
+            WorkItem::ProtectedOf(set) => {
+                for key in protection::deleted_of(tenant, set).await {
+                    self.add(tenant, WorkItem::Protected(key));
+                }
+                Ok(Progress::Done)
+            }
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
@@ -423,12 +443,53 @@ impl Reconcilers {
                 self.survey(tenant).await;
                 Ok(Progress::Done)
             }
-            WorkItem::Belonging(DependentWork::Dependent(key)) => {
-                dependents::dependent(context, tenant, key).await
-            }
-            WorkItem::Belonging(DependentWork::Owner(key)) => {
+            WorkItem::Belonging(work) => self.settle_belonging(context, tenant, work).await,
+        }
+    }
+
+    async fn settle_belonging(
+        self: &Arc<Self>,
+        context: &ReconcilerContext,
+        tenant: &Tenant,
+        work: &DependentWork,
+    ) -> Result<Progress, ApiError> {
+        match work {
+            DependentWork::Dependent(key) => dependents::dependent(context, tenant, key).await,
+            DependentWork::Owner(key) => {
                 dependents::owner(context, tenant, &self.dependents, key).await
             }
+            DependentWork::DependentsOf(uid) => {
+                self.add_dependents(tenant, uid).await;
+                Ok(Progress::Done)
+            }
+            DependentWork::All => {
+                self.add_belonging(tenant).await;
+                Ok(Progress::Done)
+            }
+        }
+    }
+
+    /// Queues the work of all objects that name an owner that is gone.
+    async fn add_dependents(self: &Arc<Self>, tenant: &Tenant, uid: &str) {
+        let mut after = None;
+        loop {
+            let some = self.dependents.of(tenant, uid, after.as_ref());
+            for key in &some {
+                let work = DependentWork::Dependent(key.clone());
+                self.add(tenant, WorkItem::Belonging(work));
+            }
+            after = some.into_iter().next_back();
+            if after.is_none() {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Queues the work of all owners and dependents of a plane.
+    async fn add_belonging(self: &Arc<Self>, tenant: &Tenant) {
+        for work in self.dependents.survey(tenant).await {
+            self.add(tenant, WorkItem::Belonging(work));
         }
     }
 
@@ -458,102 +519,8 @@ impl Reconcilers {
         for key in token_secrets::pending(tenant) {
             self.add(tenant, WorkItem::TokenSecret(key));
         }
-        for work in self.dependents.survey(tenant).await {
-            self.add(tenant, WorkItem::Belonging(work));
-        }
+        self.add_belonging(tenant).await;
         self.add_certificates(tenant).await;
         self.clean(tenant);
-    }
-}
-
-/// Queues the work that each write causes. The registry calls this after each write.
-pub struct WriteObserver(pub Arc<Reconcilers>);
-
-impl Observer for WriteObserver {
-    fn missed(&self, tenant: &Tenant) {
-        self.0.add(tenant, WorkItem::Survey);
-    }
-
-    fn written(&self, tenant: &Tenant, row: &Resource, object: &ObjectRef, removal: Removal) {
-        let key = object.key();
-        let name = || Str::from(key.name());
-        let gone = removal == Removal::Gone;
-        match (row.group.as_str(), row.name.as_str()) {
-            ("", "namespaces") if object.flags().has(Flags::TERMINATING) && !gone => {
-                self.0.add(tenant, WorkItem::Namespace(name()));
-            }
-            (control_planes::GROUP, control_planes::RESOURCE)
-                if object.flags().has(Flags::DELETING) && !gone =>
-            {
-                self.0.add(tenant, WorkItem::ControlPlane(name()));
-            }
-            _ => {}
-        }
-        // Whether any rules are stale is for the reconciler to find out: the next commit waits for this.
-        if roles::is_source(&row.group, &row.name) {
-            self.0.add(tenant, WorkItem::Aggregation);
-        }
-        if flow_schemas::is_source(&row.group, &row.name) {
-            self.0.add(tenant, WorkItem::FlowSchemas);
-        }
-        for name in definitions::touched(tenant, row, object, gone) {
-            self.0.add(tenant, WorkItem::Definition(name));
-        }
-        if authentication_cas::is_subject(key) {
-            self.0.add(tenant, WorkItem::AuthenticationCas);
-        }
-        if service_ranges::is_subject(key) && service_ranges::has_work(tenant) {
-            self.0.add(tenant, WorkItem::ServiceRanges);
-        }
-        if let Some(namespace) = quotas::touched(tenant, key) {
-            self.0.add(tenant, WorkItem::Quotas(namespace.into()));
-        }
-        for key in protection::touched(tenant, object, gone) {
-            self.0.add(tenant, WorkItem::Protected(key));
-        }
-        for key in token_secrets::touched(tenant, object, gone) {
-            self.0.add(tenant, WorkItem::TokenSecret(key));
-        }
-        if certificates::is_request(key) && !gone {
-            self.0.add_certificate(tenant, name());
-        }
-        if certificates::may_be_decided(tenant, key) {
-            self.0.add(tenant, WorkItem::Certificates);
-        }
-        for work in self.0.dependents.written(tenant, object, removal) {
-            self.0.add(tenant, WorkItem::Belonging(work));
-        }
-        match key.namespace() {
-            Some(namespace) if gone => self.0.gone_from_namespace(tenant, key, namespace),
-            // The write may have damaged the object, so check and correct it.
-            Some(namespace) if row.group.is_empty() && restore::is_namespace_content(key) => {
-                self.0
-                    .add(tenant, WorkItem::NamespaceContent(namespace.into()));
-            }
-            Some(_) | None => {}
-        }
-        let absent = || tenant.plane.snapshot().get(key).is_none();
-        if self.0.is_restored(key) && absent() {
-            self.0.add(tenant, WorkItem::Bootstrap(key.clone()));
-        }
-    }
-}
-
-impl Reconcilers {
-    fn gone_from_namespace(self: &Arc<Self>, tenant: &Tenant, key: &Key, namespace: &str) {
-        let cut = tenant.plane.snapshot();
-        if cut.get(key).is_some() {
-            return;
-        }
-        let holder = cut.get(&Key::new("", "namespaces", None, namespace));
-        match holder {
-            Some(holder) if holder.flags().has(Flags::TERMINATING) => {
-                self.add(tenant, WorkItem::Namespace(namespace.into()));
-            }
-            Some(_) if restore::is_namespace_content(key) => {
-                self.add(tenant, WorkItem::NamespaceContent(namespace.into()));
-            }
-            _ => {}
-        }
     }
 }

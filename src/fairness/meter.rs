@@ -196,14 +196,33 @@ impl PlaneMeter {
                 wait_nanos,
             })?;
         }
-        if writes && let Some(per_second) = limit(&self.limits.writes_per_second) {
-            let taken = self.write_rate.take(now, per_second);
-            taken.map_err(|wait_nanos| Refusal::Writes {
-                per_second: Some(per_second),
-                wait_nanos,
-            })?;
+        match writes {
+            true => self.take_write_rate(now),
+            false => Ok(()),
         }
-        Ok(())
+    }
+
+    fn take_write_rate(&self, now: Moment) -> Result<(), Refusal> {
+        let Some(per_second) = limit(&self.limits.writes_per_second) else {
+            return Ok(());
+        };
+        let taken = self.write_rate.take(now, per_second);
+        taken.map_err(|wait_nanos| Refusal::Writes {
+            per_second: Some(per_second),
+            wait_nanos,
+        })
+    }
+
+    /// Counts one more write of a request that was admitted already, against the rate of writes alone.
+    ///
+    /// # Errors
+    /// Returns the limit that the write would exceed.
+    pub fn admit_write(&self, now: Moment) -> Result<(), Refusal> {
+        let taken = self.take_write_rate(now);
+        if taken.is_err() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        taken
     }
 
     /// Remembers, at a replica that forwards, that the owner has refused a request.
@@ -386,6 +405,26 @@ mod tests {
         ));
         let usage = meter.usage();
         assert_eq!((usage.requests, usage.writes, usage.refused), (4, 2, 2));
+    }
+
+    #[test]
+    fn further_writes_of_a_request_take_from_the_rate_of_writes_alone() {
+        let meter = PlaneMeter::default();
+        let now = Moment(SECOND);
+        assert_eq!(meter.admit_write(now), Ok(()), "there is no limit");
+        meter.set_limits(&PlaneLimits {
+            requests_per_second: Some(2),
+            writes_per_second: Some(3),
+            ..PlaneLimits::NONE
+        });
+        assert_eq!(meter.admit(now, true), Ok(()));
+        assert_eq!(meter.admit_write(now), Ok(()));
+        assert_eq!(meter.admit_write(now), Ok(()));
+        let refused = meter.admit_write(now);
+        assert!(matches!(refused, Err(Refusal::Writes { .. })));
+        assert_eq!(meter.admit(now, false), Ok(()));
+        let usage = meter.usage();
+        assert_eq!((usage.requests, usage.writes, usage.refused), (2, 1, 1));
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub use kinds::table::{KindTable, Resource, Scope};
 pub use kinds::{Defined, Kinds, KindsId, Requester};
 pub use plan::Admission;
 pub use request::call::{Call, Tenant};
-pub use request::{Annotations, ResourceRequest, Seats, TokenReviewer, Verb};
+pub use request::{Annotations, ResourceRequest, Seats, TokenReviewer, Verb, WriteRate};
 pub use roles::Roles;
 pub use services::{Observer, Services};
 pub use strategy::{BirthLayer, PlaneSettings, Shared, Strategy, SwitchedOff};

@@ -93,6 +93,8 @@ pub struct ResourceRequest {
     pub deadline: Instant,
     /// The seats of which the request holds one; `None` if it needs none.
     pub seats: Option<Arc<dyn Seats>>,
+    /// The plane's rate of writes, if one request may make many; `None` if it is not limited.
+    pub write_rate: Option<Arc<dyn WriteRate>>,
     /// Where stages say what its audit should tell; `None` if it is not recorded.
     pub annotations: Option<Arc<Annotations>>,
     /// Judges the tokens in reviews that the plane has not issued; `None` if nobody does.
@@ -110,6 +112,7 @@ impl ResourceRequest {
             deadline: ends,
             // The seat covered only the request until its answer began.
             seats: None,
+            write_rate: None,
             annotations: None,
             token_reviewer: None,
             ..self.clone()
@@ -154,4 +157,13 @@ pub trait Seats: Debug + Send + Sync {
 
     /// Takes a seat again after the wait, even if none is free.
     fn return_to(&self);
+}
+
+/// The rate of writes that a plane has. A request that deletes many objects counts each of them.
+pub trait WriteRate: Debug + Send + Sync {
+    /// Counts one more write.
+    ///
+    /// # Errors
+    /// Returns 429 if it is beyond the rate.
+    fn take(&self) -> Result<(), ApiError>;
 }

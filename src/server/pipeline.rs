@@ -529,6 +529,7 @@ impl Pipeline<'_> {
             let reviewer = located.record().token_reviewer();
             request.token_reviewer = reviewer.map(TokenReviewer);
         }
+        request.write_rate = self.write_rate(verb, &**located.record());
         if let Some(audited) = &mut self.audited {
             let kinds = plane.kinds();
             let row = kinds.resolve(info.group, info.version, info.resource);

@@ -232,6 +232,7 @@ impl Site {
             granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + Duration::from_secs(3600),
             seats: None,
+            write_rate: None,
             annotations: None,
             token_reviewer: None,
         }

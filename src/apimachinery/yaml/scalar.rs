@@ -6,6 +6,11 @@ use super::resolve::{Resolved, is_base60_float, resolve};
 const WIDTH: usize = 80;
 const INDENT: isize = 2;
 const WIDE_INDENT: isize = 4;
+/// Blanks of indentation for each byte of text, beyond which values are not indented any more. Real objects have
+/// one or two; with hundreds of nested lists a small object would become gigabytes.
+const BLANKS_PER_BYTE: usize = 16;
+/// Blanks of indentation that a short document may have in any case.
+const BLANKS_FREE: usize = 1 << 16;
 
 /// How a document is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +43,11 @@ enum Style {
 /// The position in the output, and the text that was written last.
 pub(super) struct Writer<'a> {
     out: &'a mut Vec<u8>,
+    /// The length of `out` before the document.
+    start: usize,
+    /// Blanks of indentation that were written, and that lines to come may have.
+    indented: usize,
+    reserved: usize,
     column: usize,
     pub layout: Layout,
     /// The column of block content; -1 before there is any.
@@ -60,7 +70,10 @@ struct Analysis {
 impl<'a> Writer<'a> {
     pub fn new(out: &'a mut Vec<u8>, layout: Layout) -> Self {
         Self {
+            start: out.len(),
             out,
+            indented: 0,
+            reserved: 0,
             column: 0,
             layout,
             indent: -1,
@@ -73,13 +86,50 @@ impl<'a> Writer<'a> {
     /// Increases the indentation by one level. Returns the previous level.
     pub fn increase_indent(&mut self, indentless: bool) -> isize {
         let before = self.indent;
-        if self.indent < 0 {
-            self.indent = 0;
-        } else if !indentless {
-            self.indent = self.deeper();
-        }
+        self.indent = self.level(indentless);
         self.behind_dash = false;
         before
+    }
+
+    /// Returns the column to which [`Self::increase_indent`] would move.
+    pub fn level(&self, indentless: bool) -> isize {
+        match self.indent {
+            ..0 => 0,
+            indent if indentless => indent,
+            _ => self.deeper(),
+        }
+    }
+
+    /// Reserves the indentation of so many lines. Returns false, and reserves nothing, if that is too much beside
+    /// the text.
+    pub fn affords(&mut self, lines: usize, indent: isize) -> bool {
+        let blanks = lines.saturating_mul(indent.max(0).unsigned_abs());
+        let reserved = self.reserved.saturating_add(blanks);
+        // Each line has a byte of text at least.
+        let text = self.out.len() - self.start - self.indented + lines;
+        let is_affordable = reserved <= BLANKS_FREE + BLANKS_PER_BYTE * text;
+        if is_affordable {
+            self.reserved = reserved;
+        }
+        is_affordable
+    }
+
+    /// Returns how many lines a text may have behind its first one.
+    fn further_lines(&self, text: &str, role: Role) -> usize {
+        let indent = self.indent.max(0).unsigned_abs();
+        if role == Role::SimpleKey || indent <= BLANKS_PER_BYTE {
+            // Keys have one line, and so little indentation needs no bound.
+            return 0;
+        }
+        let breaks = text.chars().filter(|character| is_break(*character));
+        let folds = match self.folds(role) {
+            true => {
+                let filled = WIDTH.saturating_sub(indent).max(1);
+                text.matches(' ').count().min(text.len() / filled)
+            }
+            false => 0,
+        };
+        breaks.count() + folds
     }
 
     /// Returns the column of the next level. In the wide layout, levels are at multiples of its
@@ -109,11 +159,34 @@ impl<'a> Writer<'a> {
         if !self.indention || self.column > indent || (self.column == indent && !self.whitespace) {
             self.break_line();
         }
+        self.indented += indent.saturating_sub(self.column);
         while self.column < indent {
             self.put(' ');
         }
         self.whitespace = true;
         self.indention = true;
+    }
+
+    /// Opens a value in flow style.
+    pub fn open(&mut self, bracket: char) {
+        self.space();
+        self.put(bracket);
+        self.behind_dash = false;
+        self.whitespace = true;
+        self.indention = false;
+    }
+
+    /// Ends a value in flow style.
+    pub fn close(&mut self, bracket: char) {
+        self.put(bracket);
+        self.whitespace = false;
+        self.indention = false;
+    }
+
+    /// Separates items in flow style.
+    pub fn comma(&mut self) {
+        self.put(',');
+        self.whitespace = false;
     }
 
     /// Writes `-`, `?` or `:`, behind which block content may start on the same line.
@@ -154,8 +227,18 @@ impl<'a> Writer<'a> {
         // Further lines of a scalar are indented by one level.
         let before = self.indent;
         self.indent = self.deeper();
-        self.styled(text, style(text, &analysis, role), role);
+        match self.affords(self.further_lines(text, role), self.indent) {
+            true => self.styled(text, style(text, &analysis, role), role),
+            false => self.quoted(text),
+        }
         self.indent = before;
+    }
+
+    /// Writes a text on one line, whatever is in it.
+    pub fn quoted(&mut self, text: &str) {
+        self.double_quoted(text, Role::SimpleKey);
+        self.whitespace = false;
+        self.indention = false;
     }
 
     fn styled(&mut self, text: &str, style: Style, role: Role) {

@@ -172,3 +172,32 @@ fn a_document_of_another_version_is_refused() {
         assert!(parse(text.as_bytes(), &Limits::default()).is_ok(), "{text}");
     }
 }
+
+#[test]
+fn the_indentation_of_what_is_nested_deeply_is_bounded() {
+    const MANY: usize = 20_000;
+    let long_key = "k".repeat(300);
+    let members = (0..2_000).map(|number| (format!("{long_key}{number}"), 1i64));
+    let inner: [crate::value::Value; 5] = [
+        vec![crate::value::Value::Int(1); MANY].into(),
+        vec![crate::json!({"a": "b\u{85}c", "d": [1i64, "x: y"]}); MANY].into(),
+        crate::value::Value::Object(members.collect()),
+        "a ".repeat(MANY).as_str().into(),
+        "a\n".repeat(MANY).as_str().into(),
+    ];
+    for mut value in inner {
+        for _ in 0..200 {
+            let mut outer = crate::value::Value::object();
+            outer.set(&["k"], value);
+            value = outer;
+        }
+        for layout in [Layout::Narrow, Layout::Wide] {
+            let mut out = Vec::new();
+            write_as(&value, layout, &mut out);
+            let compact = to_string(&value).len();
+            assert!(out.len() < 200_000 + 4 * compact, "{}", out.len());
+            let again = parse(&out, &Limits::default()).map(|parsed| parsed.value);
+            assert!(again.as_ref().ok() == Some(&value));
+        }
+    }
+}

@@ -1,4 +1,5 @@
-//! Writes a tree as YAML text: block style, as Go's libraries print it.
+//! Writes a tree as YAML text: block style, as Go's libraries print it. What is nested so deeply that its
+//! indentation would be many times as long as its text is written in flow style, on one line.
 
 use super::float_text;
 use super::read::whole_or_float;
@@ -30,6 +31,28 @@ enum Parent {
 
 fn node(value: &Value, writer: &mut Writer<'_>, parent: Parent) {
     match value {
+        Value::Array(items) if items.is_empty() => writer.indicator("[]"),
+        Value::Array(items) => {
+            let below_its_key = parent == Parent::Mapping && !writer.indention;
+            let indentless = below_its_key && writer.layout == Layout::Narrow;
+            match writer.affords(items.len(), writer.level(indentless)) {
+                true => sequence(items, writer, indentless),
+                false => flow(value, writer),
+            }
+        }
+        Value::Object(map) if map.is_empty() => writer.indicator("{}"),
+        Value::Object(map) => match writer.affords(map.len(), writer.level(false)) {
+            true => mapping(map, writer),
+            false => flow(value, writer),
+        },
+        Value::String(text) => writer.text(text, Role::Value),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => plain(value, writer),
+    }
+}
+
+/// Writes what is neither text nor has members.
+fn plain(value: &Value, writer: &mut Writer<'_>) {
+    match value {
         Value::Null => writer.plain("null"),
         Value::Bool(truth) => writer.plain(if *truth { "true" } else { "false" }),
         Value::Int(number) => writer.plain(&number.to_string()),
@@ -37,11 +60,43 @@ fn node(value: &Value, writer: &mut Writer<'_>, parent: Parent) {
             Value::Int(whole) => writer.plain(&whole.to_string()),
             _ => writer.plain(&number_text(*number)),
         },
-        Value::String(text) => writer.text(text, Role::Value),
-        Value::Array(items) if items.is_empty() => writer.indicator("[]"),
-        Value::Array(items) => sequence(items, writer, parent),
-        Value::Object(map) if map.is_empty() => writer.indicator("{}"),
-        Value::Object(map) => mapping(map, writer),
+        Value::String(_) | Value::Array(_) | Value::Object(_) => {}
+    }
+}
+
+/// Writes a value in flow style, on one line.
+fn flow(value: &Value, writer: &mut Writer<'_>) {
+    match value {
+        Value::Array(items) => {
+            writer.open('[');
+            for (at, item) in items.iter().enumerate() {
+                if at > 0 {
+                    writer.comma();
+                }
+                flow(item, writer);
+            }
+            writer.close(']');
+        }
+        Value::Object(map) => {
+            writer.open('{');
+            for (at, (key, value)) in members(map, writer.layout).into_iter().enumerate() {
+                if at > 0 {
+                    writer.comma();
+                }
+                if key.len() <= SIMPLE_KEY_BYTES_MAX {
+                    writer.quoted(key);
+                    writer.colon();
+                } else {
+                    writer.indicator("?");
+                    writer.quoted(key);
+                    writer.indicator(":");
+                }
+                flow(value, writer);
+            }
+            writer.close('}');
+        }
+        Value::String(text) => writer.quoted(text),
+        Value::Null | Value::Bool(_) | Value::Int(_) | Value::Float(_) => plain(value, writer),
     }
 }
 
@@ -57,9 +112,7 @@ fn number_text(number: f64) -> String {
     }
 }
 
-fn sequence(items: &[Value], writer: &mut Writer<'_>, parent: Parent) {
-    let below_its_key = parent == Parent::Mapping && !writer.indention;
-    let indentless = below_its_key && writer.layout == Layout::Narrow;
+fn sequence(items: &[Value], writer: &mut Writer<'_>, indentless: bool) {
     let before = writer.increase_indent(indentless);
     for item in items {
         writer.new_line();
@@ -71,11 +124,7 @@ fn sequence(items: &[Value], writer: &mut Writer<'_>, parent: Parent) {
 
 fn mapping(map: &Map, writer: &mut Writer<'_>) {
     let before = writer.increase_indent(false);
-    let members = match writer.layout {
-        Layout::Narrow => sort_naturally(map.iter().collect()),
-        Layout::Wide => map.iter().collect(),
-    };
-    for (key, value) in members {
+    for (key, value) in members(map, writer.layout) {
         writer.new_line();
         let simple = key.len() <= SIMPLE_KEY_BYTES_MAX
             && !key.contains(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']);
@@ -91,6 +140,14 @@ fn mapping(map: &Map, writer: &mut Writer<'_>) {
         node(value, writer, Parent::Mapping);
     }
     writer.indent = before;
+}
+
+/// Returns the members of a mapping in the order of a layout.
+fn members(map: &Map, layout: Layout) -> Vec<(&str, &Value)> {
+    match layout {
+        Layout::Narrow => sort_naturally(map.iter().collect()),
+        Layout::Wide => map.iter().collect(),
+    }
 }
 
 /// Sorts members into the natural order of their keys. That order is upstream's and has cycles

@@ -1,7 +1,8 @@
-//! The changes of a plane's own objects when its layer is replaced by a newer one: the rules by
-//! which upstream's start hooks update the objects of an older server.
+//! The changes of a plane's own objects when its layer is replaced by a newer one, and of roles and
+//! bindings when the plane is loaded: the rules by which upstream's start hooks update objects.
 //!
-//! - RBAC: missing rules, subjects, labels and annotations are added, and none are removed. An
+//! - RBAC: missing rules, subjects, labels and annotations are added, and none are removed. The rules
+//!   of aggregated roles are left to the reconciler that writes them: upstream's hook names none. An
 //!   object with the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` is not
 //!   changed. A binding with another roleRef is deleted and created again.
 //! - Priority and fairness: the spec is replaced if `apf.kubernetes.io/autoupdate-spec` requests
@@ -91,15 +92,9 @@ fn add_texts(own: &mut Value, new: &Value, field: &str) {
 }
 
 fn add_rules(own: &mut Value, new: &Value) {
-    let missing: Vec<Value> = new
-        .items_at(&["rules"])
-        .iter()
-        .flat_map(single_rules)
-        .filter(|rule| !own.items_at(&["rules"]).iter().any(|own| covers(own, rule)))
-        .collect();
-    append(own, &["rules"], missing);
     let path = ["aggregationRule", "clusterRoleSelectors"];
     if new.at(&["aggregationRule"]).is_none_or(Value::is_null) {
+        add_single_rules(own, new);
         own.remove(&["aggregationRule"]);
         return;
     }
@@ -107,6 +102,16 @@ fn add_rules(own: &mut Value, new: &Value) {
     let missing = selectors.filter(|selector| !own.items_at(&path).contains(selector));
     let missing = missing.cloned().collect();
     append(own, &path, missing);
+}
+
+fn add_single_rules(own: &mut Value, new: &Value) {
+    let missing: Vec<Value> = new
+        .items_at(&["rules"])
+        .iter()
+        .flat_map(single_rules)
+        .filter(|rule| !own.items_at(&["rules"]).iter().any(|own| covers(own, rule)))
+        .collect();
+    append(own, &["rules"], missing);
 }
 
 fn add_subjects(own: &mut Value, new: &Value) {
@@ -301,6 +306,22 @@ mod tests {
             ]}
         });
         assert_eq!(merged, wanted);
+    }
+
+    #[test]
+    fn the_rules_of_an_aggregated_role_are_not_touched() {
+        let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
+        let selectors = json!([{"matchLabels": {"a": "1"}}]);
+        let of = |rules: Value| {
+            let mut role = role(rules);
+            role.set(
+                &["aggregationRule", "clusterRoleSelectors"],
+                selectors.clone(),
+            );
+            role
+        };
+        let (own, new) = (of(json!([])), of(vec![rule].into()));
+        assert_eq!(merge(&key("clusterroles"), &own, Some(&new)), Merge::Keep);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Key, ObjectRef, Plane, Version};
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 /// Planes with dependents from which on those that sleep are looked for.
@@ -106,6 +107,25 @@ impl Index {
             *known = PlaneDependents::of(plane);
         }
         known.set(object.key(), object.version(), owners);
+    }
+
+    /// Returns the next objects that may name the owner with this uid, behind the key `after`: at most `most`.
+    pub(super) fn some_of(
+        &self,
+        plane: &Plane,
+        uid: &str,
+        after: Option<&Key>,
+        most: usize,
+    ) -> Vec<Key> {
+        let planes = self.planes.lock();
+        let known = planes.by_id.get(plane.id());
+        let Some(keys) = known.and_then(|known| known.by_owner.get(uid)) else {
+            return Vec::new();
+        };
+        let start: Bound<&Key> = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let end: Bound<&Key> = Bound::Unbounded;
+        let behind = keys.range::<Key, _>((start, end));
+        behind.take(most).cloned().collect()
     }
 
     /// Returns the objects that may name the owner with this uid.

@@ -11,6 +11,7 @@ mod eviction;
 mod nearly_full;
 mod pod_deletion;
 mod watch;
+mod write_rate;
 
 use crate::environment::Environment;
 use crate::plan::Admission;
@@ -26,7 +27,7 @@ use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_apimachinery::{Str, Value};
 use polyplane_auth::{Masters, UserInfo};
-use polyplane_plane::{Committer, Key, ObjectRef, Plane, SoleHolder};
+use polyplane_plane::{Committer, Key, Layer, ObjectRef, Plane, Prefix, SoleHolder};
 use polyplane_storage::{CommitFault, FaultyStore, MemoryOptions, MemoryStore, Rejection, Store};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -94,11 +95,27 @@ impl Site {
         admission: Vec<Arc<dyn Admission>>,
         authority: Authority,
     ) -> Self {
+        Self::on_layer(&Layer::empty(), kinds, admission, authority).await
+    }
+
+    /// Opens a plane that is born with the objects of a layer.
+    async fn on_layer(
+        layer: &Arc<Layer>,
+        kinds: KindTable,
+        admission: Vec<Arc<dyn Admission>>,
+        authority: Authority,
+    ) -> Self {
         let inner: Arc<dyn Store> = Arc::new(MemoryStore::new(MemoryOptions::default()));
         let store = Arc::new(FaultyStore::new(Arc::clone(&inner)));
         let guard = SoleHolder::take(inner, "fence", "test").await;
         let guard = guard.expect("memory takes the fence");
-        let plane = Plane::open(guard.empty_plane(Committer::new(Arc::clone(&store) as _)));
+        let mut params = guard.empty_plane(Committer::new(Arc::clone(&store) as _));
+        if !layer.is_empty() {
+            let brought = params.layers.bring(layer).await;
+            brought.expect("memory takes the layer");
+            params.record.layer = layer.hash().clone();
+        }
+        let plane = Plane::open(params);
         let clock = Arc::new(Clock(Instant::now()));
         let registry = Registry::new(clock, authority, Vec::new());
         let site = Self {
@@ -297,6 +314,7 @@ impl Ask {
             granted: GrantedAccess::of_every_cut(),
             deadline: Instant::now() + self.patience,
             seats: self.seats.clone(),
+            write_rate: None,
             annotations: None,
             token_reviewer: None,
         }

@@ -2,6 +2,7 @@
 
 use super::asking::Counted;
 use super::*;
+use polyplane_plane::{Flags, LayerObject, NewObject};
 
 /// Makes the request one of a client.
 fn of_client(mut ask: Ask) -> Ask {
@@ -72,4 +73,41 @@ async fn a_nearly_full_store_gets_deletions_and_no_new_data_of_clients() {
     site.store.plan().free();
     let made = site.send(of_client(named("new"))).await;
     made.expect("the store has room again");
+}
+
+/// Returns a config map of a layer.
+fn layered(name: &str, value: &str) -> LayerObject {
+    let head = format!(r#"{{"metadata":{{"name":"{name}","namespace":"ns","uid":"${{UID}}","#);
+    let rest = format!(r#""creationTimestamp":"${{BIRTH_TIME}}"}},"data":{{"k":"{value}"}}}}"#);
+    LayerObject {
+        key: Key::new("", "configmaps", Some("ns"), name),
+        object: NewObject {
+            version_slot: head.len(),
+            body: (head + &rest).into(),
+            labels: None,
+            storage_version: "v1".into(),
+            expires: None,
+            flags: Flags::NONE,
+        },
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_change_of_a_layers_object_is_judged_by_its_bytes() {
+    let objects = vec![layered("small", "x"), layered("large", &"x".repeat(2000))];
+    let layer = Layer::build(objects).expect("nothing to refuse");
+    let site = Site::on_layer(&layer, kinds(), Vec::new(), Authority::fixed(Masters)).await;
+
+    site.store.plan().nearly_fill();
+    let changed = site.send(of_client(patch("small", "y"))).await;
+    changed.expect("it is no new object, and the store hardly grows");
+    assert_eq!(site.config_map("small").str_at(&["data", "k"]), "y");
+    // It is not longer than it was, but the store has nothing of it yet.
+    is_refused(
+        site.send(of_client(patch("large", &"y".repeat(2000))))
+            .await,
+    );
+    let removed = site.send(of_client(delete("large"))).await;
+    removed.expect("a deletion still passes");
+    is_refused(site.send(of_client(named("large"))).await);
 }

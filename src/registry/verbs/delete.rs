@@ -3,6 +3,7 @@
 use crate::answer::Outcome;
 use crate::answer::negotiate;
 use crate::answer::negotiate::Representation;
+use crate::authority::GrantedAccess;
 use crate::kinds::table::Resource;
 use crate::metadata;
 use crate::plan::{Interrupted, ObjectDeletion, ObjectFate, Present, Run};
@@ -475,8 +476,12 @@ pub(crate) fn unless_gone(written: Result<Written, ApiError>) -> Result<Option<W
 
 /// Deletes every selected object, one by one, and returns those that were selected.
 ///
+/// The request is authorized in the state that it lists, and not again for each object: the roles that it rests on may
+/// be among those that it deletes.
+///
 /// # Errors
-/// Returns the first error other than that an object does not exist.
+/// Returns the first error other than that an object does not exist; 429 if the plane is at its rate of writes. What
+/// was deleted until then stays deleted.
 pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<Listed, ApiError> {
     let listing = ListOptions::parse(call.request, ListPurpose::List)?.in_pages();
     let options = options(call)?;
@@ -492,17 +497,38 @@ pub async fn delete_collection(call: &Call<'_>, wish: Representation) -> Result<
     let items = list::collect(call, &selection, &prefix, &page).await;
     // The memory of the answer is reserved before anything is deleted.
     let listed = Listed::new(call, wish, selection, prefix, page).await?;
+    // The request itself was counted as one write.
+    let mut paid = 1;
     for some in items.items.chunks(DELETES_MAX) {
+        let (allowed, limited) = pay(call, some.len(), &mut paid);
         // Made in parts: those of a large collection would take much memory at once.
         let deletions: Vec<BoxFuture<'_, Result<(), ApiError>>> = some
             .iter()
+            .take(allowed)
             .map(|object| {
                 Box::pin(delete_selected(call, object.key(), &options)) as BoxFuture<'_, _>
             })
             .collect();
         future::try_join_all(deletions).await?;
+        limited?;
     }
     Ok(listed)
+}
+
+/// Counts deletions of a collection against the plane's rate of writes. Returns how many of `wanted` may be made, and
+/// the refusal if that is not all. `paid` are writes that are counted already.
+fn pay(call: &Call<'_>, wanted: usize, paid: &mut usize) -> (usize, Result<(), ApiError>) {
+    let Some(rate) = &call.request.write_rate else {
+        return (wanted, Ok(()));
+    };
+    for allowed in 0..wanted {
+        if *paid > 0 {
+            *paid -= 1;
+        } else if let Err(limited) = rate.take() {
+            return (allowed, Err(limited));
+        }
+    }
+    (wanted, Ok(()))
 }
 
 /// Deletes one object of a collection. If it does not exist any more, that is not an error.
@@ -518,6 +544,7 @@ async fn delete_selected(
             .or_else(|| call.request.namespace.clone()),
         name: Some(key.name().into()),
         body: bytes::Bytes::new(),
+        granted: GrantedAccess::of_every_cut(),
         ..call.request.clone()
     };
     let single = call.part(&request);

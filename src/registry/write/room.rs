@@ -6,14 +6,15 @@
 //! exceed a limit together.
 //!
 //! A full store refuses every write, deletions too. So while it is nearly full, clients may only write
-//! what adds no object and hardly any bytes: deletions, the removal of finalizers, the renewal of leases.
+//! what creates no object and adds hardly any bytes: deletions, the removal of finalizers, the renewal of leases.
+//! The first change of a layer's object adds all bytes of it to the store, and is judged by these.
 //! This is no claim: the writes in flight when it begins still pass.
 
 use crate::plan::Interrupted;
 use crate::request::call::Call;
 use crate::write::{PlannedWrite, RETRY_SECONDS};
 use polyplane_apimachinery::status::{ApiError, Qualified};
-use polyplane_plane::{Claim, Full, Growth, Key, Room, Snapshot, Write};
+use polyplane_plane::{Claim, Full, Growth, Key, Operation, Room, Snapshot, Write};
 
 /// Bytes that a write may add while the store is nearly full. With fewer, a client could not remove the
 /// finalizers of an object whose field manager it was not before, or say in its status what still uses it.
@@ -56,7 +57,7 @@ fn add(call: &Call<'_>, key: &Key, cut: &Snapshot, write: &mut Write) -> Result<
     if growth.objects <= 0 && growth.bytes <= 0 {
         return Ok(());
     }
-    if is_nearly_full && (growth.objects > 0 || growth.bytes > SMALL_GROWTH_BYTES) {
+    if is_nearly_full && (growth.bytes > SMALL_GROWTH_BYTES || creates(cut, write)) {
         return Err(nearly_full());
     }
     let Some(room) = room else {
@@ -71,11 +72,19 @@ fn add(call: &Call<'_>, key: &Key, cut: &Snapshot, write: &mut Write) -> Result<
     }
 }
 
+/// Returns whether a write creates an object.
+fn creates(cut: &Snapshot, write: &Write) -> bool {
+    write.operations.iter().any(|operation| match operation {
+        Operation::Put { key, .. } => cut.get(key).is_none(),
+        Operation::Delete { .. } => false,
+    })
+}
+
 /// Returns the refusal, with the code and the `Retry-After` of one by a full store.
 fn nearly_full() -> ApiError {
     let why = format!(
-        "the store is nearly full: deletions still pass, and updates that add at most {SMALL_GROWTH_BYTES} bytes to \
-         an object; try again once the store has more room"
+        "the store is nearly full: deletions still pass, and updates that add at most {SMALL_GROWTH_BYTES} bytes \
+         to it; try again once the store has more room"
     );
     ApiError::service_unavailable(why).with_retry_after(RETRY_SECONDS)
 }

@@ -4,13 +4,15 @@
 //! refused, so that a flood ends where it arrives. The root plane has no limits, because the objects
 //! that say the others' limits are in it.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, StatusCode};
+use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_fairness::{CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit};
-use polyplane_registry::Verb;
+use polyplane_registry::{Verb, WriteRate};
 
 use crate::answer::respond::{Refusal, Reply, refuse};
 use crate::backend::PlaneRecord;
@@ -64,7 +66,50 @@ impl LimitRefusals {
     }
 }
 
+/// The rate of writes of a plane, at its owner.
+struct PlaneWrites {
+    state: Arc<ServerState>,
+    meter: Arc<PlaneMeter>,
+    plane: Str,
+}
+
+impl fmt::Debug for PlaneWrites {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut writes = out.debug_struct("PlaneWrites");
+        writes.field("plane", &self.plane).finish_non_exhaustive()
+    }
+}
+
+impl WriteRate for PlaneWrites {
+    fn take(&self) -> Result<(), ApiError> {
+        self.meter.admit_write(self.state.now()).map_err(|limit| {
+            self.state.metrics.limits.count(limit);
+            error(&self.plane, limit)
+        })
+    }
+}
+
 impl Pipeline<'_> {
+    /// Returns the rate by which a request that was counted as one write counts its further ones; `None` if it
+    /// makes none, or its plane has no such limit.
+    pub(crate) fn write_rate(
+        &self,
+        verb: Verb,
+        record: &dyn PlaneRecord,
+    ) -> Option<Arc<dyn WriteRate>> {
+        let meter = record.meter();
+        let is_limited = verb == Verb::DeleteCollection
+            && record.id() != polyplane_ownership::ROOT
+            && meter.limits().writes_per_second.is_some();
+        is_limited.then(|| {
+            Arc::new(PlaneWrites {
+                state: Arc::clone(self.state),
+                meter: Arc::clone(meter),
+                plane: record.name().into(),
+            }) as Arc<dyn WriteRate>
+        })
+    }
+
     /// Counts a request at its plane's owner. Returns the reply to one that is beyond a rate of the
     /// plane.
     pub(crate) fn count_at_owner(

@@ -53,6 +53,7 @@ impl Pipeline<'_> {
             granted,
             deadline,
             seats: self.registry_seats(),
+            write_rate: None,
             annotations: self.audited.as_ref().map(Audited::annotations),
             token_reviewer: None,
         }

@@ -112,6 +112,7 @@ pub fn request(verb: Verb, resource: &str) -> ResourceRequest {
         granted: GrantedAccess::of_every_cut(),
         deadline: Instant::now() + Duration::from_secs(30),
         seats: None,
+        write_rate: None,
         annotations: None,
         token_reviewer: None,
     }
