@@ -1,5 +1,6 @@
 //! The registry's answers: bytes in the negotiated media type, ready to be written.
 
+pub mod held;
 pub mod media_range;
 pub mod negotiate;
 pub mod representation;

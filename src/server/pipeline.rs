@@ -557,6 +557,7 @@ impl Pipeline<'_> {
             read_limits: self.state.answer_read_limits(),
             abandoned: &self.state.abandoned_answers,
             charge: self.charge,
+            backend: &*self.state.backend,
         };
         let watch = |stream, kind| self.watch(located.record(), stream, kind);
         let mut reply = delivery.reply(answer, watch)?;

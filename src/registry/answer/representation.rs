@@ -4,10 +4,12 @@
 //! other shape is made from it for the answer.
 
 use crate::answer::AnswerBody;
+use crate::answer::held::{HELD_BYTES_MIN, hold_until_sent, room};
 use crate::answer::negotiate::{Encoding, MetaVersion, Number, Representation, Shape};
 use crate::kinds::conversion;
 use crate::kinds::conversion::Wanted;
 use crate::kinds::table::{Column, Resource};
+use crate::request::Verb;
 use crate::request::call::{Call, tree_of};
 use crate::request::parameters::INCLUDE_OBJECT;
 use bytes::Bytes;
@@ -15,7 +17,7 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::json::{self, scan};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::{Str, Value, yaml};
-use polyplane_plane::{ObjectRef, Version};
+use polyplane_plane::{ObjectRef, Share, Version};
 
 /// The part of its object that a table row includes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,24 +249,35 @@ fn without_member(object: &Bytes, path: &[&str]) -> Bytes {
 /// text.
 ///
 /// # Errors
-/// Returns 406 if the value has no form in the encoding.
+/// Returns 406 if the value has no form in the encoding, and 429 to a read if answers on their way to clients fill
+/// their share of memory.
 pub fn encode(
     call: &Call<'_>,
     encoding: Encoding,
     mut compact: Vec<Bytes>,
 ) -> Result<AnswerBody, ApiError> {
-    Ok(match encoding {
+    let slices = match encoding {
         Encoding::Json => {
             compact.push(Bytes::from_static(b"\n"));
-            AnswerBody::Slices(compact)
+            compact
         }
-        Encoding::Protobuf => AnswerBody::Slices(vec![protobuf(call, &compact)?]),
+        Encoding::Protobuf => vec![protobuf(call, &compact)?],
         Encoding::Yaml => {
             let mut out = Vec::new();
             yaml::write(&tree_of(&compact.concat())?, &mut out);
-            AnswerBody::Slices(vec![out.into()])
+            vec![out.into()]
         }
-    })
+    };
+    let bytes = slices.iter().map(Bytes::len).sum();
+    if bytes < HELD_BYTES_MIN {
+        return Ok(AnswerBody::Slices(slices));
+    }
+    let hold = match call.request.verb {
+        Verb::Get => room(call, bytes)?,
+        // What was written must be answered.
+        _ => call.tenant.plane.memory().hold(Share::Answers, bytes),
+    };
+    Ok(hold_until_sent(slices, hold))
 }
 
 /// Returns an object in its envelope in protobuf, from its compact JSON.

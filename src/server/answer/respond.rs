@@ -15,12 +15,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
+use polyplane_plane::Share;
 use polyplane_registry::{Answer, AnswerBody, Outcome, WatchStream};
 
 use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream, compressed};
 use crate::answer::guard::ReadLimits;
 use crate::answer::negotiate::{self, FORMS, Form};
 use crate::answer::warnings;
+use crate::backend::Backend;
 use crate::request::charge::Charge;
 use crate::request::flow::FlowUids;
 
@@ -323,12 +325,16 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Bytes below which an indented answer is not counted in the memory budget.
+const HELD_BYTES_MIN: usize = 16 << 10;
+
 /// Everything that is needed to make a reply from an answer of the registry.
 pub(crate) struct Delivery<'a> {
     pub client: &'a Client<'a>,
     pub read_limits: ReadLimits,
     pub abandoned: &'a Arc<AtomicCounter>,
     pub charge: &'a Charge<'a>,
+    pub backend: &'a dyn Backend,
 }
 
 impl Delivery<'_> {
@@ -367,7 +373,7 @@ impl Delivery<'_> {
             }
             AnswerBody::Slices(slices) => {
                 let slices = match pretty {
-                    true => vec![indented(&slices.concat())],
+                    true => vec![self.held(indented(&slices.concat()))],
                     false => slices,
                 };
                 let length: usize = slices.iter().map(Bytes::len).sum();
@@ -388,6 +394,16 @@ impl Delivery<'_> {
             headers.append(WARNING, warning);
         }
         Ok(reply)
+    }
+
+    /// Counts a text in the share of answers until it is sent. What it was made of had room there, so it is never
+    /// refused; those that come next are.
+    fn held(&self, text: Bytes) -> Bytes {
+        if text.len() < HELD_BYTES_MIN {
+            return text;
+        }
+        let hold = self.backend.memory().hold(Share::Answers, text.len());
+        hold.keep(text)
     }
 }
 

@@ -327,6 +327,39 @@ fn a_list_ends_when_its_cut_pins_too_much() {
     });
 }
 
+#[test]
+fn the_answer_with_a_large_object_counts_until_it_is_sent() {
+    on_paused_clock(async {
+        let memory = Memory::with_limits(|_| 1 << 20);
+        let site = open(Opening {
+            memory,
+            ..Opening::default()
+        })
+        .await;
+        let tree = json!({"data": {"text": ("v".repeat(200_000).as_str())}});
+        site.put("configmaps", "large", tree).await;
+        assert_eq!(held(&site), 0);
+        for accept in ["application/json", "application/yaml", PROTOBUF] {
+            let get = ResourceRequest {
+                name: Some("large".into()),
+                ..request(Verb::Get, accept, &[])
+            };
+            let mut unread = Vec::new();
+            let refused = loop {
+                match handle(&site, &get).await {
+                    Ok(answer) => unread.push(answer),
+                    Err(error) => break error,
+                }
+                assert!(unread.len() < 6, "they are five times the share");
+            };
+            assert_eq!(refused.code, 429);
+            assert!(held(&site) > 200_000 * unread.len());
+            drop(unread);
+            assert_eq!(held(&site), 0);
+        }
+    });
+}
+
 /// Small objects without labels, whose work is that of several polls.
 const OTHERS: usize = 2500;
 

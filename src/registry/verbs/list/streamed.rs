@@ -5,6 +5,7 @@
 //! bytes on their way to the client and those that the cut pins count in the share of answers. The
 //! code that sends the answer limits its time.
 
+use crate::answer::held::{HELD_BYTES_MIN, full, hold_until_sent, room};
 use crate::answer::negotiate::{Encoding, Representation};
 use crate::answer::representation::RowObject;
 use crate::answer::{AnswerBody, StreamEnd};
@@ -35,26 +36,6 @@ pub const LONG_BYTES: usize = 256 << 10;
 /// Bytes that a streamed answer may have in memory: the piece that is being written, and what the
 /// connection buffers while the client does not read.
 const STREAM_BYTES: usize = 640 << 10;
-/// Bytes below which a list is not counted in the memory budget, because counting would cost more
-/// than it is worth.
-const HELD_BYTES_MIN: usize = 16 << 10;
-/// `Retry-After`, in seconds, for a client that found the share of answers full.
-const RETRY_AFTER_SECONDS: u32 = 1;
-
-/// Reserves the memory of an answer that is about to be made.
-///
-/// # Errors
-/// Returns 429 if the answers on their way to clients fill their share, or the plane's part of it.
-pub fn room(call: &Call<'_>, bytes: usize) -> Result<Reservation, ApiError> {
-    let hold = call.tenant.plane.take_answer(bytes);
-    hold.ok_or_else(full)
-}
-
-fn full() -> ApiError {
-    let text = "The server has no memory for a further long answer, please try again later.";
-    ApiError::too_many_requests(text, RETRY_AFTER_SECONDS)
-}
-
 /// The memory of a streamed answer: the bytes on their way, and those that its cut keeps from being
 /// freed.
 pub struct Pin {
@@ -181,7 +162,10 @@ impl Listed {
             Size::Whole(items, hold) => {
                 conversion::ahead(call, items.items.iter()).await?;
                 let body = whole::write(call, self.wish, &items, &self.page).await?;
-                return Ok(held(body, hold));
+                return Ok(match (body, hold) {
+                    (AnswerBody::Slices(slices), Some(hold)) => hold_until_sent(slices, hold),
+                    (body, _) => body,
+                });
             }
             Size::Streamed(pin, ends) => (pin, ends),
         };
@@ -222,18 +206,6 @@ impl Listed {
         });
         let pieces = stream::once(future::ready(Ok(first))).chain(others);
         Ok(AnswerBody::Stream(Box::pin(pieces)))
-    }
-}
-
-/// Returns a body that holds its memory until its last slice is sent.
-fn held(body: AnswerBody, hold: Option<Reservation>) -> AnswerBody {
-    match (body, hold) {
-        (AnswerBody::Slices(mut slices), Some(hold)) => {
-            let last = slices.pop().unwrap_or_default();
-            slices.push(hold.keep(last));
-            AnswerBody::Slices(slices)
-        }
-        (body, _) => body,
     }
 }
 
