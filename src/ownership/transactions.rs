@@ -161,7 +161,7 @@ pub(crate) fn plane_outcome(
         }
         Err(CommitError::Rejected(_)) => Outcome::Rejected,
         // The machine settles it as one without a reply: by a later put.
-        Err(CommitError::Undisclosed(rejection)) => {
+        Err(CommitError::Undisclosed(rejection, _)) => {
             tracing::debug!(%rejection, "the outcome of a fence transaction is not disclosed");
             Outcome::Unknown
         }
@@ -229,7 +229,7 @@ pub(crate) fn member_outcome(result: Result<Committed, CommitError>) -> Outcome 
             tracing::warn!(%rejection, "the store rejected a membership transaction");
             Outcome::Rejected
         }
-        Err(CommitError::Undisclosed(rejection)) => {
+        Err(CommitError::Undisclosed(rejection, _)) => {
             tracing::debug!(%rejection, "the outcome of a membership transaction is not disclosed");
             Outcome::Unknown
         }

@@ -93,7 +93,7 @@ impl CommitMetrics {
             Ok(_) => 0,
             Err(CommitError::Refused { .. }) => 1,
             Err(CommitError::Rejected(_)) => 2,
-            Err(CommitError::Undisclosed(_) | CommitError::Unknown(_)) => 3,
+            Err(CommitError::Undisclosed(..) | CommitError::Unknown(_)) => 3,
         };
         self.outcomes.with_label_values(&[OUTCOMES[outcome]]).inc();
     }

@@ -26,9 +26,10 @@ pub enum CommitError {
     #[error("the transaction was rejected")]
     Rejected(#[source] Rejection),
     /// Final, but the reply does not say whether the transaction was applied before this rejection.
-    /// It will not be applied any more, so a linearizable read settles which.
+    /// It will not be applied any more, so a linearizable read settles which. The revision is one that
+    /// the store had before, from which its history is enough for that.
     #[error("the reply does not say whether the transaction was applied")]
-    Undisclosed(#[source] Rejection),
+    Undisclosed(#[source] Rejection, Revision),
     /// The transaction may have been applied, may still be, or may never be. Only a later write
     /// that compares can settle which.
     #[error("the outcome is unknown: {0}")]

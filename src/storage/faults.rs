@@ -285,11 +285,13 @@ impl Store for FaultyStore {
             }
             Some(CommitFault::UnknownNotApplied) => Err(unknown()),
             Some(CommitFault::UndisclosedApplied(rejection)) => {
+                let before = self.inner.revision().await.unwrap_or_default();
                 let _ = self.inner.commit(txn).await;
-                Err(CommitError::Undisclosed(rejection))
+                Err(CommitError::Undisclosed(rejection, before))
             }
             Some(CommitFault::UndisclosedNotApplied(rejection)) => {
-                Err(CommitError::Undisclosed(rejection))
+                let before = self.inner.revision().await.unwrap_or_default();
+                Err(CommitError::Undisclosed(rejection, before))
             }
             Some(CommitFault::UnknownLate) => {
                 self.late.lock().push(txn);

@@ -58,7 +58,7 @@ use std::time::Duration;
 use self::engine::Engine;
 use self::queue::{Callers, Queue};
 use self::recovery::Failures;
-use self::room::Room;
+use self::room::{Dead, Room};
 use self::writer::Writer;
 use crate::embedded::folder::{FJALL, Folder, io_at};
 use crate::embedded::front::{Commands, EmbeddedStore};
@@ -139,7 +139,7 @@ impl FjallStore {
         space
             .check(0)
             .map_err(|shortage| shortage.at_opening(path))?;
-        let room = Room::new(space.gauge(), 0);
+        let room = Room::new(space.gauge(), Dead::default());
         let (engine, head, leased) = Engine::open(&folder, &options, room)?;
         let now = options.clock.now();
         let mut leases = LeaseTable::new(first_lease_id());

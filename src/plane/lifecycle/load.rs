@@ -30,6 +30,10 @@ use crate::version::{Stamp, Version};
 use crate::write::follow::Follow;
 use crate::yielding::YieldBudget;
 
+/// Attempts to read a plane while the store drops the revisions that it is read at. With fewer, a plane that takes
+/// several pages could not wake beside deletions in a store that is nearly full.
+const LOADS_MAX: u32 = 10;
+
 /// The reason why a plane cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -254,8 +258,19 @@ impl Loading<'_> {
     }
 }
 
-/// Reads a plane's objects from the store.
+/// Reads a plane's objects from the store; again if the store dropped the revision that the read was at. A store that
+/// is nearly full keeps hardly any history.
 async fn load(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
+    for _ in 1..LOADS_MAX {
+        match load_once(opening, keys).await {
+            Err(OpenError::Read(ReadError::Compacted { .. })) => {}
+            done => return done,
+        }
+    }
+    load_once(opening, keys).await
+}
+
+async fn load_once(opening: &Opening<'_>, keys: &KeySpace) -> Result<Loaded, OpenError> {
     let params = opening.params;
     let numbering = params.numbering();
     let mut loading = Loading {

@@ -366,10 +366,10 @@ impl Committer {
                     part.plane.clone().reject(part, &rejection);
                 }
             }
-            Err(CommitError::Undisclosed(rejection)) => {
+            Err(CommitError::Undisclosed(rejection, before)) => {
                 let settled = parts.into_iter().map(|part| {
                     let plane = Arc::clone(&part.plane);
-                    plane.settle_by_read(part, rejection.clone())
+                    plane.settle_by_read(part, rejection.clone(), before)
                 });
                 join_all(settled).await;
             }

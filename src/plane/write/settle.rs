@@ -155,9 +155,17 @@ impl Plane {
     }
 
     /// Settles a part to which the store has given a final reply, `rejection`, that does not say whether
-    /// the part was applied.
-    pub(crate) async fn settle_by_read(self: Arc<Self>, part: CommitPart, rejection: Rejection) {
-        match self.outcome_in_history(&part, FenceStatus::Untested).await {
+    /// the part was applied. It was sent after the store had the revision `before`.
+    pub(crate) async fn settle_by_read(
+        self: Arc<Self>,
+        part: CommitPart,
+        rejection: Rejection,
+        before: Revision,
+    ) {
+        // The plane's last commit may be long ago, and its history compacted. It has done nothing since.
+        let after = self.sent_after().max(before);
+        let settled = self.outcome_in_history(&part, FenceStatus::Untested, after);
+        match settled.await {
             PartOutcome::Done(revision) => self.land(part, revision),
             PartOutcome::NotDone => self.reject(part, &rejection),
             PartOutcome::Unknowable => {
@@ -254,7 +262,8 @@ impl Plane {
             }
             wait = (wait * 2).min(RETRY_MAX);
         };
-        let outcome = self.outcome_in_history(part, fence).await;
+        let settled = self.outcome_in_history(part, fence, self.sent_after());
+        let outcome = settled.await;
         (fence, outcome)
     }
 
@@ -279,10 +288,15 @@ impl Plane {
 
     /// Reads until the store's history says whether a part was applied that can no longer be. Stops
     /// retrying once the plane has ended.
-    async fn outcome_in_history(&self, part: &CommitPart, fence: FenceStatus) -> PartOutcome {
+    async fn outcome_in_history(
+        &self,
+        part: &CommitPart,
+        fence: FenceStatus,
+        after: Revision,
+    ) -> PartOutcome {
         let mut wait = RETRY_FIRST;
         loop {
-            match self.landed(part, fence).await {
+            match self.landed(part, fence, after).await {
                 Ok(outcome) => return outcome,
                 Err(ReadError::Compacted { .. } | ReadError::Closed | ReadError::Corrupt(_)) => {
                     return PartOutcome::Unknowable;
@@ -305,14 +319,15 @@ impl Plane {
         tokio::time::sleep(RETRY_MAX).await;
     }
 
-    /// Returns whether a part that can no longer be applied is in the store's history.
+    /// Returns whether a part that can no longer be applied is in the store's history after a revision.
     async fn landed(
         &self,
         part: &CommitPart,
         fence: FenceStatus,
+        after: Revision,
     ) -> Result<PartOutcome, ReadError> {
         let (start, end) = self.keys().bounds();
-        let history = self.store().history(start, end, self.sent_after()).await?;
+        let history = self.store().history(start, end, after).await?;
         // Read after the history: the next owner takes the fence before its first write. So if the
         // history has such a write, this read finds the revision before it.
         let before = match fence {

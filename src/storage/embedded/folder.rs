@@ -206,8 +206,7 @@ fn exists(path: &Path) -> Result<bool, OpenError> {
 /// Has the kernel drop its clean pages of all files in a folder; see the module.
 fn drop_cached(folder: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
-        // Not the store's: `lost+found`, if the folder is the root of a file system.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+        Err(error) if is_foreign(&error) => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
@@ -217,7 +216,7 @@ fn drop_cached(folder: &Path) -> io::Result<()> {
             drop_cached(&entry.path())?;
         } else if kind.is_file() {
             let file = match File::open(entry.path()) {
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => continue,
+                Err(error) if is_foreign(&error) => continue,
                 file => file?,
             };
             if let Err(error) = fadvise(&file, 0, None, Advice::DontNeed) {
@@ -226,6 +225,13 @@ fn drop_cached(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Returns whether a file that cannot be opened is not the store's: `lost+found`, if the folder is the root of a
+/// file system, or one that somebody removes.
+fn is_foreign(error: &io::Error) -> bool {
+    let kind = error.kind();
+    kind == io::ErrorKind::PermissionDenied || kind == io::ErrorKind::NotFound
 }
 
 fn bytes_below(folder: &Path) -> u64 {

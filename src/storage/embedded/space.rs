@@ -85,6 +85,8 @@ pub(crate) struct Space {
     nearly_full: Arc<NearlyFull>,
     /// True if the last check found no room for a small batch.
     is_full: bool,
+    /// True if the engine has to free room before it can take much more.
+    is_crowded: bool,
     options: SpaceOptions,
 }
 
@@ -123,6 +125,7 @@ impl Space {
             ballast: held >= options.ballast_bytes,
             nearly_full: Arc::default(),
             is_full: false,
+            is_crowded: false,
             options,
         };
         space.take_ballast();
@@ -137,6 +140,12 @@ impl Space {
     /// Returns whether the last check found no room for a small batch.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
+    }
+
+    /// Notes whether the engine has to free room before it can take much more. The store is nearly full
+    /// meanwhile.
+    pub(crate) fn note_crowded(&mut self, is_crowded: bool) {
+        self.is_crowded = is_crowded;
     }
 
     /// Returns a view of the free space for the engine's own threads.
@@ -174,8 +183,11 @@ impl Space {
         let kept = options.growth_bytes + options.reserve_bytes + missing;
         let kept = kept.saturating_add(pending.0);
         let available = self.available().map_err(Shortage::Unknown)?;
-        self.nearly_full
-            .note(available.saturating_sub(kept), options.reserve_bytes);
+        let left = match self.is_crowded {
+            true => 0,
+            false => available.saturating_sub(kept),
+        };
+        self.nearly_full.note(left, options.reserve_bytes);
         let margin = match self.is_full {
             true => options.reserve_bytes / MARGIN_PART,
             false => 0,

@@ -109,7 +109,16 @@ impl<E> StoreState<E> {
             if revision > head {
                 return Err(ReadError::Future { head });
             }
-            self.check_floor(revision)?;
+            match self.check_floor(revision) {
+                Ok(()) => {}
+                // The writer is about to publish a newer revision, and has given up all history.
+                Err(_) if at.is_none() => {
+                    drop(engine);
+                    std::thread::yield_now();
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
             let result = catch_unwind(AssertUnwindSafe(|| read(opened, revision)))
                 .unwrap_or_else(|panic| Err(ReadError::Corrupt(panic_text(&*panic))));
             match self.check_floor(revision) {

@@ -145,7 +145,7 @@ impl Inner {
         let full = CommitError::Rejected(Rejection::NoSpace(text.clone()));
         let undisclosed = |why: &str| {
             tracing::debug!(why, "etcd's quota is used up, a transaction may be applied");
-            CommitError::Undisclosed(Rejection::NoSpace(text))
+            CommitError::Undisclosed(Rejection::NoSpace(text), before)
         };
         let put = txn.ops.iter().find_map(|op| match op {
             Op::Put { key, value, .. } => Some((key, value)),

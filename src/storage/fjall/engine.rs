@@ -34,7 +34,7 @@ use fjall::{
 use parking_lot::RwLock;
 
 use super::record::{self, Damage, HEAD_KEY, Head, Row};
-use super::room::Room;
+use super::room::{Dead, Room};
 use super::scan::{ScanError, View};
 use super::{FjallOptions, journal};
 use crate::embedded::folder::{FJALL, Folder, io_at};
@@ -53,8 +53,8 @@ const JOURNALS_BYTES_MAX: u64 = 96 * 1024 * 1024;
 const LATE: u64 = 2;
 /// Interval of checking that: fjall gives no notice.
 const ROOM_POLL: Duration = Duration::from_millis(1);
-/// Runs of the newest level from which on no write is accepted until they are merged. From thirty on fjall
-/// would block the write without end; each write to tables adds a run.
+/// Runs of the newest level from which on memory takes writes but no further run is made until they are merged.
+/// From thirty on fjall would block the write without end.
 const RUNS_MAX: usize = 24;
 /// Open files of tables.
 const FILES_MAX: usize = 256;
@@ -308,17 +308,35 @@ impl Engine {
         bytes.iter().sum::<u64>().min(most)
     }
 
-    /// Returns the free bytes for which a merge waits that has to be done before anything else is written.
+    /// Returns the free bytes for which a merge waits that has to be done before anything else is written:
+    /// memory takes no more, and there may be no further run.
     pub(super) fn wanted_bytes(&self) -> Option<u64> {
         let wanted = self.room.wanted_bytes()?;
-        let runs = self.state.tree.l0_run_count();
-        (runs >= RUNS_MAX).then_some(wanted)
+        let tree = &self.state.tree;
+        let fills_memory = tree.sealed_memtable_count() > 0
+            || tree.active_memtable().size() > self.memtable_bytes / 2;
+        (self.has_all_runs() && fills_memory).then_some(wanted)
+    }
+
+    /// Returns whether there are so many runs that nothing may be written to tables before a merge.
+    pub(super) fn has_all_runs(&self) -> bool {
+        self.state.tree.l0_run_count() >= RUNS_MAX
     }
 
     /// Returns whether a merge waits that has to be done soon.
     pub(super) fn is_crowded(&self) -> bool {
         let runs = self.state.tree.l0_run_count();
         runs >= RUNS_MAX / 2 && self.room.wanted_bytes().is_some()
+    }
+
+    /// Returns the free bytes for which a merge waits.
+    pub(super) fn merge_wants(&self) -> Option<u64> {
+        self.room.wanted_bytes()
+    }
+
+    /// Returns whether a merge waits that has run out of room midway.
+    pub(super) fn is_stuck(&self) -> bool {
+        self.room.is_stuck()
     }
 
     /// Returns whether opening the database again frees room, or does work that is due while the worker waits
@@ -345,9 +363,9 @@ impl Engine {
         self.room.add_dead(bytes);
     }
 
-    /// Returns the bytes of rows that a merge would drop, for the next opening.
-    pub(super) fn dead_bytes(&self) -> u64 {
-        self.room.dead_bytes()
+    /// Returns what is known of rows that a merge would drop, for the next opening.
+    pub(super) fn dead(&self) -> Dead {
+        self.room.dead()
     }
 
     /// Writes everything to tables, on this thread. Until the next write the journals have nothing that tables

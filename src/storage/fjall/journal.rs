@@ -147,6 +147,8 @@ pub(super) fn clear(database: &Path) -> Result<(), OpenError> {
     for path in sealed {
         fs::remove_file(path).map_err(io_at(path))?;
     }
+    // Before the newest is emptied: a sealed one that came back would be taken for the newest that is not empty.
+    sync_folder(database)?;
     let emptied = OpenOptions::new().write(true).open(newest);
     let emptied = emptied.and_then(|file| {
         file.set_len(0)?;

@@ -181,10 +181,10 @@ impl Writer {
         journals: fn(&Path) -> Result<(), OpenError>,
     ) -> Result<(), OpenError> {
         let mut slot = self.shared.engine.write();
-        let dead_bytes = slot.as_ref().map_or(0, Engine::dead_bytes);
+        let dead = slot.as_ref().map(Engine::dead).unwrap_or_default();
         engine::discard(slot.take());
         journals(&engine::database_path(&self.shared.folder))?;
-        let room = Room::new(self.space.gauge(), dead_bytes);
+        let room = Room::new(self.space.gauge(), dead);
         let (opened, head, leased) = Engine::open(&self.shared.folder, &self.options, room)?;
         self.failures.newest = self.failures.newest.map(|_| Instant::now());
         let is_ahead = head.revision > self.head.revision;

@@ -64,8 +64,25 @@ struct State {
     has_merged: bool,
     /// True while a merge waits that ran out of room midway.
     is_stuck: bool,
-    /// Bytes of rows that a merge will not write, because tables say that they were replaced or deleted.
-    dead_bytes: u64,
+    dead: Dead,
+}
+
+/// What is known of the rows that a merge will not write.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Dead {
+    /// Bytes of rows of which tables say that they were replaced or deleted.
+    bytes: u64,
+    /// False if a merge has found that there are fewer than the tombstones in tables say.
+    counts_tombstones: bool,
+}
+
+impl Default for Dead {
+    fn default() -> Self {
+        Self {
+            bytes: 0,
+            counts_tombstones: true,
+        }
+    }
 }
 
 /// How far a merge that waits has come.
@@ -83,9 +100,9 @@ struct Trees {
 
 impl Room {
     /// The room of a database that is about to be opened.
-    pub(super) fn new(gauge: Gauge, dead_bytes: u64) -> Arc<Self> {
+    pub(super) fn new(gauge: Gauge, dead: Dead) -> Arc<Self> {
         let state = State {
-            dead_bytes,
+            dead,
             ..State::default()
         };
         Arc::new(Self {
@@ -145,15 +162,18 @@ impl Room {
     /// Counts bytes of rows that a merge will not write.
     pub(super) fn add_dead(&self, bytes: u64) {
         let mut state = self.state.lock();
-        state.dead_bytes = state.dead_bytes.saturating_add(bytes);
+        state.dead.bytes = state.dead.bytes.saturating_add(bytes);
     }
 
-    /// Returns the dead bytes for the next opening. None after a merge found that there are fewer.
-    pub(super) fn dead_bytes(&self) -> u64 {
+    /// Returns what the next opening is to know of dead rows. Nothing after a merge found that there are fewer.
+    pub(super) fn dead(&self) -> Dead {
         let state = self.state.lock();
         match state.is_stuck {
-            true => 0,
-            false => state.dead_bytes,
+            true => Dead {
+                bytes: 0,
+                counts_tombstones: false,
+            },
+            false => state.dead,
         }
     }
 
@@ -190,7 +210,7 @@ impl Room {
         let kept = self.gauge.kept_bytes + trees.unflushed_bytes();
         match self.gauge.is_nearly_full() {
             // A merge is then the only way to free the room of what was deleted.
-            true => kept + output_bytes.saturating_sub(state.dead_bytes),
+            true => kept + output_bytes.saturating_sub(trees.dead_bytes(state.dead)),
             false => kept + self.gauge.reserve_bytes + output_bytes,
         }
     }
@@ -204,6 +224,19 @@ impl Trees {
     fn unflushed_bytes(&self) -> u64 {
         let size = |keyspace: &Keyspace| keyspace.tree.active_memtable().size();
         size(&self.state) + size(&self.log)
+    }
+
+    /// Bytes of rows that a merge will not write. Each tombstone in a table stands for a row of the mean size.
+    fn dead_bytes(&self, dead: Dead) -> u64 {
+        let tree = &self.state.tree;
+        let tombstones = match dead.counts_tombstones {
+            true => tree.tombstone_count(),
+            false => 0,
+        };
+        let items = u64::try_from(tree.approximate_len()).unwrap_or(u64::MAX);
+        let rows = items.saturating_sub(tombstones).max(1);
+        let buried = tombstones.min(rows).saturating_mul(tree.disk_space() / rows);
+        dead.bytes.max(buried)
     }
 
     /// Bytes that the next merge of `state` reads, at most. That is also the most that it writes.
@@ -315,7 +348,7 @@ impl CompactionFilter for Merge {
     fn finish(self: Box<Self>) {
         let mut state = self.room.state.lock();
         // A merge of a part frees a part only, so this says less than there is.
-        state.dead_bytes = 0;
+        state.dead = Dead::default();
         state.has_merged = self.room.gauge.is_nearly_full();
     }
 }

@@ -7,8 +7,11 @@
 //! back.
 //!
 //! The rows of deleted objects leave the disk when tables are merged. `room` holds merges back that do not
-//! fit; then the writer writes memtables to tables itself, because the worker waits.
+//! fit; then the writer writes memtables to tables itself, because the worker waits. Each time that adds a run of
+//! tables. With half as many as there may be the store counts as nearly full, whatever is free, so that the
+//! other half is left to deletions.
 
+use std::path::Path;
 use std::time::Instant;
 
 use super::engine::{self, Engine};
@@ -16,6 +19,7 @@ use super::group::Group;
 use super::journal;
 use super::writer::{RETRY, Writer};
 use crate::embedded::space::{Pending, Shortage};
+use crate::error::OpenError;
 use crate::store::Health;
 
 /// Part of the reserve that history may take while the store is nearly full, and that journals may take
@@ -29,10 +33,14 @@ const LOGGED_BYTES_MAX: u64 = 8 * 1024;
 impl Writer {
     /// Checks that a batch fits, beside what is in memory.
     pub(super) fn check_space(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
-        let (pending, wanted) = match self.shared.engine.read().as_ref() {
-            Some(engine) => (engine.unflushed_bytes(), engine.wanted_bytes()),
-            None => (0, None),
+        let (pending, wanted, is_crowded) = match self.shared.engine.read().as_ref() {
+            Some(engine) => {
+                let pending = engine.unflushed_bytes();
+                (pending, engine.wanted_bytes(), engine.is_crowded())
+            }
+            None => (0, None, false),
         };
+        self.space.note_crowded(is_crowded);
         self.space.check_beside(batch_bytes, Pending(pending))?;
         match wanted {
             Some(needed) => Err(Shortage::Merge {
@@ -81,7 +89,14 @@ impl Writer {
     /// Frees room if that is worth it: writes everything to tables, drops history, and empties the journals.
     pub(super) fn make_room(&mut self) {
         let pauses = self.no_room.is_some_and(|tried| tried.elapsed() < RETRY);
-        if pauses || !self.can_make_room() {
+        if pauses {
+            return;
+        }
+        if !self.can_make_room() {
+            if self.is_stuck() {
+                self.no_room = Some(Instant::now());
+                self.open_again(journal::rewrite);
+            }
             return;
         }
         self.no_room = Some(Instant::now());
@@ -98,19 +113,32 @@ impl Writer {
         if let Some(engine) = self.shared.engine.read().as_ref() {
             engine.add_dead(std::mem::take(&mut self.dead_bytes));
         }
+        if self.open_again(journal::clear) && !self.has_large_journals() {
+            self.no_room = None;
+        }
+    }
+
+    /// Opens the database again, which frees the room of files that nothing needs. Returns false if that failed.
+    fn open_again(&mut self, journals: fn(&Path) -> Result<(), OpenError>) -> bool {
         let (head, parts) = (self.head, std::mem::take(&mut self.parts));
-        if let Err(error) = self.reopen(journal::clear) {
+        if let Err(error) = self.reopen(journals) {
             self.tried = Some(Instant::now());
             let reason = format!("opening again, to make room: {error}");
-            return self.shared.set_health(Health::Failed { reason });
+            self.shared.set_health(Health::Failed { reason });
+            return false;
         }
         if self.head == head {
             // Nothing was lost, so the ages of the log's parts are still known.
             self.parts = parts;
         }
-        if !self.has_large_journals() {
-            self.no_room = None;
-        }
+        true
+    }
+
+    /// Returns whether what a merge has written takes room in vain. The journals have what is in memory, so the
+    /// database can be opened again although there is no room to write that to tables.
+    fn is_stuck(&self) -> bool {
+        let opened = self.shared.engine.read();
+        opened.as_ref().is_some_and(Engine::is_stuck)
     }
 
     fn has_large_journals(&self) -> bool {
@@ -118,16 +146,31 @@ impl Writer {
         journal::used_bytes(&path) > self.options.reserve_bytes / KEPT_PART
     }
 
+    /// Returns whether so many bytes were replaced or deleted that a merge of them is worth writing all to tables.
+    /// That adds a run, and there may be only so many of them before a merge: so not if that could not begin
+    /// even then.
+    fn has_many_dead(&self, engine: &Engine) -> bool {
+        self.dead_bytes >= self.options.reserve_bytes && self.lets_merge(engine)
+    }
+
+    /// Returns whether a merge fits once the rows that were replaced or deleted are known to be dead.
+    fn lets_merge(&self, engine: &Engine) -> bool {
+        let wanted = engine.merge_wants().unwrap_or(0);
+        wanted.saturating_sub(self.dead_bytes) <= self.space.gauge().free_bytes()
+    }
+
     fn can_make_room(&self) -> bool {
         let opened = self.shared.engine.read();
         let Some(engine) = opened.as_ref() else {
             return false;
         };
-        let is_worth_it =
-            || self.dead_bytes >= self.options.reserve_bytes || self.has_large_journals();
+        let is_worth_it = || self.has_many_dead(engine) || self.has_large_journals();
         let is_due = engine.wants_opening() || self.shared.nearly_full.get() && is_worth_it();
         if !is_due || engine.is_merging() {
             // Opening the database would end the merge, which frees room itself.
+            return false;
+        }
+        if engine.has_all_runs() && !self.lets_merge(engine) {
             return false;
         }
         let gauge = self.space.gauge();

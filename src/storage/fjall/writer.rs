@@ -256,10 +256,11 @@ impl Writer {
             self.parts.pop_front();
         }
         group.head.floor = group.head.floor.max(self.wanted_floor);
-        // Before a reader can miss any of it.
-        self.shared
-            .floor
-            .fetch_max(group.head.floor, Ordering::SeqCst);
+        // Before a reader can miss any of it. Never beyond what is published: if the group fails, readers need
+        // the newest revision.
+        let shown = self.shared.published.load(Ordering::SeqCst);
+        let floor = group.head.floor.min(shown);
+        self.shared.floor.fetch_max(floor, Ordering::SeqCst);
     }
 
     /// Deletes tables of the log once there is enough in them that is below the floor.
@@ -381,6 +382,9 @@ impl Writer {
         let mut leases = self.shared.leases.lock();
         leases.apply(group.attached, group.ended);
         drop(leases);
+        self.shared
+            .floor
+            .fetch_max(self.head.floor, Ordering::SeqCst);
         if let Some(engine) = self.shared.engine.read().as_ref() {
             engine.show(self.head.revision);
         }

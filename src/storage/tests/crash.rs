@@ -382,7 +382,7 @@ async fn write_past_a_limit(engine: Engine, folder: &Path) {
                 );
             }
             CommitError::Refused { .. } => panic!("nothing was compared"),
-            CommitError::Undisclosed(_) => panic!("an embedded store says what it did"),
+            CommitError::Undisclosed(..) => panic!("an embedded store says what it did"),
         }
         for (key, (revision, value)) in &acked {
             let found = store

@@ -108,8 +108,8 @@ async fn put_rows(store: &FjallStore) {
 async fn a_merge_waits_until_its_output_fits() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = Arc::new(TestDisk::default());
-    // Of which 9 MiB are kept from merges.
-    disk.free.store(10 * MIB, Ordering::SeqCst);
+    // Of which 5 MiB are kept from merges.
+    disk.free.store(6 * MIB, Ordering::SeqCst);
     let store = FjallStore::open(folder.path(), disk.options()).expect("the store opens");
     put_rows(&store).await;
     let waiting = tables(folder.path());

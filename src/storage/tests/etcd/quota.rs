@@ -55,7 +55,7 @@ async fn replies_of_a_store_whose_quota_is_used_up_are_true() {
                     refused += 1;
                 }
                 // Every value is put once, so the one that was found is the transaction's own.
-                Err(CommitError::Undisclosed(Rejection::NoSpace(_))) => {
+                Err(CommitError::Undisclosed(Rejection::NoSpace(_), _)) => {
                     assert!(is_there, "{key} was found");
                     undisclosed += 1;
                 }
