@@ -6,6 +6,7 @@ use crate::client::{OwnClient, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
+use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_batteries::bootstrap::ranges;
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};
@@ -158,10 +159,27 @@ pub(crate) async fn bootstrap(
     if tenant.plane.snapshot().get(key).is_some() {
         return Ok(Progress::Done);
     }
-    if let Some(object) = tenant.plane.layer_object(key) {
+    if let Some(object) = tenant.plane.layer_object(key)
+        && !comes_with_service(tenant, &object)
+    {
         recreate(client, tenant, &object).await?;
     }
     Ok(Progress::Done)
+}
+
+/// Returns whether an object is the address of a service that is gone too. The service is recreated with its address;
+/// if the address were recreated first, the service could not be, because somebody would seem to have taken it.
+fn comes_with_service(tenant: &Tenant, object: &ObjectRef) -> bool {
+    let key = object.key();
+    if key.group() != "networking.k8s.io" || key.resource() != "ipaddresses" {
+        return false;
+    }
+    let body = object.body();
+    let of = |name: &str| scan::string_at(&body, &["spec", "parentRef", name]).unwrap_or_default();
+    let (namespace, name) = (of("namespace"), of("name"));
+    let service = Key::new("", "services", Some(&*namespace), &name);
+    let snapshot = tenant.plane.snapshot();
+    of("resource") == "services" && snapshot.get(&service).is_none()
 }
 
 /// Creates a copy of a layer's object as the plane's own object. Its creator is the manager who owns

@@ -485,6 +485,28 @@ fn of_nothing(field: &str) -> Value {
 }
 
 #[tokio::test]
+async fn a_deleted_service_comes_back_whichever_of_it_and_its_address_is_restored_first() {
+    let site = Site::open().await;
+    let service = Key::new("", "services", Some("default"), "kubernetes");
+    let layered = site.layered(&service);
+    let address = layered.str_at(&["spec", "clusterIP"]);
+    let address = Key::new("networking.k8s.io", "ipaddresses", None, address);
+    for order in [[&service, &address], [&address, &service]] {
+        site.delete(&service).await;
+        assert!(site.object(&service).is_none() && site.object(&address).is_none());
+        for key in order {
+            let done = restore::bootstrap(&site.client, &site.tenant, key).await;
+            assert!(matches!(done, Ok(Progress::Done)), "{key:?}");
+        }
+        assert!(site.object(&service).is_some() && site.object(&address).is_some());
+        site.delete(&address).await;
+        let done = restore::bootstrap(&site.client, &site.tenant, &address).await;
+        assert!(matches!(done, Ok(Progress::Done)));
+        assert!(site.object(&address).is_some(), "it was deleted alone");
+    }
+}
+
+#[tokio::test]
 async fn a_plane_that_is_loaded_gets_the_bootstrap_roles_back_that_its_users_took_away() {
     let site = Site::open().await;
     let own_objects = || site.tenant.plane.snapshot().own_objects();
