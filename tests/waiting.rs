@@ -121,18 +121,18 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .until("/clusters/team-a/api/v1/pods", |_| true)
         .await?;
     ensure!(listed.status == 503, "{listed:?}");
-    // A client whose credential may be one of a plane has to try again. Others are strangers at once.
+    // A client whose credential may be good has to try again. Who has none is a stranger at once.
     let admin = replica.admin()?;
     for path in ["/clusters/team-a/api/v1/pods", "/api/v1/pods"] {
-        let signed = admin.with_token(Some("eyJhbGciOiJFUzI1NiJ9.e30.c2ln"));
-        let put_off = Client::open(&signed).await?.get(path).await?;
-        put_off.refuses(503, "is starting")?;
-        let seconds = &put_off.body["details"]["retryAfterSeconds"];
-        ensure!(*seconds == 1, "{put_off:?}");
-        for token in [None, Some("nonsense")] {
-            let stranger = Client::open(&admin.with_token(token)).await?;
-            stranger.get(path).await?.refuses(401, "Unauthorized")?;
+        for token in ["eyJhbGciOiJFUzI1NiJ9.e30.c2ln", "opaque"] {
+            let unjudged = admin.with_token(Some(token));
+            let put_off = Client::open(&unjudged).await?.get(path).await?;
+            put_off.refuses(503, "is starting")?;
+            let seconds = &put_off.body["details"]["retryAfterSeconds"];
+            ensure!(*seconds == 1, "{put_off:?}");
         }
+        let stranger = Client::open(&admin.with_token(None)).await?;
+        stranger.get(path).await?.refuses(401, "Unauthorized")?;
     }
     let probe = Client::open(&admin.with_token(None)).await?;
     ensure!(probe.get("/livez").await?.status == 200);
@@ -153,6 +153,18 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
         .until("/api/v1/namespaces", |reply| reply.status == 200)
         .await?;
     ensure!(replica.process.ended()?.is_none());
+    // What does not answer is named, and not only that nobody does.
+    etcd.kill_member(0).await?;
+    let names_store = |reply: &Reply| {
+        reply
+            .body
+            .to_string()
+            .contains("the server's store does not answer")
+    };
+    let refused = replica
+        .until("/api/v1/namespaces?timeout=2s", names_store)
+        .await?;
+    refused.refuses(503, "/readyz/etcd says why")?;
     replica.process.kill().await
 }
 

@@ -52,9 +52,11 @@ use rcgen::{
 };
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::prelude::FromDer;
 
 use files::{lock, read, read_secret, sync_folder_of, write_private_together};
-use pair::PairFiles;
+use pair::{PairFiles, certificates};
 
 pub use chain::check_short;
 pub use files::write_private;
@@ -123,10 +125,17 @@ pub enum PkiError {
         path: PathBuf,
     },
     /// The key is not that of the certificate, or neither can be used.
-    #[error("{} and its key file cannot be used together", path.display())]
+    #[error(
+        "the certificate in {} and the key in {} cannot be used together; restore the two that \
+         belong to each other",
+        certificate.display(),
+        key.display()
+    )]
     Mismatch {
         /// The certificate's file.
-        path: PathBuf,
+        certificate: PathBuf,
+        /// The key's file.
+        key: PathBuf,
         /// The error of the TLS library.
         #[source]
         source: rustls::Error,
@@ -333,9 +342,20 @@ impl Authority {
             }
         };
         let key = KeyPair::from_pem(&key_pem).map_err(|_| PkiError::Damaged {
-            path: key_path,
+            path: key_path.clone(),
             holds: "a private key",
         })?;
+        // What another key signs, no client and no peer would accept.
+        if !certificates(&certificate_path)?
+            .iter()
+            .any(|one| is_of(one, &key))
+        {
+            return Err(PkiError::Mismatch {
+                certificate: certificate_path,
+                key: key_path,
+                source: rustls::InconsistentKeys::KeyMismatch.into(),
+            });
+        }
         let not_a_certificate = || PkiError::Damaged {
             path: certificate_path.clone(),
             holds: "a CA certificate",
@@ -362,6 +382,13 @@ impl Authority {
             key_pem: key.serialize_pem(),
         })
     }
+}
+
+/// Returns whether a certificate is that of a key.
+fn is_of(certificate: &CertificateDer<'_>, key: &KeyPair) -> bool {
+    X509Certificate::from_der(certificate).is_ok_and(|(_, parsed)| {
+        parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw()
+    })
 }
 
 fn make_folder(folder: &Path) -> Result<(), PkiError> {
@@ -515,6 +542,34 @@ mod tests {
         fs::remove_file(folder.path().join("ca.key")).expect("removed");
         let half = Pki::load_or_create(folder.path()).map(|_| ());
         assert!(matches!(half, Err(PkiError::Half { .. })), "{half:?}");
+    }
+
+    /// For example after a restore of one file of the two.
+    #[test]
+    fn a_ca_with_the_key_of_another_one_is_refused_by_the_names_of_both_files() {
+        for stem in ["ca", "peer-ca"] {
+            let (own, other) = (
+                tempfile::tempdir().expect("a folder"),
+                tempfile::tempdir().expect("a folder"),
+            );
+            let file = |folder: &tempfile::TempDir, ending: &str| {
+                folder.path().join(format!("{stem}.{ending}"))
+            };
+            let load = || Authority::load_or_create(own.path(), stem, "one").map(|_| ());
+            load().expect("made");
+            Authority::load_or_create(other.path(), stem, "one").expect("made");
+            let certificate = fs::read_to_string(file(&own, "crt")).expect("made");
+            fs::copy(file(&other, "key"), file(&own, "key")).expect("copied");
+            let refused = load().expect_err("the key is another one's").to_string();
+            for ending in ["crt", "key"] {
+                let named = file(&own, ending).display().to_string();
+                assert!(refused.contains(&named), "{refused}");
+            }
+            // While a CA is replaced, its file has the certificates of both.
+            let next = fs::read_to_string(file(&other, "crt")).expect("made");
+            fs::write(file(&own, "crt"), certificate + &next).expect("written");
+            load().expect("the key is that of one of them");
+        }
     }
 
     #[test]

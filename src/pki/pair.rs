@@ -73,7 +73,8 @@ impl PairFiles {
         let text = read(&self.key)?.ok_or_else(damaged)?;
         let key = PrivateKeyDer::from_pem_slice(text.as_bytes()).map_err(|_| damaged())?;
         CertifiedKey::from_der(chain, key, provider).map_err(|source| PkiError::Mismatch {
-            path: self.certificate.clone(),
+            certificate: self.certificate.clone(),
+            key: self.key.clone(),
             source,
         })
     }
@@ -287,10 +288,12 @@ mod tests {
         fs::write(path("given.key"), &other.key_pem).expect("written");
         let pair = found("given").expect("whole").expect("there");
         let mismatch = pair.load(&provider).map(|_| ());
-        assert!(
-            matches!(mismatch, Err(PkiError::Mismatch { .. })),
-            "{mismatch:?}"
-        );
+        let mismatch = mismatch.expect_err("the key is another one's");
+        assert!(matches!(mismatch, PkiError::Mismatch { .. }), "{mismatch}");
+        for name in ["given.crt", "given.key"] {
+            let named = path(name).display().to_string();
+            assert!(mismatch.to_string().contains(&named), "{mismatch}");
+        }
         fs::write(path("given.key"), &first.key_pem).expect("written");
         let loaded = pair.load(&provider).expect("they fit");
         assert_eq!(loaded.cert, first.chain);

@@ -24,8 +24,8 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig,
-    SignatureScheme, version,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore,
+    ServerConfig, SignatureScheme, version,
 };
 
 use crate::chain::check_short;
@@ -109,6 +109,14 @@ impl PeerTls {
         }
         let lookout = Lookout::new(paths);
         let first = source.configs(&roots, replica, unmarked, &provider)?;
+        if !source.is_signed_by(&roots, &provider)? {
+            // Not an error: while a CA is replaced, the others may trust both and this replica only one.
+            tracing::warn!(
+                "peer.crt is not signed by a CA in {}: replicas that have the same file will not \
+                 accept this one",
+                roots.display()
+            );
+        }
         Ok(Arc::new(Self {
             replica: replica.to_owned(),
             roots,
@@ -162,6 +170,21 @@ impl Source {
         }
     }
 
+    /// Returns whether the certificate is one that the CA of the folder has signed.
+    ///
+    /// # Errors
+    /// Returns an error if a file cannot be used.
+    fn is_signed_by(&self, roots: &Path, provider: &CryptoProvider) -> Result<bool, PkiError> {
+        match self {
+            Self::Given(pair) => {
+                let chain = pair.load(provider)?.cert;
+                let anchors = role::anchors(&certificates(roots)?);
+                Ok(is_signed_by(&chain, anchors, provider))
+            }
+            Self::Issued(_) => Ok(true),
+        }
+    }
+
     fn configs(
         &self,
         roots: &Path,
@@ -176,7 +199,8 @@ impl Source {
                 let Identity { chain, key, .. } = issue(&ca, replica)?;
                 CertifiedKey::from_der(chain, key, provider).map_err(|source| {
                     PkiError::Mismatch {
-                        path: roots.to_owned(),
+                        certificate: roots.to_owned(),
+                        key: folder.join("peer-ca.key"),
                         source,
                     }
                 })?
@@ -201,6 +225,31 @@ fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
         params.subject_alt_names.push(SanType::DnsName(name));
     }
     ca.issue(params)
+}
+
+/// Returns whether a peer that trusts these roots would find the signer of a chain among them. Whether the
+/// chain has expired is not asked.
+fn is_signed_by(
+    chain: &[CertificateDer<'static>],
+    roots: Vec<CertificateDer<'static>>,
+    provider: &CryptoProvider,
+) -> bool {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(roots);
+    let Some((leaf, intermediates)) = chain.split_first() else {
+        return false;
+    };
+    let verified = ParsedCertificate::try_from(leaf).and_then(|leaf| {
+        let algorithms = provider.signature_verification_algorithms.all;
+        let now = UnixTime::now();
+        verify_server_cert_signed_by_trust_anchor(&leaf, &store, intermediates, now, algorithms)
+    });
+    !matches!(
+        verified,
+        Err(rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature
+        ))
+    )
 }
 
 /// Builds both configurations; returns `None` if no verifier can be built from the roots.
@@ -412,6 +461,27 @@ mod tests {
         };
         assert!(read().is_err());
         assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn a_given_certificate_of_another_ca_is_noticed() {
+        let (own, other) = (
+            tempfile::tempdir().expect("a folder"),
+            tempfile::tempdir().expect("a folder"),
+        );
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        let [own, other] = [&own, &other].map(|folder| {
+            Authority::load_or_create(folder.path(), "peer-ca", "polyplane-peer-ca").expect("made")
+        });
+        let issued = issue(&own, "polyplane-7").expect("issued");
+        let signed_by = |roots: &[&Authority]| {
+            let roots = roots.iter().map(|ca| ca.root.clone()).collect();
+            is_signed_by(&issued.chain, roots, &provider)
+        };
+        assert!(signed_by(&[&own]));
+        assert!(signed_by(&[&other, &own]));
+        assert!(!signed_by(&[&other]));
+        assert!(!signed_by(&[]));
     }
 
     #[test]

@@ -25,12 +25,26 @@ const TRIES_MAX: u32 = 6;
 pub fn run(options: DrainOptions) -> anyhow::Result<()> {
     crate::process::once(async move {
         let answer = ask(&options).await?;
-        match answer.code {
-            200 => println!("drained"),
-            code => bail!("the replica is not drained ({code}): {}", answer.text()),
-        }
+        check(answer.code, &answer.text(), &options.server)?;
+        println!("drained");
         Ok(())
     })
+}
+
+/// Checks that an answer says that the replica is drained.
+///
+/// # Errors
+/// Returns the reason why it is not.
+fn check(code: u16, text: &str, server: &str) -> anyhow::Result<()> {
+    match code {
+        200 => Ok(()),
+        // Only a replica of a ring has the path.
+        404 => bail!(
+            "the server at {server} is alone, as `polyplane up` starts it: nobody could take its control \
+             planes, so it needs no drain. Stop it with SIGTERM; it first answers what is in flight"
+        ),
+        code => bail!("the replica is not drained ({code}): {text}"),
+    }
 }
 
 async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
@@ -79,4 +93,19 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
             path.display()
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_alone_needs_no_drain() {
+        let said = |code| check(code, "its words", "127.0.0.1:6443").map_err(|why| why.to_string());
+        assert_eq!(said(200), Ok(()));
+        let alone = said(404).expect_err("there is nobody to drain to");
+        assert!(alone.contains("SIGTERM") && alone.contains("127.0.0.1:6443"));
+        let failed = said(500).expect_err("not drained");
+        assert!(failed.contains("500") && failed.contains("its words"));
+    }
 }

@@ -1,6 +1,7 @@
 //! `polyplane up`: one server, or a small ring, on a store of its own, in the foreground.
 
 pub mod contexts;
+pub mod keys;
 pub mod plugin_link;
 pub mod writable;
 
@@ -10,7 +11,7 @@ use crate::cli::memory;
 use crate::cli::{StoreKind, UpOptions, flag_values};
 use crate::process::{self, Signals};
 use crate::replica::access::authority;
-use crate::replica::{Replica, ReplicaParts};
+use crate::replica::{Drain, Replica, ReplicaParts};
 use crate::store;
 use crate::up::contexts::Contexts;
 use crate::up::writable::while_writable;
@@ -24,7 +25,7 @@ use polyplane_storage::Store;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -57,9 +58,7 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     let delegated = options.authentication.open()?;
     let admission = options.admission.open()?;
     let auditor = options.audit.settings().open(&delegated.outbound)?;
-    make_folder(&options.dir)?;
-    let folder = std::path::absolute(&options.dir)?;
-    let store = store::embedded(options.store, &folder).await?;
+    let (folder, store) = open_store(&options, &completed.certs_folder).await?;
     let listeners = listen(&completed).await?;
     let addresses = addresses_of(&listeners);
     let endpoint = endpoint(&completed, &addresses)?;
@@ -117,6 +116,19 @@ async fn serve(options: UpOptions, release: Arc<Release>, began: Instant) -> any
     stop.cancel();
     let _ = std::fs::remove_file(folder.join("pid"));
     Ok(())
+}
+
+/// Opens the store in the folder of the server, and returns both.
+async fn open_store(
+    options: &UpOptions,
+    certs: &Path,
+) -> anyhow::Result<(PathBuf, Arc<dyn Store>)> {
+    make_folder(&options.dir)?;
+    let folder = std::path::absolute(&options.dir)?;
+    keys::warn_of_new_store(options.store, &folder, certs);
+    let store = store::embedded(options.store, &folder).await?;
+    keys::check_root_secret(&store, certs).await?;
+    Ok((folder, store))
 }
 
 /// Returns the configuration of the server of one replica.
@@ -282,7 +294,11 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
     let handles = replicas.iter().map(Replica::stop_handle).collect();
     let signals = tokio::spawn(signals.stop(handles));
     let running = TaskTracker::new();
+    let is_ring = replicas.len() > 1;
     for replica in replicas {
+        if is_ring {
+            tokio::spawn(drain_if_requested(replica.drain()));
+        }
         running.spawn(replica.run(CLOSE));
     }
     running.close();
@@ -291,6 +307,16 @@ async fn run_all(replicas: Vec<Replica>, signals: Signals, store: Arc<dyn Store>
         tracing::warn!("the store did not close in time; every acknowledged write is on disk");
     }
     signals.abort();
+}
+
+/// Hands the planes of one replica over once a client requests it. The replica stays, without planes, because
+/// the process ends with all of them.
+async fn drain_if_requested(drain: Arc<Drain>) {
+    drain.requested().await;
+    if !drain.run(tokio::time::Instant::now() + GRACE).await {
+        tracing::warn!("not all control planes were handed over in time");
+    }
+    drain.finish();
 }
 
 /// Returns the lines of the announcement that say what a store keeps: one at its beginning, if any, and its

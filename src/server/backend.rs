@@ -56,6 +56,12 @@ pub enum LocateError {
     /// The plane exists and cannot be served at the moment; the client may retry.
     #[error("the control plane is not available")]
     Unavailable,
+    /// Neither this plane nor another one can be served, because the store does not answer.
+    #[error(
+        "the control plane is not available, because the server's store does not answer; /readyz/etcd \
+         says why"
+    )]
+    StoreAway,
     /// The plane is encrypted at rest, and this replica cannot unwrap its key.
     #[error(
         "the control plane is encrypted at rest, and this server does not have the key; the log of \

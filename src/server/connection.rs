@@ -28,6 +28,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use polyplane_auth::{ChainJudge, ClientChain, Denied, UserInfo};
 use tokio::net::TcpStream;
+use tokio::time::{Instant, sleep_until};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
@@ -37,6 +38,7 @@ use crate::answer::respond::{Reply, bare, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
 use crate::connection::counted_body::Sent;
+use crate::connection::goaway::close_if_stopping;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
 use crate::connection::requests::{Requests, answer_of_next};
 use crate::connection::tls::ALPN_H2;
@@ -82,6 +84,11 @@ const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long a client may take to answer a ping before its connection is closed. Less would
 /// disconnect clients on slow networks.
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// For how long a connection of HTTP/1.1 takes a request after the server has begun to stop, unless one was
+/// answered with `Connection: close` before. With HTTP/1.1 a server cannot say that a connection without a request is
+/// about to close, so with less, more requests on the way would be lost; more would delay the stop.
+const LAST_CALL: Duration = Duration::from_millis(250);
 
 /// The facts about a client that are known before its first request.
 pub(crate) struct Connection {
@@ -434,13 +441,14 @@ async fn serve_h1(
                 Some(refusal) => Either::Left(ready(refusal)),
                 None => Either::Right(answered(Arc::clone(&state), Arc::clone(&caller), request)),
             };
-            let session = Arc::clone(&session);
+            let (session, drain) = (Arc::clone(&session), Arc::clone(&state.drain));
             let sent = Sent::Alone(Arc::clone(&sending), Arc::clone(&unread));
             async move {
                 let mut reply = work.await;
                 if let Some(upgrade) = upgrade {
                     (reply, *session.lock()) = upgrade.answer(reply);
                 }
+                close_if_stopping(&drain, &mut reply);
                 Ok::<_, Infallible>(under_way.with(reply, sent))
             }
         })
@@ -452,15 +460,24 @@ async fn serve_h1(
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
+    let mut last_call_ends: Option<Instant> = None;
     loop {
         tokio::select! {
             // `lifetime` first, so that a busy connection closes too.
             biased;
             step = lifetime.next() => match step {
+                Closing::Graceful if state.drain.closing().is_cancelled() => {
+                    last_call_ends = Some(Instant::now() + LAST_CALL);
+                }
                 Closing::Graceful => serving.as_mut().graceful_shutdown(),
                 Closing::Abort => return Ok(()),
             },
             done = serving.as_mut() => break done?,
+            // Behind `serving`, which has read by then what has arrived.
+            () = sleep_until(last_call_ends.unwrap_or_else(Instant::now)), if last_call_ends.is_some() => {
+                last_call_ends = None;
+                serving.as_mut().graceful_shutdown();
+            }
             // The answer that nobody reads is all that the connection sends.
             swept = sweeper.next() => {
                 open.count_cut(swept.cut);
@@ -468,9 +485,15 @@ async fn serve_h1(
             }
         }
     }
-    let Some(session) = session.lock().take() else {
-        return Ok(());
-    };
+    let session = session.lock().take();
+    if let Some(session) = session {
+        serve_upgraded(state, session).await;
+    }
+    Ok(())
+}
+
+/// Serves a connection after its upgrade.
+async fn serve_upgraded(state: &ServerState, session: Session) {
     tokio::select! {
         // First, because a server that aborts does not wait. Otherwise the watch itself ends when
         // the server ends watches.
@@ -478,5 +501,4 @@ async fn serve_h1(
         () = state.drain.aborting().cancelled() => {}
         () = session.serve() => {}
     }
-    Ok(())
 }

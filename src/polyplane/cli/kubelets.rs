@@ -140,7 +140,14 @@ fn read_all(files: &[(&str, &Option<PathBuf>); 3]) -> anyhow::Result<KubeletTls>
         limited_file::read(file, PEM_BYTES_MAX)
             .with_context(|| format!("{flag} {}", file.display()))
     });
-    KubeletTls::from_pem(Some((&chain?, &key?)), Some(&roots?)).context("--kubelet-access=files")
+    let tls = KubeletTls::from_pem(Some((&chain?, &key?)), Some(&roots?));
+    tls.with_context(|| {
+        let given = files.map(|(flag, file)| {
+            let file = file.as_deref().map(|file| file.display().to_string());
+            format!("{flag} {}", file.unwrap_or_default())
+        });
+        format!("--kubelet-access=files with {}", given.join(", "))
+    })
 }
 
 #[cfg(test)]

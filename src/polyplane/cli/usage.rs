@@ -1,7 +1,12 @@
 //! Options of the commands about what control planes use, and may use.
 
+use crate::plugin::access::duration;
 use clap::Args;
 use std::time::Duration;
+
+/// The longest measurement of `kubectl plane top`, a day. The command shows nothing before its end, so a
+/// longer one is a mistake.
+const OVER_MAX: Duration = Duration::from_secs(86_400);
 
 /// Options of `kubectl plane limits`.
 #[derive(Debug, Args)]
@@ -9,19 +14,19 @@ pub struct SpecLimitOptions {
     /// Name of the control plane.
     pub name: String,
     /// Requests in a second; `none` takes the limit away, so that the server's default holds.
-    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
     pub requests: Option<Limit>,
     /// Changing requests in a second, or `none`.
-    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
     pub writes: Option<Limit>,
     /// Open watches, or `none`.
-    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
     pub watches: Option<Limit>,
     /// Objects, or `none`.
-    #[arg(long, value_name = "NUMBER", value_parser = number)]
+    #[arg(long, value_name = "NUMBER", allow_hyphen_values = true, value_parser = number)]
     pub objects: Option<Limit>,
     /// Bytes of the objects, such as 256Mi, or `none`.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, value_parser = bytes)]
     pub bytes: Option<Limit>,
 }
 
@@ -40,7 +45,7 @@ fn number(text: &str) -> Result<Limit, String> {
         text => text
             .parse()
             .map(Limit::Most)
-            .map_err(|_| "give a number, or `none`".to_owned()),
+            .map_err(|_| "give a whole number, not below 0, or `none`".to_owned()),
     }
 }
 
@@ -55,9 +60,86 @@ fn bytes(text: &str) -> Result<Limit, String> {
 #[derive(Debug, Args)]
 pub struct TopOptions {
     /// Number of control planes that are shown, those with the most CPU time first.
-    #[arg(long, value_name = "NUMBER", default_value_t = 20, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 20,
+        allow_hyphen_values = true,
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000)
+    )]
     pub limit: usize,
     /// How long to measure, such as 5s. With 0s, what each control plane has used since it woke.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = crate::plugin::access::duration)]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        default_value = "1s",
+        allow_hyphen_values = true,
+        value_parser = over
+    )]
     pub over: Duration,
+}
+
+fn over(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        Ok(over) if over <= OVER_MAX => Ok(over),
+        Ok(_) => Err("this is more than a day; give for example 30s, 10m or 8h".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    enum Typed {
+        Limits(SpecLimitOptions),
+        Top(TopOptions),
+    }
+
+    fn refused(words: &[&str]) -> String {
+        let words = std::iter::once("test").chain(words.iter().copied());
+        let typed = Typed::try_parse_from(words);
+        typed.expect_err("this is no value").to_string()
+    }
+
+    #[test]
+    fn a_limit_below_zero_is_refused_with_what_can_be_given() {
+        for flag in ["--requests", "--writes", "--watches", "--objects"] {
+            for value in ["-5", "-1.5", "many", "--bytes"] {
+                let said = refused(&["limits", "a", flag, value]);
+                let words = format!("invalid value '{value}' for '{flag} <NUMBER>'");
+                assert!(said.contains(&words), "{said}");
+                assert!(said.contains("not below 0, or `none`"), "{said}");
+                assert!(!said.contains("tip:"), "{said}");
+            }
+        }
+        let said = refused(&["limits", "a", "--bytes", "-5Mi"]);
+        assert!(said.contains("512Mi") && !said.contains("tip:"), "{said}");
+        let typed = ["test", "limits", "a", "--requests", "5", "--bytes", "none"];
+        let Ok(Typed::Limits(limits)) = Typed::try_parse_from(typed) else {
+            panic!("these are limits");
+        };
+        assert_eq!(limits.requests, Some(Limit::Most(5)));
+        assert_eq!(limits.bytes, Some(Limit::None));
+    }
+
+    #[test]
+    fn a_measurement_has_units_and_an_end() {
+        for (value, words) in [
+            ("100", "units s, m, h or d"),
+            ("-1s", "units s, m, h or d"),
+            ("100d", "more than a day"),
+            ("25h", "more than a day"),
+        ] {
+            let said = refused(&["top", "--over", value]);
+            assert!(said.contains(words) && !said.contains("tip:"), "{said}");
+        }
+        assert!(!refused(&["top", "--limit", "-1"]).contains("tip:"));
+        let Ok(Typed::Top(top)) = Typed::try_parse_from(["test", "top", "--over", "1d"]) else {
+            panic!("it is a duration");
+        };
+        assert_eq!(top.over, OVER_MAX);
+    }
 }

@@ -37,6 +37,15 @@ const VIEW_PATIENCE: Duration = Duration::from_millis(200);
 const STORE_TOO_LATE: &str = "the server's store answers too late for the read lease, so no control \
                               plane is available; /readyz/read-lease says what to do";
 
+/// What a client reads if the store does not answer. The reason names the store's addresses, so it is in the
+/// log and in `/readyz/etcd` alone.
+const STORE_AWAY: &str = "the server's store does not answer, so no control plane is available; \
+                          /readyz/etcd says why";
+
+/// What a client reads if nothing has come from the store for a while, and it is not known why.
+const STORE_SILENT: &str = "the server has heard nothing from its store for longer than the read lease lasts, so no \
+                            control plane is available at the moment";
+
 /// The planes of one replica, as the server sees them.
 pub struct ReplicaBackend {
     shared: Arc<BackendState>,
@@ -102,7 +111,8 @@ impl Backend for ReplicaBackend {
         let asked = match plane {
             PlaneReference::Root | PlaneReference::Id("root") => {
                 let root = shared.directory.root().cloned();
-                return Verdict::now(record(shared, root.ok_or(LocateError::Unavailable)));
+                let root = root.ok_or_else(|| shared.explained(LocateError::Unavailable));
+                return Verdict::now(record(shared, root));
             }
             PlaneReference::Named(name) => NameOrId::Name(name.into()),
             PlaneReference::Id(id) => NameOrId::Id(id.into()),
@@ -110,9 +120,13 @@ impl Backend for ReplicaBackend {
         match shared.directory.find(&asked) {
             Err(LookupError::NotFound) => Verdict::later(async move {
                 let found = shared.directory.seek(&asked).await;
-                record(shared, found.map_err(Into::into))
+                let found = found.map_err(|missing| shared.explained(missing.into()));
+                record(shared, found)
             }),
-            found => Verdict::now(record(shared, found.map_err(Into::into))),
+            found => {
+                let found = found.map_err(|missing| shared.explained(missing.into()));
+                Verdict::now(record(shared, found))
+            }
         }
     }
 
@@ -125,8 +139,15 @@ impl Backend for ReplicaBackend {
     }
 
     fn stale_reason(&self) -> Option<&'static str> {
-        let problem = self.shared.directory.planes.ring().read_lease_problem();
-        problem.is_some().then_some(STORE_TOO_LATE)
+        let directory = &self.shared.directory;
+        let is_late = || directory.planes.ring().read_lease_problem().is_some();
+        match (self.shared.is_store_away(), directory.freshness.holds()) {
+            (true, _) => Some(STORE_AWAY),
+            (false, _) if is_late() => Some(STORE_TOO_LATE),
+            // Nothing has come from the store for longer than a read lease.
+            (false, false) => Some(STORE_SILENT),
+            (false, true) => None,
+        }
     }
 
     fn view(&self) -> u64 {
@@ -339,8 +360,8 @@ impl BackendState {
     ///
     /// # Errors
     /// Returns [`LocateError::Deleting`], [`LocateError::Suspended`] or [`LocateError::Moved`], or for
-    /// any other failure [`LocateError::Sealed`], [`LocateError::StoreReadOnly`] or
-    /// [`LocateError::Unavailable`], which this function logs.
+    /// any other failure [`LocateError::Sealed`], [`LocateError::StoreReadOnly`],
+    /// [`LocateError::StoreAway`] or [`LocateError::Unavailable`], which this function logs.
     pub async fn wake(
         self: &Arc<Self>,
         located: &LocatedPlane,
@@ -364,12 +385,31 @@ impl BackendState {
                     WakeError::Unavailable(Unavailable::StoreReadOnly) => {
                         LocateError::StoreReadOnly(self.why_read_only())
                     }
-                    _ => LocateError::Unavailable,
+                    _ => self.explained(LocateError::Unavailable),
                 };
+                // While the store takes no writes each request meets this, and the store's state is logged.
+                let is_expected = matches!(shown, LocateError::StoreReadOnly(_));
                 let error = anyhow::Error::from(error);
-                tracing::error!(plane = %located.name, "cannot wake: {error:#}");
+                match is_expected {
+                    true => tracing::debug!(plane = %located.name, "cannot wake: {error:#}"),
+                    false => tracing::error!(plane = %located.name, "cannot wake: {error:#}"),
+                }
                 Err(shown)
             }
+        }
+    }
+
+    /// Returns whether the store answers neither reads nor writes.
+    fn is_store_away(&self) -> bool {
+        let health = self.directory.planes.store().health();
+        matches!(health, Health::Failed { .. })
+    }
+
+    /// Returns the error with what is amiss, if that is known.
+    fn explained(&self, error: LocateError) -> LocateError {
+        match error {
+            LocateError::Unavailable if self.is_store_away() => LocateError::StoreAway,
+            error => error,
         }
     }
 

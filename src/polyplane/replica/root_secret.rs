@@ -10,6 +10,7 @@ use bytes::Bytes;
 use polyplane_auth::{CheckValue, RootSecret, SECRET_BYTES};
 use polyplane_batteries::bootstrap::ACCESS_LEVEL;
 use polyplane_ownership::agreement::{self, AgreementError};
+use polyplane_storage::Store;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -27,6 +28,14 @@ const RETRY: Duration = Duration::from_secs(1);
 const UNPROVEN: u8 = 0;
 const PROVEN: u8 = 1;
 const WRONG: u8 = 2;
+
+/// Returns whether the keys in a store derive from a root secret that the store knows.
+///
+/// # Errors
+/// Returns an error if the store does not answer.
+pub async fn is_agreed(store: &Arc<dyn Store>) -> Result<bool, AgreementError> {
+    Ok(agreement::agreed(store, NAME).await?.is_some())
+}
 
 /// The root secret of this replica, and what is known about it.
 pub struct SharedSecret {
@@ -103,8 +112,10 @@ impl SharedSecret {
     pub fn admit(&self) -> anyhow::Result<()> {
         if let Err(why) = self.check() {
             bail!(
-                "{why}: give it the same file as the others (root.secret in the folder of --certs, or \
-                 --root-secret-file)"
+                "{why}: give it the file from which the keys in the store derive, from another replica or a \
+                 backup (root.secret in the folder of --certs, or --root-secret-file; of `up`, \
+                 pki/root.secret in the folder of --dir). If the file was missing, a new one was made, which \
+                 has to be replaced"
             );
         }
         Ok(())

@@ -118,7 +118,7 @@ fn passes(error: &anyhow::Error) -> Option<&'static str> {
             matches!(
                 commit,
                 CommitError::Unknown(_)
-                    | CommitError::Undisclosed(_)
+                    | CommitError::Undisclosed(..)
                     | CommitError::Rejected(Rejection::NoSpace(_) | Rejection::ReadOnly(_))
             )
         });

@@ -1,7 +1,13 @@
 //! Makes clients open new connections now and then, so that they spread over the servers behind a load
-//! balancer: HTTP/2 clients keep one connection for as long as they can.
+//! balancer: HTTP/2 clients keep one connection for as long as they can. And makes them leave a server that
+//! stops: with HTTP/2 the connection tells them so when it closes, with HTTP/1.1 only an answer can.
 
 use aws_lc_rs::rand;
+use http::header::CONNECTION;
+use http::{HeaderValue, StatusCode};
+
+use crate::answer::respond::Reply;
+use crate::operations::drain::Drain;
 
 /// The greatest chance, as upstream. With more, clients would do little but shake hands.
 pub const GOAWAY_CHANCE_MAX: f64 = 0.02;
@@ -33,6 +39,16 @@ impl Goaway {
         let mut number = [0; 4];
         // Without randomness nobody is sent away.
         rand::fill(&mut number).is_ok() && u32::from_ne_bytes(number) < self.below
+    }
+}
+
+/// Says in an answer over HTTP/1.1 that the connection ends with it, once the server is about to stop. Without
+/// that, the client's next request may meet a connection that is just being closed, and the client cannot know
+/// whether it was carried out.
+pub(crate) fn close_if_stopping(drain: &Drain, reply: &mut Reply) {
+    if !drain.is_ready() && reply.status() != StatusCode::SWITCHING_PROTOCOLS {
+        let close = HeaderValue::from_static("close");
+        reply.headers_mut().insert(CONNECTION, close);
     }
 }
 

@@ -102,6 +102,8 @@ pub(crate) struct Sending {
     /// Bytes that the connection was given, and bytes that it has written or dropped since.
     given: AtomicU64,
     freed: AtomicU64,
+    /// Number of answers so far. With HTTP/1.1 there are more than one.
+    answers: AtomicU64,
     /// True from when the connection is given a piece until it asks for the next one.
     has_next: AtomicBool,
     /// True once the answer ends as soon as the connection keeps little of it.
@@ -119,6 +121,7 @@ impl Sending {
     /// Begins an answer.
     pub(crate) fn begin(&self, patience: Patience) {
         self.patience.store(patience.to_number(), Ordering::Relaxed);
+        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns a piece of the answer, for the connection.
@@ -306,6 +309,8 @@ struct Listed {
     sending: Arc<Sending>,
     /// The progress at the last look.
     progress: u64,
+    /// The number of the answer that was under way then.
+    answer: u64,
     /// The looks since the answer was listed, and those of them since it has made progress.
     looks: u32,
     stalled: u32,
@@ -328,6 +333,7 @@ impl Listed {
         Self {
             sending: Arc::clone(sending),
             progress: sending.progress(),
+            answer: sending.answers.load(Ordering::Relaxed),
             looks: 0,
             stalled: 0,
             cut: 0,
@@ -358,6 +364,10 @@ impl Listed {
             return Seen::InTime;
         }
         let progress = sending.progress();
+        let answer = sending.answers.load(Ordering::Relaxed);
+        if answer != self.answer {
+            (self.answer, self.looks, self.stalled) = (answer, 0, 0);
+        }
         self.looks += 1;
         self.stalled = match progress == self.progress {
             true => self.stalled + 1,
@@ -521,6 +531,26 @@ mod tests {
         assert_eq!(cut, swept(1, false));
         assert!(list.is_cut() && !watch.is_cut());
         assert!(begun.elapsed() >= EVERY * 20);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_answer_of_a_connection_has_the_time_of_one() {
+        let (unread, mut sweeper) = sweeper();
+        let (sending, mut piece) = unread_answer(Patience::Finite, 30_000);
+        unread.list(&sending);
+        for _ in 0..5 {
+            let found = timeout(EVERY * 10, async {
+                loop {
+                    let next = timeout(EVERY, sweeper.next()).await;
+                    assert!(next.is_err(), "{next:?}");
+                    piece.advance(1);
+                }
+            })
+            .await;
+            assert!(found.is_err());
+            sending.begin(Patience::Finite);
+        }
+        assert!(!sending.is_cut());
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,7 +1,9 @@
 //! The four steps in which a server stops.
 //!
-//! 1. *Unready*: `/readyz` fails so that load balancers use other replicas; everything is served.
-//! 2. *Closing*: the server accepts no new connections and requests; requests in flight finish.
+//! 1. *Unready*: `/readyz` fails so that load balancers use other replicas; everything is served. Answers over
+//!    HTTP/1.1 close their connections, so that few are open when the server closes.
+//! 2. *Closing*: the server accepts no new connections and requests, on connections of HTTP/1.1 after a moment;
+//!    requests in flight finish.
 //! 3. *Ending*: watches end cleanly, so that clients resume at other replicas.
 //! 4. *Aborting*: the server aborts connections that are still open.
 

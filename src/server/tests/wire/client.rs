@@ -73,7 +73,7 @@ impl Reply {
 }
 
 /// Connects to a server and shakes hands.
-async fn connect(
+pub async fn connect(
     address: SocketAddr,
     pki: &Pki,
     protocol: Protocol,

@@ -5,10 +5,15 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
 use polyplane_server::{StopPolicy, Stopped};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 
-use crate::client::{Client, Protocol};
+use crate::client::{Client, Protocol, connect};
 use crate::fake::{start, start_with};
+
+/// Longer than any answer needs here, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[tokio::test]
 async fn requests_in_flight_finish_and_then_watches_end_cleanly() {
@@ -66,6 +71,64 @@ async fn readiness_fails_before_anything_else_does() {
     assert_eq!(client.get("/api/v1/pods").await.status, StatusCode::OK);
     server.stop.abort();
     server.served.await.expect("stopped");
+}
+
+/// A client that knows it opens another connection, at another replica. With HTTP/2 the connection itself says it.
+#[tokio::test]
+async fn answers_over_http1_say_that_the_connection_ends_once_the_server_is_to_stop() {
+    let server = start().await;
+    let mut first = Client::admin(&server, Protocol::Http1).await;
+    let mut second = Client::admin(&server, Protocol::Http2).await;
+    let said = async |client: &mut Client| {
+        let reply = client.get("/api/v1/pods").await;
+        assert_eq!(reply.status, StatusCode::OK);
+        reply.header("connection").to_owned()
+    };
+    assert_eq!(said(&mut first).await, "");
+    assert_eq!(said(&mut second).await, "");
+    server.stop.unready();
+    assert_eq!(said(&mut first).await, "close");
+    let closed = tokio::time::timeout(PATIENCE, first.closed()).await;
+    closed.expect("the server closes the connection");
+    for _ in 0..2 {
+        assert_eq!(said(&mut second).await, "");
+    }
+}
+
+/// Reads until the answer to `/livez` is there, or the connection has ended.
+async fn answer_of_probe(stream: &mut TlsStream<TcpStream>) -> String {
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"ok") {
+        match stream.read_buf(&mut answer).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    String::from_utf8(answer).expect("text")
+}
+
+/// The requests are sent before the server stops, and the server reads them after that.
+#[tokio::test]
+async fn requests_that_are_on_their_way_when_the_server_stops_are_answered() {
+    const PROBE: &[u8] = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let server = start().await;
+    let connected = async || connect(server.address, &server.pki, Protocol::Http1, None).await;
+    let (mut used, mut fresh) = (connected().await, connected().await);
+    used.write_all(PROBE).await.expect("sent");
+    let first = answer_of_probe(&mut used).await;
+    assert!(first.starts_with("HTTP/1.1 200"), "{first}");
+    assert!(!first.contains("connection: close"), "{first}");
+    for stream in [&mut used, &mut fresh] {
+        stream.write_all(PROBE).await.expect("sent");
+        stream.flush().await.expect("sent");
+    }
+    server.stop.stop();
+    for stream in [&mut used, &mut fresh] {
+        let last = answer_of_probe(stream).await;
+        assert!(last.starts_with("HTTP/1.1 200"), "{last}");
+        assert!(last.contains("connection: close"), "{last}");
+    }
+    assert_eq!(server.served.await.expect("stopped"), Stopped::Drained);
 }
 
 #[tokio::test]
