@@ -238,6 +238,7 @@ impl From<String> for Refused {
 impl<'b> Compiler<'b> {
     fn new(budget: Option<&'b WorkBudget>) -> Self {
         let mut environment = Environment::kubernetes();
+        environment.name_schema_types();
         environment.declare("self", Type::Dyn);
         environment.declare("oldSelf", Type::Dyn);
         Self {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::source::Source;
+use crate::types::Type;
 
 /// The id of a node. It is the node's place in the arena and also the number that upstream gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +39,21 @@ pub enum Literal {
     String(Arc<str>),
     /// Bytes.
     Bytes(Arc<[u8]>),
+}
+
+impl Literal {
+    /// Returns its type.
+    pub(crate) fn type_of(&self) -> Type {
+        match self {
+            Self::Null => Type::Null,
+            Self::Bool(_) => Type::Bool,
+            Self::Int(_) => Type::Int,
+            Self::Uint(_) => Type::Uint,
+            Self::Double(_) => Type::Double,
+            Self::String(_) => Type::String,
+            Self::Bytes(_) => Type::Bytes,
+        }
+    }
 }
 
 /// A node.

@@ -13,6 +13,9 @@ use crate::types::Type;
 
 use assign::Substitutions;
 
+/// The beginning of the names of the libraries' types that upstream declares as types with fields.
+const OBJECT_PREFIX: &str = "kubernetes.";
+
 /// An expression whose types are known.
 #[derive(Debug, Clone)]
 pub struct Checked {
@@ -23,6 +26,8 @@ pub struct Checked {
     variables: BTreeMap<ExprId, Arc<str>>,
     /// The calls whose target is a receiver.
     members: BTreeSet<ExprId>,
+    /// The names of types that have a type but no value: see [`Environment::name_schema_types`].
+    undefined: BTreeMap<ExprId, Arc<str>>,
 }
 
 impl Checked {
@@ -60,6 +65,11 @@ impl Checked {
         self.members.contains(&id)
     }
 
+    /// Returns the name of a type for which upstream finds no value, if the node is one.
+    pub(crate) fn undefined(&self, id: ExprId) -> Option<&Arc<str>> {
+        self.undefined.get(&id)
+    }
+
     /// Returns the overload of a call if the types leave only one.
     #[must_use]
     pub fn overload(&self, id: ExprId) -> Option<&str> {
@@ -82,6 +92,7 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
         overloads: BTreeMap::new(),
         variables: BTreeMap::new(),
         members: BTreeSet::new(),
+        undefined: BTreeMap::new(),
         issues: Vec::new(),
         substitutions: Substitutions::default(),
         scopes: Vec::new(),
@@ -103,12 +114,14 @@ pub fn check(ast: Ast, environment: &Environment) -> Result<Checked, Issues> {
     let overloads = std::mem::take(&mut checker.overloads);
     let variables = std::mem::take(&mut checker.variables);
     let members = std::mem::take(&mut checker.members);
+    let undefined = std::mem::take(&mut checker.undefined);
     let checked = Checked {
         ast,
         types,
         overloads,
         variables,
         members,
+        undefined,
     };
     if environment.validated {
         let issues = validate::issues(&checked);
@@ -126,6 +139,7 @@ struct Checker<'a> {
     overloads: BTreeMap<ExprId, Vec<Arc<str>>>,
     variables: BTreeMap<ExprId, Arc<str>>,
     members: BTreeSet<ExprId>,
+    undefined: BTreeMap<ExprId, Arc<str>>,
     issues: Vec<Issue>,
     substitutions: Substitutions,
     scopes: Vec<(Arc<str>, Type)>,
@@ -142,6 +156,17 @@ impl<'a> Checker<'a> {
         let text = format!("undeclared reference to '{name}' (in container '{container}')");
         self.complain(id, text);
         Type::Error
+    }
+
+    /// Returns the type of a name that only schemas know, or complains.
+    fn schema_type(&mut self, id: ExprId, name: &Arc<str>) -> Type {
+        match self.environment.schema_type(name) {
+            Some(of) => {
+                self.undefined.insert(id, name.clone());
+                Type::Type(Some(Arc::new(of)))
+            }
+            None => self.undeclared(id, name),
+        }
     }
 
     fn mismatch(&mut self, id: ExprId, expected: &Type, found: &Type) {
@@ -165,10 +190,10 @@ impl<'a> Checker<'a> {
         let ast = self.ast;
         let found = match ast.expr(id) {
             Expr::Unspecified => Type::Error,
-            Expr::Literal(literal) => literal_type(literal),
+            Expr::Literal(literal) => literal.type_of(),
             Expr::Ident(name) => match self.name(&[name]) {
                 Some(found) => found,
-                None => self.undeclared(id, name),
+                None => self.schema_type(id, name),
             },
             Expr::Select {
                 operand,
@@ -262,6 +287,11 @@ impl<'a> Checker<'a> {
             Type::Param(_) => {
                 self.substitutions.assign(&Type::Dyn, &target);
                 Type::Dyn
+            }
+            // Upstream declares these as types with fields, and then does not find them.
+            Type::Opaque(name, _) if name.starts_with(OBJECT_PREFIX) => {
+                self.complain(id, format!("unexpected failed resolution of '{name}'"));
+                Type::Error
             }
             Type::Dyn | Type::Any | Type::Error => Type::Dyn,
             other => {
@@ -497,7 +527,15 @@ impl<'a> Checker<'a> {
                 continue;
             };
             let Some(declared) = self.environment.field_type(name, &field.name) else {
-                self.complain(field.id, format!("undefined field '{}'", field.name));
+                let why = match self.environment.claims_fields(name) {
+                    true if found.is_dynamic() || matches!(found, Type::Param(_)) => continue,
+                    true => format!(
+                        "expected type of field '{}' is '' but provided type is '{found}'",
+                        field.name
+                    ),
+                    false => format!("undefined field '{}'", field.name),
+                };
+                self.complain(field.id, why);
                 continue;
             };
             if !self.substitutions.assign(&declared, &found) {
@@ -554,17 +592,5 @@ impl<'a> Checker<'a> {
         if !self.substitutions.assign(expected, &found) {
             self.mismatch(id, expected, &found);
         }
-    }
-}
-
-fn literal_type(literal: &Literal) -> Type {
-    match literal {
-        Literal::Null => Type::Null,
-        Literal::Bool(_) => Type::Bool,
-        Literal::Int(_) => Type::Int,
-        Literal::Uint(_) => Type::Uint,
-        Literal::Double(_) => Type::Double,
-        Literal::String(_) => Type::String,
-        Literal::Bytes(_) => Type::Bytes,
     }
 }

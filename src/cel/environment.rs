@@ -65,6 +65,10 @@ pub struct Environment {
     structs: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Type>>,
     /// The types that have every field, and below which every path is such a type.
     open_structs: Vec<Arc<str>>,
+    /// See [`Self::claim_fields`].
+    claiming_structs: Vec<Arc<str>>,
+    /// See [`Self::name_schema_types`].
+    names_schema_types: bool,
     pub(crate) zones: Zones,
     /// Whether constants of an expression are validated too: texts of times and patterns, formats,
     /// and that the elements of a list have one type.
@@ -84,6 +88,8 @@ impl Environment {
             types: BTreeMap::new(),
             structs: BTreeMap::new(),
             open_structs: Vec::new(),
+            claiming_structs: Vec::new(),
+            names_schema_types: false,
             zones: |_, _| None,
             validated: false,
         };
@@ -199,11 +205,37 @@ impl Environment {
         self.open_structs.push(name.into());
     }
 
+    /// Makes a type claim every field that is not declared, of a type that no value has, as upstream's JSON patches do:
+    /// a message may have such a field if the type of its value is not known.
+    pub fn claim_fields(&mut self, name: &str) {
+        self.claiming_structs.push(name.into());
+    }
+
+    pub(crate) fn claims_fields(&self, name: &str) -> bool {
+        self.claiming_structs.iter().any(|known| **known == *name)
+    }
+
     fn is_open(&self, name: &str) -> bool {
         self.open_structs.iter().any(|open| {
             let below = name.strip_prefix(&**open);
             below.is_some_and(|below| below.is_empty() || below.starts_with('.'))
         })
+    }
+
+    /// Lets expressions name `duration` and `timestamp` as schemas do. As upstream, whose checker finds these names
+    /// among the types of a schema, such an expression has types, but there is no value for the name:
+    /// [`Checked::check_constants`](crate::Checked::check_constants) refuses it.
+    pub fn name_schema_types(&mut self) {
+        self.names_schema_types = true;
+    }
+
+    /// Returns the type that only schemas give this name.
+    pub(crate) fn schema_type(&self, name: &str) -> Option<Type> {
+        match name {
+            "duration" if self.names_schema_types => Some(Type::Duration),
+            "timestamp" if self.names_schema_types => Some(Type::Timestamp),
+            _ => None,
+        }
     }
 
     /// Returns the type of this name.

@@ -378,6 +378,11 @@ pub trait Strategy: Debug + Send + Sync {
         None
     }
 
+    /// Returns true if upstream validates the metadata of a new object only when `validate_create` has no complaint.
+    fn validates_metadata_last(&self) -> bool {
+        false
+    }
+
     /// Validates a new object. Its metadata has been validated before, its name by the rule of the
     /// kind's row, but not its finalizers, see `object_metadata::validate_finalizers`.
     fn validate_create(&self, context: &Context<'_>, object: &Value) -> Vec<FieldError> {

@@ -37,7 +37,9 @@ def normalized(answer, request):
     else:
         tree, body = answer.tree, answer.body.decode("utf-8", "replace")
     body = text(body)
-    for prefix in GENERATED.findall(request):
+    # A list has objects of other requests; of their prefixes only the cut ones cannot be taken for a part of a name.
+    cut = [prefix for prefix in GENERATED.findall(body) if len(prefix) > 58]
+    for prefix in dict.fromkeys(GENERATED.findall(request) + cut):
         body = re.sub(re.escape(prefix[:58]) + r"[a-z0-9]{5}\b", prefix[:58].replace("\\", "") + "<drawn>", body)
     if tree is None:
         return YAML_ADDRESS.sub(r"\1<address>", YAML_PORT.sub(r"\1<port>", body))

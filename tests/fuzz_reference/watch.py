@@ -160,7 +160,7 @@ class WatchDrawer:
         if not single or dice.random() < 0.3:
             self.selectors(kind, query)
         if dice.random() < 0.7:
-            query.append(("resourceVersion", dice.choice(["", "0", "0", "{{rv}}", "{{rv}}", "{{first}}", "{{first}}", "{{first}}"] if dice.random() < 0.9 else ["1", "x", "99999999", "-1", "00"])))
+            query.append(("resourceVersion", dice.choice(["", "0", "0", "{{rv}}", "{{rv}}", "{{first}}", "{{first}}", "{{first}}"] if dice.random() < 0.9 else ["x", "99999999", "-1", "00"])))
         if dice.random() < 0.25:
             query += [("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")] + ([("allowWatchBookmarks", "true")] if dice.random() < 0.85 else [])
         else:

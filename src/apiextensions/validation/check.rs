@@ -229,7 +229,7 @@ fn plain(schema: &Schema, value: &Value, old: Old<'_>, place: Place<'_>, found: 
         return;
     }
     found.matches += 2;
-    if !schema.types.is_empty() || schema.format.is_some() {
+    if !schema.types.is_empty() || schema.named_format().is_some() {
         types(schema, value, place, found);
     }
     if let Some(junctors) = &schema.junctors {
@@ -278,8 +278,8 @@ fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
     let word = type_of(value);
     let is_whole = matches!(value, Value::Float(number) if is_json_integer(*number));
     let numeric = schema.has_type("number") || schema.has_type("integer");
-    let is_formatted = schema.format.is_some();
-    if !numeric && is_formatted && matches!(value, Value::String(_) | Value::Array(_)) {
+    let format = schema.named_format();
+    if !numeric && format.is_some() && matches!(value, Value::String(_) | Value::Array(_)) {
         found.matches += 1;
         return;
     }
@@ -288,21 +288,23 @@ fn types(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
         || word == "integer" && schema.has_type("number");
     if fits {
         found.matches += 1;
-    } else if let Some(format) = schema
-        .format
-        .filter(|_| !matches!(value, Value::String(_) | Value::Array(_)))
-    {
-        // Upstream compares the type in Go with the format then.
-        let word = match value {
-            Value::Int(_) => "int64",
-            Value::Float(_) => "float64",
-            _ => "",
-        };
-        let text = format!("must be of type {}: {}", format.name(), quote(word));
-        found.add(place.error(FieldErrorKind::TypeInvalid, word, &text));
-    } else {
-        found.add(wrong_type(schema, value, place));
+        return;
     }
+    // Upstream compares the type in Go with the format then.
+    let in_go = match value {
+        Value::Int(_) => "int64",
+        Value::Float(_) => "float64",
+        _ => "",
+    };
+    let is_single = !matches!(value, Value::String(_) | Value::Array(_));
+    let complaint = match format.filter(|format| is_single && *format != in_go) {
+        Some(format) => {
+            let text = format!("must be of type {format}: {}", quote(in_go));
+            place.error(FieldErrorKind::TypeInvalid, in_go, &text)
+        }
+        None => wrong_type(schema, value, place),
+    };
+    found.add(complaint);
 }
 
 fn enumeration(schema: &Schema, value: &Value, place: Place<'_>, found: &mut Found) {
@@ -572,6 +574,37 @@ mod tests {
             None,
             &WorkBudget::default(),
         )
+    }
+
+    #[test]
+    fn defaults_of_another_type_are_compared_with_any_format() {
+        let said = |schema: &Value, value: Value| {
+            let schema = Schema::compile_for_defaults(schema).expect("it is shallow");
+            let budget = WorkBudget::default();
+            let found = validate(&schema, Change::Created(&value), None, &budget);
+            let texts: Vec<String> = found.iter().map(ToString::to_string).collect();
+            texts.join(", ")
+        };
+        let of = |types: &str, format: &str| json!({"type": types, "format": format});
+        let text = said(&of("integer", "float"), Value::Float(1e19));
+        assert!(
+            text.contains("must be of type float: \"float64\""),
+            "{text}"
+        );
+        let text = said(&of("string", "int64"), Value::Int(1));
+        assert!(
+            text.contains("must be of type string: \"integer\""),
+            "{text}"
+        );
+        assert_eq!(said(&of("boolean", "x"), "a".into()), "");
+        assert_eq!(said(&of("integer", "float"), Value::Int(1)), "");
+        // Values of objects are checked by formats that suit their types alone.
+        let found = errors(&of("integer", "float"), &Value::Float(1.5));
+        let text = found.first().map(ToString::to_string).unwrap_or_default();
+        assert!(
+            text.contains("must be of type integer: \"number\""),
+            "{text}"
+        );
     }
 
     fn array(items: impl Iterator<Item = i64>) -> Value {

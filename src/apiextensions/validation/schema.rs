@@ -54,6 +54,8 @@ pub(super) struct Bounds {
     pub items: Range,
     pub properties: Range,
     pub pattern: Option<Pattern>,
+    /// A format that values of these types are not checked by: the check of their types alone knows it.
+    pub other_format: Option<Str>,
 }
 
 /// The least and the greatest allowed size.
@@ -82,7 +84,8 @@ impl Schema {
     }
 
     /// Compiles the JSON of a schema for the check of its defaults, in which values that may be
-    /// integers or texts have no type: upstream looks at their junctors alone then.
+    /// integers or texts have no type: upstream looks at their junctors alone then. It does not drop
+    /// formats that do not suit the types either.
     ///
     /// # Errors
     /// Returns an error if it is too deep.
@@ -169,6 +172,12 @@ impl Schema {
         }
     }
 
+    /// Returns the name of the format that the check of types knows.
+    pub(super) fn named_format(&self) -> Option<&str> {
+        let other = || self.bounds.as_ref()?.other_format.as_deref();
+        self.format.map(Format::name).or_else(other)
+    }
+
     pub(super) fn has_type(&self, name: &str) -> bool {
         self.types.split(',').any(|known| known == name)
     }
@@ -222,11 +231,15 @@ fn compile(json: &Value, mixed: Mixed, depth: usize) -> Result<Schema, SchemaErr
         texts.map(Str::from).collect::<Box<[Str]>>()
     };
     let is_map = json.str_at(&["x-kubernetes-list-type"]) == "map";
+    let named = json.str_at(&["format"]);
+    let format = formats::of(named, &types);
+    let is_other = mixed == Mixed::Untyped && format.is_none() && !named.is_empty();
+    let other_format = is_other.then(|| Str::from(named));
     Ok(Schema {
-        format: formats::of(json.str_at(&["format"]), &types),
+        format,
         types,
         nullable: json.bool_at(&["nullable"]),
-        bounds: bounds(json).map(Box::new),
+        bounds: bounds(json, other_format).map(Box::new),
         allowed: json.items_at(&["enum"]).into(),
         required: texts("required"),
         properties: properties.collect::<Result<_, _>>()?,
@@ -243,7 +256,7 @@ fn compile(json: &Value, mixed: Mixed, depth: usize) -> Result<Schema, SchemaErr
     })
 }
 
-fn bounds(json: &Value) -> Option<Bounds> {
+fn bounds(json: &Value, other_format: Option<Str>) -> Option<Bounds> {
     let number = |name: &str| match &json[name] {
         Value::Int(number) => Some(*number as f64),
         Value::Float(number) => Some(*number),
@@ -263,11 +276,13 @@ fn bounds(json: &Value) -> Option<Bounds> {
         items: range("minItems", "maxItems"),
         properties: range("minProperties", "maxProperties"),
         pattern: (!pattern.is_empty()).then(|| Pattern::new(pattern)),
+        other_format,
     };
     let is_set = bounds.maximum.is_some()
         || bounds.minimum.is_some()
         || bounds.multiple_of.is_some()
         || bounds.pattern.is_some()
+        || bounds.other_format.is_some()
         || [bounds.length, bounds.items, bounds.properties] != [Range::default(); 3];
     is_set.then_some(bounds)
 }

@@ -20,7 +20,7 @@ pub enum MergePatchError {
         /// Its type, in Go's words.
         kind: &'static str,
     },
-    /// The body is `null`.
+    /// The body is `null`, or nothing that the library merges.
     #[error("Invalid JSON Patch")]
     Null,
 }
@@ -29,6 +29,8 @@ pub enum MergePatchError {
 #[derive(Clone, Debug, PartialEq)]
 pub struct MergePatch {
     members: Map,
+    /// What takes the place of the document, if the patch is no object.
+    whole: Option<Value>,
     /// Paths of keys that were repeated, for `fieldValidation`.
     pub duplicates: Vec<String>,
 }
@@ -43,6 +45,7 @@ impl MergePatch {
         match parsed.value {
             Value::Object(members) => Ok(Self {
                 members,
+                whole: None,
                 duplicates: parsed.duplicates,
             }),
             Value::Null => Err(MergePatchError::Null),
@@ -52,9 +55,34 @@ impl MergePatch {
         }
     }
 
+    /// Parses the body of a request whose fields are not validated. The API server's library then takes an array, too,
+    /// which becomes the document.
+    ///
+    /// # Errors
+    /// Returns an error if the body is neither a JSON object nor an array.
+    pub fn parse_unchecked(body: &[u8], limits: &Limits) -> Result<Self, MergePatchError> {
+        match Self::parse(body, limits) {
+            Err(MergePatchError::NotAnObject { kind: "array" }) => {
+                let parsed = parse(body, limits).map_err(MergePatchError::NotJson)?;
+                let mut whole = parsed.value;
+                drop_nulls(&mut whole);
+                Ok(Self {
+                    members: Map::new(),
+                    whole: Some(whole),
+                    duplicates: parsed.duplicates,
+                })
+            }
+            Err(MergePatchError::NotAnObject { .. }) => Err(MergePatchError::Null),
+            parsed => parsed,
+        }
+    }
+
     /// Returns true if the patch may change the value at a chain of member names, or one that it is
     /// in. False means that the result does not depend on the value.
     pub fn changes(&self, path: &[&str]) -> bool {
+        if self.whole.is_some() {
+            return true;
+        }
         let mut members = &self.members;
         for name in path {
             match members.get(name) {
@@ -68,6 +96,10 @@ impl MergePatch {
 
     /// Changes `document`. One that is not an object becomes an object.
     pub fn apply(&self, document: &mut Value) {
+        if let Some(whole) = &self.whole {
+            document.clone_from(whole);
+            return;
+        }
         merge_members(document.make_object(), &self.members);
     }
 }
@@ -181,6 +213,25 @@ mod tests {
             complaint("[]"),
             "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"
         );
+    }
+
+    #[test]
+    fn an_array_becomes_the_document_if_fields_are_not_validated() {
+        let parsed = |body: &str| MergePatch::parse_unchecked(body.as_bytes(), &Limits::default());
+        let mut document = json!({"a": 1i64});
+        let patch = parsed(r#"[null,{"b":null}]"#).expect("an array is taken");
+        assert!(patch.changes(&["metadata"]));
+        patch.apply(&mut document);
+        assert_eq!(document, json!([null, {}]));
+        for (body, text) in [
+            ("1", "Invalid JSON Patch"),
+            ("null", "Invalid JSON Patch"),
+            ("[", "invalid JSON patch"),
+        ] {
+            assert_eq!(parsed(body).expect_err(body).to_string(), text);
+        }
+        let object = MergePatch::parse(b"{}", &Limits::default());
+        assert_eq!(parsed("{}"), object);
     }
 
     proptest::proptest! {

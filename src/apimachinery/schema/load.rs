@@ -222,7 +222,7 @@ impl Field {
 
 /// Lists and maps for which upstream's defaults, strategies, validation or admission tell an empty one,
 /// as its structs do, from none.
-const EMPTY_IS_SAID: [(&str, &[&str]); 9] = [
+const EMPTY_IS_SAID: [(&str, &[&str]); 13] = [
     // None gets the default, an empty one is refused.
     ("io.k8s.api.autoscaling.v2.HPAScalingRules", &["policies"]),
     // Refused for a pod of Windows.
@@ -242,6 +242,14 @@ const EMPTY_IS_SAID: [(&str, &[&str]); 9] = [
     ),
     // Refused for the resources of a whole pod.
     ("io.k8s.api.core.v1.ResourceRequirements", &["claims"]),
+    // Complaints show an empty one, which is always refused.
+    ("io.k8s.api.batch.v1.SuccessPolicy", &["rules"]),
+    ("io.k8s.api.core.v1.NodeSelector", &["nodeSelectorTerms"]),
+    ("io.k8s.api.networking.v1.IngressSpec", &["rules"]),
+    (
+        "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinitionSpec",
+        &["versions"],
+    ),
     // Only one of several may be there, and a list of values is not empty.
     ("io.k8s.api.resource.v1.DeviceAttribute", &VALUES),
     ("io.k8s.api.resource.v1beta2.DeviceAttribute", &VALUES),
@@ -263,9 +271,12 @@ const EMPTIES_COUNT: [(&str, &str); 3] = [
     ("io.k8s.api.networking.v1.NetworkPolicy", "spec"),
 ];
 
-/// A field that complaints about changes show as upstream's structs are, which tell an empty list or map
+/// Fields that complaints about changes show as upstream's structs are, which tell an empty list or map
 /// from none. What the client says of these is kept until then, as below [`EMPTIES_COUNT`].
-const EMPTIES_SHOWN: (&str, &str) = ("io.k8s.api.core.v1.PersistentVolumeClaim", "spec");
+const EMPTIES_SHOWN: [(&str, &str); 2] = [
+    ("io.k8s.api.core.v1.PersistentVolume", "spec"),
+    ("io.k8s.api.core.v1.PersistentVolumeClaim", "spec"),
+];
 const VALUES: [&str; 4] = ["bools", "ints", "strings", "versions"];
 const DEVICES: [&str; 2] = ["devices", "sharedCounters"];
 
@@ -290,7 +301,7 @@ fn read_field(schemas: &Schemas, definition: &str, raw: RawField<'_>) -> Result<
         .iter()
         .any(|(name, fields)| *name == definition && fields.contains(&&*field.name));
     let place = (definition, &*field.name);
-    field.empties_count = EMPTIES_COUNT.contains(&place) || EMPTIES_SHOWN == place;
+    field.empties_count = EMPTIES_COUNT.contains(&place) || EMPTIES_SHOWN.contains(&place);
     field.default = raw.cd.map(|raw| read_value(raw.get())).transpose()?;
     field.list = match raw.lt.as_deref() {
         Some("set") => ListType::Set,

@@ -190,6 +190,7 @@ impl Uses {
                 ("value", Type::Dyn),
             ];
             environment.declare_struct(PATCH, operation);
+            environment.claim_fields(PATCH);
             let escape = Overload {
                 id: "string_jsonpatch_escapeKey_string".into(),
                 member: false,
@@ -223,6 +224,7 @@ fn of_variable(made: &Type) -> Type {
 /// What all these expressions may use.
 static BASE: LazyLock<Environment> = LazyLock::new(|| {
     let mut environment = Environment::for_new_expressions();
+    environment.name_schema_types();
     environment.declare("object", Type::Dyn);
     environment.declare("oldObject", Type::Dyn);
     declare_namespace(&mut environment);

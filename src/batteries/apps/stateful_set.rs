@@ -104,32 +104,7 @@ impl Strategy for StatefulSet {
         };
         let mut errors = spec_errors(object, checks);
         workload::same_selector(object, old, &mut errors);
-        for field in ["serviceName", "podManagementPolicy"] {
-            let (new, spec) = (object["spec"].str_at(&[field]), Path::new("spec"));
-            if new != old["spec"].str_at(&[field]) {
-                errors.push(FieldError::invalid(
-                    &spec.child(field),
-                    named(new),
-                    "field is immutable",
-                ));
-            }
-        }
-        let (claims, before) = (
-            &object["spec"]["volumeClaimTemplates"],
-            &old["spec"]["volumeClaimTemplates"],
-        );
-        if claims != before {
-            let spec = Path::new("spec");
-            let bad = match claims.as_array() {
-                Some(claims) => bad_value::list("io.k8s.api.core.v1.PersistentVolumeClaim", claims),
-                None => Bad::Json(Value::Null),
-            };
-            errors.push(FieldError::invalid(
-                &spec.child("volumeClaimTemplates"),
-                bad,
-                "field is immutable",
-            ));
-        }
+        unchanged(object, old, &mut errors);
         errors
     }
 
@@ -224,6 +199,36 @@ fn keep_claims(object: &mut Value, old: &Value) -> bool {
         old["spec"]["volumeClaimTemplates"].clone(),
     );
     true
+}
+
+/// Refuses changes of the fields that never change, in upstream's order.
+fn unchanged(object: &Value, old: &Value, errors: &mut Vec<FieldError>) {
+    let (claims, before) = (
+        &object["spec"]["volumeClaimTemplates"],
+        &old["spec"]["volumeClaimTemplates"],
+    );
+    if claims != before {
+        let spec = Path::new("spec");
+        let bad = match claims.as_array() {
+            Some(claims) => bad_value::list("io.k8s.api.core.v1.PersistentVolumeClaim", claims),
+            None => Bad::Json(Value::Null),
+        };
+        errors.push(FieldError::invalid(
+            &spec.child("volumeClaimTemplates"),
+            bad,
+            "field is immutable",
+        ));
+    }
+    for field in ["serviceName", "podManagementPolicy"] {
+        let (new, spec) = (object["spec"].str_at(&[field]), Path::new("spec"));
+        if new != old["spec"].str_at(&[field]) {
+            errors.push(FieldError::invalid(
+                &spec.child(field),
+                named(new),
+                "field is immutable",
+            ));
+        }
+    }
 }
 
 /// The extent of the validation.
@@ -426,8 +431,19 @@ fn strategy(strategy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 #[cfg(test)]
 mod tests {
-    use super::{ENDLESS_HISTORY, own_warnings};
+    use super::{ENDLESS_HISTORY, own_warnings, unchanged};
     use polyplane_apimachinery::{Value, json};
+
+    #[test]
+    fn changes_of_fixed_fields_are_refused_in_the_order_of_upstream() {
+        let old = json!({"spec": {"serviceName": "db", "volumeClaimTemplates": [{"metadata": {"name": "data"}}]}});
+        let new = json!({"spec": {"podManagementPolicy": "Parallel"}});
+        let mut errors = Vec::new();
+        unchanged(&new, &old, &mut errors);
+        let fields: Vec<String> = errors.iter().map(|error| error.field.to_string()).collect();
+        let wanted = ["volumeClaimTemplates", "serviceName", "podManagementPolicy"];
+        assert_eq!(fields, wanted.map(|field| format!("spec.{field}")));
+    }
 
     #[test]
     fn an_endless_history_and_fractions_of_bytes_are_warned_about() {

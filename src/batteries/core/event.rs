@@ -53,6 +53,10 @@ pub enum Event {
 }
 
 impl Strategy for Event {
+    fn validates_metadata_last(&self) -> bool {
+        matches!(self, Self::Core)
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         let mut errors = self.validate_always(object);
         if let Self::Events = self {

@@ -2,13 +2,14 @@
 
 use crate::shared::node_selector::deprecated_label;
 use crate::shared::object_metadata;
-use crate::shared::resource_names::{is_huge_pages, validate_amount, validate_container_name};
+use crate::shared::pod::validation::options::PodOptions;
+use crate::shared::pod::validation::resources::{self, Names};
 use crate::shared::table_cells::{age_cell, name_cell};
 use crate::shared::validation::bad_value;
 use crate::shared::validation::complaints::{Errors, IMMUTABLE, complain, covered, named};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::names::{self, NameRule};
-use polyplane_apimachinery::{Map, Value, labels};
+use polyplane_apimachinery::{Map, Value, json, labels};
 use polyplane_registry::Scope;
 use polyplane_registry::strategy::{Context, Strategy};
 
@@ -84,21 +85,9 @@ fn validate(errors: &mut Errors, object: &Value) {
 
 /// Checks the overhead of a sandbox like the limits of a container.
 fn validate_overhead(errors: &mut Errors, amounts: &Value, path: &Path<'_>) {
-    let limits = path.child("limits");
-    let (mut compute, mut huge) = (false, false);
-    for (name, amount) in amounts.as_object().into_iter().flat_map(Map::iter) {
-        let place = limits.key(name);
-        errors.extend(validate_container_name(name, &place));
-        errors.extend(validate_amount(name, amount, &place));
-        compute |= matches!(name, "cpu" | "memory");
-        huge |= is_huge_pages(name);
-    }
-    if huge && !compute {
-        errors.push(FieldError::forbidden(
-            path,
-            "HugePages require cpu or memory",
-        ));
-    }
+    let limits = json!({"limits": (amounts.clone())});
+    let options = PodOptions::for_template(None);
+    resources::validate(&limits, Names::Container, None, path, &options, errors);
 }
 
 fn validate_tolerations(errors: &mut Errors, tolerations: &[Value], list: &Path<'_>) {
@@ -173,5 +162,35 @@ fn validate_toleration(errors: &mut Errors, toleration: &Value, path: &Path<'_>)
             named(effect),
             &EFFECTS,
         ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overhead_has_whole_huge_pages_as_the_limits_of_containers_have() {
+        let refused = |amounts: Value| {
+            let mut errors = Errors::new();
+            validate_overhead(&mut errors, &amounts, &Path::new("overhead"));
+            let texts = errors.iter().map(FieldError::to_string);
+            texts.collect::<Vec<_>>().join(", ")
+        };
+        let none = "";
+        for (amounts, wanted) in [
+            (Value::Null, none),
+            (json!({"cpu": "250m", "hugepages-2Mi": "4Mi"}), none),
+            (
+                json!({"cpu": "250m", "hugepages-2Mi": "1"}),
+                "overhead.limits[hugepages-2Mi]: Invalid value: \"1\": 1 is not positive integer multiple of hugepages-2Mi",
+            ),
+            (
+                json!({"hugepages-2Mi": "4Mi"}),
+                "overhead: Forbidden: HugePages require cpu or memory",
+            ),
+        ] {
+            assert_eq!(refused(amounts), wanted);
+        }
     }
 }

@@ -18,6 +18,10 @@ use polyplane_registry::strategy::{Context, Strategy};
 pub struct PodDisruptionBudget;
 
 impl Strategy for PodDisruptionBudget {
+    fn validates_metadata_last(&self) -> bool {
+        true
+    }
+
     fn validate_create(&self, _: &Context<'_>, object: &Value) -> Vec<FieldError> {
         validate(object, SelectorValues::Checked)
     }

@@ -47,6 +47,7 @@ pub fn cost_of(text: &str, purpose: Purpose) -> Result<u64, String> {
 
 static DEVICE: LazyLock<Environment> = LazyLock::new(|| {
     let mut environment = Environment::for_new_expressions();
+    environment.name_schema_types();
     environment.syntax.macros.bind = true;
     let by_domain = |of| Type::map(Type::String, Type::map(Type::String, of));
     let quantity = Type::Opaque("kubernetes.Quantity".into(), [].into());

@@ -190,7 +190,7 @@ impl Target {
                     self.at = own.ok_or(CopyError::TargetWritten)?.modified;
                     return Ok(());
                 }
-                Err(CommitError::Undisclosed(_) | CommitError::Unknown(_)) if left > 0 => {
+                Err(CommitError::Undisclosed(..) | CommitError::Unknown(_)) if left > 0 => {
                     backoff.wait().await;
                 }
                 Err(CommitError::Rejected(Rejection::ReadOnly(_))) if left > 0 => {

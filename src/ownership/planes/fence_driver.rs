@@ -195,7 +195,7 @@ impl FenceDriver {
         let result = self.store.commit(txn).await;
         let words = result.as_ref().err().map(|error| match error {
             CommitError::Rejected(rejection) => rejection.to_string(),
-            CommitError::Refused { .. } | CommitError::Undisclosed(_) | CommitError::Unknown(_) => {
+            CommitError::Refused { .. } | CommitError::Undisclosed(..) | CommitError::Unknown(_) => {
                 error.to_string()
             }
         });

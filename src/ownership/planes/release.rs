@@ -548,7 +548,7 @@ fn sort_outcomes(
                 Outcome::Refused(refusal(*at, &found, releasing.slot.fence.keys()))
             }
             Err(CommitError::Rejected(_)) => Outcome::Rejected,
-            Err(CommitError::Undisclosed(_) | CommitError::Unknown(_)) => Outcome::Unknown,
+            Err(CommitError::Undisclosed(..) | CommitError::Unknown(_)) => Outcome::Unknown,
         };
         let fence = Arc::clone(&releasing.slot.fence);
         let actions = fence.outcome_of(&releasing.sending, outcome);

@@ -153,8 +153,12 @@ pub(crate) fn not_a_list(go_type: &str) -> ApiError {
     ApiError::new(Reason::NotAcceptable, message)
 }
 
-/// Returns a kind in the form in which upstream names its Go type: `*apps.Deployment`.
+/// Returns a kind in the form in which upstream names its Go type: `*apps.Deployment`. All custom kinds have one type.
 pub fn go_type(row: &Resource, kind: &str) -> String {
+    if row.custom.is_some() {
+        let list = if row.list_kind == kind { "List" } else { "" };
+        return format!("*unstructured.Unstructured{list}");
+    }
     let package = row.storage.group.split('.').next().unwrap_or("");
     format!(
         "*{}.{kind}",

@@ -147,12 +147,15 @@ fn decoded<T>(
 
 /// Validates a new object.
 pub fn validate_create(row: &Resource, context: &Context<'_>, tree: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::validate(
-        tree,
-        row.scope,
-        row.strategy.name_rule().unwrap_or(row.name_rule),
-    );
+    let rule = row.strategy.name_rule().unwrap_or(row.name_rule);
+    let mut errors = Vec::new();
+    if !row.strategy.validates_metadata_last() {
+        errors.extend(metadata::validate(tree, row.scope, rule));
+    }
     errors.extend(row.strategy.validate_create(context, tree));
+    if row.strategy.validates_metadata_last() && errors.is_empty() {
+        errors.extend(metadata::validate(tree, row.scope, rule));
+    }
     with_declared(row, errors, tree, None)
 }
 

@@ -36,6 +36,22 @@ async fn a_budget_that_does_not_come_to_be_forbids_nothing() {
     assert!(site.stored("pods", "p").is_some());
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_eviction_is_refused_for_its_type_and_namespace_before_its_pod_is_looked_for() {
+    let site = Site::open(Vec::new()).await;
+    let mut evict = Ask::new(Verb::Create, "pods", Some("p"));
+    evict.subresource = Some("eviction".into());
+    evict.body = r#"{"metadata":{"name":"p"}}"#.to_owned();
+    let absent = site.send(evict.clone()).await.expect_err("no such pod");
+    assert_eq!(absent.code, 404);
+    evict.body = r#"{"metadata":{"name":"p","namespace":"other"}}"#.to_owned();
+    let foreign = site.send(evict.clone()).await.expect_err("not of ns");
+    assert_eq!(foreign.code, 400);
+    evict.content_type = Some("text/plain");
+    let unread = site.send(evict).await.expect_err("not a known type");
+    assert_eq!(unread.code, 415);
+}
+
 /// A strategy under which the versions v0 and v1 of budgets exchange the names `disruptionsAllowed`
 /// and `expectedPods`.
 #[derive(Debug)]

@@ -51,8 +51,8 @@ pub async fn create(call: &Call<'_>, plane: &Value) -> Result<Vec<u8>, ApiError>
         schemas,
         definition,
     };
-    let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let syntax = negotiate::input(call.request)?;
+    let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let mut credential = body::decode(call, syntax, expected, options.field_validation)?;
     let name = credential.str_at(&["metadata", "name"]);
     if !name.is_empty() && name != *call.name()? {

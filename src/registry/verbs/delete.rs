@@ -48,6 +48,11 @@ pub struct Deleted {
 const READABLE: &str =
     "unsafe deletion is not allowed because the object is decodable from storage";
 
+/// The group whose storages upstream wraps so that they do not delete what cannot be read.
+const RBAC: &str = "rbac.authorization.k8s.io";
+const NO_UNSAFE_DELETER: &str =
+    "no unsafe deleter provided, can not honor ignoreStoreReadErrorWithClusterBreakingPotential";
+
 /// Reads the options of a deletion from the body or the query.
 ///
 /// # Errors
@@ -72,6 +77,9 @@ pub fn options(call: &Call<'_>) -> Result<DeleteOptions, ApiError> {
 pub async fn delete(call: &Call<'_>) -> Result<Deleted, ApiError> {
     let name = call.name()?.clone();
     let options = options(call)?;
+    if options.ignores_read_error && call.row.group == RBAC {
+        return Err(ApiError::internal(NO_UNSAFE_DELETER));
+    }
     refuse_system_class(call, &name)?;
     if call.row.name == "jobs"
         && call.row.rules.default_gc_policy == "OrphanDependents"

@@ -45,9 +45,10 @@ pub async fn evict(call: &Call<'_>) -> Result<(), ApiError> {
         version: if old { "v1beta1" } else { "v1" },
         definition,
     };
-    let validation = WriteOptions::parse(call.request, "CreateOptions")?.field_validation;
     let syntax = negotiate::input(call.request)?;
-    let eviction = body::decode(call, syntax, kind.expected(call), validation)?;
+    let validation = WriteOptions::parse(call.request, "CreateOptions")?.field_validation;
+    let mut eviction = body::decode(call, syntax, kind.expected(call), validation)?;
+    body::match_path(call, &mut eviction)?;
     if eviction.str_at(&["metadata", "name"]) != name {
         return Err(ApiError::bad_request(
             "name in URL does not match name in Eviction object",

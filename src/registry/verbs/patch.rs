@@ -95,8 +95,12 @@ pub fn read(call: &Call<'_>, validation: FieldValidation) -> Result<ReadPatch, A
             })
         }
         "application/merge-patch+json" => {
-            let patch = MergePatch::parse(body, &Limits::default())
-                .map_err(|error| ApiError::bad_request(error.to_string()))?;
+            let is_checked = validation != FieldValidation::Ignore || call.row.custom.is_some();
+            let parsed = match is_checked {
+                true => MergePatch::parse(body, &Limits::default()),
+                false => MergePatch::parse_unchecked(body, &Limits::default()),
+            };
+            let patch = parsed.map_err(|error| ApiError::bad_request(error.to_string()))?;
             let complaints = repeated(&patch.duplicates);
             Ok(ReadPatch {
                 patch: Patch::Merge(patch),

@@ -27,8 +27,8 @@ use std::time::{Duration, UNIX_EPOCH};
 /// # Errors
 /// Returns 400 or 422 for a bad body, 404 for a kind that is not reviewed here.
 pub async fn review(call: &Call<'_>, as_of: &AsOf<'_>) -> Result<Vec<u8>, ApiError> {
-    let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let syntax = negotiate::input(call.request)?;
+    let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let mut tree = body::decode(
         call,
         syntax,

@@ -332,12 +332,12 @@ impl ObjectChange for Scale<'_> {
 /// # Errors
 /// Returns upstream's errors.
 pub async fn bind(call: &Call<'_>) -> Result<Written, ApiError> {
+    let syntax = negotiate::input(call.request)?;
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let schemas = call.tenant.base.schemas();
     let definition = schemas
         .find("io.k8s.api.core.v1.Binding")
         .ok_or_else(|| ApiError::internal("the schema of Binding is missing"))?;
-    let syntax = negotiate::input(call.request)?;
     let expected = binding_kind(call, definition);
     let mut binding = body::decode(call, syntax, expected, options.field_validation)?;
     body::match_path(call, &mut binding)?;

@@ -45,9 +45,9 @@ const ISSUED_ID: &str = "authentication.kubernetes.io/issued-credential-id";
 /// Returns 400 or 422 for a bad request, 404 if the account or the bound object does not exist, 409
 /// if one of them has another uid, 503 if the plane has no keys.
 pub async fn request(call: &Call<'_>) -> Result<Vec<u8>, ApiError> {
+    let syntax = negotiate::input(call.request)?;
     let options = WriteOptions::parse(call.request, "CreateOptions")?;
     let expected = expected(call)?;
-    let syntax = negotiate::input(call.request)?;
     let mut tree = body::decode(call, syntax, expected, options.field_validation)?;
     body::match_path(call, &mut tree)?;
     if tree

@@ -131,21 +131,28 @@ impl<'a> Pool<'a> {
         })
     }
 
-    /// Allocates a requested address. To a dry run every address of a range is free.
-    fn allocate(&self, object: &Value, wish: &str) -> Result<IpAddr, ApiError> {
+    /// Allocates a requested address, or returns the complaint about it. To a dry run every address of a range is free.
+    fn allocate(&self, wish: &str) -> Result<IpAddr, String> {
         let address = ip_sloppy(wish).map(|address| address.to_canonical());
         let within = |address: &IpAddr| self.ranges.iter().any(|range| range.contains(*address));
-        let complaint = match address.filter(within) {
-            Some(address) if self.persistence == Persistence::DryRun => return Ok(address),
-            Some(address) if self.is_free(address) => return Ok(address),
-            Some(_) => TAKEN.to_owned(),
-            None => self.outside(address),
-        };
-        let spec = Path::new("spec");
-        let bad = Bad::Json(object["spec"]["clusterIPs"].clone());
-        let detail = format!("failed to allocate IP {wish}: {complaint}");
-        let error = FieldError::invalid(&spec.child("clusterIPs"), bad, detail);
-        Err(invalid(object, vec![error]))
+        match address.filter(within) {
+            Some(address) if self.persistence == Persistence::DryRun => Ok(address),
+            Some(address) if self.is_free(address) => Ok(address),
+            Some(_) => Err(TAKEN.to_owned()),
+            None => Err(self.outside(address)),
+        }
+    }
+
+    /// Returns the address if an IPAddress can record it, else the complaint: it names the Service, and upstream stores
+    /// it before the Service is validated.
+    fn recorded(&self, object: &Value, address: IpAddr) -> Result<IpAddr, String> {
+        let is_named = !object.str_at(&["metadata", "name"]).is_empty();
+        match is_named || self.persistence == Persistence::DryRun {
+            true => Ok(address),
+            false => Err(format!(
+                "IPAddress.networking.k8s.io \"{address}\" is invalid: spec.parentRef.name: Required value"
+            )),
+        }
     }
 
     /// Returns the complaint about an address that no range has. A dry run looks at one range only, and names it.
@@ -215,14 +222,17 @@ fn allocate_from(
         addresses.resize(families.len(), String::new());
     }
     let pool = Pool::new(context, cut)?;
-    for (wish, family) in addresses.iter_mut().zip(&families).skip(first) {
-        let address = match wish.as_str() {
-            "" => pool.allocate_next(object, family)?,
-            wish => pool.allocate(object, wish)?,
+    for (at, family) in families.iter().enumerate().skip(first) {
+        let wish = addresses[at].clone();
+        let found = match wish.as_str() {
+            "" => Ok(pool.allocate_next(object, family)?),
+            wish => pool.allocate(wish),
         };
+        let recorded = found.and_then(|address| pool.recorded(object, address));
+        let address = recorded.map_err(|why| refused(object, &addresses, at, &why))?;
         allocation.companions.push(record(object, address));
         if wish.is_empty() {
-            *wish = address.to_string();
+            addresses[at] = address.to_string();
         }
     }
     if let Some(address) = addresses.first() {
@@ -231,6 +241,20 @@ fn allocate_from(
     let addresses: Vec<Value> = addresses.into_iter().map(Value::from).collect();
     object.set(&["spec", "clusterIPs"], addresses);
     Ok(())
+}
+
+/// Returns the error about the address at a position of those that a Service has, or is to get.
+fn refused(object: &Value, addresses: &[String], at: usize, why: &str) -> ApiError {
+    let wish = match addresses.get(at).map_or("", String::as_str) {
+        "" => String::new(),
+        wish => format!(" {wish}"),
+    };
+    let shown: Vec<Value> = addresses.iter().map(|it| it.as_str().into()).collect();
+    let detail = format!("failed to allocate IP{wish}: {why}");
+    let spec = Path::new("spec");
+    let bad = Bad::Json(shown.into());
+    let error = FieldError::invalid(&spec.child("clusterIPs"), bad, detail);
+    invalid(object, vec![error])
 }
 
 /// Returns the IPAddress that records which Service has an address.

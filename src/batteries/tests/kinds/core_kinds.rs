@@ -3,6 +3,7 @@
 
 use crate::shared::plane;
 use crate::site::{self, settings};
+use polyplane_apimachinery::field_error::FieldError;
 use polyplane_apimachinery::json::scan::Scanned;
 use polyplane_apimachinery::schema::decode::{Empties, Numbers};
 use polyplane_apimachinery::status::ApiError;
@@ -485,4 +486,91 @@ fn empty_lists_count_in_the_generation_of_some_kinds() {
             assert_eq!(found, Some(generation), "{resource}");
         });
     }
+}
+
+/// Upstream validates what all objects share after a kind that leaves metadata out has found nothing.
+#[test]
+fn metadata_of_kinds_that_leave_it_out_is_validated_last() {
+    let bad = json!({"metadata": {"namespace": "a"}, "spec": {"minAvailable": (-1i64)}});
+    let good = json!({"metadata": {"namespace": "a"}});
+    for (tree, field) in [(bad, "spec.minAvailable"), (good, "metadata.name")] {
+        on("policy", "poddisruptionbudgets", |row| {
+            let found = with_context("", |context| prepare::validate_create(row, context, &tree));
+            let fields: Vec<&str> = found.iter().map(|error| error.field.as_str()).collect();
+            assert_eq!(fields, [field]);
+        });
+    }
+}
+
+/// Complaints show an empty list that a client sends as such, and none as null.
+#[test]
+fn complaints_tell_an_empty_list_from_none() {
+    let definition = ("apiextensions.k8s.io", "customresourcedefinitions");
+    let ingress = ("networking.k8s.io", "ingresses");
+    let policy = |rules: Value| json!({"successPolicy": {"rules": rules}});
+    for ((group, resource), spec, wanted) in [
+        (
+            definition,
+            json!({"versions": []}),
+            "spec.versions: Invalid value: []: ",
+        ),
+        (
+            definition,
+            json!({}),
+            "spec.versions: Invalid value: null: ",
+        ),
+        (ingress, json!({"rules": []}), "spec: Invalid value: []: "),
+        (ingress, json!({}), "spec: Invalid value: null: "),
+        (
+            ("batch", "jobs"),
+            policy(json!([])),
+            "spec.successPolicy: Invalid value: {\"Rules\":[]}: ",
+        ),
+        (
+            ("batch", "jobs"),
+            policy(Value::Null),
+            "spec.successPolicy: Invalid value: {\"Rules\":null}: ",
+        ),
+    ] {
+        on(group, resource, |row| {
+            let mut tree = json!({"metadata": {"name": "a", "namespace": "b"}, "spec": spec});
+            let decoded =
+                row.schemas
+                    .decode_unless_said(row.definition, &mut tree, Numbers::AsWritten);
+            decoded.expect("it fits its schema");
+            let found = with_context("", |context| prepare::validate_create(row, context, &tree));
+            let texts: Vec<String> = found.iter().map(FieldError::to_string).collect();
+            let shown = texts.iter().any(|text| text.starts_with(wanted));
+            assert!(shown, "{wanted}: {texts:?}");
+        });
+    }
+}
+
+#[test]
+fn a_change_of_a_volume_shows_empty_maps_and_takes_them_for_none() {
+    let volume = |attributes: Value| {
+        let csi = json!({"driver": "d", "volumeHandle": "h", "volumeAttributes": attributes});
+        json!({"metadata": {"name": "a", "resourceVersion": "1"}, "spec": {"csi": csi}})
+    };
+    let refusals = |before: Value| {
+        on("", "persistentvolumes", |row| {
+            let (mut old, mut new) = (volume(before), volume(json!({})));
+            let decoded = row.schemas.decode(row.definition, &mut old, Empties::Null);
+            decoded.expect("it fits its schema");
+            let says = row
+                .schemas
+                .decode_unless_said(row.definition, &mut new, Numbers::AsWritten);
+            assert!(says.expect("it fits its schema"));
+            let found = with_context("", |context| {
+                prepare::validate_update(row, context, &new, &old)
+            });
+            let texts = found.iter().map(FieldError::to_string);
+            texts
+                .filter(|text| text.contains("persistentvolumesource"))
+                .collect::<String>()
+        })
+    };
+    let changed = refusals(json!({"pool": "a"}));
+    assert!(changed.contains("\"VolumeAttributes\": {}"), "{changed}");
+    assert_eq!(refusals(Value::Null), "");
 }

@@ -10,7 +10,7 @@ use crate::shared::plane;
 use crate::shared::recorded;
 use crate::site::{self, settings};
 use polyplane_apimachinery::field_error::FieldError;
-use polyplane_apimachinery::schema::decode::Empties;
+use polyplane_apimachinery::schema::decode::Numbers;
 use polyplane_apimachinery::{Value, json};
 use polyplane_auth::UserInfo;
 use polyplane_batteries::kind_tables::{features, tenant_kinds};
@@ -59,7 +59,8 @@ fn with_row<T>(run: impl FnOnce(&Resource, &Context<'_>) -> T) -> T {
 fn arrived(row: &Resource, sent: &Value) -> Result<Value, String> {
     let mut tree = sent.clone();
     let decode = |tree: &mut Value| {
-        let decoded = row.schemas.decode(row.definition, tree, Empties::Null);
+        let (schemas, kind) = (&row.schemas, row.definition);
+        let decoded = schemas.decode_unless_said(kind, tree, Numbers::AsWritten);
         decoded.map(drop).map_err(|error| error.to_string())
     };
     decode(&mut tree)?;

@@ -273,3 +273,29 @@ fn service_cidrs_of_either_family_give_addresses() {
     let cut = plane::with(vec![of("kubernetes", cidr(&[FOUR]))]);
     assert_eq!(wish(&cut, "2001:db8:1::7"), Ok(()));
 }
+
+/// An IPAddress names its Service, and is stored before the Service is validated.
+#[test]
+fn a_service_without_a_name_is_refused_for_the_record_of_its_address() {
+    let refusal = |spec: Value| {
+        let mut object = service("", spec);
+        let outcome = allocate(&ONE_FOUR, &plane::empty(), &mut object, None);
+        outcome.map(drop)
+    };
+    let why = "is invalid: spec.parentRef.name: Required value";
+    let wished = refusal(json!({"clusterIP": "10.0.0.77"})).expect_err("it has no name");
+    let place = "Service \"\" is invalid: spec.clusterIPs: Invalid value";
+    let wanted = format!(
+        "{place}: [\"10.0.0.77\"]: failed to allocate IP 10.0.0.77: IPAddress.networking.k8s.io \"10.0.0.77\" {why}"
+    );
+    assert_eq!(wished, wanted);
+    let drawn = refusal(json!({})).expect_err("it has no name");
+    let start = format!("{place}: [\"\"]: failed to allocate IP: IPAddress.networking.k8s.io ");
+    assert!(drawn.starts_with(&start) && drawn.ends_with(why), "{drawn}");
+    for spec in [
+        json!({"type": "ExternalName"}),
+        json!({"clusterIP": "None"}),
+    ] {
+        assert_eq!(refusal(spec), Ok(()));
+    }
+}

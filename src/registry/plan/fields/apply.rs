@@ -6,6 +6,7 @@ use crate::metadata::ANNOTATION_BYTES_MAX;
 use crate::plan::{Interrupted, Run};
 use polyplane_apimachinery::Value;
 use polyplane_apimachinery::status::{ApiError, Cause, Reason};
+use polyplane_apimachinery::time::Timestamp;
 use polyplane_managedfields::{
     Answers, Apply, ApplyError, Conflicts, Entries, Force, Step, UnknownVersion, Versions, Writer,
 };
@@ -174,7 +175,30 @@ impl<'a> Named<'a> {
 /// Returns whether an applied object has managed fields of its own.
 fn manages(object: &Value) -> bool {
     let list = managed_of(object).as_array();
-    list.is_some_and(|list| list.iter().all(|entry| entry.as_object().is_some()))
+    list.is_some_and(|list| list.iter().all(is_entry))
+}
+
+/// Returns true if a value can be read as an entry of managed fields. Upstream takes a list with others for none, and
+/// then refuses what does not fit the schema.
+fn is_entry(entry: &Value) -> bool {
+    const TEXTS: [&str; 5] = [
+        "manager",
+        "operation",
+        "apiVersion",
+        "fieldsType",
+        "subresource",
+    ];
+    entry.as_object().is_some()
+        && TEXTS.iter().all(|field| is_text(entry, field, |_| true))
+        && is_text(entry, "time", |text| Timestamp::parse(text).is_ok())
+}
+
+fn is_text(entry: &Value, field: &str, is_right: impl Fn(&str) -> bool) -> bool {
+    match entry.get(field) {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => is_right(text),
+        Some(_) => false,
+    }
 }
 
 fn place(object: &Value, named: &Named<'_>) -> String {
@@ -238,4 +262,32 @@ fn conflict(conflicts: &Conflicts) -> ApiError {
         field: text.field,
     });
     ApiError::apply_conflict(causes.collect(), conflicts.message())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn only_what_can_be_read_as_managed_fields_is_refused_as_such() {
+        let sent = |list: Value| manages(&json!({"metadata": {"managedFields": list}}));
+        for list in [
+            json!([]),
+            json!([{}]),
+            json!([{"manager": "a", "time": "2026-01-02T03:04:05Z", "fieldsV1": {"f:data": {}}}]),
+            json!([{"time": null, "more": 1i64}]),
+        ] {
+            assert!(sent(list));
+        }
+        for list in [
+            Value::Null,
+            json!({}),
+            json!(["a"]),
+            json!([{}, {"fieldsType": (-1i64)}]),
+            json!([{"time": "now"}]),
+        ] {
+            assert!(!sent(list));
+        }
+    }
 }
