@@ -169,6 +169,7 @@ impl FjallStore {
             failures: Failures::default(),
             dead_bytes: 0,
             no_room: None,
+            counted: None,
             closing: None,
             options: options.clone(),
         };

@@ -353,6 +353,29 @@ impl Engine {
         self.room.is_stuck() || is_late.contains(&true)
     }
 
+    /// Counts the bytes of all rows, which bounds what a merge writes. Reads the whole state.
+    pub(super) fn count_live(&self) -> Result<(), EngineError> {
+        guarded(|| {
+            let mut bytes = 0;
+            for row in self.state.iter() {
+                let (key, value) = row.into_inner()?;
+                bytes += u64::try_from(key.len() + value.len()).unwrap_or_default();
+            }
+            self.room.note_live(bytes);
+            Ok(())
+        })
+    }
+
+    /// Returns whether a merge of all rows that were counted fits, once memory is written to tables.
+    pub(super) fn live_fits(&self) -> bool {
+        self.room.live_fits()
+    }
+
+    /// Returns the bytes of the tables of the state.
+    pub(super) fn table_bytes(&self) -> u64 {
+        self.state.tree.disk_space()
+    }
+
     /// Returns whether the worker merges tables.
     pub(super) fn is_merging(&self) -> bool {
         self.room.is_merging()

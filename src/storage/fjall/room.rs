@@ -65,6 +65,8 @@ struct State {
     /// True while a merge waits that ran out of room midway.
     is_stuck: bool,
     dead: Dead,
+    /// The bytes of all rows when they were counted. Memory may have had some of what deleted others.
+    counted_bytes: Option<u64>,
 }
 
 /// What is known of the rows that a merge will not write.
@@ -74,6 +76,8 @@ pub(super) struct Dead {
     bytes: u64,
     /// False if a merge has found that there are fewer than the tombstones in tables say.
     counts_tombstones: bool,
+    /// The bytes of all rows, of which a merge writes no more; `None` if nobody has counted them.
+    live_bytes: Option<u64>,
 }
 
 impl Default for Dead {
@@ -81,6 +85,7 @@ impl Default for Dead {
         Self {
             bytes: 0,
             counts_tombstones: true,
+            live_bytes: None,
         }
     }
 }
@@ -172,9 +177,29 @@ impl Room {
             true => Dead {
                 bytes: 0,
                 counts_tombstones: false,
+                live_bytes: None,
             },
-            false => state.dead,
+            false => Dead {
+                live_bytes: state.counted_bytes.or(state.dead.live_bytes),
+                ..state.dead
+            },
         }
+    }
+
+    /// Notes the bytes of all rows. They count for merges from the next opening on, before which all that is in
+    /// memory is written to tables.
+    pub(super) fn note_live(&self, bytes: u64) {
+        self.state.lock().counted_bytes = Some(bytes);
+    }
+
+    /// Returns whether a merge of all rows that were counted fits.
+    pub(super) fn live_fits(&self) -> bool {
+        let state = self.state.lock();
+        let (Some(live), Some(trees)) = (state.counted_bytes, &state.trees) else {
+            return false;
+        };
+        let wanted = self.gauge.kept_bytes + trees.unflushed_bytes() + output_of(live);
+        state.wanted_bytes.is_some() && wanted <= self.gauge.free_bytes()
     }
 
     /// Waits until as many bytes are free as `wanted` says; it says nothing before the database is open.
@@ -210,10 +235,18 @@ impl Room {
         let kept = self.gauge.kept_bytes + trees.unflushed_bytes();
         match self.gauge.is_nearly_full() {
             // A merge is then the only way to free the room of what was deleted.
-            true => kept + output_bytes.saturating_sub(trees.dead_bytes(state.dead)),
+            true => {
+                let most = state.dead.live_bytes.map_or(u64::MAX, output_of);
+                kept + most.min(output_bytes.saturating_sub(trees.dead_bytes(state.dead)))
+            }
             false => kept + self.gauge.reserve_bytes + output_bytes,
         }
     }
+}
+
+/// Bytes that a merge writes for rows of so many: with their blocks, filters and tombstones.
+fn output_of(live_bytes: u64) -> u64 {
+    live_bytes + live_bytes / 8 + 64 * 1024
 }
 
 fn ended(why: &str) -> LsmError {
@@ -235,7 +268,9 @@ impl Trees {
         };
         let items = u64::try_from(tree.approximate_len()).unwrap_or(u64::MAX);
         let rows = items.saturating_sub(tombstones).max(1);
-        let buried = tombstones.min(rows).saturating_mul(tree.disk_space() / rows);
+        let buried = tombstones
+            .min(rows)
+            .saturating_mul(tree.disk_space() / rows);
         dead.bytes.max(buried)
     }
 

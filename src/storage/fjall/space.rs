@@ -12,7 +12,7 @@
 //! other half is left to deletions.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::engine::{self, Engine};
 use super::group::Group;
@@ -29,6 +29,12 @@ const KEPT_PART: u64 = 4;
 /// Bytes of events beyond which a nearly full store logs none of a group. Reads of older revisions, also those
 /// of a plane that is being loaded in pages, then fail and are begun again, so small changes are logged.
 const LOGGED_BYTES_MAX: u64 = 8 * 1024;
+
+/// Bytes of tables up to which rows are counted. Writes wait for that, and the larger a store is, the sooner
+/// what is known of its dead rows is enough.
+const COUNTED_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+/// Interval of counting rows, at least.
+const COUNT_EVERY: Duration = Duration::from_secs(10);
 
 impl Writer {
     /// Checks that a batch fits, beside what is in memory.
@@ -151,12 +157,36 @@ impl Writer {
     /// even then.
     fn has_many_dead(&self, engine: &Engine) -> bool {
         self.dead_bytes >= self.options.reserve_bytes && self.lets_merge(engine)
+            || engine.live_fits()
     }
 
     /// Returns whether a merge fits once the rows that were replaced or deleted are known to be dead.
     fn lets_merge(&self, engine: &Engine) -> bool {
         let wanted = engine.merge_wants().unwrap_or(0);
-        wanted.saturating_sub(self.dead_bytes) <= self.space.gauge().free_bytes()
+        let free = self.space.gauge().free_bytes();
+        wanted.saturating_sub(self.dead_bytes) <= free || engine.live_fits()
+    }
+
+    /// Counts the rows that are left, if a merge waits and the store is nearly full: rows that were replaced before
+    /// that are dead too, and nothing else tells. Writes wait meanwhile.
+    pub(super) fn count_live(&mut self) {
+        let is_due = |(at, took): (Instant, Duration)| at.elapsed() > COUNT_EVERY.max(took * 20);
+        if !self.shared.nearly_full.get() || !self.counted.is_none_or(is_due) {
+            return;
+        }
+        let opened = self.shared.engine.read();
+        let Some(engine) = opened.as_ref() else {
+            return;
+        };
+        let waits = engine.merge_wants().is_some() && !engine.is_merging();
+        if !waits || engine.live_fits() || engine.table_bytes() > COUNTED_BYTES_MAX {
+            return;
+        }
+        let began = Instant::now();
+        if let Err(error) = engine.count_live() {
+            tracing::warn!(%error, "the rows of the store cannot be counted");
+        }
+        self.counted = Some((began, began.elapsed()));
     }
 
     fn can_make_room(&self) -> bool {

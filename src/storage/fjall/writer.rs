@@ -88,6 +88,8 @@ pub(super) struct Writer {
     pub(super) dead_bytes: u64,
     /// The time at which the writer last tried to make room in vain.
     pub(super) no_room: Option<Instant>,
+    /// The time at which the rows were last counted, and how long that took.
+    pub(super) counted: Option<(Instant, Duration)>,
     /// Set by a command to close, and answered when the writer is closed.
     pub(super) closing: Option<oneshot::Sender<()>>,
 }
@@ -145,6 +147,7 @@ impl Writer {
         } else if self.shared.nearly_full.get() {
             self.check_idle();
         }
+        self.count_live();
         self.make_room();
         self.end_leases();
         let now = self.options.clock.now();
