@@ -164,7 +164,7 @@ async fn a_replica_without_its_store_waits_says_why_and_ends_at_once() -> Result
     let refused = replica
         .until("/api/v1/namespaces?timeout=2s", names_store)
         .await?;
-    refused.refuses(503, "/readyz/etcd says why")?;
+    refused.refuses(503, "the server's store does not answer")?;
     replica.process.kill().await
 }
 

@@ -4,9 +4,9 @@
 
 use crate::client::{OwnClient, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
+use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::status::{ApiError, Reason};
 use polyplane_apimachinery::time::Timestamp;
-use polyplane_apimachinery::json::scan;
 use polyplane_apimachinery::{Str, Value, json};
 use polyplane_batteries::bootstrap::ranges;
 use polyplane_batteries::polyplane::controllers::{Controller, Controllers};

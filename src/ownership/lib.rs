@@ -50,7 +50,7 @@ mod transactions;
 #[cfg(test)]
 mod tests;
 
-pub use copy::record::{CopyFigures, CopyRecordError};
+pub use copy::record::{CopyFigures, CopyRecordError, is_unfinished_copy};
 pub use copy::{CopyEnd, CopyError, CopyOptions, CopyState, StoreCopy};
 pub use directory::birth::{Birth, DirectoryKey};
 pub use directory::freshness::Freshness;

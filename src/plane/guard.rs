@@ -27,7 +27,7 @@ pub enum NotAnswerable {
     #[error("this replica does not hold the control plane any more")]
     Lost,
     /// The read lease was not proven again before the deadline.
-    #[error("the read lease was not renewed in time")]
+    #[error("the server's store does not answer, so the read lease was not renewed in time")]
     Deadline,
 }
 

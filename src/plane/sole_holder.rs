@@ -205,7 +205,9 @@ impl SoleHolder {
                 (self.refusal(at, found), "it was done unseen".to_owned())
             }
             Err(CommitError::Rejected(rejection)) => (Outcome::Rejected, rejection.to_string()),
-            Err(CommitError::Undisclosed(rejection, _)) => (Outcome::Unknown, rejection.to_string()),
+            Err(CommitError::Undisclosed(rejection, _)) => {
+                (Outcome::Unknown, rejection.to_string())
+            }
             Err(CommitError::Unknown(reason)) => (Outcome::Unknown, reason),
         };
         let landed = match &outcome {

@@ -243,7 +243,9 @@ impl Bench {
         let mut tree = self.stored(row, tree);
         let context = self.context(row, "");
         prepare::create(row, &context, &mut tree);
-        let allocated = row.strategy.allocate(&context, &self.cut, &mut tree, None);
+        let allocated = with_name(&mut tree, |tree| {
+            row.strategy.allocate(&context, &self.cut, tree, None)
+        });
         let canonical = prepare::canonical(row, &mut tree);
         let errors = match (allocated, canonical) {
             (Err(error), _) | (_, Err(error)) => refused(&error),
@@ -290,9 +292,10 @@ impl Bench {
         let context = self.context(row, subresource);
         prepare::update(row, &context, &mut tree, &old);
         let allocated = if subresource.is_empty() {
-            row.strategy
-                .allocate(&context, &self.cut, &mut tree, Some(&old))
-                .map(|_| ())
+            with_name(&mut tree, |tree| {
+                let allocated = row.strategy.allocate(&context, &self.cut, tree, Some(&old));
+                allocated.map(|_| ())
+            })
         } else {
             row.strategy
                 .admit_subresource(&context, &self.cut, &tree, &old)
@@ -529,4 +532,20 @@ fn show(value: &Value) -> String {
     let mut out = Vec::new();
     json::write(value, &mut out);
     String::from_utf8(out).expect("JSON is UTF-8")
+}
+
+/// Allocates what an object needs. Upstream's tables validate without that, and the address of a Service without a name
+/// cannot be recorded, so it has one meanwhile.
+fn with_name<T>(tree: &mut Value, allocate: impl FnOnce(&mut Value) -> T) -> T {
+    if !tree.str_at(&["metadata", "name"]).is_empty() {
+        return allocate(tree);
+    }
+    let before = tree["metadata"].get("name").cloned();
+    tree.set(&["metadata", "name"], "named");
+    let allocated = allocate(tree);
+    match before {
+        Some(name) => tree.set(&["metadata", "name"], name),
+        None => drop(tree.remove(&["metadata", "name"])),
+    }
+    allocated
 }

@@ -142,6 +142,15 @@ impl CopyRecord {
     }
 }
 
+/// Returns whether a store is the target of a copy that is not complete. No replica serves such a store.
+///
+/// # Errors
+/// Returns an error if the store does not answer.
+pub async fn is_unfinished_copy(store: &Arc<dyn Store>) -> Result<bool, ReadError> {
+    let numbering = read_numbering(store).await?;
+    Ok(matches!(numbering, Err(CopyRecordError::Unfinished(_))))
+}
+
 /// Reads how a store numbers its history, and the revision of its copy record; zero if it has none.
 pub(crate) async fn read_numbering(
     store: &Arc<dyn Store>,

@@ -185,7 +185,9 @@ impl OwnLife {
             }
             Err(CommitError::Rejected(rejection)) => rejection,
             Err(
-                CommitError::Refused { .. } | CommitError::Undisclosed(..) | CommitError::Unknown(_),
+                CommitError::Refused { .. }
+                | CommitError::Undisclosed(..)
+                | CommitError::Unknown(_),
             ) => return,
         };
         let kind = discriminant(rejection);

@@ -195,9 +195,9 @@ impl FenceDriver {
         let result = self.store.commit(txn).await;
         let words = result.as_ref().err().map(|error| match error {
             CommitError::Rejected(rejection) => rejection.to_string(),
-            CommitError::Refused { .. } | CommitError::Undisclosed(..) | CommitError::Unknown(_) => {
-                error.to_string()
-            }
+            CommitError::Refused { .. }
+            | CommitError::Undisclosed(..)
+            | CommitError::Unknown(_) => error.to_string(),
         });
         self.life.note_fence_reply(&result);
         let outcome = plane_outcome(&compares, result, &self.keys);

@@ -4,6 +4,7 @@
 use crate::cli::StoreKind;
 use crate::replica::root_secret;
 use anyhow::{Context, bail};
+use polyplane_ownership::is_unfinished_copy;
 use polyplane_pki::ROOT_SECRET_FILE;
 use polyplane_storage::Store;
 use std::io::ErrorKind;
@@ -41,6 +42,10 @@ fn is_store_missing(folder: &Path, certs: &Path) -> bool {
 pub async fn check_root_secret(store: &Arc<dyn Store>, certs: &Path) -> anyhow::Result<()> {
     let file = certs.join(ROOT_SECRET_FILE);
     if file.exists() {
+        return Ok(());
+    }
+    if is_unfinished_copy(store).await? {
+        // The server is refused for that, and the copy may have a secret by the time it is complete.
         return Ok(());
     }
     let is_agreed = root_secret::is_agreed(store).await;
