@@ -117,7 +117,7 @@ impl Disk {
         Some((self.find(path.parent()?)?, name))
     }
 
-    fn inode_of(&self, descriptor: i64) -> Option<InodeId> {
+    pub(super) fn inode_of(&self, descriptor: i64) -> Option<InodeId> {
         let description = *self.descriptors.get(&descriptor)?;
         Some(self.descriptions[description].inode)
     }

@@ -21,6 +21,8 @@
 mod calls;
 #[path = "content.rs"]
 mod content;
+#[path = "explain.rs"]
+mod explain;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
@@ -28,7 +30,7 @@ use std::sync::Arc;
 
 use self::content::Content;
 use crate::random::Random;
-use crate::trace::{Fault, FaultKind, record};
+use crate::trace::{Call, Fault, FaultKind, record};
 
 type InodeId = usize;
 const ROOT: InodeId = 0;
@@ -86,7 +88,7 @@ struct Inode {
 }
 
 /// What an open file is shared by after `dup`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Description {
     inode: InodeId,
     position: usize,
@@ -153,6 +155,15 @@ pub(crate) struct Image {
 }
 
 impl Image {
+    /// The names that only one of the images has, or with other content.
+    fn differing<'a>(&'a self, other: &'a Self) -> BTreeSet<&'a Path> {
+        let names = self.files.keys().chain(other.files.keys());
+        let differ = |name: &&PathBuf| self.files.get(*name) != other.files.get(*name);
+        let files = names.filter(differ).map(PathBuf::as_path);
+        let folders = self.folders.symmetric_difference(&other.folders);
+        files.chain(folders.map(PathBuf::as_path)).collect()
+    }
+
     pub(crate) fn write_to(&self, root: &Path) {
         for folder in &self.folders {
             std::fs::create_dir_all(root.join(folder)).expect("a folder is made");
@@ -182,6 +193,7 @@ impl Image {
 }
 
 /// See the module.
+#[derive(Clone)]
 pub(crate) struct Disk {
     root: PathBuf,
     inodes: Vec<Inode>,
@@ -277,15 +289,14 @@ impl Disk {
         }
         self.name_sites(false);
         let real = Image::read_from(&self.root);
-        if self.live() != real {
-            // The kill came while another thread was in a call, which then was done.
-            for call in torn {
-                if fault.is_some_and(|fault| fault.call != call.name) {
-                    self.take(call);
-                }
-            }
-        }
-        assert!(self.live() == real, "the recorder did not see everything");
+        let is_other = |call: &&Call| fault.is_some_and(|fault| fault.call != call.name);
+        let torn: Vec<&Call> = torn.into_iter().filter(is_other).collect();
+        assert!(
+            self.explain(&torn, &real),
+            "the recorder did not see everything: {:?} differ, {:?} were under way",
+            self.live().differing(&real),
+            torn.iter().map(|call| &call.name).collect::<Vec<_>>()
+        );
         self.order = order;
     }
 

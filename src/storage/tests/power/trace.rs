@@ -20,6 +20,7 @@ const CALLS: &str = "open,openat,openat2,creat,close,close_range,dup,dup2,dup3,f
 const BYTES_MAX: &str = "67108864";
 
 /// One system call.
+#[derive(Clone)]
 pub(crate) struct Call {
     pub(crate) name: String,
     pub(crate) arguments: Vec<String>,
