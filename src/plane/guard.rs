@@ -163,6 +163,11 @@ pub async fn first_change(
     key: &Bytes,
     after: Revision,
 ) -> Result<Option<Revision>, ReadError> {
+    // The history from then on may be compacted, although nothing has changed.
+    let (_, found) = store.get(key).await?;
+    if found.is_some_and(|found| found.modified <= after) {
+        return Ok(None);
+    }
     let mut end = key.to_vec();
     end.push(0);
     let history = store.history(key.clone(), end.into(), after).await?;
