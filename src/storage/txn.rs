@@ -64,35 +64,21 @@ pub(crate) fn check(txn: &Txn, limits: &Limits) -> Result<(), Rejection> {
             continue;
         };
         // Only those that are put: a store may have longer ones from an older program, to be deleted.
-        if key.len() > limits.key_bytes_max {
-            let text = format!(
-                "a key has {} bytes, the store takes at most {}",
-                key.len(),
-                limits.key_bytes_max
-            );
-            return Err(Rejection::TooLarge(text));
-        }
-        if value.len() > limits.value_bytes_max {
-            let text = format!(
-                "a value has {} bytes, the store takes at most {}",
-                value.len(),
-                limits.value_bytes_max
-            );
-            return Err(Rejection::TooLarge(text));
-        }
+        check_length("a key", key.len(), limits.key_bytes_max)?;
+        check_length("a value", value.len(), limits.value_bytes_max)?;
     }
     for compare in &txn.compares {
         check_key(compare.key())?;
     }
-    let bytes = txn_bytes(txn);
-    if bytes > limits.txn_bytes_max {
-        let text = format!(
-            "a transaction has {bytes} bytes, the store takes at most {}",
-            limits.txn_bytes_max
-        );
-        return Err(Rejection::TooLarge(text));
+    check_length("a transaction", txn_bytes(txn), limits.txn_bytes_max)
+}
+
+fn check_length(what: &str, bytes: usize, most: usize) -> Result<(), Rejection> {
+    if bytes <= most {
+        return Ok(());
     }
-    Ok(())
+    let text = format!("{what} has {bytes} bytes, the store takes at most {most}");
+    Err(Rejection::TooLarge(text))
 }
 
 /// Returns the number of bytes that count for a transaction.

@@ -130,10 +130,7 @@ impl Index {
 
     /// Returns the objects that may name the owner with this uid.
     pub(super) fn of(&self, plane: &Plane, uid: &str) -> Vec<Key> {
-        let planes = self.planes.lock();
-        let known = planes.by_id.get(plane.id());
-        let keys = known.and_then(|known| known.by_owner.get(uid));
-        keys.into_iter().flatten().cloned().collect()
+        self.some_of(plane, uid, None, usize::MAX)
     }
 
     /// Removes an object that is gone from the index. Its own dependents stay under it until they are gone too, or

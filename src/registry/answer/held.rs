@@ -2,7 +2,6 @@
 
 use crate::answer::AnswerBody;
 use crate::request::call::Call;
-use bytes::Bytes;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::Reservation;
 
@@ -28,8 +27,10 @@ pub fn full() -> ApiError {
 }
 
 /// Returns a body that holds its memory until its last slice is sent.
-pub fn hold_until_sent(mut slices: Vec<Bytes>, hold: Reservation) -> AnswerBody {
-    let last = slices.pop().unwrap_or_default();
-    slices.push(hold.keep(last));
-    AnswerBody::Slices(slices)
+pub fn hold_until_sent(mut body: AnswerBody, hold: Option<Reservation>) -> AnswerBody {
+    if let (AnswerBody::Slices(slices), Some(hold)) = (&mut body, hold) {
+        let last = slices.pop().unwrap_or_default();
+        slices.push(hold.keep(last));
+    }
+    body
 }

@@ -273,15 +273,16 @@ pub fn encode(
         }
     };
     let bytes = slices.iter().map(Bytes::len).sum();
+    let body = AnswerBody::Slices(slices);
     if bytes < HELD_BYTES_MIN {
-        return Ok(AnswerBody::Slices(slices));
+        return Ok(body);
     }
     let hold = match call.request.verb {
         Verb::Get => room(call, bytes)?,
         // What was written must be answered.
         _ => call.tenant.plane.memory().hold(Share::Answers, bytes),
     };
-    Ok(hold_until_sent(slices, hold))
+    Ok(hold_until_sent(body, Some(hold)))
 }
 
 /// Returns an object in its envelope in protobuf, from its compact JSON.

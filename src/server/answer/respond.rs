@@ -16,6 +16,7 @@ use polyplane_apimachinery::json;
 use polyplane_apimachinery::schema::Schemas;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_plane::Share;
+use polyplane_registry::answer::held::HELD_BYTES_MIN;
 use polyplane_registry::{Answer, AnswerBody, Outcome, WatchStream};
 
 use crate::answer::body::{AtomicCounter, Coding, ResponseBody, SliceStream, compressed};
@@ -324,9 +325,6 @@ fn as_yaml(compact: &[u8]) -> Vec<u8> {
     polyplane_apimachinery::yaml::write(&parsed.value, &mut out);
     out
 }
-
-/// Bytes below which an indented answer is not counted in the memory budget.
-const HELD_BYTES_MIN: usize = 16 << 10;
 
 /// Everything that is needed to make a reply from an answer of the registry.
 pub(crate) struct Delivery<'a> {

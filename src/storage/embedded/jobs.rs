@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
-use crate::error::{CommitError, ReadError, Rejection};
-use crate::store::{Committed, LeaseId, Revision, Txn};
+use crate::embedded::space::Shortage;
+use crate::embedded::state::StoreState;
+use crate::error::{CommitError, OpenError, ReadError, Rejection};
+use crate::store::{Committed, Health, LeaseId, Revision, Txn};
 use crate::watch::{StoreWatch, WatchSender};
 
 /// The channel on which a transaction's caller waits for its result.
@@ -78,6 +80,37 @@ impl Answers {
     pub(crate) fn unknown(self, text: &str) {
         for (job, _) in self.0 {
             send(job, Err(CommitError::Unknown(text.to_owned())));
+        }
+    }
+}
+
+/// Answers the callers of a group whose write failed and which is not in what opening the engine again has
+/// found, and notes the store's health. `is_as_before` says whether that is what was there before the group;
+/// `full` is the shortage of space that was found.
+pub(crate) fn answer_failed<E>(
+    shared: &StoreState<E>,
+    answers: Answers,
+    error: &str,
+    opened: Result<bool, OpenError>,
+    full: Option<&Shortage>,
+) {
+    match opened {
+        Ok(is_as_before) if is_as_before => {
+            let rejection = match full {
+                Some(shortage) => Rejection::NoSpace(shortage.to_string()),
+                None => Rejection::ReadOnly(error.to_owned()),
+            };
+            let reason = rejection.to_string();
+            shared.set_health(Health::ReadOnly { reason });
+            answers.reject(&rejection);
+        }
+        Ok(_) => answers.unknown(error),
+        Err(open_error) => {
+            let reason = format!("{error}; opening again: {open_error}");
+            shared.set_health(Health::Failed {
+                reason: reason.clone(),
+            });
+            answers.unknown(&reason);
         }
     }
 }

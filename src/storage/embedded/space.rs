@@ -29,9 +29,14 @@ const MARGIN_PART: u64 = 4;
 /// writable and refuse the renewal of a record.
 const SMALL_BATCH_BYTES: u64 = 64 * 1024;
 
-/// Bytes in memory that the engine has yet to write beside a batch.
+/// What the engine has to do beside a batch.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Pending(pub(crate) u64);
+pub(crate) struct Pending {
+    /// Bytes in memory that are yet to be written.
+    pub(crate) bytes: u64,
+    /// True if room has to be freed before the engine can take much more. The store is nearly full meanwhile.
+    pub(crate) is_crowded: bool,
+}
 
 /// How much room the store keeps free.
 pub(crate) struct SpaceOptions {
@@ -85,8 +90,6 @@ pub(crate) struct Space {
     nearly_full: Arc<NearlyFull>,
     /// True if the last check found no room for a small batch.
     is_full: bool,
-    /// True if the engine has to free room before it can take much more.
-    is_crowded: bool,
     options: SpaceOptions,
 }
 
@@ -125,7 +128,6 @@ impl Space {
             ballast: held >= options.ballast_bytes,
             nearly_full: Arc::default(),
             is_full: false,
-            is_crowded: false,
             options,
         };
         space.take_ballast();
@@ -140,12 +142,6 @@ impl Space {
     /// Returns whether the last check found no room for a small batch.
     pub(crate) fn is_full(&self) -> bool {
         self.is_full
-    }
-
-    /// Notes whether the engine has to free room before it can take much more. The store is nearly full
-    /// meanwhile.
-    pub(crate) fn note_crowded(&mut self, is_crowded: bool) {
-        self.is_crowded = is_crowded;
     }
 
     /// Returns a view of the free space for the engine's own threads.
@@ -181,9 +177,9 @@ impl Space {
             options.ballast_bytes
         };
         let kept = options.growth_bytes + options.reserve_bytes + missing;
-        let kept = kept.saturating_add(pending.0);
+        let kept = kept.saturating_add(pending.bytes);
         let available = self.available().map_err(Shortage::Unknown)?;
-        let left = match self.is_crowded {
+        let left = match pending.is_crowded {
             true => 0,
             false => available.saturating_sub(kept),
         };
@@ -298,7 +294,10 @@ mod tests {
         );
         assert!(!space.is_full());
         space.check(1 << 20).expect("it writes 2 MiB");
-        let pending = Pending(3 * MIB);
+        let pending = Pending {
+            bytes: 3 * MIB,
+            is_crowded: false,
+        };
         space
             .check_beside(1 << 20, pending)
             .expect_err("of 3 MiB beside those of memory");

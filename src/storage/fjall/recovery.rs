@@ -13,8 +13,9 @@ use super::group::Group;
 use super::journal;
 use super::room::Room;
 use super::writer::{RETRY, Writer, found_parts};
+use crate::embedded::jobs::answer_failed;
 use crate::embedded::panic_text;
-use crate::error::{OpenError, Rejection};
+use crate::error::OpenError;
 use crate::lease::LeaseTable;
 use crate::store::Health;
 
@@ -84,26 +85,10 @@ impl Writer {
                 self.publish(group);
                 true
             }
-            Ok(()) if self.head.revision == before => {
-                let rejection = match full {
-                    Some(shortage) => Rejection::NoSpace(shortage.to_string()),
-                    None => Rejection::ReadOnly(error.to_string()),
-                };
-                let reason = rejection.to_string();
-                self.shared.set_health(Health::ReadOnly { reason });
-                group.answers.reject(&rejection);
-                false
-            }
-            Ok(()) => {
-                group.answers.unknown(&error.to_string());
-                false
-            }
-            Err(open_error) => {
-                let reason = format!("{error}; opening again: {open_error}");
-                self.shared.set_health(Health::Failed {
-                    reason: reason.clone(),
-                });
-                group.answers.unknown(&reason);
+            opened => {
+                let opened = opened.map(|()| self.head.revision == before);
+                let error = error.to_string();
+                answer_failed(&self.shared, group.answers, &error, opened, full.as_ref());
                 false
             }
         }

@@ -39,15 +39,17 @@ const COUNT_EVERY: Duration = Duration::from_secs(10);
 impl Writer {
     /// Checks that a batch fits, beside what is in memory.
     pub(super) fn check_space(&mut self, batch_bytes: usize) -> Result<(), Shortage> {
-        let (pending, wanted, is_crowded) = match self.shared.engine.read().as_ref() {
+        let (pending, wanted) = match self.shared.engine.read().as_ref() {
             Some(engine) => {
-                let pending = engine.unflushed_bytes();
-                (pending, engine.wanted_bytes(), engine.is_crowded())
+                let pending = Pending {
+                    bytes: engine.unflushed_bytes(),
+                    is_crowded: engine.is_crowded(),
+                };
+                (pending, engine.wanted_bytes())
             }
-            None => (0, None, false),
+            None => (Pending::default(), None),
         };
-        self.space.note_crowded(is_crowded);
-        self.space.check_beside(batch_bytes, Pending(pending))?;
+        self.space.check_beside(batch_bytes, pending)?;
         match wanted {
             Some(needed) => Err(Shortage::Merge {
                 available: self.space.gauge().free_bytes(),

@@ -150,6 +150,17 @@ async fn damage_anywhere_is_refused_or_reported_and_never_shown() {
     );
 }
 
+/// Cuts a journal off behind its last batch, which it returns.
+fn last_batch(bytes: &mut Vec<u8>) -> Vec<u8> {
+    let end = bytes.iter().rposition(|byte| *byte != 0).expect("some") + 1;
+    bytes.truncate(end);
+    let last = bytes
+        .windows(5)
+        .rposition(|window| window[0] == 1 && window[1..] == 3_u32.to_le_bytes())
+        .expect("a batch of three items");
+    bytes[last..].to_vec()
+}
+
 /// A tail that was torn within its values, as a power cut tears it, is no damage.
 #[tokio::test]
 async fn a_torn_tail_of_any_form_is_cut_off() {
@@ -158,14 +169,8 @@ async fn a_torn_tail_of_any_form_is_cut_off() {
     let whole = filled(&origin).await;
     let journal = origin.join("fjall/0.jnl");
     let mut bytes = fs::read(&journal).expect("read");
-    let end = bytes.iter().rposition(|byte| *byte != 0).expect("some") + 1;
-    bytes.truncate(end);
     // One more batch, never acknowledged: the last one again, cut short or with holes in it.
-    let last = bytes
-        .windows(5)
-        .rposition(|window| window[0] == 1 && window[1..] == 3_u32.to_le_bytes())
-        .expect("a batch of three items");
-    let batch = bytes[last..].to_vec();
+    let batch = last_batch(&mut bytes);
     let before = files(&origin);
     let mut hollow = batch.clone();
     hollow[40..60].fill(0);
@@ -220,13 +225,7 @@ async fn a_torn_journal_with_an_empty_one_behind_it_is_cut_off() {
     let origin = folder.path().join("origin");
     let whole = filled(&origin).await;
     let mut bytes = fs::read(origin.join("fjall/0.jnl")).expect("read");
-    let end = bytes.iter().rposition(|byte| *byte != 0).expect("some") + 1;
-    bytes.truncate(end);
-    let last = bytes
-        .windows(5)
-        .rposition(|window| window[0] == 1 && window[1..] == 3_u32.to_le_bytes())
-        .expect("a batch of three items");
-    let batch = bytes[last..].to_vec();
+    let batch = last_batch(&mut bytes);
     let torn = [&bytes[..], &batch[..20]].concat();
     let before = files(&origin);
     for (number, newer) in [vec![], vec![0; 4096], batch].into_iter().enumerate() {

@@ -18,7 +18,7 @@ use super::group::{Group, Live};
 use super::layout::Head;
 use super::present::Present;
 use super::{SledOptions, engine};
-use crate::embedded::jobs::{Command, Job, Work, reject};
+use crate::embedded::jobs::{Command, Job, Work, answer_failed, reject};
 use crate::embedded::space::Space;
 use crate::embedded::state::StoreState;
 use crate::error::{OpenError, ReadError, Rejection};
@@ -396,26 +396,10 @@ impl Writer {
                 self.publish(group);
                 true
             }
-            Ok(()) if self.head.revision == before => {
-                let rejection = match full {
-                    Some(shortage) => Rejection::NoSpace(shortage.to_string()),
-                    None => Rejection::ReadOnly(error.to_string()),
-                };
-                let reason = rejection.to_string();
-                self.shared.set_health(Health::ReadOnly { reason });
-                group.answers.reject(&rejection);
-                false
-            }
-            Ok(()) => {
-                group.answers.unknown(&error.to_string());
-                false
-            }
-            Err(open_error) => {
-                let reason = format!("{error}; opening again: {open_error}");
-                self.shared.set_health(Health::Failed {
-                    reason: reason.clone(),
-                });
-                group.answers.unknown(&reason);
+            opened => {
+                let opened = opened.map(|()| self.head.revision == before);
+                let error = error.to_string();
+                answer_failed(&self.shared, group.answers, &error, opened, full.as_ref());
                 false
             }
         }

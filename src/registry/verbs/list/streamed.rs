@@ -36,6 +36,7 @@ pub const LONG_BYTES: usize = 256 << 10;
 /// Bytes that a streamed answer may have in memory: the piece that is being written, and what the
 /// connection buffers while the client does not read.
 const STREAM_BYTES: usize = 640 << 10;
+
 /// The memory of a streamed answer: the bytes on their way, and those that its cut keeps from being
 /// freed.
 pub struct Pin {
@@ -162,10 +163,7 @@ impl Listed {
             Size::Whole(items, hold) => {
                 conversion::ahead(call, items.items.iter()).await?;
                 let body = whole::write(call, self.wish, &items, &self.page).await?;
-                return Ok(match (body, hold) {
-                    (AnswerBody::Slices(slices), Some(hold)) => hold_until_sent(slices, hold),
-                    (body, _) => body,
-                });
+                return Ok(hold_until_sent(body, hold));
             }
             Size::Streamed(pin, ends) => (pin, ends),
         };
