@@ -1,4 +1,4 @@
-//! What became of the calls that a program's threads were in when it was killed.
+//! What became of the calls that a program's threads were in when it ended or was killed.
 
 use super::{Disk, Image};
 use crate::trace::Call;
@@ -7,8 +7,8 @@ use crate::trace::Call;
 const PAGE_BYTES: usize = 4096;
 
 impl Disk {
-    /// Takes those of the calls that other threads were in at the kill that were done, and the part of a write that
-    /// was: the kernel ends a long one early. Returns false if none of that explains what is on the disk.
+    /// Takes those of the calls that threads were in at the end that were done, and the part of a write that was:
+    /// the kernel ends a long one early. Returns false if none of that explains what is on the disk.
     pub(super) fn explain(&mut self, torn: &[&Call], real: &Image) -> bool {
         if self.live() == *real {
             return true;
