@@ -179,6 +179,8 @@ fn parse(text: &str, start: u64, end: u64) -> Call {
     let (name, rest) = text.split_once('(').expect("a name");
     let (arguments, after) = split(rest);
     let result = after.split_once('=').map(|(_, result)| result);
+    // Of a thread that ends in a call, the recorder may show an error without a name: what it reads is gone.
+    let result = result.filter(|result| !result.contains("(errno "));
     let result = result.and_then(|result| result.trim().split(' ').next());
     let result = result.and_then(|word| match word.strip_prefix("0x") {
         Some(hex) => i64::from_str_radix(hex, 16).ok(),
