@@ -7,10 +7,11 @@ use crate::client::OwnClient;
 use crate::layers;
 use crate::work::Progress;
 use polyplane_apimachinery::status::{ApiError, Reason};
-use polyplane_auth::rbac::index::RbacResource;
+use polyplane_auth::rbac::index::GROUP;
 use polyplane_batteries::bootstrap::{self, Release, Restore};
-use polyplane_plane::{Key, ObjectRef, Shadowed};
+use polyplane_plane::{Key, ObjectRef, Prefix, Shadowed};
 use polyplane_registry::Tenant;
+use std::sync::OnceLock;
 
 /// The kinds in the order of upstream's hook: a role is there before it is bound.
 const RESOURCES: [&str; 4] = [
@@ -23,14 +24,14 @@ const RESOURCES: [&str; 4] = [
 /// come between.
 const ROUNDS_MAX: u32 = 5;
 
-/// Brings the objects up to date that differ from those of the layer. A plane that has changed none is only read.
+/// Brings the objects up to date that differ from those of the layer. A plane that has none of its own costs nothing.
 pub(crate) async fn bring_up_to_date(
     client: &OwnClient,
     release: &Release,
     tenant: &Tenant,
 ) -> Result<Progress, ApiError> {
     let mut failed = None;
-    for key in changed(tenant) {
+    for key in changed(release, tenant) {
         match bring_object(client, release, tenant, &key).await {
             Ok(()) => {}
             Err(error) if error.is_moved() => return Err(error),
@@ -46,23 +47,62 @@ pub(crate) async fn bring_up_to_date(
     failed.map_or(Ok(Progress::Done), Err)
 }
 
+/// The objects of the layer of one kind.
+pub(crate) struct OfKind {
+    /// The prefix of the kind.
+    pub(crate) prefix: Prefix,
+    /// The number of objects.
+    count: usize,
+    /// The keys of those that are created again after their deletion.
+    restored: Vec<&'static Key>,
+}
+
+impl OfKind {
+    fn new(resource: &str) -> Self {
+        let of_kind = |key: &Key| key.group() == GROUP && key.resource() == resource;
+        let all = bootstrap::objects().iter();
+        let all: Vec<_> = all.filter(|object| of_kind(&object.key)).collect();
+        let restored = all.iter().filter(|object| object.restore != Restore::Never);
+        Self {
+            prefix: Prefix::resource(GROUP, resource),
+            count: all.len(),
+            restored: restored.map(|object| &object.key).collect(),
+        }
+    }
+}
+
+/// Returns the objects of the layer by kind, in the order of [`RESOURCES`].
+fn of_layer() -> &'static [OfKind] {
+    static SHARED: OnceLock<[OfKind; 4]> = OnceLock::new();
+    SHARED.get_or_init(|| RESOURCES.map(OfKind::new))
+}
+
+/// Returns the kinds of which the plane may have other objects than its layer. The counts of its own objects and of all
+/// objects tell that without a look at any of them, as long as the layer is that of this program.
+pub(crate) fn own_kinds(release: &Release, tenant: &Tenant) -> Vec<&'static OfKind> {
+    // First, so that the cut is not older: its layer is then the same one.
+    let is_counted = tenant.plane.stands_on(release.layer().hash());
+    let cut = tenant.plane.snapshot();
+    let is_own = |kind: &OfKind| {
+        cut.own_objects_under(&kind.prefix) > 0 || cut.count(&kind.prefix) != kind.count
+    };
+    let kinds = of_layer().iter();
+    kinds.filter(|kind| !is_counted || is_own(kind)).collect()
+}
+
 /// Returns the keys at which the plane has an object of its own, or has deleted the layer's.
-fn changed(tenant: &Tenant) -> Vec<Key> {
+fn changed(release: &Release, tenant: &Tenant) -> Vec<Key> {
+    let kinds = own_kinds(release, tenant).into_iter();
     let cut = tenant.plane.snapshot();
     let is_changed = |key: &Key| match cut.get(key) {
         Some(object) => !object.is_template(),
         None => tenant.plane.layer_object(key).is_some(),
     };
-    let mut keys: Vec<Key> = bootstrap::objects()
-        .iter()
-        .filter(|object| object.restore != Restore::Never)
-        .map(|object| &object.key)
-        .filter(|key| RbacResource::of(key.group(), key.resource()).is_some())
+    kinds
+        .flat_map(|kind| kind.restored.iter().copied())
         .filter(|key| is_changed(key))
         .cloned()
-        .collect();
-    keys.sort_by_key(|key| RESOURCES.iter().position(|name| *name == key.resource()));
-    keys
+        .collect()
 }
 
 async fn bring_object(

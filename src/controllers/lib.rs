@@ -7,8 +7,8 @@
 //! The reconcilers: `namespaces` empties and removes deleted namespaces; `restore` recreates the
 //! objects that every namespace and every plane must have; `bootstrap_roles` brings the bootstrap roles
 //! of a plane that was loaded up to date; `roles` writes the rules of aggregated roles; `definitions`
-//! empties deleted kinds and removes their definitions; `control_planes` removes
-//! deleted planes with their objects; `sweep` removes expired objects; `token_secrets` fills the
+//! empties deleted kinds and removes their definitions; `api_services` keeps the APIServices of
+//! custom kinds; `control_planes` removes deleted planes with their objects; `sweep` removes expired objects; `token_secrets` fills the
 //! Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
 //! dependents; `protection` lets deleted storage objects go once nothing uses them, and keeps the
 //! finalizers by which they wait; `quotas` shows
@@ -26,6 +26,7 @@
 //! itself: `sweep` deletes expired objects, `layers` takes steps, `restore` creates the endpoints of the
 //! server anew if their address is one that no client may write. Nothing here knows HTTP.
 
+mod api_services;
 mod audited;
 mod authentication_cas;
 mod bootstrap_roles;

@@ -5,8 +5,8 @@
 
 use crate::work::{Reconcilers, WorkItem};
 use crate::{
-    authentication_cas, certificates, control_planes, definitions, flow_schemas, protection,
-    quotas, restore, roles, service_ranges, token_secrets,
+    api_services, authentication_cas, certificates, control_planes, definitions, flow_schemas,
+    protection, quotas, restore, roles, service_ranges, token_secrets,
 };
 use polyplane_apimachinery::Str;
 use polyplane_plane::{Flags, Key, ObjectRef};
@@ -46,6 +46,9 @@ impl Observer for WriteObserver {
         }
         for name in definitions::touched(tenant, row, object, gone) {
             self.0.add(tenant, WorkItem::Definition(name));
+        }
+        if api_services::is_source(&row.group, &row.name) {
+            self.0.add(tenant, WorkItem::ApiServices);
         }
         if authentication_cas::is_subject(key) {
             self.0.add(tenant, WorkItem::AuthenticationCas);

@@ -1,5 +1,8 @@
 //! Reconcilers that are called one by one, on a plane in memory with the layer of this program.
 
+#[path = "api_services/tests.rs"]
+mod api_services;
+
 use crate::client::{OwnClient, OwnRequest, tree};
 use crate::dependents::{DependentWork, Dependents};
 use crate::protection::ProtectedSet;
@@ -550,6 +553,24 @@ async fn a_plane_that_is_loaded_gets_the_bootstrap_roles_back_that_its_users_too
         version,
         "once is enough"
     );
+}
+
+#[tokio::test]
+async fn only_kinds_of_roles_that_a_plane_has_changed_are_compared_with_its_layer() {
+    let site = Site::open().await;
+    let compared = || -> Vec<Prefix> {
+        let kinds = bootstrap_roles::own_kinds(&Release::own(), &site.tenant);
+        kinds.iter().map(|kind| kind.prefix.clone()).collect()
+    };
+    assert!(compared().is_empty());
+    let own = rbac("clusterroles", None, "own");
+    site.create(&own, json!({"rules": []})).await;
+    assert_eq!(compared(), [own.resource_prefix()]);
+    let reader = "extension-apiserver-authentication-reader";
+    let deleted = rbac("roles", Some("kube-system"), reader);
+    site.delete(&deleted).await;
+    let both = [own, deleted].map(|key| key.resource_prefix());
+    assert_eq!(compared(), both);
 }
 
 #[tokio::test]

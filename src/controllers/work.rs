@@ -6,8 +6,9 @@ use crate::client::OwnClient;
 use crate::dependents::{self, DependentWork, Dependents};
 use crate::protection::ProtectedSet;
 use crate::{
-    authentication_cas, bootstrap_roles, certificates, control_planes, definitions, flow_schemas,
-    layers, namespaces, protection, quotas, restore, roles, service_ranges, token_secrets,
+    api_services, authentication_cas, bootstrap_roles, certificates, control_planes, definitions,
+    flow_schemas, layers, namespaces, protection, quotas, restore, roles, service_ranges,
+    token_secrets,
 };
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -61,6 +62,8 @@ pub(crate) enum WorkItem {
     ControlPlane(Str),
     /// Show the secondary range of service addresses, and that the ranges can be used.
     ServiceRanges,
+    /// Keep the APIServices of custom kinds.
+    ApiServices,
     /// Step the plane to this program's layer.
     Layer,
     /// Search a plane that woke for pending work of all objects that can have any.
@@ -115,6 +118,7 @@ impl WorkItem {
             | Self::Definition(_)
             | Self::ControlPlane(_)
             | Self::ServiceRanges
+            | Self::ApiServices
             | Self::Layer
             | Self::Certificates
             | Self::Survey => None,
@@ -429,6 +433,7 @@ impl Reconcilers {
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::ServiceRanges => service_ranges::settle(&context.client, tenant).await,
+            WorkItem::ApiServices => api_services::settle(&context.client, tenant).await,
             WorkItem::Layer => layers::take_steps(context, tenant).await,
             WorkItem::ApproveCertificate(name) => {
                 certificates::approve(context, tenant, name).await
@@ -506,6 +511,9 @@ impl Reconcilers {
         }
         if service_ranges::has_work(tenant) {
             self.add(tenant, WorkItem::ServiceRanges);
+        }
+        if api_services::has_work(tenant) {
+            self.add(tenant, WorkItem::ApiServices);
         }
         for name in definitions::pending(tenant) {
             self.add(tenant, WorkItem::Definition(name));

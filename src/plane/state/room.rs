@@ -6,7 +6,7 @@
 
 use polyplane_fairness::PlaneLimits;
 
-use crate::key::Key;
+use crate::key::{Key, Prefix};
 use crate::state::entry::{ENTRY_BYTES, Flags};
 use crate::state::tree::{Item as _, Weight};
 use crate::state::{Root, Snapshot};
@@ -87,6 +87,12 @@ impl Snapshot {
     #[must_use]
     pub fn own_objects(&self) -> u64 {
         self.root.resources.weight().own
+    }
+
+    /// Returns the number of the plane's own objects under a prefix.
+    #[must_use]
+    pub fn own_objects_under(&self, prefix: &Prefix) -> u64 {
+        self.root.resources.weight_of(prefix).own
     }
 
     /// Returns what operations add to the plane's own objects and bytes. A put that begins a deletion
