@@ -5,10 +5,15 @@ use anyhow::{anyhow, bail};
 use polyplane_batteries::{bootstrap, kind_tables};
 use polyplane_registry::environment;
 use polyplane_server::StopHandle;
+use polyplane_storage::is_expected_record;
 use std::future::Future;
 use std::io::IsTerminal;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tracing::{Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// Runs a command on a runtime of its own.
 ///
@@ -35,22 +40,36 @@ const H2: &str = "h2=error";
 /// # Errors
 /// Returns an error if `level` is not a log filter.
 pub fn start_log(level: &str) -> anyhow::Result<()> {
-    let filter = match level.parse::<tracing_subscriber::EnvFilter>() {
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter(level)?)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .log_internal_errors(false);
+    log.finish().with(Unexpected).init();
+    Ok(())
+}
+
+fn filter(level: &str) -> anyhow::Result<EnvFilter> {
+    match level.parse::<EnvFilter>() {
         // It warns of each connection that resets its streams fast, so a client could fill the log.
-        Ok(filter) if !level.contains("h2=") => filter.add_directive(H2.parse()?),
-        Ok(filter) => filter,
+        Ok(filter) if !level.contains("h2=") => Ok(filter.add_directive(H2.parse()?)),
+        Ok(filter) => Ok(filter),
         Err(error) => bail!(
             "--log or POLYPLANE_LOG: {level:?} is not a log filter: {error}; use off, error, warn, \
              info, debug, trace, or MODULE=LEVEL such as polyplane_ownership=debug"
         ),
-    };
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .log_internal_errors(false)
-        .init();
-    Ok(())
+    }
+}
+
+/// Keeps records out of the log with which an engine of stores reports as an error what its store does on
+/// purpose: operators are alerted by errors. The engines log with the crate `log`, so each of their records is
+/// asked for on the thread that makes it.
+struct Unexpected;
+
+impl<S: Subscriber> Layer<S> for Unexpected {
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        !is_expected_record(metadata.target())
+    }
 }
 
 /// Computes two values on separate threads that take tens of milliseconds once per process and are
@@ -122,6 +141,93 @@ impl Signals {
         loop {
             self.next().await;
             servers.iter().for_each(StopHandle::abort);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use parking_lot::Mutex;
+    use polyplane_storage::{Disk, FjallOptions, FjallStore, Op, Revision, Store, SystemDisk, Txn};
+    use std::io;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    /// What was logged.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A disk on which there is room for rows, and none for merging their tables.
+    struct TightDisk;
+
+    impl Disk for TightDisk {
+        fn after_sync(&self, head: Revision) -> io::Result<()> {
+            SystemDisk.after_sync(head)
+        }
+
+        fn free_bytes(&self, _folder: &Path) -> io::Result<u64> {
+            Ok(6 << 20)
+        }
+    }
+
+    /// Returns a transaction with a row that does not compress.
+    fn row(number: u64) -> Txn {
+        let mut state = number | 1;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(99);
+            (state >> 56).to_le_bytes()[0]
+        };
+        let value: Vec<u8> = std::iter::repeat_with(&mut next).take(10_000).collect();
+        Txn {
+            compares: Vec::new(),
+            ops: vec![Op::Put {
+                key: format!("{:03}", number * 97 % 250).into(),
+                value: value.into(),
+                lease: None,
+            }],
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_store_that_is_closed_while_a_merge_waits_for_room_logs_no_error() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter("error,polyplane_storage=debug").expect("a filter"))
+            .with_writer(move || writer.clone())
+            .with_ansi(false);
+        // For the whole process, because the engine logs on a thread of its own.
+        log.finish().with(Unexpected).init();
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = FjallOptions {
+            ballast_bytes: 0,
+            memtable_bytes: 128 * 1024,
+            disk: Arc::new(TightDisk),
+            ..FjallOptions::default()
+        };
+        let store = FjallStore::open(folder.path(), options).expect("the store opens");
+        for number in 0..250 {
+            store.commit(row(number)).await.expect("committed");
+        }
+        store.close().await;
+        let lines = String::from_utf8_lossy(&lines.0.lock()).into_owned();
+        assert!(lines.contains("a merge ends early"), "none waited: {lines}");
+        for error in ["Compaction failed", "crashed"] {
+            assert!(!lines.contains(error), "{lines}");
         }
     }
 }

@@ -192,11 +192,35 @@ pub enum OpenError {
         reason: String,
     },
     /// The disk has no room even for opening the store.
-    #[error("no space left on the disk of the store at {}; free some and start again", path.display())]
+    #[error(
+        "no space left on the disk of the store at {}{}; free some and start again",
+        path.display(), room(*shortfall)
+    )]
     NoSpace {
-        /// The path of the folder.
+        /// The path of the folder, or of the file that has no room.
         path: PathBuf,
+        /// The room that there is; `None` if it is not known.
+        shortfall: Option<Shortfall>,
     },
+}
+
+/// The room of a disk on which a store cannot be opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shortfall {
+    /// The bytes that are free.
+    pub free_bytes: u64,
+    /// The bytes that have to be free, at least.
+    pub needed_bytes: u64,
+}
+
+fn room(shortfall: Option<Shortfall>) -> String {
+    shortfall.map_or_else(String::new, |found| {
+        let Shortfall {
+            free_bytes,
+            needed_bytes,
+        } = found;
+        format!(": {free_bytes} bytes are free, at least {needed_bytes} are needed")
+    })
 }
 
 fn holder(pid: Option<u32>) -> String {

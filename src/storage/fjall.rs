@@ -55,6 +55,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::room::is_expected_record;
+
 use self::engine::Engine;
 use self::queue::{Callers, Queue};
 use self::recovery::Failures;
@@ -63,7 +65,7 @@ use self::writer::Writer;
 use crate::embedded::folder::{FJALL, Folder, io_at};
 use crate::embedded::front::{Commands, EmbeddedStore};
 use crate::embedded::readers::Readers;
-use crate::embedded::space::{Space, SpaceOptions};
+use crate::embedded::space::{LastKnown, Space, SpaceOptions};
 use crate::embedded::state::StoreState;
 use crate::embedded::{Disk, SystemDisk};
 use crate::error::OpenError;
@@ -134,6 +136,11 @@ impl FjallStore {
     /// # Errors
     /// See [`OpenError`]; each says what to do.
     pub fn open(path: &Path, options: FjallOptions) -> Result<Self, OpenError> {
+        let space = options.space();
+        Self::open_folder(path, options).map_err(|error| space.measured(path, error))
+    }
+
+    fn open_folder(path: &Path, options: FjallOptions) -> Result<Self, OpenError> {
         let folder = Folder::open(path, FJALL)?;
         let mut space = Space::new(path, options.space());
         space
@@ -165,8 +172,10 @@ impl FjallStore {
             hub: crate::watch::Hub::default(),
             zstd: zstd::bulk::Compressor::new(1).map_err(&io)?,
             space,
+            journal_bytes: LastKnown::default(),
             tried: None,
             failures: Failures::default(),
+            reread: None,
             dead_bytes: 0,
             no_room: None,
             counted: None,

@@ -30,11 +30,11 @@ mod watch;
 
 pub use self::etcd::server::{ETCD_VERSION, EtcdServer};
 pub use self::etcd::{EtcdOptions, EtcdStore, EtcdTls, Secret};
-pub use self::fjall::{FjallOptions, FjallStore};
+pub use self::fjall::{FjallOptions, FjallStore, is_expected_record};
 pub use self::sled::{SledOptions, SledStore};
 pub use embedded::folder::engine_of;
 pub use embedded::{Disk, SystemDisk};
-pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection};
+pub use error::{CommitError, LeaseError, OpenError, ReadError, Rejection, Shortfall};
 pub use faults::{CommitFault, FaultPlan, FaultyStore, ReadFault};
 pub use lease::{Clock, ManualClock, SystemClock};
 pub use memory::{MemoryOptions, MemoryStore};

@@ -4,37 +4,91 @@
 //! for clients stops adding data a little earlier. The store itself still takes every transaction.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// How long a store must have had room before the log says so. A disk on which data comes and goes crosses
+/// the limits again and again, and each time would be two lines.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// A flag that is set when less than a limit is left, and cleared when at least twice the limit is.
 #[derive(Debug, Default)]
-pub(crate) struct NearlyFull(AtomicBool);
+pub(crate) struct NearlyFull {
+    is_set: AtomicBool,
+    logged: Mutex<Logged>,
+}
+
+/// What the log says about the flag.
+#[derive(Debug, Default)]
+struct Logged {
+    /// True from the line that the store is nearly full to the line that it is not any more.
+    is_set: bool,
+    /// The time since which the flag is cleared and the log does not say so.
+    cleared: Option<Instant>,
+}
+
+/// A line of the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Set,
+    Cleared,
+}
 
 impl NearlyFull {
     pub(crate) fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.is_set.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether somebody has to look at what is left from time to time, although nothing is written: the
+    /// flag is set, or was cleared a moment ago and the log does not say so yet.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.logged.lock().is_set
     }
 
     /// Notes how many bytes are left until the store is full. Not called concurrently.
     pub(crate) fn note(&self, left_bytes: u64, limit_bytes: u64) {
-        let before = self.get();
-        let wanted_bytes = match before {
-            true => limit_bytes.saturating_mul(2),
-            false => limit_bytes,
-        };
-        let now = left_bytes < wanted_bytes;
-        if now == before {
-            return;
-        }
-        self.0.store(now, Ordering::Relaxed);
-        match now {
-            true => tracing::warn!(
+        match self.note_at(Instant::now(), left_bytes, limit_bytes) {
+            Some(Line::Set) => tracing::warn!(
                 left_bytes,
                 limit_bytes,
                 "the store is nearly full: clients' writes that add data are refused, deletions are not; \
                  make room before it is full, because then deletions are refused too"
             ),
-            false => tracing::info!(left_bytes, "the store is not nearly full any more"),
+            Some(Line::Cleared) => {
+                tracing::info!(left_bytes, "the store is not nearly full any more");
+            }
+            None => {}
         }
+    }
+
+    /// Sets or clears the flag, and returns what the log is to say.
+    fn note_at(&self, now: Instant, left_bytes: u64, limit_bytes: u64) -> Option<Line> {
+        let wanted_bytes = match self.get() {
+            true => limit_bytes.saturating_mul(2),
+            false => limit_bytes,
+        };
+        let is_set = left_bytes < wanted_bytes;
+        self.is_set.store(is_set, Ordering::Relaxed);
+        self.logged.lock().note(is_set, now)
+    }
+}
+
+impl Logged {
+    fn note(&mut self, is_set: bool, now: Instant) -> Option<Line> {
+        if is_set {
+            self.cleared = None;
+            return (!std::mem::replace(&mut self.is_set, true)).then_some(Line::Set);
+        }
+        if !self.is_set {
+            return None;
+        }
+        let cleared = *self.cleared.get_or_insert(now);
+        if now.saturating_duration_since(cleared) < SETTLED {
+            return None;
+        }
+        *self = Self::default();
+        Some(Line::Cleared)
     }
 }
 
@@ -57,5 +111,28 @@ mod tests {
         assert!(!after(200));
         assert!(!after(100));
         assert!(after(0));
+    }
+
+    #[test]
+    fn the_log_has_one_line_for_a_time_in_which_the_flag_comes_and_goes() {
+        let flag = NearlyFull::default();
+        let began = Instant::now();
+        let at = |seconds, left_bytes| {
+            let line = flag.note_at(began + Duration::from_secs(seconds), left_bytes, 100);
+            (line, flag.get())
+        };
+        assert_eq!(at(0, 500), (None, false));
+        assert!(!flag.is_watched());
+        assert_eq!(at(1, 50), (Some(Line::Set), true));
+        for second in (2..300).step_by(30) {
+            assert_eq!(at(second, 500), (None, false), "it has room at once");
+            assert!(flag.is_watched(), "the log is to be completed");
+            assert_eq!(at(second + 29, 50), (None, true));
+        }
+        assert_eq!(at(400, 500), (None, false));
+        assert_eq!(at(459, 150), (None, false));
+        assert_eq!(at(460, 500), (Some(Line::Cleared), false));
+        assert!(!flag.is_watched());
+        assert_eq!(at(461, 50), (Some(Line::Set), true));
     }
 }

@@ -129,6 +129,11 @@ impl SledStore {
     /// # Errors
     /// See [`OpenError`]. Each message says what to do.
     pub fn open(path: &Path, options: SledOptions) -> Result<Self, OpenError> {
+        let space = options.space();
+        Self::open_folder(path, options).map_err(|error| space.measured(path, error))
+    }
+
+    fn open_folder(path: &Path, options: SledOptions) -> Result<Self, OpenError> {
         let folder = Folder::open(path, folder::SLED)?;
         let space = Space::new(path, options.space());
         let (engine, head, census) = Engine::open(&folder, options.engine())?;

@@ -1,5 +1,8 @@
 //! The store that a copy reads. Owns what must be true of it: it is whole, no replica serves it, and
 //! nothing is written to it while it is copied.
+//!
+//! A store that only one process can have open deletes the member keys of earlier processes itself, once it can
+//! write. On a full disk they are still there, and nobody serves it: it can be copied to where there is room.
 
 use crate::copy::families::is_copied;
 use crate::copy::record::{CopyFigures, CopyRecordError, SourceId, StoreNumbering, read_numbering};
@@ -10,8 +13,8 @@ use crate::records::{FLOOR_KEY, Floor, decode_floor};
 use bytes::Bytes;
 use polyplane_plane::Version;
 use polyplane_storage::{
-    Fields, KeyValue, RangeReply, RangeRequest, ReadError, Revision, Store, StoreWatch, WatchBatch,
-    WatchEnd,
+    Fields, KeyValue, RangeReply, RangeRequest, ReadError, Revision, Store, StoreEvent, StoreWatch,
+    WatchBatch, WatchEnd,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,6 +40,8 @@ pub(crate) struct Source {
     pub(crate) floor: Floor,
     /// Delivers whatever is written after the newest revision that is copied.
     written: StoreWatch,
+    /// The revision up to which it has delivered nothing that is copied.
+    seen: Revision,
 }
 
 impl Source {
@@ -61,7 +66,9 @@ impl Source {
         let floor = floor.map(|found| decode_floor(&found.value)).transpose()?;
         let members = RangeRequest::prefix(members_store_prefix());
         let members = patiently(|| store.range(members.clone())).await?;
-        if let Some(member) = members.items.first() {
+        let opened_at = store.opened_at();
+        let is_alive = |member: &&KeyValue| opened_at.is_none_or(|at| member.created > at);
+        if let Some(member) = members.items.iter().find(is_alive) {
             return Err(CopyError::Served(name_of(&member.key)));
         }
         let own = (root.created.0, copied_at.0);
@@ -85,6 +92,7 @@ impl Source {
             }
             Err(error) => return Err(error.into()),
         };
+        let seen = Revision(id.ends);
         let source = Self {
             store,
             id,
@@ -93,6 +101,7 @@ impl Source {
             secret,
             floor: floor.unwrap_or_default(),
             written,
+            seen,
         };
         Ok(source)
     }
@@ -166,24 +175,22 @@ impl Source {
     /// Checks that nothing has been written up to this call.
     pub(crate) async fn check_all(&mut self) -> Result<(), CopyError> {
         let newest = patiently(|| self.store.revision()).await?;
-        let mut seen = Revision(self.id.ends);
-        while seen < newest {
+        while self.seen < newest {
             self.store.request_progress().await?;
             let next = timeout(PROGRESS_PATIENCE, self.written.next()).await;
             let next = next.map_err(|_| CopyError::Silent)?;
-            seen = self.judge(next).await?.unwrap_or(seen);
+            self.judge(next).await?;
         }
         Ok(())
     }
 
-    /// Returns the revision up to which nothing was written, or `None` if the watch was lost and is
-    /// open again.
-    async fn judge(
-        &mut self,
-        next: Result<WatchBatch, WatchEnd>,
-    ) -> Result<Option<Revision>, CopyError> {
+    /// Notes up to which revision nothing was written. If the watch was lost, it is opened again.
+    async fn judge(&mut self, next: Result<WatchBatch, WatchEnd>) -> Result<(), CopyError> {
         match next {
-            Ok(batch) if batch.events.is_empty() => Ok(Some(batch.revision)),
+            Ok(batch) if batch.events.iter().all(|event| self.is_own(event)) => {
+                self.seen = batch.revision;
+                Ok(())
+            }
             Ok(_) | Err(WatchEnd::Slow | WatchEnd::Compacted { .. }) => {
                 Err(CopyError::SourceWritten)
             }
@@ -191,10 +198,18 @@ impl Source {
                 let ends = Revision(self.id.ends);
                 let watch = || self.store.watch(Bytes::new(), Bytes::new(), ends);
                 self.written = patiently(watch).await?;
-                Ok(None)
+                self.seen = ends;
+                Ok(())
             }
             Err(WatchEnd::Closed) => Err(ReadError::Closed.into()),
         }
+    }
+
+    /// Returns whether the store itself has made a change: it has deleted the member key of an earlier process.
+    fn is_own(&self, event: &StoreEvent) -> bool {
+        self.store.opened_at().is_some()
+            && event.value.is_none()
+            && event.key.starts_with(&members_store_prefix())
     }
 }
 

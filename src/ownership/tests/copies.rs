@@ -2,7 +2,12 @@
 
 use super::*;
 use crate::copy::record::{COPY_KEY, COPY_LEVEL, CopyRecord};
+use crate::membership::member_record::member_key;
 use polyplane_plane::{Ended, Event, Next, Start, WatchError, WatchFrom, WatchScope};
+use polyplane_storage::{Disk, FjallOptions, FjallStore, SystemDisk};
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio_util::sync::CancellationToken;
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
@@ -321,6 +326,70 @@ async fn begun(source: &Arc<dyn Store>, target: &Arc<dyn Store>) {
         .run(&stop, |_| stop.cancel())
         .await;
     assert_eq!(ended.expect("it is stopped"), CopyEnd::Stopped);
+}
+
+/// A disk of which the test says how much is free; 0 for what the real one has.
+#[derive(Default)]
+struct TightDisk(AtomicU64);
+
+impl Disk for TightDisk {
+    fn after_sync(&self, _head: Revision) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn free_bytes(&self, folder: &Path) -> io::Result<u64> {
+        match self.0.load(Ordering::SeqCst) {
+            0 => SystemDisk.free_bytes(folder),
+            bytes => Ok(bytes),
+        }
+    }
+}
+
+/// Opening the file proves every earlier replica dead, but their member keys are deleted by a write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_embedded_store_on_a_full_disk_is_copied_after_its_replica_was_killed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Arc::new(TightDisk::default());
+    let open = || -> Arc<dyn Store> {
+        let options = FjallOptions {
+            ballast_bytes: 0,
+            disk: Arc::clone(&disk) as Arc<dyn Disk>,
+            ..FjallOptions::default()
+        };
+        Arc::new(FjallStore::open(folder.path(), options).expect("it opens"))
+    };
+    let town = Town::over(open());
+    town.join_as(member_of_level("solo")).await;
+    let known = town.plane("a").await;
+    town.write(&known, "x", "1").await;
+    let crashed = town.crash("solo");
+    crashed.planes.closing().cancel();
+    town.store.close().await;
+    drop((crashed, town));
+    // Enough for opening it, and too little for a write.
+    disk.0.store(5 << 20, Ordering::SeqCst);
+    let source = open();
+    let member = member_key(&id("solo"));
+    let has_member = async || source.get(&member).await.expect("it is read").1.is_some();
+    assert!(has_member().await, "it cannot be deleted");
+    let target = memory();
+    begun(&source, &target).await;
+    // With room the store deletes the key, which is no change of what is copied.
+    disk.0.store(0, Ordering::SeqCst);
+    let soon = Instant::now() + PATIENCE;
+    while has_member().await {
+        assert!(Instant::now() < soon, "{:?}", source.status());
+        sleep(Duration::from_millis(10)).await;
+    }
+    let copy = StoreCopy::open(Arc::clone(&source), Arc::clone(&target), copy_options()).await;
+    let mut copy = copy.expect("it goes on");
+    let ended = copy.run(&CancellationToken::new(), |_| {}).await;
+    assert_eq!(ended.expect("nothing is in its way"), CopyEnd::Complete);
+    source.close().await;
+    let town = Town::over(target);
+    town.join_as(member_of_level("solo")).await;
+    let copied = birth(&town, &known).await;
+    assert_eq!(town.read(&copied, "x").await.as_deref(), Some("1"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -188,7 +188,9 @@ pub(crate) fn io_at(path: &Path) -> impl Fn(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-            OpenError::NoSpace { path: path.clone() }
+            let path = path.clone();
+            let shortfall = None;
+            OpenError::NoSpace { path, shortfall }
         }
         _ => OpenError::Io {
             path: path.clone(),

@@ -154,6 +154,19 @@ impl<E: Reads> EmbeddedStore<E> {
         self.readers.run(read).await
     }
 
+    /// Reports a read that met an error of the disk, as [`EmbeddedStore::read`] does.
+    #[cfg(test)]
+    pub(crate) async fn report_failed_read(&self, why: &str) -> Result<(), ReadError> {
+        let opening = self.shared.openings.load(Ordering::SeqCst);
+        let why = why.to_owned();
+        self.request(|reply| Command::Broken {
+            opening,
+            why,
+            reply,
+        })
+        .await
+    }
+
     async fn request<T>(
         &self,
         command: impl FnOnce(oneshot::Sender<Result<T, ReadError>>) -> Command,

@@ -10,15 +10,17 @@
 //! written. Other programs may still use the space in between. Then the ballast file is deleted, so that
 //! the store can be opened again on a full disk.
 
+use std::fmt::Display;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::Disk;
-use crate::error::OpenError;
+use crate::error::{OpenError, Shortfall};
 use crate::nearly_full::NearlyFull;
 
 /// Part of the reserve that must be free for a full store to take writes again. Without it the store would
@@ -28,6 +30,9 @@ const MARGIN_PART: u64 = 4;
 /// Size of a batch that a store which is not full has room for. With a smaller one, a store could call itself
 /// writable and refuse the renewal of a record.
 const SMALL_BATCH_BYTES: u64 = 64 * 1024;
+
+/// The name of the ballast file.
+const BALLAST: &str = "ballast";
 
 /// What the engine has to do beside a batch.
 #[derive(Debug, Clone, Copy, Default)]
@@ -50,6 +55,44 @@ pub(crate) struct SpaceOptions {
     pub(crate) disk: Arc<dyn Disk>,
 }
 
+impl SpaceOptions {
+    /// Returns the bytes that stay free.
+    fn kept_bytes(&self, has_ballast: bool) -> u64 {
+        let missing = if has_ballast { 0 } else { self.ballast_bytes };
+        self.growth_bytes + self.reserve_bytes + missing
+    }
+
+    fn has_ballast(&self, ballast_path: &Path) -> bool {
+        let held = std::fs::metadata(ballast_path).map_or(0, |metadata| metadata.len());
+        held >= self.ballast_bytes
+    }
+
+    /// Adds to the error with which the store of a folder was not opened how much room there is, and how much
+    /// the store needs. The folder may not exist.
+    pub(crate) fn measured(&self, folder: &Path, error: OpenError) -> OpenError {
+        match error {
+            OpenError::NoSpace {
+                path,
+                shortfall: None,
+            } => {
+                let shortfall = self.shortfall(folder);
+                OpenError::NoSpace { path, shortfall }
+            }
+            error => error,
+        }
+    }
+
+    fn shortfall(&self, folder: &Path) -> Option<Shortfall> {
+        let mut folders = folder.ancestors();
+        let free_bytes = folders.find_map(|above| self.disk.free_bytes(above).ok())?;
+        let has_ballast = self.has_ballast(&folder.join(BALLAST));
+        Some(Shortfall {
+            free_bytes,
+            needed_bytes: self.kept_bytes(has_ballast),
+        })
+    }
+}
+
 /// The reason why a batch cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Shortage {
@@ -57,11 +100,7 @@ pub(crate) enum Shortage {
     Unknown(io::Error),
     // Not which folder that is: whoever writes to a plane gets this text.
     #[error("{available} bytes are free on the disk, {needed} are needed")]
-    TooLittle {
-        folder: PathBuf,
-        available: u64,
-        needed: u64,
-    },
+    TooLittle { available: u64, needed: u64 },
     #[error("{available} bytes are free on the disk, {needed} are needed to merge tables")]
     Merge { available: u64, needed: u64 },
 }
@@ -74,10 +113,15 @@ impl Shortage {
                 path: path.to_owned(),
                 source,
             },
-            Self::TooLittle { folder, .. } => OpenError::NoSpace { path: folder },
-            Self::Merge { .. } => OpenError::NoSpace {
-                path: path.to_owned(),
-            },
+            Self::TooLittle { available, needed } | Self::Merge { available, needed } => {
+                OpenError::NoSpace {
+                    path: path.to_owned(),
+                    shortfall: Some(Shortfall {
+                        free_bytes: available,
+                        needed_bytes: needed,
+                    }),
+                }
+            }
         }
     }
 }
@@ -88,9 +132,37 @@ pub(crate) struct Space {
     ballast_path: PathBuf,
     ballast: bool,
     nearly_full: Arc<NearlyFull>,
+    free: Arc<LastKnown>,
     /// True if the last check found no room for a small batch.
     is_full: bool,
     options: SpaceOptions,
+}
+
+/// A number of bytes that the file system is asked for again and again. While it returns an error, the last
+/// number counts: with none in its place, a disk would appear to be full, or a file to be empty.
+#[derive(Debug, Default)]
+pub(crate) struct LastKnown {
+    bytes: AtomicU64,
+    is_outdated: AtomicBool,
+}
+
+impl LastKnown {
+    /// Takes over what was found, and returns what counts. Logs the first error in a row.
+    pub(crate) fn note<E: Display>(&self, what: &str, found: Result<u64, E>) -> u64 {
+        match found {
+            Ok(bytes) => self.set(bytes),
+            Err(error) if !self.is_outdated.swap(true, Ordering::Relaxed) => {
+                tracing::warn!(%error, "cannot determine {what}; what was last known counts");
+            }
+            Err(_) => {}
+        }
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, bytes: u64) {
+        self.bytes.store(bytes, Ordering::Relaxed);
+        self.is_outdated.store(false, Ordering::Relaxed);
+    }
 }
 
 /// The free space of a folder, as an engine's own threads see it.
@@ -99,6 +171,7 @@ pub(crate) struct Gauge {
     folder: PathBuf,
     disk: Arc<dyn Disk>,
     nearly_full: Arc<NearlyFull>,
+    free: Arc<LastKnown>,
     /// Bytes that writes leave free, the engine's growth included.
     pub(crate) kept_bytes: u64,
     /// Bytes below which beside those the store is nearly full.
@@ -106,9 +179,10 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// Returns the free bytes; none if they cannot be determined.
+    /// Returns the free bytes; the last known ones if they cannot be determined.
     pub(crate) fn free_bytes(&self) -> u64 {
-        self.disk.free_bytes(&self.folder).unwrap_or(0)
+        let found = self.disk.free_bytes(&self.folder);
+        self.free.note("the free bytes of the store's disk", found)
     }
 
     /// Returns whether the store is nearly full.
@@ -120,13 +194,13 @@ impl Gauge {
 impl Space {
     /// Creates the ballast file if there is room for it.
     pub(crate) fn new(folder: &Path, options: SpaceOptions) -> Self {
-        let ballast_path = folder.join("ballast");
-        let held = std::fs::metadata(&ballast_path).map_or(0, |metadata| metadata.len());
+        let ballast_path = folder.join(BALLAST);
         let mut space = Self {
             folder: folder.to_owned(),
+            ballast: options.has_ballast(&ballast_path),
             ballast_path,
-            ballast: held >= options.ballast_bytes,
             nearly_full: Arc::default(),
+            free: Arc::default(),
             is_full: false,
             options,
         };
@@ -150,7 +224,8 @@ impl Space {
             folder: self.folder.clone(),
             disk: Arc::clone(&self.options.disk),
             nearly_full: Arc::clone(&self.nearly_full),
-            kept_bytes: self.options.growth_bytes + self.options.reserve_bytes,
+            free: Arc::clone(&self.free),
+            kept_bytes: self.options.kept_bytes(true),
             reserve_bytes: self.options.reserve_bytes,
         }
     }
@@ -171,12 +246,7 @@ impl Space {
         }
         let batch = u64::try_from(batch_bytes).unwrap_or(u64::MAX / 4);
         let options = &self.options;
-        let missing = if self.ballast {
-            0
-        } else {
-            options.ballast_bytes
-        };
-        let kept = options.growth_bytes + options.reserve_bytes + missing;
+        let kept = options.kept_bytes(self.ballast);
         let kept = kept.saturating_add(pending.bytes);
         let available = self.available().map_err(Shortage::Unknown)?;
         let left = match pending.is_crowded {
@@ -197,11 +267,7 @@ impl Space {
         };
         let needed = least.saturating_add(batch.saturating_mul(2));
         if available < needed {
-            return Err(Shortage::TooLittle {
-                folder: self.folder.clone(),
-                available,
-                needed,
-            });
+            return Err(Shortage::TooLittle { available, needed });
         }
         Ok(())
     }
@@ -234,7 +300,9 @@ impl Space {
     }
 
     fn available(&self) -> io::Result<u64> {
-        self.options.disk.free_bytes(&self.folder)
+        let available = self.options.disk.free_bytes(&self.folder)?;
+        self.free.set(available);
+        Ok(available)
     }
 }
 
@@ -250,16 +318,17 @@ fn preallocate(path: &Path, bytes: u64) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
     use super::*;
     use crate::store::Revision;
 
     const KIB: u64 = 1024;
     const MIB: u64 = 1024 * KIB;
 
+    /// A disk with so many free bytes; with [`UNKNOWN`] it does not say how many.
     #[derive(Default)]
     struct Free(AtomicU64);
+
+    const UNKNOWN: u64 = u64::MAX;
 
     impl Disk for Free {
         fn after_sync(&self, _head: Revision) -> io::Result<()> {
@@ -267,19 +336,63 @@ mod tests {
         }
 
         fn free_bytes(&self, _folder: &Path) -> io::Result<u64> {
-            Ok(self.0.load(Ordering::SeqCst))
+            match self.0.load(Ordering::SeqCst) {
+                UNKNOWN => Err(io::Error::other("no answer")),
+                bytes => Ok(bytes),
+            }
         }
     }
 
-    /// A space that keeps 5 MiB free.
-    fn space(disk: &Arc<Free>) -> Space {
-        let options = SpaceOptions {
+    /// Options that keep 5 MiB free.
+    fn options(disk: &Arc<Free>) -> SpaceOptions {
+        SpaceOptions {
             ballast_bytes: 0,
             reserve_bytes: 4 * MIB,
             growth_bytes: MIB,
             disk: Arc::clone(disk) as Arc<dyn Disk>,
-        };
-        Space::new(Path::new("/nowhere"), options)
+        }
+    }
+
+    fn space(disk: &Arc<Free>) -> Space {
+        Space::new(Path::new("/nowhere"), options(disk))
+    }
+
+    #[test]
+    fn a_disk_that_does_not_answer_is_not_taken_for_a_full_one() {
+        let disk = Arc::new(Free::default());
+        disk.0.store(8 * MIB, Ordering::SeqCst);
+        let mut space = space(&disk);
+        space.check(0).expect("it fits");
+        let gauge = space.gauge();
+        disk.0.store(UNKNOWN, Ordering::SeqCst);
+        assert_eq!(gauge.free_bytes(), 8 * MIB);
+        assert!(matches!(space.check(0), Err(Shortage::Unknown(_))));
+        disk.0.store(7 * MIB, Ordering::SeqCst);
+        assert_eq!(gauge.free_bytes(), 7 * MIB);
+        disk.0.store(UNKNOWN, Ordering::SeqCst);
+        assert_eq!(gauge.free_bytes(), 7 * MIB);
+    }
+
+    #[test]
+    fn a_start_without_room_says_how_much_is_free_and_how_much_is_needed() {
+        let disk = Arc::new(Free::default());
+        disk.0.store(3 * MIB, Ordering::SeqCst);
+        let folder = Path::new("/nowhere/store");
+        let refused = space(&disk).check(0).expect_err("it keeps 5 MiB");
+        // As the system reports it while the folder is created.
+        let failed = crate::embedded::folder::io_at(folder)(io::ErrorKind::StorageFull.into());
+        let failed = SpaceOptions {
+            ballast_bytes: MIB,
+            ..options(&disk)
+        }
+        .measured(folder, failed);
+        for (error, needed) in [(refused.at_opening(folder), 5 * MIB), (failed, 6 * MIB)] {
+            let wanted = format!(
+                "no space left on the disk of the store at /nowhere/store: 3145728 bytes are free, at least \
+                 {needed} are needed; free some and start again"
+            );
+            assert_eq!(error.to_string(), wanted);
+        }
     }
 
     #[test]

@@ -132,10 +132,17 @@ fn newest_written(journals: &[Journal]) -> usize {
 }
 
 /// Returns the bytes that the journals take on the disk: they get their length in advance, as a hole.
-pub(super) fn used_bytes(database: &Path) -> u64 {
-    let paths = paths(database).unwrap_or_default();
-    let files = paths.iter().filter_map(|path| fs::metadata(path).ok());
-    files.map(|file| file.blocks() * 512).sum()
+pub(super) fn used_bytes(database: &Path) -> Result<u64, OpenError> {
+    let mut bytes = 0;
+    for path in paths(database)? {
+        match fs::metadata(&path) {
+            Ok(file) => bytes += file.blocks() * 512,
+            // The worker has just deleted it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_at(&path)(error)),
+        }
+    }
+    Ok(bytes)
 }
 
 /// Empties the journals of a database that is not open and of which everything lies in tables.

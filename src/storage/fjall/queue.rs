@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::writer::Writer;
+use super::writer::{RETRY, Writer};
 use crate::embedded::front::{Commands, Ended};
 use crate::embedded::jobs::{Command, Work, reject};
 use crate::error::Rejection;
@@ -92,7 +92,8 @@ impl Queue {
         }
         // If another thread runs the writer, it looks at the queue again afterwards.
         if let Some(mut running) = self.writer.try_lock() {
-            if let Some(writer) = running.as_mut() {
+            // Opening the database and emptying its journals take longer than a caller's thread may be held up.
+            if let Some(writer) = running.as_mut().filter(|writer| writer.is_calm()) {
                 let commands = take_group(&mut self.waiting.lock().commands);
                 self.run(writer, commands);
             }
@@ -136,7 +137,13 @@ impl Queue {
                 return;
             };
             writer.guarded(Writer::tick);
+            let mut ticked = Instant::now();
             loop {
+                // Under constant load the queue is never empty.
+                if ticked.elapsed() >= RETRY {
+                    writer.guarded(Writer::tick);
+                    ticked = Instant::now();
+                }
                 let commands = take_group(&mut self.waiting.lock().commands);
                 if commands.is_empty() {
                     break;

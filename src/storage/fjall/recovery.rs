@@ -25,15 +25,18 @@ const FAILURES_MAX: u32 = 3;
 /// Time after an opening within which a failure continues the row. A merge that reads a damaged table may
 /// take so long until it gets there.
 const IN_A_ROW: Duration = Duration::from_secs(600);
-/// Pause of a store that has given up until it opens the database again: the device may have been mended.
+/// Pause of a store that has given up until it opens the database again: the device may have been mended. Also the
+/// least time between two openings for readers that met an error.
 const REST: Duration = Duration::from_secs(60);
 
 /// Failures of the engine in a row that no write of a caller has caused.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     count: u32,
-    /// The time of the newest failure or opening.
+    /// The time of the newest failure, or of the opening after it.
     newest: Option<Instant>,
+    /// The time at which the store last gave up.
+    gave_up: Option<Instant>,
 }
 
 impl Failures {
@@ -41,6 +44,15 @@ impl Failures {
         let newest = self.newest.replace(Instant::now());
         let is_next = newest.is_some_and(|newest| newest.elapsed() < IN_A_ROW);
         self.count = if is_next { self.count + 1 } else { 1 };
+    }
+
+    /// Notes that the database was opened again: the row goes on if it fails soon.
+    fn opened(&mut self) {
+        self.newest = self.newest.map(|_| Instant::now());
+    }
+
+    fn give_up(&mut self) {
+        self.gave_up = Some(Instant::now());
     }
 
     fn is_much(&self) -> bool {
@@ -60,6 +72,8 @@ impl Writer {
         if self.is_closed() {
             return;
         }
+        // It may have been about to publish events.
+        self.hub.cut("the writer failed");
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.mend(&why))) {
             let reason = format!("{why}; opening again: {}", panic_text(&*panic));
             self.shared.set_health(Health::Failed { reason });
@@ -78,7 +92,11 @@ impl Writer {
             self.space.release_ballast();
         }
         let before = self.head.revision;
-        match self.reopen(journal::rewrite) {
+        let opened = self.reopen(journal::rewrite);
+        if opened.is_ok() {
+            self.failures.opened();
+        }
+        match opened {
             Ok(()) if self.head.revision == group.head.revision && before != self.head.revision => {
                 // Opening synced the journal, so the batch that was found in it is durable.
                 group.head = self.head;
@@ -95,62 +113,105 @@ impl Writer {
     }
 
     /// Opens a database again that broke while nothing was written. After too many failures in a row it stays
-    /// open for readers, and the store has failed.
+    /// open for readers, and the store takes no writes for a while.
     pub(super) fn mend(&mut self, why: &str) {
+        let is_full = self.check_space(0).is_err();
+        if !is_full {
+            // A full disk is a reason that ends by itself.
+            self.failures.add();
+        }
+        self.reopen_after(why);
+    }
+
+    /// Does what helps a reader that met an error. A file that cannot be read breaks nothing else, so it is not
+    /// counted as a failure: else a client that reads it again and again would end the writes of all planes.
+    pub(super) fn mend_for_reader(&mut self, why: &str) {
+        let broken = self.shared.engine.read().as_ref().map(Engine::is_broken);
+        match broken {
+            None => self.try_recover(),
+            Some(true) if self.rests() => {}
+            Some(true) => self.mend(why),
+            Some(false) => {
+                let pauses = self.reread.is_some_and(|at| at.elapsed() < REST);
+                if !pauses {
+                    self.reread = Some(Instant::now());
+                    tracing::warn!(why, "a read failed; opening the store again");
+                    self.reopen_after(why);
+                }
+            }
+        }
+    }
+
+    fn reopen_after(&mut self, why: &str) {
         self.tried = Some(Instant::now());
         engine::discard(self.shared.engine.write().take());
         if self.check_space(0).is_err() {
-            // A full disk is a reason that ends by itself.
             self.space.release_ballast();
-        } else {
-            self.failures.add();
         }
         let health = match self.reopen(journal::rewrite) {
-            Ok(()) if self.failures.is_much() => Health::Failed {
-                reason: format!(
-                    "the engine has failed {} times in a row, so its disk or a file of the store is damaged: {why}; \
-                     check the disk, and restore a backup if this does not end",
-                    self.failures.count
-                ),
-            },
-            Ok(()) => Health::ReadOnly {
-                reason: why.to_owned(),
-            },
-            Err(error) => Health::Failed {
-                reason: format!("{why}; opening again: {error}"),
-            },
+            Ok(()) => {
+                self.failures.opened();
+                Health::ReadOnly {
+                    reason: self.reason_to_rest(why),
+                }
+            }
+            Err(error) => {
+                self.note_failed_opening(&error);
+                Health::Failed {
+                    reason: format!("{why}; opening again: {error}"),
+                }
+            }
         };
         self.shared.set_health(health);
     }
 
+    /// Gives up for now if there were too many failures. Returns why no writes are taken.
+    fn reason_to_rest(&mut self, why: &str) -> String {
+        if !self.failures.is_much() {
+            return why.to_owned();
+        }
+        self.failures.give_up();
+        format!(
+            "the engine has failed {} times in a row, so its disk or a file of the store is damaged: {why}; check the \
+             disk, and restore a backup if this does not end",
+            self.failures.count
+        )
+    }
+
+    /// A damaged database stays as it is however often it is opened. For other reasons an opening may fail for a
+    /// moment, in which nobody can read: those do not make the store rest.
+    fn note_failed_opening(&mut self, error: &OpenError) {
+        if matches!(error, OpenError::Damaged { .. }) {
+            self.failures.add();
+            if self.failures.is_much() {
+                self.failures.give_up();
+            }
+        }
+    }
+
     /// Returns whether the store has given up for now.
     pub(super) fn rests(&self) -> bool {
-        let is_resting = || self.tried.is_some_and(|tried| tried.elapsed() < REST);
-        self.failures.is_much()
-            && is_resting()
-            && matches!(*self.shared.health.lock(), Health::Failed { .. })
+        let gave_up = self.failures.gave_up;
+        gave_up.is_some_and(|at| at.elapsed() < REST)
     }
 
     /// While the store does not take writes: opens it if it is not open, and looks for space.
     pub(super) fn try_recover(&mut self) {
         let pauses = self.tried.is_some_and(|tried| tried.elapsed() < RETRY);
-        if pauses || self.rests() {
+        if self.is_closed() || pauses || self.rests() {
             return;
         }
         self.tried = Some(Instant::now());
         let opened = self.shared.engine.read();
         let is_usable = opened.as_ref().is_some_and(|engine| !engine.is_broken());
         drop(opened);
-        let opened = match is_usable {
-            true => Ok(()),
-            false => self.reopen(journal::rewrite),
-        };
-        if let Err(error) = opened {
-            if matches!(error, OpenError::Damaged { .. }) {
-                self.failures.add();
+        if !is_usable {
+            if let Err(error) = self.reopen(journal::rewrite) {
+                self.note_failed_opening(&error);
+                let reason = format!("opening again: {error}");
+                return self.shared.set_health(Health::Failed { reason });
             }
-            let reason = format!("opening again: {error}");
-            return self.shared.set_health(Health::Failed { reason });
+            self.failures.opened();
         }
         match self.check_space(0) {
             // Only a write that came through shows that writes go: the head record, as it is.
@@ -171,7 +232,6 @@ impl Writer {
         journals(&engine::database_path(&self.shared.folder))?;
         let room = Room::new(self.space.gauge(), dead);
         let (opened, head, leased) = Engine::open(&self.shared.folder, &self.options, room)?;
-        self.failures.newest = self.failures.newest.map(|_| Instant::now());
         let is_ahead = head.revision > self.head.revision;
         if is_ahead {
             self.hub.cut("the store was opened again");

@@ -6,11 +6,13 @@
 //! worker flushes nothing: the writer does that, see `space`.
 //!
 //! A merge that runs out of room midway waits too. What it has written is freed when the database is
-//! opened again. A merge ends early if the database is to be closed, which waits for it.
+//! opened again. A merge ends early if the database is to be closed, which waits for it. That takes an error,
+//! which fjall logs as if something had failed: [`is_expected_record`].
 //!
 //! Only the merges of `state` wait. The tables of `log` are in the order of time: they are moved and dropped,
 //! and hardly ever merged.
 
+use std::cell::Cell;
 use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -40,6 +42,26 @@ const WAIT: Duration = Duration::from_millis(100);
 /// How long a merge waits for its database to be opened. The opening may have failed, and waits for the
 /// worker.
 const OPENING_MAX: Duration = Duration::from_secs(5);
+
+/// The targets under which lsm-tree and fjall log the error of a merge and the end of its worker.
+const MERGE_TARGETS: [&str; 3] = [
+    "lsm_tree::compaction::worker",
+    "fjall::compaction::worker",
+    "fjall::worker_pool",
+];
+
+thread_local! {
+    /// True on the thread of a worker whose merge was ended because its database is to be closed. The thread
+    /// ends soon.
+    static IS_CLOSING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Returns whether the calling thread logs under this target only what a store has caused on purpose: it has ended
+/// a merge to close its database. Such a record is no error, whatever its level is.
+#[must_use]
+pub fn is_expected_record(target: &str) -> bool {
+    IS_CLOSING.get() && MERGE_TARGETS.contains(&target)
+}
 
 /// Assigns the filter to a keyspace, by its name.
 type Assigner = Arc<dyn Fn(&str) -> Option<Arc<dyn Factory>> + Send + Sync>;
@@ -208,7 +230,7 @@ impl Room {
         let mut state = self.state.lock();
         loop {
             if state.is_stopped {
-                return Err(ended("the database is closed"));
+                return Err(closing());
             }
             let bytes = state.trees.as_ref().map(|trees| wanted(&state, trees));
             match bytes {
@@ -247,6 +269,13 @@ impl Room {
 /// Bytes that a merge writes for rows of so many: with their blocks, filters and tombstones.
 fn output_of(live_bytes: u64) -> u64 {
     live_bytes + live_bytes / 8 + 64 * 1024
+}
+
+/// Returns the error with which a merge ends because its database is to be closed. Called on its thread.
+fn closing() -> LsmError {
+    IS_CLOSING.set(true);
+    tracing::debug!("a merge ends early, because its database is to be closed");
+    ended("the database is closed")
 }
 
 fn ended(why: &str) -> LsmError {
@@ -345,7 +374,7 @@ impl Merge {
         let is_short = {
             let state = room.state.lock();
             if state.is_stopped {
-                return Err(ended("the database is closed"));
+                return Err(closing());
             }
             let unflushed = state.trees.as_ref().map_or(0, Trees::unflushed_bytes);
             let least = room.gauge.kept_bytes - room.gauge.reserve_bytes / 2;
@@ -396,9 +425,36 @@ impl Drop for Merge {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::embedded::SystemDisk;
+    use crate::embedded::space::{Space, SpaceOptions};
 
     const MIB: u64 = 1024 * 1024;
+
+    #[test]
+    fn what_the_thread_of_a_merge_logs_is_expected_once_the_database_is_to_be_closed() {
+        let options = SpaceOptions {
+            ballast_bytes: 0,
+            reserve_bytes: MIB,
+            growth_bytes: MIB,
+            disk: Arc::new(SystemDisk),
+        };
+        let gauge = Space::new(Path::new("/nowhere"), options).gauge();
+        let room = Room::new(gauge, Dead::default());
+        let is_expected = || MERGE_TARGETS.map(is_expected_record);
+        room.stop();
+        let merge = std::thread::spawn(move || {
+            assert_eq!(is_expected(), [false; 3]);
+            let ended = room.wait(Phase::Beginning, |_, _| 0);
+            assert!(ended.is_err(), "the database is to be closed");
+            assert_eq!(is_expected(), [true; 3]);
+            assert!(!is_expected_record("fjall::journal::writer"));
+        });
+        merge.join().expect("it ends");
+        assert_eq!(is_expected(), [false; 3], "another thread");
+    }
 
     #[test]
     fn a_merge_needs_no_more_than_the_levels_that_it_reads() {

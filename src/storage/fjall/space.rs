@@ -68,8 +68,8 @@ impl Writer {
         self.shared.set_health(Health::ReadOnly { reason });
     }
 
-    /// Checks the space of a store that is nearly full. Few clients write to it, so otherwise nothing
-    /// might notice that there is more room, or none.
+    /// Checks the space of a store that is nearly full, or was a moment ago. Few clients write to it, so
+    /// otherwise nothing might notice that there is more room, or none.
     pub(super) fn check_idle(&mut self) {
         if let Err(shortage) = self.check_space(0) {
             self.note_shortage(&shortage);
@@ -151,7 +151,11 @@ impl Writer {
 
     fn has_large_journals(&self) -> bool {
         let path = engine::database_path(&self.shared.folder);
-        journal::used_bytes(&path) > self.options.reserve_bytes / KEPT_PART
+        let found = journal::used_bytes(&path);
+        let bytes = self
+            .journal_bytes
+            .note("the bytes of the store's journals", found);
+        bytes > self.options.reserve_bytes / KEPT_PART
     }
 
     /// Returns whether so many bytes were replaced or deleted that a merge of them is worth writing all to tables.

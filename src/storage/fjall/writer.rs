@@ -21,7 +21,7 @@ use super::group::Group;
 use super::record::Head;
 use super::recovery::Failures;
 use crate::embedded::jobs::{Command, Job, Work, reject};
-use crate::embedded::space::Space;
+use crate::embedded::space::{LastKnown, Space};
 use crate::embedded::state::StoreState;
 use crate::error::{ReadError, Rejection};
 use crate::store::{Health, Revision};
@@ -80,10 +80,14 @@ pub(super) struct Writer {
     pub(super) hub: Hub,
     pub(super) zstd: zstd::bulk::Compressor<'static>,
     pub(super) space: Space,
+    /// The bytes that the journals take on the disk.
+    pub(super) journal_bytes: LastKnown,
     /// The time at which a store that cannot write last failed or was tried.
     pub(super) tried: Option<Instant>,
     /// The failures of the engine that no write of a caller has caused.
     pub(super) failures: Failures,
+    /// The time at which the database was last opened again for a reader that met an error.
+    pub(super) reread: Option<Instant>,
     /// Bytes of rows that were replaced or deleted while the store was nearly full, of which no table says that.
     pub(super) dead_bytes: u64,
     /// The time at which the writer last tried to make room in vain.
@@ -133,7 +137,7 @@ impl Writer {
             due.checked_sub(now)
                 .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1)))
         });
-        let check = self.shared.nearly_full.get().then_some(RETRY);
+        let check = self.shared.nearly_full.is_watched().then_some(RETRY);
         work.into_iter().chain(check).min()
     }
 
@@ -144,7 +148,7 @@ impl Writer {
         }
         if *self.shared.health.lock() != Health::Ok {
             self.try_recover();
-        } else if self.shared.nearly_full.get() {
+        } else if self.shared.nearly_full.is_watched() {
             self.check_idle();
         }
         self.count_live();
@@ -190,9 +194,9 @@ impl Writer {
                 why,
                 reply,
             } => {
-                let is_open = self.shared.openings.load(Ordering::SeqCst) == opening;
-                if is_open && !self.rests() {
-                    self.mend(&why);
+                let is_current = self.shared.openings.load(Ordering::SeqCst) == opening;
+                if is_current && !self.is_closed() {
+                    self.mend_for_reader(&why);
                 }
                 let _ = reply.send(Ok(()));
             }
@@ -402,6 +406,14 @@ impl Writer {
         }
         self.shared.set_health(Health::Ok);
         group.answers.send();
+    }
+
+    /// Returns whether no more than the queued transactions is to be done: no room to be made, nothing to be opened.
+    pub(super) fn is_calm(&self) -> bool {
+        let is_usable = |engine: &Engine| !engine.is_broken() && !engine.wants_opening();
+        *self.shared.health.lock() == Health::Ok
+            && !self.shared.nearly_full.get()
+            && self.shared.engine.read().as_ref().is_some_and(is_usable)
     }
 
     /// Returns whether a command has closed the store.

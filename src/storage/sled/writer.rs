@@ -143,7 +143,7 @@ impl Writer {
             due.checked_sub(now)
                 .map_or(OVERDUE, |wait| wait.max(Duration::from_millis(1)))
         });
-        let check = self.shared.nearly_full.get().then_some(RETRY);
+        let check = self.shared.nearly_full.is_watched().then_some(RETRY);
         work.into_iter().chain(check).min()
     }
 
@@ -152,7 +152,7 @@ impl Writer {
     fn tick(&mut self) {
         if *self.shared.health.lock() != Health::Ok {
             self.try_recover();
-        } else if self.shared.nearly_full.get() {
+        } else if self.shared.nearly_full.is_watched() {
             self.check_idle();
         }
         self.end_leases();
@@ -170,8 +170,8 @@ impl Writer {
         }
     }
 
-    /// Checks the space of a store that is nearly full. Few clients write to it, so otherwise nothing
-    /// might notice that there is more room, or none.
+    /// Checks the space of a store that is nearly full, or was a moment ago. Few clients write to it, so
+    /// otherwise nothing might notice that there is more room, or none.
     fn check_idle(&mut self) {
         if let Err(shortage) = self.space.check(0) {
             let reason = format!("no space: {shortage}");

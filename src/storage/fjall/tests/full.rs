@@ -94,6 +94,17 @@ fn is_refused_for_space(result: &Result<crate::Committed, CommitError>) -> bool 
     matches!(result, Err(CommitError::Rejected(Rejection::NoSpace(_))))
 }
 
+#[test]
+fn a_start_without_room_says_how_much_is_free_and_how_much_is_needed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Arc::new(TestDisk::default());
+    disk.free.store(3 * MIB, Ordering::SeqCst);
+    let refused = FjallStore::open(folder.path(), disk.options());
+    let refused = refused.err().expect("it keeps 5 MiB").to_string();
+    let wanted = "3145728 bytes are free, at least 5242880 are needed";
+    assert!(refused.contains(wanted), "{refused}");
+}
+
 /// Puts many rows, so that each table overlaps the others and merges would be due.
 async fn put_rows(store: &FjallStore) {
     for number in 0..250 {
@@ -234,7 +245,7 @@ async fn making_room_loses_nothing() {
 
 /// A block of a table that cannot be read ends each merge, and with it the worker.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_damaged_table_ends_in_a_failed_store_that_reads() {
+async fn a_damaged_table_ends_in_a_store_that_only_reads() {
     let folder = tempfile::tempdir().expect("a folder");
     let disk = Arc::new(TestDisk::default());
     disk.free.store(10 * MIB, Ordering::SeqCst);
@@ -258,7 +269,7 @@ async fn a_damaged_table_ends_in_a_failed_store_that_reads() {
     let reason = loop {
         let _ = store.commit(put("small", "y")).await;
         match store.health() {
-            Health::Failed { reason } => break reason,
+            Health::ReadOnly { reason } if reason.contains("in a row") => break reason,
             _ => assert!(since.elapsed() < SOON, "it is opened again and again"),
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -271,6 +282,26 @@ async fn a_damaged_table_ends_in_a_failed_store_that_reads() {
     );
     let small = store.get(b"small").await.expect("it reads").1;
     assert!(small.is_some());
+    store.close().await;
+}
+
+/// Clients may read a file that cannot be read as often as they like.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failed_reads_end_no_writes() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = Arc::new(TestDisk::default());
+    let store = FjallStore::open(folder.path(), disk.options()).expect("the store opens");
+    for round in 0..10 {
+        for _ in 0..3 {
+            let reported = store.report_failed_read("a block cannot be read").await;
+            reported.expect("answered");
+            assert!(!matches!(store.health(), Health::Failed { .. }));
+        }
+        let text = round.to_string();
+        store.commit(put("k", text)).await.expect("committed");
+        assert_eq!(store.health(), Health::Ok);
+    }
+    assert!(store.get(b"k").await.expect("it reads").1.is_some());
     store.close().await;
 }
 
