@@ -33,7 +33,7 @@ mod rate_limit;
 mod turns;
 
 pub use cpu_time::{CpuTimer, Precision, Spent};
-pub use limits::{LimitDefaults, PlaneLimits};
+pub use limits::{LimitDefaults, PlaneLimits, TIMES_FREE};
 pub use max_min::fair_limit;
 pub use meter::{Connected, CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
 pub use places::{Place, Places};

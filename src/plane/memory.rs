@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use polyplane_fairness::TIMES_FREE;
 
 /// Bytes of the budget of a [`Memory`] that is created without a budget.
 const BUDGET_DEFAULT: usize = 1 << 30;
@@ -20,9 +21,6 @@ const BUDGET_DEFAULT: usize = 1 << 30;
 const SHED_SIXTEENTHS: usize = 15;
 /// Number of enrolled logs at which dropped logs are removed from the list for the first time.
 const FORGET_FIRST: usize = 64;
-/// A plane may hold this many times as many bytes of a share as are free. A plane that is alone gets 8 of 9
-/// bytes, and of several greedy ones each gets the same, with an eighth of that left for the next.
-const TIMES_FREE: usize = 8;
 
 /// A part of the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,8 +350,8 @@ impl Reservation {
         let (used, limit) = (self.memory.used(self.share), self.memory.limit(self.share));
         let held = self.plane.as_deref();
         let held = held.map_or(0, |PlaneBytes(held)| held.load(Ordering::Relaxed));
-        let free = limit.saturating_sub(used);
-        used > limit || held > free.saturating_mul(TIMES_FREE)
+        let free = limit.saturating_sub(used) as u64;
+        used > limit || held as u64 > free.saturating_mul(TIMES_FREE)
     }
 
     /// Ties the reservation to bytes: it ends when the last handle to them is dropped.

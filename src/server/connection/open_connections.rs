@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use polyplane_fairness::{Connected, PlaneMeter};
+use polyplane_fairness::{Connected, PlaneMeter, TIMES_FREE};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, Sleep, sleep_until};
@@ -27,7 +27,6 @@ use crate::connection::counted_body::{CountedBody, Sent};
 use crate::operations::drain::Drain;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::request::limits::Limits;
-use crate::request::plane_limits::TIMES_FREE;
 use crate::request::seats::{Seat, Seats};
 
 /// Longest time between the graceful close of a connection and its abort. Without it a client that

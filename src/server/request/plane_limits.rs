@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::{HeaderMap, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
-use polyplane_fairness::{CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit};
+use polyplane_fairness::{
+    CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit, TIMES_FREE,
+};
 use polyplane_registry::{Verb, WriteRate};
 
 use crate::answer::respond::{Refusal, Reply, refuse};
@@ -24,10 +26,6 @@ use crate::request::route::PlaneReference;
 use crate::request::seats::{Seats, too_many};
 use crate::server_state::ServerState;
 
-/// A plane may have this many times as many requests in flight as there are free seats, and connections as
-/// there may be more. A plane that is alone gets 8 of 9 seats, and of several greedy ones each gets the same, with
-/// an eighth of that left for the next.
-pub(crate) const TIMES_FREE: u64 = 8;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 const NANOS_PER_MILLI: u64 = 1_000_000;
 
