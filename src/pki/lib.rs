@@ -23,12 +23,14 @@
 //! Files that the operator put into the folder are only read (`files`).
 
 mod chain;
+mod expiry;
 mod files;
 pub mod kubeconfig;
 mod leaf;
 mod named;
 mod pair;
 mod peer;
+mod peer_cas;
 mod plane_ca;
 mod role;
 mod root_secret;
@@ -63,6 +65,7 @@ pub use files::write_private;
 pub use leaf::{AlternativeName, Usages};
 pub use named::NamedPair;
 pub use peer::{ALPN_PEER, PeerConfigs, PeerTls, SHARED_NAME};
+pub use peer_cas::PeerCas;
 pub use plane_ca::{CREDENTIAL_BACKDATING, ClientCertificate, IssueError, PlaneCa, pem_of};
 pub use role::{RoleError, Unmarked};
 pub use root_secret::{ROOT_SECRET_FILE, make_root_secret, read_root_secret};

@@ -15,6 +15,7 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use crate::PkiError;
+use crate::expiry::ExpiryLog;
 use crate::pair::{Lookout, PairFiles};
 
 /// The files of a certificate and its key, and the names for which it is served.
@@ -37,6 +38,7 @@ struct NamedCertificate {
     files: PairFiles,
     lookout: Lookout,
     current: ArcSwap<Loaded>,
+    expiry: ExpiryLog,
 }
 
 struct Loaded {
@@ -58,11 +60,14 @@ impl NamedCertificates {
             let names = pair.names.iter().map(|name| name.to_lowercase());
             let names: Vec<String> = names.collect();
             let first = load(&files, &names, provider)?;
+            let expiry = ExpiryLog::new("serving (for some names)");
+            expiry.look(&first.key.cert);
             Ok(NamedCertificate {
                 names,
                 files,
                 lookout,
                 current: ArcSwap::from_pointee(first),
+                expiry,
             })
         });
         loaded.collect::<Result<_, _>>().map(Self)
@@ -97,10 +102,11 @@ impl NamedCertificate {
     /// Reads the files again if they have changed. A pair that does not fit replaces none that does.
     fn refresh(&self, provider: &CryptoProvider) {
         let Some(sight) = self.lookout.changed() else {
-            return;
+            return self.expiry.look(&self.current.load().key.cert);
         };
         match load(&self.files, &self.names, provider) {
             Ok(fresh) => {
+                self.expiry.look_anew(&fresh.key.cert);
                 self.current.store(Arc::new(fresh));
                 self.lookout.taken(sight);
             }

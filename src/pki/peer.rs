@@ -29,8 +29,10 @@ use rustls::{
 };
 
 use crate::chain::check_short;
+use crate::expiry::ExpiryLog;
 use crate::files::lock;
 use crate::pair::{Lookout, PairFiles, certificates};
+use crate::peer_cas::PeerCas;
 use crate::role::{self, PEER_ROLE, Unmarked};
 use crate::{Authority, Identity, PkiError, leaf, leaf_renewal_age, make_folder};
 
@@ -49,6 +51,7 @@ pub struct PeerTls {
     provider: Arc<CryptoProvider>,
     lookout: Lookout,
     current: ArcSwap<PeerConfigs>,
+    expiry: ExpiryLog,
 }
 
 enum Source {
@@ -63,6 +66,9 @@ pub struct PeerConfigs {
     pub server: Arc<ServerConfig>,
     /// The configuration of connections to other replicas.
     pub client: Arc<ClientConfig>,
+    /// The replica's own certificate and those that complete it.
+    chain: Vec<CertificateDer<'static>>,
+    cas: Option<PeerCas>,
     unmarked: Unmarked,
     made: Instant,
 }
@@ -117,6 +123,8 @@ impl PeerTls {
                 roots.display()
             );
         }
+        let expiry = ExpiryLog::new("peer");
+        expiry.look(&first.chain);
         Ok(Arc::new(Self {
             replica: replica.to_owned(),
             roots,
@@ -125,6 +133,7 @@ impl PeerTls {
             provider,
             lookout,
             current: ArcSwap::from_pointee(first),
+            expiry,
         }))
     }
 
@@ -137,6 +146,7 @@ impl PeerTls {
     /// keeps the old configurations if the new files cannot be used.
     pub fn current(&self) -> Arc<PeerConfigs> {
         let current = self.current.load_full();
+        self.expiry.look(&current.chain);
         let sight = self.lookout.changed();
         if sight.is_none() && current.made.elapsed() < self.source.age_max() {
             return current;
@@ -144,6 +154,7 @@ impl PeerTls {
         let (source, roots) = (&self.source, &self.roots);
         match source.configs(roots, &self.replica, self.unmarked, &self.provider) {
             Ok(fresh) => {
+                self.expiry.look_anew(&fresh.chain);
                 let fresh = Arc::new(fresh);
                 self.current.store(Arc::clone(&fresh));
                 if let Some(sight) = sight {
@@ -214,7 +225,7 @@ impl Source {
     }
 }
 
-fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
+pub(crate) fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
     let usages = [
         ExtendedKeyUsagePurpose::ServerAuth,
         ExtendedKeyUsagePurpose::ClientAuth,
@@ -229,7 +240,7 @@ fn issue(ca: &Authority, replica: &str) -> Result<Identity, PkiError> {
 
 /// Returns whether a peer that trusts these roots would find the signer of a chain among them. Whether the
 /// chain has expired is not asked.
-fn is_signed_by(
+pub(crate) fn is_signed_by(
     chain: &[CertificateDer<'static>],
     roots: Vec<CertificateDer<'static>>,
     provider: &CryptoProvider,
@@ -259,6 +270,8 @@ fn configs(
     unmarked: Unmarked,
     provider: &Arc<CryptoProvider>,
 ) -> Option<PeerConfigs> {
+    let chain = key.cert.clone();
+    let cas = PeerCas::of(&chain, roots, provider);
     let mut store = RootCertStore::empty();
     for root in roots {
         store.add(root.clone()).ok()?;
@@ -294,12 +307,19 @@ fn configs(
     Some(PeerConfigs {
         server: Arc::new(server),
         client: Arc::new(client),
+        chain,
+        cas,
         unmarked,
         made: Instant::now(),
     })
 }
 
 impl PeerConfigs {
+    /// Returns the CAs that these configurations go by; `None` if they cannot be named.
+    pub fn cas(&self) -> Option<&PeerCas> {
+        self.cas.as_ref()
+    }
+
     /// Returns the name in the certificate that the other end of a connection showed. The handshake
     /// has verified it.
     pub fn name_of(&self, chain: Option<&[CertificateDer<'static>]>) -> Option<ReplicaId> {

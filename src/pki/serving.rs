@@ -9,6 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use crate::expiry::ExpiryLog;
 use crate::named::NamedCertificates;
 use crate::pair::Lookout;
 use crate::{Identity, Pki, PkiError, leaf_renewal_age};
@@ -33,6 +34,7 @@ pub struct RenewingCertificate {
     /// Detects changes of the files if the certificate was given as files.
     lookout: Option<Lookout>,
     current: ArcSwap<Issued>,
+    expiry: ExpiryLog,
     named: NamedCertificates,
 }
 
@@ -55,18 +57,22 @@ impl RenewingCertificate {
         let lookout = pki.given_serving().map(|pair| Lookout::new(pair.paths()));
         let first = issue(&pki, &names, &provider)?;
         let named = NamedCertificates::load(pki.named_serving(), &provider);
+        let expiry = ExpiryLog::new("serving");
+        expiry.look(&first.key.cert);
         Ok(Self {
             lookout,
             pki,
             names,
             provider,
             current: ArcSwap::from_pointee(first),
+            expiry,
             named: named.map_err(TlsError::Certificate)?,
         })
     }
 
     fn at_age(&self, age_max: Duration) -> Arc<CertifiedKey> {
         let current = self.current.load();
+        self.expiry.look(&current.key.cert);
         let mut sight = None;
         match &self.lookout {
             Some(lookout) => {
@@ -82,6 +88,7 @@ impl RenewingCertificate {
         match issue(&self.pki, &self.names, &self.provider) {
             Ok(fresh) => {
                 let key = Arc::clone(&fresh.key);
+                self.expiry.look_anew(&key.cert);
                 self.current.store(Arc::new(fresh));
                 if let (Some(lookout), Some(sight)) = (&self.lookout, sight) {
                     lookout.taken(sight);

@@ -68,9 +68,16 @@ pub enum LocateError {
          the server says which"
     )]
     Sealed,
-    /// The plane is asleep, and waking it is a write, which the store refuses for this reason.
-    #[error("the control plane is asleep, and cannot wake while the store takes no writes: {0}")]
+    /// The plane is at no replica, because it sleeps or its replica has died, and taking it is a write,
+    /// which the store refuses for this reason.
+    #[error(
+        "the control plane is not available, because no replica can take it while the store takes no \
+         writes: {0}"
+    )]
     StoreReadOnly(String),
+    /// This replica has not joined its ring, for this reason, and does not know which planes there are.
+    #[error("the control plane is not available here: {0}")]
+    NotJoined(String),
     /// The plane is being deleted.
     #[error("the control plane is being deleted")]
     Deleting,

@@ -3,6 +3,7 @@
 
 pub(crate) mod chains;
 pub(crate) mod coalesce;
+mod control_frames;
 pub(crate) mod counted_body;
 pub(crate) mod goaway;
 pub(crate) mod open_connections;
@@ -37,6 +38,7 @@ use crate::answer::browsers::preflight;
 use crate::answer::respond::{Reply, bare, text};
 use crate::connection::chains::InternedChain;
 use crate::connection::coalesce::coalesce;
+use crate::connection::control_frames::LimitedFrames;
 use crate::connection::counted_body::Sent;
 use crate::connection::goaway::close_if_stopping;
 use crate::connection::open_connections::{Closing, Lifetime, OpenConnection};
@@ -392,7 +394,7 @@ async fn serve_h2(
         .max_header_list_size(HEADER_LIST_BYTES)
         .keep_alive_interval(PING_INTERVAL)
         .keep_alive_timeout(PING_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(LimitedFrames::new(stream)), service);
     let mut serving = pin!(serving);
     let mut lifetime = Lifetime::new(open, &state.limits, &state.drain);
     let mut sweeper = Sweeper::new(requests.unread(), &state.limits);

@@ -13,6 +13,7 @@
 //! | `plane_limits` | what the plane may use: 429 |
 //! | `seat` | how many requests are in flight: 429 |
 //! | `flow` | when the request's priority level has seats for it: 429 |
+//! | `beginning` | when a watch leaves these seats |
 //! | `resolve` | which kind and verb the request means: 404, 405 |
 //! | `body`, `inbound`, `budget` | how long a body is, and how much memory bodies use: 413, 429 |
 //! | `resource_request` | what the registry gets |
@@ -28,6 +29,7 @@
 pub(crate) mod audit_id;
 pub(crate) mod audited;
 pub(crate) mod authorize;
+pub(crate) mod beginning;
 pub(crate) mod body;
 pub(crate) mod budget;
 pub(crate) mod charge;

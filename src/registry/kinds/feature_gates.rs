@@ -14,9 +14,15 @@ use std::sync::Arc;
 pub const BINDING_CLEARS_NOMINATION: &str = "ClearingNominatedNodeNameAfterBinding";
 /// The gate with which a binding copies its labels to the pod.
 pub const BINDING_COPIES_LABELS: &str = "PodTopologyLabelsAdmission";
+/// The gate with which the log of one stream of a container can be read.
+pub const LOG_OF_ONE_STREAM: &str = "PodLogsQuerySplitStreams";
 
 /// The gates that verbs test. A table of kinds is refused if upstream lacks one of them.
-pub(crate) const GATES_IN_CODE: [&str; 2] = [BINDING_CLEARS_NOMINATION, BINDING_COPIES_LABELS];
+pub(crate) const GATES_IN_CODE: [&str; 3] = [
+    BINDING_CLEARS_NOMINATION,
+    BINDING_COPIES_LABELS,
+    LOG_OF_ONE_STREAM,
+];
 
 /// The reason why the generated data could not be read.
 #[derive(Debug, thiserror::Error)]

@@ -17,6 +17,7 @@ use crate::request::body::Expected;
 use crate::request::call::Call;
 use crate::request::options::FIELD_MANAGER_MAX;
 use polyplane_apimachinery::Value;
+use polyplane_apimachinery::quote::is_print;
 use polyplane_apimachinery::schema::decode::Beyond;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_managedfields::{
@@ -117,14 +118,17 @@ pub(crate) fn manager_name<'n>(call: &'n Call<'_>, given: &'n str) -> Cow<'n, st
     if !given.is_empty() {
         return Cow::Borrowed(given);
     }
-    let agent = call.request.user_agent.split('/').next().unwrap_or("");
-    let is_shown =
-        |letter: char| !letter.is_control() && (letter == ' ' || !letter.is_whitespace());
-    if agent.len() <= FIELD_MANAGER_MAX && agent.chars().all(is_shown) {
+    manager_of(&call.request.user_agent)
+}
+
+/// Returns the manager that a user agent names: what stands before its first slash, without what cannot be shown.
+fn manager_of(user_agent: &str) -> Cow<'_, str> {
+    let agent = user_agent.split('/').next().unwrap_or("");
+    if agent.len() <= FIELD_MANAGER_MAX && agent.chars().all(is_print) {
         return Cow::Borrowed(agent);
     }
     let mut name = String::new();
-    for letter in agent.chars().filter(|letter| is_shown(*letter)) {
+    for letter in agent.chars().filter(|letter| is_print(*letter)) {
         if name.len() + letter.len_utf8() > FIELD_MANAGER_MAX {
             break;
         }
@@ -394,4 +398,19 @@ pub(super) fn after_admission(run: &Run<'_>, before: Value, tree: &mut Value) {
 /// Returns the managed fields of an object, for [`after_admission`].
 pub(super) fn before_admission(tree: &Value) -> Value {
     managed_of(tree).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_agent_names_a_manager_by_what_can_be_shown_of_it() {
+        assert_eq!(manager_of("kubectl/v1.37.0 (linux/amd64)"), "kubectl");
+        // A tab, a soft hyphen, a space that is not ASCII's, and one of no width.
+        let hidden = "a\tb\u{ad}c\u{a0}d e\u{200b}é/1";
+        assert_eq!(manager_of(hidden), "abcd eé");
+        let long = "é".repeat(FIELD_MANAGER_MAX);
+        assert_eq!(manager_of(&long), "é".repeat(FIELD_MANAGER_MAX / 2));
+    }
 }

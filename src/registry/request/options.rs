@@ -14,6 +14,7 @@ use crate::request::{ResourceRequest, Verb};
 use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::field_selector::FieldSelector;
 use polyplane_apimachinery::labels::Selector;
+use polyplane_apimachinery::quote::is_print;
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::{Str, Value};
 use polyplane_managedfields::Force;
@@ -118,19 +119,15 @@ impl WriteOptions {
     }
 }
 
-/// Validates the name of a field manager.
+/// Validates the name of a field manager: it is short, and all of it can be shown.
 pub(crate) fn check_field_manager(manager: &str, path: &Path, errors: &mut Vec<FieldError>) {
     if manager.len() > FIELD_MANAGER_MAX {
         errors.push(FieldError::too_long(path, FIELD_MANAGER_MAX));
     }
     for (at, letter) in manager.char_indices() {
-        if letter.is_control() || (letter.is_whitespace() && letter != ' ') {
-            let shown = if letter.is_control() {
-                format!("U+{:04X}", u32::from(letter))
-            } else {
-                format!("U+{:04X} '{letter}'", u32::from(letter))
-            };
-            let detail = format!("invalid character {shown} (at position {at})");
+        if !is_print(letter) {
+            let code = u32::from(letter);
+            let detail = format!("invalid character U+{code:04X} (at position {at})");
             errors.push(FieldError::invalid(path, manager, detail));
         }
     }
@@ -540,5 +537,37 @@ impl DeleteOptions {
                 None
             }
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_manager_is_short_and_all_of_it_can_be_shown() {
+        let errors = |manager: &str| {
+            let mut errors = Vec::new();
+            check_field_manager(manager, &Path::new("fieldManager"), &mut errors);
+            let texts = errors.iter().map(ToString::to_string);
+            texts.collect::<Vec<_>>()
+        };
+        let longest = "x".repeat(128);
+        for fine in ["", "kubectl client-side apply", "é😀", longest.as_str()] {
+            assert!(errors(fine).is_empty(), "{fine:?}");
+        }
+        // A line feed, a space that is not ASCII's, one of no width, and a character for private use.
+        for (manager, quoted, what) in [
+            ("a\n", r"a\n", "U+000A (at position 1)"),
+            ("é\u{a0}", r"é\u00a0", "U+00A0 (at position 2)"),
+            ("\u{200b}", r"\u200b", "U+200B (at position 0)"),
+            ("\u{f0000}", r"\U000f0000", "U+F0000 (at position 0)"),
+        ] {
+            let error =
+                format!(r#"fieldManager: Invalid value: "{quoted}": invalid character {what}"#);
+            assert_eq!(errors(manager), [error]);
+        }
+        let long = "fieldManager: Too long: may not be more than 128 bytes";
+        assert_eq!(errors(&"x".repeat(129)), [long]);
     }
 }

@@ -308,6 +308,8 @@ pub static STDERR: Flag = Flag(row("stderr", Form::Flag, &[]));
 pub static STDIN: Flag = Flag(row("stdin", Form::Flag, &[]));
 /// True to stream the standard output of a container.
 pub static STDOUT: Flag = Flag(row("stdout", Form::Flag, &[]));
+/// The stream of a container of which a log is read. Upstream knows it only with a feature that is off.
+pub static STREAM: Text = Text(row("stream", Form::Text, &[]));
 /// Lines from the end of a log.
 pub static TAIL_LINES: Integer = Integer(row("tailLines", Form::Integer, &[]));
 /// True for a time before each line of a log.
@@ -351,6 +353,7 @@ pub static ROWS: &[&Row] = &[
     &STDERR.0,
     &STDIN.0,
     &STDOUT.0,
+    &STREAM.0,
     &TAIL_LINES.0,
     &TIMEOUT.0,
     &TIMEOUT_SECONDS.0,

@@ -111,7 +111,7 @@ fn container(
 ) -> Result<Connection, ApiError> {
     let query = &call.request.query;
     let log = match sub {
-        "log" => Some(LogOptions::read(query, name)?),
+        "log" => Some(LogOptions::read(query, name, &call.row.features)?),
         _ => None,
     };
     let pod = found(call, cut, name)?;

@@ -44,6 +44,7 @@ pub const FUTURE_WAIT: Duration = Duration::from_secs(3);
 /// A page token, in upstream's form with the time of the first page added.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Token {
+    #[serde(default)]
     v: String,
     #[serde(default)]
     rv: i64,
@@ -538,4 +539,19 @@ pub fn list_meta(call: &Call<'_>, page: &Page, items: &Items) -> String {
         meta.push_str(&format!(",\"remainingItemCount\":{remaining}}}"));
     }
     meta
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_token_without_a_version_of_its_form_is_not_recognized() {
+        // The tokens `{}` and `{"rv":1}`.
+        for text in ["e30", "eyJydiI6MX0"] {
+            let refused = read_token(text).map(|token| token.rv);
+            let why = "invalid continue token: continue key is not valid: server does not recognize this encoded version ";
+            assert_eq!(refused.map_err(|error| error.message), Err(why.to_owned()));
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! Media types: those that a client accepts, and the one that its answer has.
 
-use http::HeaderValue;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, ACCEPT_ENCODING};
+use http::{HeaderMap, HeaderValue};
 use polyplane_apimachinery::schema::proto;
 use polyplane_registry::answer::media_range::{MediaRange, ranges};
 use polyplane_registry::request::parameters::{PRETTY, Query};
@@ -104,6 +104,33 @@ pub(crate) fn takes_gzip_of_documents(accept_encoding: Option<&HeaderValue>) -> 
     quality > 0.0
 }
 
+/// Returns whether a client takes metrics in gzip. Upstream has a third reader of the header for these: gzip must be
+/// wanted more than no coding at all, for which `*` stands too, and what cannot be read ends its line.
+pub(crate) fn takes_gzip_of_metrics(headers: &HeaderMap) -> bool {
+    let (mut gzip, mut identity) = (0.0_f64, 0.0_f64);
+    for line in headers.get_all(ACCEPT_ENCODING) {
+        for coding in line.to_str().unwrap_or("").split(',') {
+            let (name, parameter) = match coding.split_once(';') {
+                Some((name, parameter)) => (name.trim(), Some(parameter.trim())),
+                None => (coding.trim(), None),
+            };
+            let quality = match parameter.map(|text| text.strip_prefix("q=").map(str::parse::<f64>))
+            {
+                None => 1.0,
+                Some(Some(Ok(quality))) => quality,
+                Some(_) => break,
+            };
+            if matches!(name, "*" | "gzip") {
+                gzip = gzip.max(quality);
+            }
+            if matches!(name, "*" | "identity") {
+                identity = identity.max(quality);
+            }
+        }
+    }
+    gzip > identity
+}
+
 /// Returns true if a person reads the answer: the query requests it, or the client is one that
 /// shows answers as they are, such as a browser.
 pub(crate) fn wants_pretty(query: &Query, user_agent: &str) -> bool {
@@ -191,6 +218,31 @@ mod tests {
         assert!(!wants_pretty(&query("pretty=0"), "curl/8"));
         assert!(!wants_pretty(&query("pretty=yes"), "curl/8"));
         assert!(!wants_pretty(&query(""), "Mozilla/4"));
+    }
+
+    #[test]
+    fn metrics_are_in_gzip_for_whom_wants_it_most() {
+        let cases: [(&[&'static str], bool); 12] = [
+            (&["gzip"], true),
+            (&["deflate, gzip;q=0.5"], true),
+            (&["br", "gzip"], true),
+            (&["*;q=0.1, gzip; q=0.5"], true),
+            (&["gzip;q=0"], false),
+            (&["gzip;q=x"], false),
+            (&["br;level=1, gzip"], false),
+            (&["GZIP"], false),
+            (&["*"], false),
+            (&["gzip, identity"], false),
+            (&["deflate"], false),
+            (&[], false),
+        ];
+        for (lines, expected) in cases {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(ACCEPT_ENCODING, HeaderValue::from_static(*line));
+            }
+            assert_eq!(takes_gzip_of_metrics(&headers), expected, "{lines:?}");
+        }
     }
 
     #[test]

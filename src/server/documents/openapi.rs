@@ -5,6 +5,7 @@
 //! cached compressed, because they are large and nearly every client accepts gzip. The key of a
 //! cached document is the content from which it is derived, so that planes share it.
 
+mod conditions;
 mod custom;
 mod custom_operations;
 mod describe;
@@ -19,8 +20,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http::header::{
-    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, IF_NONE_MATCH,
-    LAST_MODIFIED, LOCATION, VARY,
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED,
+    LOCATION, VARY,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use polyplane_apimachinery::{Map, Value, json, schema};
@@ -37,6 +38,7 @@ use crate::documents::openid::OpenIdDocument;
 use crate::documents::paths::PathRequest;
 use crate::documents::{DocumentCache, HeapSize};
 use crate::request::charge::charged;
+use conditions::Verdict;
 
 /// The definition of the answer to `/version`.
 const VERSION_INFO: &str = "io.k8s.apimachinery.pkg.version.Info";
@@ -382,22 +384,28 @@ fn part(request: &PathRequest<'_>, found: &Document) -> Reply {
 
 fn document(request: &PathRequest<'_>, document: &Document) -> Reply {
     let etag = document.etag();
-    let mut reply = if matches(request, &etag) {
-        bare(StatusCode::NOT_MODIFIED, ResponseBody::empty())
-    } else if takes_gzip_of_documents(request.headers.get(ACCEPT_ENCODING)) {
-        let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
-        reply
-            .headers_mut()
-            .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        reply
-    } else {
-        bare(StatusCode::OK, unpacked(request, document))
+    let tag = etag.to_str().unwrap_or("");
+    let verdict = conditions::check(request.method, request.headers, tag, document.made);
+    let mut reply = match verdict {
+        Verdict::NotModified => bare(StatusCode::NOT_MODIFIED, ResponseBody::empty()),
+        Verdict::Failed => bare(StatusCode::PRECONDITION_FAILED, ResponseBody::empty()),
+        Verdict::Send if takes_gzip_of_documents(request.headers.get(ACCEPT_ENCODING)) => {
+            let mut reply = bare(StatusCode::OK, ResponseBody::whole(document.gzip.clone()));
+            reply
+                .headers_mut()
+                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            reply
+        }
+        Verdict::Send => bare(StatusCode::OK, unpacked(request, document)),
     };
     let headers = reply.headers_mut();
     let mut put = |name: HeaderName, value| headers.insert(name, value);
-    put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
+    if verdict != Verdict::NotModified {
+        // The client has these with the document.
+        put(CONTENT_TYPE, HeaderValue::from_static(document.media_type));
+        put(LAST_MODIFIED, http_date(document.made));
+    }
     put(ETAG, etag);
-    put(LAST_MODIFIED, http_date(document.made));
     vary(headers);
     reply
 }
@@ -418,19 +426,6 @@ fn unpacked(request: &PathRequest<'_>, document: &Document) -> ResponseBody {
         limits,
         &state.abandoned_answers,
     )
-}
-
-fn matches(request: &PathRequest<'_>, etag: &HeaderValue) -> bool {
-    let given = request
-        .headers
-        .get(IF_NONE_MATCH)
-        .and_then(|value| value.to_str().ok());
-    let Some(given) = given else { return false };
-    let own = etag.to_str().unwrap_or("");
-    given
-        .split(',')
-        .map(str::trim)
-        .any(|tag| tag == "*" || tag.trim_start_matches("W/") == own)
 }
 
 /// Returns a time as headers write it: `Fri, 20 Nov 2026 20:00:00 GMT`.

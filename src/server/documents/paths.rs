@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use http::header::{
-    CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, IF_NONE_MATCH, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use polyplane_apimachinery::status::{ApiError, Qualified};
@@ -20,7 +21,7 @@ use polyplane_registry::authority::forbidden;
 use polyplane_registry::{Kinds, ServedGroups};
 use serde::Serialize;
 
-use crate::answer::body::ResponseBody;
+use crate::answer::body::{ResponseBody, compressed};
 use crate::answer::negotiate::{self, Form};
 use crate::answer::respond::{
     Client, Refusal, Reply, bare, object, raw_json, text, typed_object, whole_object,
@@ -147,8 +148,8 @@ pub(crate) fn of_this_replica(request: &PathRequest<'_>) -> Option<Result<Reply,
     match request.path {
         "/version" | "/version/" => Some(version(request)),
         _ if request.plane != PlaneReference::Root => None,
-        METRICS_PATH => Some(Ok(metrics(request.state.expose()))),
-        SLIS_PATH => Some(Ok(slis(request.state))),
+        METRICS_PATH => Some(Ok(metrics(request.headers, request.state.expose()))),
+        SLIS_PATH => Some(Ok(slis(request))),
         path => Some(Page::of(path)?.serve(request.client, &request.state.process)),
     }
 }
@@ -184,15 +185,23 @@ fn version(request: &PathRequest<'_>) -> Result<Reply, Refusal> {
 }
 
 /// Returns how the health checks went as an answer.
-pub(crate) fn slis(state: &ServerState) -> Reply {
+pub(crate) fn slis(request: &PathRequest<'_>) -> Reply {
     let mut out = Exposition::default();
-    state.checks.expose(&mut out);
-    metrics(out.into_text())
+    request.state.checks.expose(&mut out);
+    metrics(request.headers, out.into_text())
 }
 
-/// Returns metrics as an answer.
-pub(crate) fn metrics(exposed: String) -> Reply {
-    let mut reply = text(StatusCode::OK, exposed);
+/// Returns metrics as an answer to a request with these headers.
+pub(crate) fn metrics(headers: &HeaderMap, exposed: String) -> Reply {
+    let mut reply = match negotiate::takes_gzip_of_metrics(headers) {
+        true => {
+            let mut reply = text(StatusCode::OK, compressed(exposed.as_bytes()));
+            let gzip = HeaderValue::from_static("gzip");
+            reply.headers_mut().insert(CONTENT_ENCODING, gzip);
+            reply
+        }
+        false => text(StatusCode::OK, exposed),
+    };
     let content_type = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     reply.headers_mut().insert(CONTENT_TYPE, content_type);
     reply.headers_mut().remove(X_CONTENT_TYPE_OPTIONS);

@@ -36,7 +36,7 @@ impl Pipeline<'_> {
         let is_plane = plane != PlaneReference::Root;
         if self.path == SLIS_PATH && is_plane {
             let request = self.path_request(plane);
-            return Some(paths::require_get(&request).map(|()| paths::slis(self.state)));
+            return Some(paths::require_get(&request).map(|()| paths::slis(&request)));
         }
         if self.path != METRICS_PATH {
             return None;
@@ -77,7 +77,7 @@ impl Pipeline<'_> {
                 &mut out,
             );
         }
-        paths::metrics(out.into_text())
+        paths::metrics(&self.parts.headers, out.into_text())
     }
 }
 

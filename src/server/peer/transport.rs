@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
-use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, Peers};
+use polyplane_ownership::{Member, PeerError, PeerReply, PeerRequest, PeerTrust, Peers};
 use polyplane_pki::PeerTls;
 
 use crate::backend::Peer;
@@ -157,6 +157,15 @@ impl Peers for PeerTransport {
         tokio::time::timeout(time_max, self.send_message(&peer, &request))
             .await
             .unwrap_or(Err(PeerError::TimedOut))
+    }
+
+    fn trust(&self) -> Option<PeerTrust> {
+        let configs = self.tls().current();
+        let cas = configs.cas()?;
+        Some(PeerTrust {
+            issuer: cas.issuer.clone(),
+            trusted: cas.trusted.clone(),
+        })
     }
 }
 

@@ -35,8 +35,8 @@ use crate::request::request_info::RequestInfo;
 /// Parameters whose values are credentials.
 const SECRET_PARAMETERS: [&str; 2] = ["access_token", "token"];
 /// The headers in which proxies name the client's address.
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
+pub(crate) const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+pub(crate) const REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 /// The code of a request whose client went away before it was answered.
 const CLIENT_CLOSED: u16 = 499;
 

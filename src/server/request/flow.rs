@@ -8,19 +8,16 @@
 //!
 //! A request that waits has read no body and keeps its seat at the replica, so that the requests that
 //! wait are bounded as those in flight are, and each plane's part of them. It waits for at most a quarter
-//! of its time. As upstream, a watch leaves its seats after its initial events, and tunnels take none. Unlike
-//! upstream, a change takes no seats for the time in which watchers get its event: frames are made once
-//! for all watchers, and their cost is charged to the plane.
+//! of its time. As upstream, a watch leaves its seats after its initial events (`beginning`), and tunnels
+//! take none. Unlike upstream, a change takes no seats for the time in which watchers get its event: frames
+//! are made once for all watchers, and their cost is charged to the plane.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::Stream;
 use http::{HeaderValue, Method, Uri};
 use parking_lot::Mutex;
 use polyplane_apimachinery::status::ApiError;
@@ -32,7 +29,7 @@ use polyplane_fairness::levels::{
 use polyplane_plane::Snapshot;
 use polyplane_registry::flows::{self, FlowClass};
 use polyplane_registry::request::parameters::{RESOURCE_VERSION, SEND_INITIAL_EVENTS};
-use polyplane_registry::{AnswerBody, StreamEnd, Verb, WatchChunk, WatchProgress, WatchStream};
+use polyplane_registry::{AnswerBody, Verb};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -41,6 +38,7 @@ use crate::backend::PlaneApi;
 use crate::operations::flow_metrics::{FlowMetrics, FlowSeries, Reason};
 use crate::pipeline::Pipeline;
 use crate::request::authorize::Requested;
+use crate::request::beginning::Beginning;
 use crate::request::charge::charged;
 use crate::request::request_info::RequestInfo;
 use crate::request::seats::Seats;
@@ -385,7 +383,7 @@ impl Pipeline<'_> {
     }
 
     /// Lets an answer that is written piece by piece keep the seats of its request: a list to its end, and a
-    /// watch until its initial events are written.
+    /// watch until its initial events are written or its client does not read them.
     pub(crate) fn with_seats(&mut self, body: AnswerBody, meter: &Arc<PlaneMeter>) -> AnswerBody {
         match body {
             AnswerBody::Stream(stream) => {
@@ -394,8 +392,10 @@ impl Pipeline<'_> {
                 AnswerBody::Stream(charged((stream, coding), self.state, meter, seat))
             }
             AnswerBody::Watch(stream) if self.begins_with_a_list() => {
-                let seat = self.flow.seat.take();
-                AnswerBody::Watch(Box::pin(Beginning { stream, seat }))
+                AnswerBody::Watch(match self.flow.seat.take() {
+                    Some(seat) => Box::pin(Beginning::new(stream, seat)),
+                    None => stream,
+                })
             }
             other => other,
         }
@@ -422,28 +422,6 @@ impl Pipeline<'_> {
             return 1;
         }
         flows::seats_of_list(cut, &plane.kinds(), attributes.subject, self.query)
-    }
-}
-
-/// A watch that has the seats of its request until its initial events are written.
-struct Beginning {
-    stream: WatchStream,
-    seat: Option<Arc<FlowSeat>>,
-}
-
-impl Stream for Beginning {
-    type Item = Result<WatchChunk, StreamEnd>;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let polled = self.stream.as_mut().poll_next(context);
-        let begins = matches!(
-            &polled,
-            Poll::Ready(Some(Ok(chunk))) if chunk.progress == WatchProgress::Initial
-        );
-        if !begins {
-            self.seat = None;
-        }
-        polled
     }
 }
 

@@ -17,7 +17,7 @@ mod wanted;
 
 use std::sync::Arc;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 use polyplane_apimachinery::status::ApiError;
 use polyplane_auth::{Attributes, UserInfo};
 use polyplane_registry::AccessCheck;
@@ -29,9 +29,12 @@ use wanted::WantedUser;
 
 /// Returns whether the headers of a request ask for another user than the proven one.
 pub(crate) fn is_wanted(headers: &HeaderMap) -> bool {
-    headers
-        .keys()
-        .any(|name| name.as_str().starts_with("impersonate-"))
+    headers.keys().any(is_of_impersonation)
+}
+
+/// Returns whether a header is one of those that ask for another user.
+pub(crate) fn is_of_impersonation(name: &HeaderName) -> bool {
+    name.as_str().starts_with("impersonate-")
 }
 
 /// The user that a request acts as.

@@ -463,7 +463,8 @@ pub(crate) fn unreachable_plane(error: LocateError, name: &str) -> Refusal {
         LocateError::Unavailable
         | LocateError::StoreAway
         | LocateError::Sealed
-        | LocateError::StoreReadOnly(_) => unavailable(&error),
+        | LocateError::StoreReadOnly(_)
+        | LocateError::NotJoined(_) => unavailable(&error),
     }
     .into()
 }

@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use polyplane_apimachinery::Str;
@@ -25,6 +24,7 @@ use crate::connection::Connection;
 use crate::request::prove::{bearer_in, prove};
 use crate::request::route::PlaneReference;
 use crate::server_state::ServerState;
+use crate::watch::kept_head::kept_authorization;
 
 /// The open watches of all planes.
 #[derive(Default)]
@@ -42,7 +42,7 @@ struct OfPlane {
 /// The caller of one watch.
 struct WatchingCaller {
     connection: Arc<Connection>,
-    /// The header with the bearer token, if there is one.
+    /// The header with the bearer token, if there is one that may prove the caller.
     authorization: Option<HeaderValue>,
     ending: CancellationToken,
 }
@@ -65,7 +65,7 @@ impl OpenWatchEntry {
     ) -> Self {
         let caller = WatchingCaller {
             connection: Arc::clone(connection),
-            authorization: headers.get(AUTHORIZATION).cloned(),
+            authorization: kept_authorization(headers),
             ending: state.drain.ending().child_token(),
         };
         let ending = caller.ending.clone();

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::header::CONTENT_TYPE;
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Limited};
 use polyplane_apimachinery::Str;
@@ -22,6 +21,7 @@ use crate::peer::pool::Link;
 use crate::pipeline::{self, Caller, Origin, Pipeline, ResumedWatch};
 use crate::request::request_info::RequestInfo;
 use crate::server_state::ServerState;
+use crate::watch::kept_head::{Keeping, KeptHead, kept_head};
 use crate::watch::open_watches::OpenWatchEntry;
 use crate::watch::record::{WatchForm, WatchWriter};
 use crate::watch::relay::{Relay, RemoteWatch, Reopen, Reopened, Source, WatchReader};
@@ -101,14 +101,16 @@ impl Pipeline<'_> {
     }
 
     fn session(&self, plane: &str, content_type: Option<HeaderValue>) -> Box<Session> {
-        let mut parts = self.parts.clone();
-        parts.extensions = http::Extensions::new();
+        let single = self.state.single.as_ref();
+        let keeping = match single.is_some_and(|single| single.front_proxy.is_some()) {
+            true => Keeping::All,
+            false => Keeping::Needed,
+        };
         Box::new(Session {
             state: Arc::clone(self.state),
             caller: Arc::clone(self.caller),
             plane: plane.into(),
-            parts,
-            audit_id: self.audit_id.clone(),
+            head: kept_head(self.parts, self.audit_id, keeping),
             opened: self.started,
             content_type,
         })
@@ -121,8 +123,8 @@ struct Session {
     caller: Arc<Caller>,
     /// The id of the plane, because its name may mean another one by the time the watch is resumed.
     plane: Str,
-    parts: Parts,
-    audit_id: HeaderValue,
+    /// What is needed of the head of its request; `None` if that is too long to be kept.
+    head: Option<KeptHead>,
     opened: Instant,
     /// The media type of the stream that the client has got so far.
     content_type: Option<HeaderValue>,
@@ -134,9 +136,12 @@ impl Reopen for Session {
         sent_up_to: u64,
         hint: Option<MovedTo>,
     ) -> std::pin::Pin<Box<dyn Future<Output = Reopened> + Send>> {
-        let query = watch_query::rest(self.parts.uri.query(), sent_up_to, self.opened.elapsed());
-        let target = format!("{}?{query}", self.parts.uri.path());
-        let mut parts = self.parts.clone();
+        let Some(KeptHead { parts, audit_id }) = &self.head else {
+            return Box::pin(std::future::ready(Reopened::Over));
+        };
+        let query = watch_query::rest(parts.uri.query(), sent_up_to, self.opened.elapsed());
+        let target = format!("{}?{query}", parts.uri.path());
+        let mut parts = parts.clone();
         let Ok(uri) = Uri::try_from(target) else {
             return Box::pin(std::future::ready(Reopened::Over));
         };
@@ -147,7 +152,7 @@ impl Reopen for Session {
         let resumed = ResumedWatch {
             parts,
             plane: self.plane.clone(),
-            audit_id: self.audit_id.clone(),
+            audit_id: audit_id.clone(),
         };
         Box::pin(async move {
             let counters = Arc::clone(&state);

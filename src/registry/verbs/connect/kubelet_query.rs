@@ -5,10 +5,16 @@ use polyplane_apimachinery::field_error::{FieldError, Path};
 use polyplane_apimachinery::status::{ApiError, Qualified};
 use polyplane_apimachinery::time::Timestamp;
 
+use crate::kinds::feature_gates::{Features, LOG_OF_ONE_STREAM};
 use crate::request::parameters::{
     COMMAND, FOLLOW, Flag, INSECURE_SKIP_TLS_VERIFY_BACKEND, Integer, LIMIT_BYTES, PORTS, PREVIOUS,
-    Query, SINCE_SECONDS, SINCE_TIME, STDERR, STDIN, STDOUT, TAIL_LINES, TIMESTAMPS, TTY,
+    Query, SINCE_SECONDS, SINCE_TIME, STDERR, STDIN, STDOUT, STREAM, TAIL_LINES, TIMESTAMPS, TTY,
 };
+
+/// The log of all streams of a container.
+const ALL_STREAMS: &str = "All";
+/// The streams that a log can be of. Upstream lists them in any order.
+const LOG_STREAMS: [&str; 3] = [ALL_STREAMS, "Stderr", "Stdout"];
 
 /// The checked options of a log.
 pub(super) struct LogOptions {
@@ -23,7 +29,7 @@ impl LogOptions {
     ///
     /// # Errors
     /// Returns 400 for a text that cannot be read, 422 for a value that is not allowed.
-    pub fn read(query: &Query, pod: &str) -> Result<Self, ApiError> {
+    pub fn read(query: &Query, pod: &str, features: &Features) -> Result<Self, ApiError> {
         let since = match SINCE_TIME.given(query) {
             None | Some("" | "null") => None,
             Some(text) => Some(
@@ -48,6 +54,7 @@ impl LogOptions {
         } else {
             refuse("sinceSeconds", seconds, 1, "must be greater than 0");
         }
+        let stream = stream_of(query, tail, features, &mut errors);
         if !errors.is_empty() {
             return Err(ApiError::invalid(
                 Qualified::new("", "PodLogOptions"),
@@ -63,6 +70,9 @@ impl LogOptions {
         if let Some(since) = since {
             out.pair(SINCE_TIME.row().name, &since.to_rfc3339());
         }
+        if let Some(stream) = stream {
+            out.pair(STREAM.row().name, stream);
+        }
         out.number(&TAIL_LINES, tail);
         out.flag(&TIMESTAMPS, query, "true");
         Ok(Self {
@@ -72,6 +82,31 @@ impl LogOptions {
                 .unwrap_or(false),
         })
     }
+}
+
+/// Returns the stream that the kubelet is asked for: none unless the feature is on, which has `All` as the default.
+fn stream_of<'q>(
+    query: &'q Query,
+    tail: Option<i64>,
+    features: &Features,
+    errors: &mut Vec<FieldError>,
+) -> Option<&'q str> {
+    let (path, given) = (Path::new(STREAM.row().name), STREAM.given(query));
+    if !features.enabled(LOG_OF_ONE_STREAM) {
+        if given.is_some() {
+            errors.push(FieldError::forbidden(&path, "may not be specified"));
+        }
+        return None;
+    }
+    let stream = given.unwrap_or(ALL_STREAMS);
+    if !LOG_STREAMS.contains(&stream) {
+        errors.push(FieldError::not_supported(&path, stream, &LOG_STREAMS));
+    }
+    if stream != ALL_STREAMS && tail.is_some() {
+        let why = "`tailLines` and specific `stream` are mutually exclusive for now";
+        errors.push(FieldError::forbidden(&Path::new(""), why));
+    }
+    Some(stream)
 }
 
 /// Returns the query for a stream to a container, by `exec` or `attach`. Only `exec` has a command.
@@ -187,11 +222,40 @@ mod tests {
             ("tailLines", "5"),
             ("sinceTime", "2026-01-02T03:04:05Z"),
         ]);
-        let log = LogOptions::read(&log, "p").expect("allowed");
+        let log = LogOptions::read(&log, "p", &Features::default()).expect("allowed");
         assert_eq!(
             log.query,
             "follow=true&sinceTime=2026-01-02T03%3A04%3A05Z&tailLines=5"
         );
         assert!(log.is_verified);
+    }
+
+    #[test]
+    fn one_stream_of_a_log_is_refused_unless_its_feature_is_on() {
+        let read = |pairs: &[(&str, &str)], features: &Features| {
+            LogOptions::read(&query(pairs), "p", features)
+                .map(|log| log.query)
+                .map_err(|error| error.message)
+        };
+        let refused = |why: &str| Err(format!("PodLogOptions \"p\" is invalid: {why}"));
+        let off = Features::default();
+        for stream in ["Stdout", "All", ""] {
+            let why = "stream: Forbidden: may not be specified";
+            assert_eq!(read(&[("stream", stream)], &off), refused(why));
+        }
+        let gate = br#"[{"name":"PodLogsQuerySplitStreams","default":true,"stage":"ALPHA"}]"#;
+        let on = Features::parse(gate, b"[]").expect("one gate");
+        assert_eq!(read(&[], &on), Ok("stream=All".to_owned()));
+        let one = [("stream", "Stdout"), ("timestamps", "true")];
+        assert_eq!(
+            read(&one, &on),
+            Ok("stream=Stdout&timestamps=true".to_owned())
+        );
+        let why =
+            r#"stream: Unsupported value: "Out": supported values: "All", "Stderr", "Stdout""#;
+        assert_eq!(read(&[("stream", "Out")], &on), refused(why));
+        let why = "Forbidden: `tailLines` and specific `stream` are mutually exclusive for now";
+        let both = read(&[("stream", "Stderr"), ("tailLines", "1")], &on);
+        assert!(both.is_err_and(|message| message.ends_with(why)));
     }
 }

@@ -8,6 +8,12 @@ const OBJECT: &str = "io.k8s.api.core.v1.Pod";
 /// A type whose metadata is described as that of all lists.
 const LIST: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 
+/// The kind whose metadata upstream describes neither in an object nor in a list.
+const UNDESCRIBED: [&str; 2] = [
+    "io.k8s.api.certificates.v1.CertificateSigningRequest",
+    "io.k8s.api.certificates.v1.CertificateSigningRequestList",
+];
+
 /// Describes the definitions and their fields as far as there is a text for them.
 pub(super) fn describe(definitions: &mut Map, all: &Descriptions) {
     for (name, schema) in definitions.iter_mut() {
@@ -18,6 +24,9 @@ pub(super) fn describe(definitions: &mut Map, all: &Descriptions) {
         if schema.get("x-kubernetes-group-version-kind").is_some() {
             describe_head(schema, all);
         }
+        if UNDESCRIBED.contains(&name) {
+            drop(schema.remove(&["properties", "metadata", "description"]));
+        }
         let Some(Value::Object(fields)) = schema.get_mut("properties") else {
             continue;
         };
@@ -26,8 +35,21 @@ pub(super) fn describe(definitions: &mut Map, all: &Descriptions) {
                 let text = with_values(text, schema.items_at(&["enum"]));
                 schema["description"] = Value::string(text);
             }
+            unwrap_alone(schema);
         }
     }
+}
+
+/// Replaces a reference in `allOf` by the reference itself if nothing is said beside it.
+fn unwrap_alone(schema: &mut Value) {
+    let alone = match (schema.as_object(), schema.get("allOf")) {
+        (Some(members), Some(Value::Array(all))) if members.len() == 1 => match all.as_slice() {
+            [only] if only.get("$ref").is_some() => only.clone(),
+            _ => return,
+        },
+        _ => return,
+    };
+    *schema = alone;
 }
 
 /// Adds the values that a field may have to its description, as upstream, but without upstream's sentence

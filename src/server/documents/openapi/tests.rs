@@ -219,3 +219,49 @@ fn the_scheme_of_credentials_is_described() {
         assert_eq!(text, "Bearer Token authentication");
     }
 }
+
+#[test]
+fn a_reference_is_in_all_of_only_beside_something_else() {
+    let table = built_in();
+    let third = version3(served(&table), "apis/apiextensions.k8s.io/v1");
+    let schema = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
+    let property = |name: &str| {
+        let path = ["components", "schemas", schema, "properties", name];
+        third.at(&path).expect("a property").clone()
+    };
+    let bare = property("not");
+    assert!(bare.get("$ref").is_some() && bare.get("allOf").is_none());
+    let described = property("default");
+    assert!(described.get("allOf").is_some() && described.get("$ref").is_none());
+}
+
+#[test]
+fn the_version_has_defaults_in_version_three_alone() {
+    let table = built_in();
+    let third = version3(served(&table), "version");
+    let second = everything(served(&table));
+    let default = |document: &Value, place: &[&str], name: &str| {
+        let mut path = place.to_vec();
+        path.extend([VERSION_INFO, "properties", name, "default"]);
+        document.at(&path).cloned()
+    };
+    let (of_third, of_second) = (&["components", "schemas"], &["definitions"]);
+    let empty = Some(Value::string(""));
+    assert_eq!(default(&third, of_third, "major"), empty);
+    assert_eq!(default(&third, of_third, "emulationMajor"), None);
+    assert_eq!(default(&second, of_second, "major"), None);
+}
+
+#[test]
+fn metadata_of_signing_requests_is_not_described() {
+    let table = built_in();
+    let second = everything(served(&table));
+    let text = |kind: &str| {
+        let path = ["definitions", kind, "properties", "metadata", "description"];
+        second.str_at(&path).to_owned()
+    };
+    let request = "io.k8s.api.certificates.v1.CertificateSigningRequest";
+    assert_eq!(text(request), "");
+    assert_eq!(text(&format!("{request}List")), "");
+    assert!(!text("io.k8s.api.core.v1.PodList").is_empty());
+}

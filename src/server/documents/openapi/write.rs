@@ -350,7 +350,7 @@ fn components(schemas: &Schemas, items: &[PathItem], document: Document<'_>, cus
         out.insert(format!("{META}Patch"), json!({"type": "object"}));
     }
     if named.contains(super::VERSION_INFO) {
-        out.insert(super::VERSION_INFO, version_info());
+        out.insert(super::VERSION_INFO, version_info(document));
     }
     describe(&mut out, &Descriptions::shared());
     // They have the descriptions that their authors wrote.
@@ -383,7 +383,7 @@ fn list_schema(list: &Operation, document: Document<'_>) -> Value {
     })
 }
 
-fn version_info() -> Value {
+fn version_info(document: Document<'_>) -> Value {
     let names = [
         "buildDate",
         "compiler",
@@ -399,11 +399,15 @@ fn version_info() -> Value {
         "minor",
         "platform",
     ];
+    let optional = |name: &&str| name.starts_with("emulation") || name.starts_with("minCompat");
     let mut properties = Map::new();
     for name in names {
-        properties.insert(name, json!({"type": "string"}));
+        let mut schema = json!({"type": "string"});
+        if !optional(&name) && document != Document::V2 {
+            schema["default"] = Value::string("");
+        }
+        properties.insert(name, schema);
     }
-    let optional = |name: &&str| name.starts_with("emulation") || name.starts_with("minCompat");
     let required = names
         .iter()
         .filter(|name| !optional(name))

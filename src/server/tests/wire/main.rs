@@ -6,6 +6,7 @@ mod client;
 mod discovery;
 mod door;
 mod fake;
+mod floods;
 mod forwarding;
 mod goaway;
 mod identity;

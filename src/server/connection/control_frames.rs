@@ -1,0 +1,272 @@
+//! Limits the frames of HTTP/2 with which a client makes the server work although they carry nothing of a request:
+//! settings, pings, priorities, resets, window updates, and frames of unknown types.
+//!
+//! The library bounds what it must keep, resets of streams that have not begun, continuations of a head, and small
+//! pieces of bodies. It takes as many of the others as a client sends, and carries out settings once for each open
+//! stream. A connection therefore has a budget of such frames. Requests, answers and time add to it, because clients
+//! need a few frames for each request, acknowledge what they read, and try whether the server is still there. A client
+//! that has used up the budget loses the connection.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// The budget of a new connection, and the most that time adds to one that has none left. With less, a client could not
+/// acknowledge at once what it has received over some time; with more, a new connection would cost the server more than
+/// its handshake does.
+const FRAMES_AT_ONCE_MAX: u64 = 10_000;
+/// What a second adds to the budget. With more, a connection on which nothing else happens could cause much work.
+const FRAMES_PER_SECOND: u64 = 1000;
+/// What a request adds: clients update windows, set a priority and reset the stream.
+const FRAMES_PER_REQUEST: u64 = 8;
+/// The bytes sent that add one frame. Clients acknowledge a piece of a body at most twice, for its stream and for the
+/// connection, and Go's only every 4 KiB; events of watches rarely have less than 128 bytes.
+const SENT_BYTES_PER_FRAME: u64 = 64;
+/// What settings take from the budget, because they are carried out for each open stream. Clients send them when
+/// they connect, and a few times while they adapt their windows.
+const SETTINGS_COST: u64 = 64;
+
+/// The length of what clients send before the first frame.
+const PREFACE_BYTES: usize = 24;
+/// The length of the head of a frame.
+const HEAD_BYTES: usize = 9;
+
+// The types of frames that are not counted one by one (RFC 9113, 6).
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const SETTINGS: u8 = 4;
+const CONTINUATION: u8 = 9;
+
+/// The reason why a connection ends.
+#[derive(Debug, thiserror::Error)]
+#[error("the client sends too many frames that carry nothing of a request")]
+struct TooManyFrames;
+
+/// A client's connection whose frames are limited. It ends with an error once the client has sent too many.
+pub(crate) struct LimitedFrames<S> {
+    stream: S,
+    budget: FrameBudget,
+}
+
+impl<S> LimitedFrames<S> {
+    /// Limits the frames of a new connection.
+    pub(crate) fn new(stream: S) -> Self {
+        Self {
+            stream,
+            budget: FrameBudget::new(),
+        }
+    }
+}
+
+/// The frames that a client may send, and its place in the stream of frames.
+struct FrameBudget {
+    left: u64,
+    /// The bytes sent that have not added a frame yet.
+    sent_bytes: u64,
+    /// The time up to which time has been added.
+    refilled: Instant,
+    /// The bytes that come before the head of the next frame.
+    skipped: usize,
+    head: [u8; HEAD_BYTES],
+    /// The number of bytes of the head that have come.
+    head_len: usize,
+}
+
+impl FrameBudget {
+    fn new() -> Self {
+        Self {
+            left: FRAMES_AT_ONCE_MAX,
+            sent_bytes: 0,
+            refilled: Instant::now(),
+            skipped: PREFACE_BYTES,
+            head: [0; HEAD_BYTES],
+            head_len: 0,
+        }
+    }
+
+    /// Takes what bytes from the client cost.
+    fn received(&mut self, mut bytes: &[u8]) -> Result<(), TooManyFrames> {
+        let mut taken = Ok(());
+        while !bytes.is_empty() {
+            let skipped = self.skipped.min(bytes.len());
+            self.skipped -= skipped;
+            bytes = &bytes[skipped..];
+            let known = self.head_len;
+            let (more, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - known));
+            self.head[known..known + more.len()].copy_from_slice(more);
+            self.head_len += more.len();
+            bytes = rest;
+            if self.head_len == HEAD_BYTES {
+                let [high, middle, low, kind, ..] = self.head;
+                let length = [high, middle, low].map(usize::from);
+                self.skipped = length.iter().fold(0, |length, byte| (length << 8) | byte);
+                self.head_len = 0;
+                taken = taken.and(self.take(kind));
+            }
+        }
+        taken
+    }
+
+    /// Takes what a frame costs.
+    fn take(&mut self, kind: u8) -> Result<(), TooManyFrames> {
+        let cost = match kind {
+            DATA | CONTINUATION => 0,
+            HEADERS => {
+                self.left = self.left.saturating_add(FRAMES_PER_REQUEST);
+                0
+            }
+            SETTINGS => SETTINGS_COST,
+            _ => 1,
+        };
+        if cost > self.left {
+            self.refill();
+        }
+        self.left = self.left.checked_sub(cost).ok_or(TooManyFrames)?;
+        Ok(())
+    }
+
+    /// Adds what the time since the last call adds. Called only when the budget is used up, so that a frame costs no
+    /// look at the clock.
+    fn refill(&mut self) {
+        let now = Instant::now();
+        let passed = now.duration_since(self.refilled).as_millis();
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX);
+        let added = passed.saturating_mul(FRAMES_PER_SECOND) / 1000;
+        self.left = self.left.saturating_add(added).min(FRAMES_AT_ONCE_MAX);
+        self.refilled = now;
+    }
+
+    /// Adds what bytes to the client add.
+    fn sent(&mut self, bytes: usize) {
+        self.sent_bytes += bytes as u64;
+        let added = self.sent_bytes / SENT_BYTES_PER_FRAME;
+        self.left = self.left.saturating_add(added);
+        self.sent_bytes %= SENT_BYTES_PER_FRAME;
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for LimitedFrames<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
+        let received = self.budget.received(&buffer.filled()[before..]);
+        Poll::Ready(received.map_err(io::Error::other))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for LimitedFrames<S> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(context, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.stream).poll_write_vectored(context, slices))?;
+        self.budget.sent(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::advance;
+
+    use super::*;
+
+    const PING: u8 = 6;
+
+    /// Returns a frame with a payload that looks like frames.
+    fn frame(kind: u8, length: u16) -> Vec<u8> {
+        let [high, low] = length.to_be_bytes();
+        let mut frame = vec![0, high, low, kind, 0, 0, 0, 0, 0];
+        frame.resize(HEAD_BYTES + usize::from(length), PING);
+        frame
+    }
+
+    fn connected() -> FrameBudget {
+        let mut budget = FrameBudget::new();
+        let preface = budget.received(&[0; PREFACE_BYTES]);
+        preface.expect("there is no frame in it");
+        budget
+    }
+
+    /// Returns how many frames are taken, at most `max`.
+    fn taken(budget: &mut FrameBudget, kind: u8, max: u64) -> u64 {
+        let frame = frame(kind, 8);
+        let refused = (0..max).find(|_| budget.received(&frame).is_err());
+        refused.unwrap_or(max)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_without_requests_are_taken_up_to_the_limit() {
+        for (kind, cost) in [(PING, 1), (2, 1), (3, 1), (8, 1), (200, 1), (SETTINGS, 64)] {
+            let limit = FRAMES_AT_ONCE_MAX / cost;
+            assert_eq!(taken(&mut connected(), kind, u64::MAX), limit, "{kind}");
+        }
+        for kind in [DATA, HEADERS, CONTINUATION] {
+            let many = FRAMES_AT_ONCE_MAX * 2;
+            assert_eq!(taken(&mut connected(), kind, many), many, "{kind}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn frames_are_found_however_their_bytes_arrive() {
+        let all: Vec<u8> = [frame(DATA, 700), frame(PING, 8), frame(CONTINUATION, 0)].concat();
+        for length in 1..all.len() {
+            let mut budget = connected();
+            for part in all.chunks(length) {
+                budget.received(part).expect("they are few");
+            }
+            assert_eq!(budget.left, FRAMES_AT_ONCE_MAX - 1, "{length}");
+            assert_eq!((budget.skipped, budget.head_len), (0, 0), "{length}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_answers_and_time_let_a_client_send_more() {
+        let mut budget = connected();
+        assert_eq!(taken(&mut budget, PING, u64::MAX), FRAMES_AT_ONCE_MAX);
+        budget.received(&frame(HEADERS, 100)).expect("a request");
+        assert_eq!(taken(&mut budget, PING, u64::MAX), FRAMES_PER_REQUEST);
+        // Twice for each piece of an answer, in the smallest windows of Go's client.
+        for _ in 0..FRAMES_AT_ONCE_MAX {
+            budget.sent(4096);
+            assert_eq!(taken(&mut budget, 8, 2), 2);
+        }
+        let mut budget = connected();
+        assert_eq!(taken(&mut budget, PING, u64::MAX), FRAMES_AT_ONCE_MAX);
+        advance(Duration::from_secs(2)).await;
+        assert_eq!(taken(&mut budget, PING, u64::MAX), 2 * FRAMES_PER_SECOND);
+        // An idle time does not count without limit.
+        advance(Duration::from_secs(3600)).await;
+        assert_eq!(taken(&mut budget, PING, u64::MAX), FRAMES_AT_ONCE_MAX);
+    }
+}
