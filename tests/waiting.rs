@@ -1,6 +1,6 @@
 //! A replica whose etcd is down at its start waits for etcd, reports why, ends at once on SIGTERM,
-//! and serves as soon as etcd is up. One whose etcd runs out of space goes on reading. The tests also
-//! cover which paths the metrics token opens, and a drain with a given serving certificate.
+//! and serves as soon as etcd is up. One whose etcd runs out of space goes on reading, and one that starts
+//! then says why it waits. The tests also cover which paths the metrics token opens, and a drain with a given serving certificate.
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -212,6 +212,65 @@ async fn a_replica_whose_etcd_is_out_of_space_stays_ready_and_reads() -> Result<
         .until("/metrics", |reply| has(reply, "polyplane_store_writable 1"))
         .await?;
     sleeping.get(&format!("{maps}/kept")).await?.expect(200)?;
+    replica.process.kill().await
+}
+
+/// It is started again, because a store that is full from the beginning has nothing that could be joined.
+#[tokio::test]
+async fn a_replica_that_starts_while_its_etcd_is_out_of_space_says_so() -> Result<()> {
+    let etcd = Cluster::start(1, &[], &[]).await?;
+    let folder = tempfile::tempdir()?;
+    let mut replica = Replica::start("late", folder.path(), &etcd.url())?;
+    replica
+        .until("/readyz", |reply| reply.status == 200)
+        .await?;
+    replica.process.kill().await?;
+    // Each start has other ports.
+    std::fs::remove_file(replica.folder.join("certs/admin.kubeconfig"))?;
+    etcd.alarm_no_space(true).await?;
+    let mut replica = Replica::start("late", folder.path(), &etcd.url())?;
+    let why = "its store takes no writes: no space: the quota of etcd is used up (NOSPACE); compact and \
+               defragment etcd or raise its quota, and then disarm the alarm";
+    let says = |reply: &Reply| reply.body.to_string().contains(why);
+    replica.until("/readyz/ring", says).await?;
+    let refused = replica.until("/api/v1/namespaces", says).await?;
+    refused.refuses(503, "this replica does not join the ring")?;
+    ensure!(refused.body["details"]["retryAfterSeconds"] == 1);
+    let of_plane = replica.until("/clusters/team-a/api/v1/pods", says).await?;
+    of_plane.refuses(503, "the control plane is not available here")?;
+    // It reads.
+    replica
+        .until("/readyz/etcd", |reply| reply.status == 200)
+        .await?;
+    let is_full = |reply: &Reply| {
+        let text = reply.body.as_str().unwrap_or_default();
+        text.lines()
+            .any(|line| line == "polyplane_store_writable 0")
+    };
+    replica.until("/metrics", is_full).await?;
+    etcd.alarm_no_space(false).await?;
+    replica
+        .until("/readyz", |reply| reply.status == 200)
+        .await?;
+    replica
+        .until("/api/v1/namespaces", |reply| reply.status == 200)
+        .await?;
+    // A drain that cannot end says why when it has waited long enough.
+    etcd.alarm_no_space(true).await?;
+    let is_known = |reply: &Reply| reply.body["cause"].to_string().contains("NOSPACE");
+    replica.until("/polyplane/drain", is_known).await?;
+    let mut drain = tokio::process::Command::new(polyplane()?);
+    drain.args(["drain", "--timeout", "1", "--server", &replica.address]);
+    let output = drain.arg("--certs").arg(replica.folder.join("certs"));
+    let output = output.output().await?;
+    let said = String::from_utf8([output.stdout, output.stderr].concat())?;
+    for words in [
+        "it still holds 1 control planes",
+        "takes no writes",
+        "NOSPACE",
+    ] {
+        ensure!(said.contains(words), "{words}: {said}");
+    }
     replica.process.kill().await
 }
 

@@ -17,7 +17,7 @@
 //! * `planes`: a plane is not acquired, does not move, is not released or deleted; the level floor.
 //! * `directory`: a plane is not found by its name, or only after a delay.
 //!
-//! `peers` has the messages between replicas, `records` what this crate keeps in the store,
+//! `peers` has the messages between replicas, `peer_trust` which CAs they go by, `records` what this crate keeps in the store,
 //! `transactions` the translation between the protocol's transactions and the store's.
 //!
 //! # Where the rules of `fencing/PROTOCOL.md` are
@@ -42,6 +42,7 @@ mod copy;
 pub mod directory;
 mod log_limit;
 mod membership;
+mod peer_trust;
 mod peers;
 mod planes;
 mod records;
@@ -59,6 +60,7 @@ pub use membership::member_driver::JoinError;
 pub use membership::member_record::members_prefix;
 pub use membership::options::ReplicaOptions;
 pub use membership::ring::{Ring, RingStats};
+pub use peer_trust::PeerTrust;
 pub use peers::{
     Figures, Life, NoPeers, PeerError, PeerHandler, PeerMessage, PeerReply, PeerRequest, Peers,
     Used, ViewMember,

@@ -5,6 +5,7 @@
 //! anything: what a peer says takes effect only through the fence in the store.
 
 use crate::directory::birth::Birth;
+use crate::peer_trust::PeerTrust;
 use async_trait::async_trait;
 use bytes::Bytes;
 use polyplane_fencing::{Holder, Incarnation};
@@ -21,6 +22,11 @@ pub trait Peers: Send + Sync + 'static {
     /// See [`PeerError`]. The peer may have handled the request nevertheless, unless it refused the
     /// connection.
     async fn call(&self, to: &Member, request: PeerRequest) -> Result<PeerReply, PeerError>;
+
+    /// Returns the CAs that this replica and its certificate go by now; `None` if they are not known.
+    fn trust(&self) -> Option<PeerTrust> {
+        None
+    }
 }
 
 /// The handler of requests from other replicas.

@@ -62,6 +62,8 @@ struct Wires {
     ending: Mutex<Vec<(ReplicaId, ReplicaId)>>,
     /// Replicas whose certificates no other one trusts, and which trust no other one's.
     strangers: Mutex<Vec<ReplicaId>>,
+    /// The CAs that replicas name; one that is not here names none.
+    trusts: Mutex<HashMap<ReplicaId, PeerTrust>>,
     delay: Mutex<Duration>,
 }
 
@@ -90,6 +92,10 @@ impl Peers for Wire {
         let planes = listening.and_then(|planes| planes.upgrade());
         let planes = planes.ok_or(PeerError::Refused)?;
         Ok(planes.handle(&self.from, request).await)
+    }
+
+    fn trust(&self) -> Option<PeerTrust> {
+        self.wires.trusts.lock().get(&self.from).cloned()
     }
 }
 

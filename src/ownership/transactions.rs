@@ -160,7 +160,7 @@ pub(crate) fn plane_outcome(
             Outcome::Refused(refusal(at, &found, plane))
         }
         Err(CommitError::Rejected(_)) => Outcome::Rejected,
-        // The machine settles it as one without a reply: by a later put.
+        // A driver that cannot settle it by a read leaves it to the machine, as one without a reply.
         Err(CommitError::Undisclosed(rejection, _)) => {
             tracing::debug!(%rejection, "the outcome of a fence transaction is not disclosed");
             Outcome::Unknown

@@ -6,6 +6,7 @@ use crate::cli::DrainOptions;
 use crate::plugin::client::{Answer, Client, Refusal};
 use crate::plugin::config::Target;
 use anyhow::{Context, anyhow, bail};
+use polyplane_apimachinery::Value;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use std::path::Path;
@@ -17,6 +18,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// Attempts while the certificate is not trusted. One that is still not trusted after them is
 /// wrong, and more attempts would only delay the end of the pod.
 const TRIES_MAX: u32 = 6;
+/// The longest time in which the replica may say why it is not drained yet. A pod's end waits for it.
+const REPORT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Requests the drain and waits for the replica's answer.
 ///
@@ -64,9 +67,37 @@ async fn ask(options: &DrainOptions) -> anyhow::Result<Answer> {
                     "the replica does not use the certificates in --certs {folder}"
                 ));
             }
+            // It was reached, and has no answer yet: what it waits for says more than that.
+            Err(error @ Refusal::Unreachable { .. }) if Instant::now() >= end => {
+                return Err(match still_held(&client).await {
+                    Some(held) => anyhow!(
+                        "the replica at {} is not drained after {} s: {held}; it goes on until its --grace is over",
+                        options.server,
+                        options.timeout
+                    ),
+                    None => error.into(),
+                });
+            }
             asked => return Ok(asked?),
         }
     }
+}
+
+/// Returns what the replica still holds and why, if it says so.
+async fn still_held(client: &Client) -> Option<String> {
+    let asked = client.send("GET", "/polyplane/drain", None);
+    let report = tokio::time::timeout(REPORT_PATIENCE, asked).await.ok()?;
+    held_in(&report.ok()?)
+}
+
+/// Returns what a report of the replica says that it holds.
+fn held_in(report: &Value) -> Option<String> {
+    let held = report.int_at(&["held"]).filter(|held| *held > 0)?;
+    let because = match report.str_at(&["cause"]) {
+        "" => String::new(),
+        cause => format!(", because {cause}"),
+    };
+    Some(format!("it still holds {held} control planes{because}"))
 }
 
 /// Returns the replica as its folder describes it now.
@@ -98,6 +129,21 @@ fn read(path: &Path) -> anyhow::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use polyplane_apimachinery::json;
+
+    #[test]
+    fn what_a_replica_still_holds_is_said_with_its_cause() {
+        let said = |report: &str| {
+            let parsed = json::parse(report.as_bytes(), &json::Limits::default());
+            held_in(&parsed.expect("it is JSON").value)
+        };
+        assert_eq!(said(r#"{"held":0}"#), None);
+        let known = said(r#"{"held":2}"#);
+        assert_eq!(known.as_deref(), Some("it still holds 2 control planes"));
+        let known = said(r#"{"held":2,"cause":"the store takes no writes"}"#);
+        let known = known.expect("it holds some");
+        assert!(known.ends_with("control planes, because the store takes no writes"));
+    }
 
     #[test]
     fn a_server_that_is_alone_needs_no_drain() {

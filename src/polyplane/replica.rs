@@ -8,6 +8,7 @@ pub mod authorizers_file;
 pub mod backend;
 pub mod bootstrap_tokens;
 pub mod credentials;
+mod drain_report;
 pub mod encryption;
 pub mod fences;
 pub mod follow_access;
@@ -29,6 +30,7 @@ pub mod usage_report;
 
 use crate::replica::access::{Access, Delegated, MetricsFile, accepted_pem, named_pem};
 use crate::replica::backend::{BackendState, ReplicaBackend};
+use crate::replica::drain_report::DrainReport;
 use crate::replica::encryption::Encryption;
 use crate::replica::follow_access::FollowAccess;
 use crate::replica::join::join;
@@ -328,13 +330,7 @@ impl Drain {
     async fn requested_by_client(&self) -> Result<(), String> {
         self.requested.cancel();
         self.finished.cancelled().await;
-        let held = self.directory.planes.stats().owned;
-        match held {
-            0 => Ok(()),
-            held => Err(format!(
-                "{held} control planes could not be given away in time"
-            )),
-        }
+        DrainReport::of(&self.directory).outcome()
     }
 }
 
@@ -356,10 +352,15 @@ async fn wake_root(shared: &Arc<BackendState>) -> anyhow::Result<()> {
 /// without requests.
 async fn keep_root(shared: Arc<BackendState>, stop: CancellationToken) {
     let mut views = shared.directory.planes.ring().view_changes();
+    let mut logged = None;
     loop {
-        if let Err(error) = wake_root(&shared).await {
-            tracing::warn!("{error:#}");
+        let failed = wake_root(&shared).await.err();
+        let failed = failed.map(|error| format!("{error:#}"));
+        // A store that is full for hours would fill the log otherwise.
+        if let Some(why) = failed.as_ref().filter(|_| failed != logged) {
+            tracing::warn!("{why}");
         }
+        logged = failed;
         tokio::select! {
             // First: a stopping replica wakes nothing.
             biased;

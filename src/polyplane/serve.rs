@@ -3,7 +3,8 @@
 //! While the store cannot be reached the replica waits: `/livez` succeeds, `/readyz` fails, the log
 //! names the reason, and `serve` exits at once if it receives SIGTERM. A problem that does not pass
 //! by itself, such as a wrong password, ends the process with an error. The replica waits in the same
-//! way while it and the members of the ring do not trust each other's peer certificates.
+//! way while it and the members of the ring do not trust each other's peer certificates, and while the
+//! store takes no writes, without which a replica cannot join.
 //!
 //! How `serve` stops: at the first SIGTERM or at a POST to `/drain` the replica writes Draining
 //! into its member key, `/readyz` fails, and the replica still serves every request while it hands
@@ -255,6 +256,7 @@ async fn start(
     wait: Arc<StoreWait>,
 ) -> anyhow::Result<Started> {
     let store = store::shared(&options.store, &wait).await?;
+    wait.record_store(&store);
     let auditor = prepared.config.audit.clone();
     let setup = ReplicaParts {
         store: Arc::clone(&store),

@@ -521,6 +521,10 @@ impl Store for EtcdStore {
         self.inner.space.is_nearly_full()
     }
 
+    fn remedy(&self) -> Option<&'static str> {
+        self.inner.space.remedy()
+    }
+
     async fn close(&self) {
         self.inner.end();
     }

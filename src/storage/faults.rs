@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::error::{CommitError, LeaseError, ReadError, Rejection};
 use crate::store::{
-    Committed, Health, History, KeyValue, LeaseId, Limits, RangeReply, RangeRequest, Revision,
+    Committed, Health, History, KeyValue, LeaseId, Limits, Op, RangeReply, RangeRequest, Revision,
     Store, StoreStatus, Txn,
 };
 use crate::watch::{StoreWatch, WatchEnd, WatchSender};
@@ -77,6 +77,7 @@ pub struct FaultPlan {
     lease_failures: Mutex<usize>,
     forgetful: Mutex<bool>,
     full: Mutex<bool>,
+    alarm: Mutex<bool>,
     nearly_full: Mutex<bool>,
     asked: AtomicUsize,
 }
@@ -129,6 +130,12 @@ impl FaultPlan {
         *self.full.lock() = true;
     }
 
+    /// Makes every commit with a put, and every grant of a lease, fail for lack of space from now on, as
+    /// etcd does while its NOSPACE alarm is raised. Deletions alone pass.
+    pub fn raise_alarm(&self) {
+        *self.alarm.lock() = true;
+    }
+
     /// Makes the store say that it is nearly full from now on. It refuses nothing for this reason.
     pub fn nearly_fill(&self) {
         *self.nearly_full.lock() = true;
@@ -137,6 +144,7 @@ impl FaultPlan {
     /// Ends the lack of space.
     pub fn free(&self) {
         *self.full.lock() = false;
+        *self.alarm.lock() = false;
         *self.nearly_full.lock() = false;
     }
 
@@ -151,8 +159,11 @@ impl FaultPlan {
 
     fn commit_fault(&self, txn: &Txn) -> Option<CommitFault> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        if *self.full.lock() {
-            let text = "the disk is full by plan".to_owned();
+        let puts = txn.ops.iter().any(|op| matches!(op, Op::Put { .. }));
+        if let Some(shortage) = self.shortage()
+            && (puts || *self.full.lock())
+        {
+            let text = shortage.to_owned();
             return Some(CommitFault::Reject(Rejection::NoSpace(text)));
         }
         let mut rules = self.commits.lock();
@@ -164,6 +175,15 @@ impl FaultPlan {
             rules.remove(found);
         }
         Some(fault)
+    }
+
+    /// Returns what there is no space in, if the store refuses commits for that reason.
+    fn shortage(&self) -> Option<&'static str> {
+        match (*self.full.lock(), *self.alarm.lock()) {
+            (true, _) => Some("the disk is full by plan"),
+            (false, true) => Some("the quota is used up by plan"),
+            (false, false) => None,
+        }
     }
 
     fn read_fault(&self) -> Option<ReadFault> {
@@ -358,6 +378,9 @@ impl Store for FaultyStore {
     }
 
     async fn lease_grant(&self, ttl: Duration) -> Result<LeaseId, LeaseError> {
+        if *self.plan.alarm.lock() {
+            return Err(LeaseError::Unavailable("no space by plan".to_owned()));
+        }
         self.inner.lease_grant(ttl).await
     }
 
@@ -382,8 +405,8 @@ impl Store for FaultyStore {
 
     fn status(&self) -> StoreStatus {
         let status = self.inner.status();
-        if *self.plan.full.lock() {
-            let reason = "no space: the disk is full by plan".to_owned();
+        if let Some(shortage) = self.plan.shortage() {
+            let reason = format!("no space: {shortage}");
             return StoreStatus {
                 health: Health::ReadOnly { reason },
                 ..status
@@ -394,6 +417,13 @@ impl Store for FaultyStore {
 
     fn is_nearly_full(&self) -> bool {
         *self.plan.nearly_full.lock() || self.inner.is_nearly_full()
+    }
+
+    fn remedy(&self) -> Option<&'static str> {
+        match *self.plan.alarm.lock() {
+            true => Some("disarm the alarm by plan"),
+            false => self.inner.remedy(),
+        }
     }
 
     async fn close(&self) {

@@ -510,6 +510,12 @@ pub trait Store: Send + Sync + 'static {
         false
     }
 
+    /// Returns what the operator can do so that the store accepts writes again; `None` if it accepts
+    /// them, or if the engine does not know. Does no I/O.
+    fn remedy(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Ends all watches, finishes accepted transactions, and releases the folder, if the engine has one.
     /// Later calls fail with the `Closed` variant of their error.
     async fn close(&self);

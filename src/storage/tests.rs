@@ -176,6 +176,33 @@ async fn faults_do_what_they_say() {
 }
 
 #[tokio::test]
+async fn while_its_alarm_is_raised_a_store_deletes_and_names_a_remedy() {
+    let store = FaultyStore::new(Arc::new(MemoryStore::default()));
+    let plan = store.plan();
+    store.commit(put("1")).await.expect("there is space");
+    assert_eq!(store.remedy(), None);
+    plan.raise_alarm();
+    let full = store.commit(put("2")).await;
+    assert!(matches!(
+        full,
+        Err(CommitError::Rejected(Rejection::NoSpace(_)))
+    ));
+    let granted = store.lease_grant(Duration::from_secs(1)).await;
+    assert!(granted.is_err(), "{granted:?}");
+    assert!(matches!(store.health(), Health::ReadOnly { .. }));
+    assert!(store.remedy().is_some());
+    let deletion = Txn {
+        compares: Vec::new(),
+        ops: vec![Op::Delete { key: "k".into() }],
+    };
+    store.commit(deletion).await.expect("it needs no space");
+    assert_eq!(value(&store).await, None);
+    plan.free();
+    store.commit(put("3")).await.expect("there is space again");
+    assert_eq!(store.remedy(), None);
+}
+
+#[tokio::test]
 async fn an_undisclosed_reply_is_the_same_whether_the_commit_was_applied_or_not() {
     let store = FaultyStore::new(Arc::new(MemoryStore::default()));
     let full = || Rejection::NoSpace("by plan".to_owned());

@@ -2,9 +2,10 @@
 //! member for planes, so a member that no other one can speak with makes planes unavailable.
 //!
 //! * *Before it joins*, a replica pings a few members ([`welcome`]). While none of them answers and
-//!   one does not trust its certificate, or shows one that it does not trust, it does not join. A
-//!   member that does not answer at all may be dead and decides nothing, so the first replica joins,
-//!   and so do two that start at once: the ring then evicts one of them (`suspicion`).
+//!   one does not trust its certificate, or shows one that it does not trust, it does not join. If none
+//!   answers at all, it compares the CAs that the member keys name with its own: while they fit those of
+//!   no member, it does not join either. A key that names none decides nothing, so the first replica
+//!   joins, and so do two that start at once: the ring then evicts one of them (`suspicion`).
 //! * *While it is a member*, it logs which peers do not answer its pings, and why. A peer that does not
 //!   trust it counts as one that does not answer, and is evicted. If the same replica joins again and
 //!   again, as one of an older release does, each further life is given more time: evictions move
@@ -18,6 +19,7 @@
 use crate::backoff::Backoff;
 use crate::log_limit::LogLimit;
 use crate::membership::state::RingState;
+use crate::peer_trust::Mistrust;
 use crate::peers::{PeerError, PeerMessage, holder};
 use parking_lot::Mutex;
 use polyplane_fencing::{Duration as Length, Holder, Time};
@@ -52,6 +54,10 @@ const PROBE_PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 /// The longest pause, and so the longest time until a replica joins that can be reached again.
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What to do about replicas that do not trust each other.
+const SAME_CA: &str = "give all replicas the same peer CA (peer-ca.crt in the folder of --certs) and \
+                       certificates that it has signed";
 
 /// What is known about speaking with other members.
 #[derive(Default)]
@@ -243,6 +249,11 @@ impl Contact {
         self.held_back.subscribe()
     }
 
+    /// Records why this replica does not join, or that nothing keeps it from joining.
+    pub(crate) fn hold_back(&self, why: Option<String>) {
+        self.held_back.send_replace(why);
+    }
+
     /// Returns why other members did not reach this replica in its last lives.
     pub(crate) fn why_unreached(&self) -> Option<String> {
         self.unreached.lock().why.clone()
@@ -267,16 +278,12 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
     let held_back = &shared.contact.held_back;
     let (mut backoff, mut limit, mut turn) = (Backoff::default(), LogLimit::default(), 0);
     loop {
-        let probe = planes.spawn(distrusted_peer(Arc::clone(&shared), turn));
+        let probe = planes.spawn(probe(Arc::clone(&shared), turn));
         // A probe that panicked proves nothing.
-        let Some((peer, error)) = probe.await.ok().flatten() else {
+        let probed = probe.await.unwrap_or(Probed::Silent);
+        let Some(why) = why_not_welcome(&shared, &probed) else {
             break;
         };
-        let (id, address) = (&peer.id, &peer.address);
-        let why = format!(
-            "this replica does not join the ring, because it cannot speak with member {id} at {address}: {}",
-            advice(&error)
-        );
         if limit.is_due(shared.now()) {
             tracing::warn!("{why}");
         }
@@ -287,9 +294,61 @@ pub(crate) async fn welcome(shared: Arc<RingState>, planes: Handle) {
     held_back.send_replace(None);
 }
 
-/// Pings a few members. Returns one that does not trust this replica, or the reverse, if no other
-/// one answers.
-async fn distrusted_peer(shared: Arc<RingState>, turn: usize) -> Option<(Member, PeerError)> {
+/// The outcome of pinging a few members.
+enum Probed {
+    /// One has answered.
+    Answered,
+    /// None has answered, and one does not trust this replica, or the reverse.
+    Untrusted(Member, PeerError),
+    /// None has answered, or there is none.
+    Silent,
+}
+
+/// Returns why this replica does not join; `None` if it does.
+fn why_not_welcome(shared: &RingState, probed: &Probed) -> Option<String> {
+    let no_join = "this replica does not join the ring, because";
+    match probed {
+        Probed::Answered => None,
+        Probed::Untrusted(peer, error) => {
+            let (id, address) = (&peer.id, &peer.address);
+            let named = shared.trusts.lock().get(id).cloned();
+            let own = shared.peers.trust();
+            let mistrust = own.zip(named).and_then(|(own, named)| own.mistrust(&named));
+            let cause = mistrust.map_or_else(String::new, |cause| format!(" ({cause})"));
+            Some(format!(
+                "{no_join} it cannot speak with member {id} at {address}: {}{cause}",
+                advice(error)
+            ))
+        }
+        Probed::Silent => {
+            let (id, mistrust) = mistrust_of_all(shared)?;
+            Some(format!(
+                "{no_join} it and member {id} do not accept each other's certificates: {mistrust}; \
+                 {SAME_CA}"
+            ))
+        }
+    }
+}
+
+/// Returns a member that accepts no certificate of this replica, or the reverse, and why, if that is so of
+/// every member and every one names its CAs.
+fn mistrust_of_all(shared: &RingState) -> Option<(ReplicaId, Mistrust)> {
+    let own = shared.peers.trust()?;
+    let view = shared.view.load_full();
+    let trusts = shared.trusts.lock();
+    let mut first = None;
+    for member in view.members() {
+        if member.id != shared.options.id {
+            // A member that names no CAs, as one of an older release, or that trusts this replica.
+            let mistrust = own.mistrust(trusts.get(&member.id)?)?;
+            first.get_or_insert((member.id.clone(), mistrust));
+        }
+    }
+    first
+}
+
+/// Pings a few members.
+async fn probe(shared: Arc<RingState>, turn: usize) -> Probed {
     let view = shared.view.load_full();
     let own = &shared.options.id;
     let peers: Vec<&Member> = view.members().filter(|member| member.id != *own).collect();
@@ -302,11 +361,13 @@ async fn distrusted_peer(shared: Arc<RingState>, turn: usize) -> Option<(Member,
             (peer, result)
         });
     }
-    let mut distrusted = None;
+    let mut probed = Probed::Silent;
     while let Some(pinged) = pings.join_next().await {
         match pinged {
-            Ok((_, Ok(()))) => return None,
-            Ok((peer, Err(error @ PeerError::Untrusted(_)))) => distrusted = Some((peer, error)),
+            Ok((_, Ok(()))) => return Probed::Answered,
+            Ok((peer, Err(error @ PeerError::Untrusted(_)))) => {
+                probed = Probed::Untrusted(peer, error);
+            }
             Ok((
                 _,
                 Err(
@@ -319,7 +380,7 @@ async fn distrusted_peer(shared: Arc<RingState>, turn: usize) -> Option<(Member,
             | Err(_) => {}
         }
     }
-    distrusted
+    probed
 }
 
 async fn ping(shared: &RingState, to: &Member) -> Result<(), PeerError> {
@@ -383,10 +444,7 @@ fn own_member(shared: &RingState) -> Member {
 /// Returns an error of a call with what to do about it.
 fn advice(error: &PeerError) -> String {
     let advice = match error {
-        PeerError::Untrusted(_) => {
-            "give all replicas the same peer CA (peer-ca.crt in the folder of --certs) and certificates \
-             that it has signed"
-        }
+        PeerError::Untrusted(_) => SAME_CA,
         PeerError::Refused | PeerError::TimedOut | PeerError::Ended(_) | PeerError::Failed(_) => {
             "check its address and the network on the way to it"
         }

@@ -233,7 +233,7 @@ pub(crate) fn perform(shared: &Arc<RingState>, life: &Arc<OwnLife>, action: Acti
             // Not retried here: if the reply is lost, the machine sends the needed transaction
             // again at a later tick.
             tokio::spawn(async move {
-                let txn = member_txn(&transaction, Some(life.put()));
+                let txn = member_txn(&transaction, Some(&life.put()));
                 let outcome = member_outcome(store.commit(txn).await);
                 life.done(attempt, outcome);
             });

@@ -13,9 +13,10 @@ use crate::membership::lease_terms;
 use crate::membership::member_record::{MemberRecord, member_key, new_life};
 use crate::membership::members;
 use crate::membership::own_life::OwnLife;
+use crate::membership::own_record;
+use crate::membership::refused_join::RefusedJoin;
 use crate::membership::state::{RingCommand, RingState, newcomer};
-use crate::records::Damaged;
-use crate::records::{FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
+use crate::records::{Damaged, FLOOR_KEY, TERMS_KEY, decode_floor, decode_terms};
 use crate::transactions::{MemberPut, member_outcome, member_txn, revision};
 use polyplane_fencing::member::{Action, Event, JoinFacts};
 use polyplane_fencing::{Holder, Incarnation, Observed, Outcome, Rule, Transaction, Write};
@@ -270,10 +271,12 @@ impl Driver {
             level: shared.options.level,
             layer: shared.options.layer.clone(),
             ttl: shared.options.member_ttl,
+            trust: shared.peers.trust(),
             uid,
             began,
         };
         let mut backoff = Backoff::default();
+        let mut refused = RefusedJoin::new(&shared);
         let mut queue: VecDeque<Action> = actions.into();
         let mut lease = None;
         while let Some(action) = queue.pop_front() {
@@ -286,7 +289,8 @@ impl Driver {
                     attempt,
                     transaction,
                 } => {
-                    let outcome = self.send(&record, &transaction, &mut lease).await?;
+                    let sent = self.send(&record, &transaction, &mut lease, &mut refused);
+                    let outcome = sent.await?;
                     if !matches!(outcome, Outcome::Applied(_)) {
                         backoff.wait().await;
                     }
@@ -317,6 +321,7 @@ impl Driver {
         record: &MemberRecord,
         transaction: &Transaction,
         lease: &mut Option<LeaseId>,
+        refused: &mut RefusedJoin,
     ) -> Result<Outcome, JoinError> {
         let store = &self.shared.store;
         let puts = |write: &Write| matches!(write, Write::PutMember { .. });
@@ -332,14 +337,16 @@ impl Driver {
                 }
                 Err(error @ LeaseError::Closed) => return Err(JoinError::Lease(error)),
                 Err(error) => {
-                    tracing::warn!(%error, "the store grants no lease; joining is retried");
+                    refused.note(&error);
                     // The transaction was not sent, so the machine may send another one.
                     return Ok(Outcome::Rejected);
                 }
             }
         }
         let txn = member_txn(transaction, put.as_ref());
-        let outcome = member_outcome(store.commit(txn).await);
+        let reply = store.commit(txn).await;
+        refused.note_reply(&reply);
+        let outcome = member_outcome(reply);
         if let (Some(put), false) = (put, matches!(outcome, Outcome::Applied(_))) {
             // If a late copy of the transaction still puts the key, the store removes the key with
             // this lease. If the revocation fails, the lease expires by itself.
@@ -439,7 +446,10 @@ impl Driver {
                     let _ = read.await;
                 });
             }
-            Action::Renew => drop(tokio::spawn(renew(Arc::clone(&shared.store), life))),
+            Action::Renew => drop(tokio::spawn(async move {
+                renew(Arc::clone(&shared.store), Arc::clone(&life)).await;
+                own_record::refresh(&shared, &life).await;
+            })),
             Action::Transact { .. } | Action::WaitBy(_) => {
                 lease_terms::perform(&shared, &life, action)
             }
@@ -469,7 +479,7 @@ impl Driver {
                     transaction,
                 } => {
                     let store = Arc::clone(&self.shared.store);
-                    let txn = member_txn(&transaction, Some(life.put()));
+                    let txn = member_txn(&transaction, Some(&life.put()));
                     let pause = announcing.backoff.next();
                     announcing.attempt = Some(Box::pin(async move {
                         let outcome = member_outcome(store.commit(txn).await);

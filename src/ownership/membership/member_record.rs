@@ -10,14 +10,19 @@
 //! | `metadata.annotations["polyplane.dev/address"]` | the address for peers |
 //! | `metadata.annotations["polyplane.dev/layer"]` | the layer of that binary's level |
 //! | `metadata.annotations["polyplane.dev/level"]` | the level of its binary |
+//! | `metadata.annotations["polyplane.dev/peer-issuer"]` | the CA that has issued its peer certificate |
+//! | `metadata.annotations["polyplane.dev/peer-trusts"]` | the CAs of peers that it accepts, with commas |
 //! | `metadata.annotations["polyplane.dev/weight"]` | its share of the planes |
 //! | `metadata.annotations["polyplane.dev/zone"]` | its failure domain, if it has one |
 //! | `spec.leaseDurationSeconds` | how long the key outlives its last renewal |
 //! | `spec.acquireTime` | when this life began |
 //!
+//! A CA is named by a hash of its key. Older releases name none, and so does a replica without peers.
+//!
 //! Renewals touch the store's lease, not this object. The incarnation is not written down: it is
 //! the revision that created the key, which only the store knows (PROTOCOL 5).
 
+use crate::peer_trust::PeerTrust;
 use bytes::Bytes;
 use polyplane_apimachinery::time::Timestamp;
 use polyplane_fencing::Standing;
@@ -38,6 +43,8 @@ const STATE: &str = "polyplane.dev/state";
 const ADDRESS: &str = "polyplane.dev/address";
 const LAYER: &str = "polyplane.dev/layer";
 const LEVEL: &str = "polyplane.dev/level";
+const PEER_ISSUER: &str = "polyplane.dev/peer-issuer";
+const PEER_TRUSTS: &str = "polyplane.dev/peer-trusts";
 const WEIGHT: &str = "polyplane.dev/weight";
 const ZONE: &str = "polyplane.dev/zone";
 
@@ -52,6 +59,8 @@ pub(crate) struct MemberRecord {
     pub(crate) level: u32,
     pub(crate) layer: LayerHash,
     pub(crate) ttl: Duration,
+    /// The CAs of its peer certificates; `None` if it has no peers.
+    pub(crate) trust: Option<PeerTrust>,
     /// An id that distinguishes this life from every other, before its incarnation is known.
     pub(crate) uid: String,
     /// The time at which this life began, RFC 3339.
@@ -66,6 +75,8 @@ pub(crate) struct MemberSeen {
     pub(crate) level: u32,
     /// The layer of the member's level; `None` if an older program wrote the key.
     pub(crate) layer: Option<LayerHash>,
+    /// The CAs of its peer certificates; `None` if the key does not name them.
+    pub(crate) trust: Option<PeerTrust>,
 }
 
 /// Returns the prefix of the member keys among the root plane's objects.
@@ -106,6 +117,12 @@ impl MemberRecord {
         ]);
         if let Some(zone) = &self.zone {
             notes.insert(ZONE, zone.to_string());
+        }
+        if let Some(trust) = &self.trust {
+            notes.insert(PEER_TRUSTS, trust.trusted.join(","));
+            if let Some(issuer) = &trust.issuer {
+                notes.insert(PEER_ISSUER, issuer.clone());
+            }
         }
         let notes = serde_json::to_string(&notes).expect("a map of texts is plain data");
         let (id, uid, began) = (&self.id, &self.uid, &self.began);
@@ -174,11 +191,16 @@ pub(crate) fn decode_member(value: &Bytes, incarnation: Incarnation) -> Option<M
     };
     let level = note(LEVEL)?.parse().ok()?;
     let layer = note(LAYER).map(|layer| LayerHash(layer.to_owned()));
+    let trust = note(PEER_TRUSTS).map(|trusted| PeerTrust {
+        issuer: note(PEER_ISSUER).map(str::to_owned),
+        trusted: trusted.split(',').map(str::to_owned).collect(),
+    });
     Some(MemberSeen {
         member,
         uid,
         level,
         layer,
+        trust,
     })
 }
 
@@ -195,6 +217,7 @@ mod tests {
             level: 4,
             layer: LayerHash("ab".to_owned()),
             ttl: Duration::from_secs(3),
+            trust: None,
             uid: "u-1".to_owned(),
             began: "2026-01-01T00:00:00Z".to_owned(),
         }
@@ -213,6 +236,24 @@ mod tests {
             assert_eq!(seen.member.standing, standing);
             assert_eq!((seen.level, seen.uid.as_str()), (4, "u-1"));
             assert_eq!(seen.layer, Some(record.layer.clone()));
+            assert_eq!(seen.trust, None);
+        }
+    }
+
+    #[test]
+    fn a_member_key_names_the_cas_of_its_peer_certificates() {
+        for issuer in [Some("0a1b".to_owned()), None] {
+            let trust = PeerTrust {
+                issuer,
+                trusted: ["0a1b", "2c3d"].map(str::to_owned).to_vec(),
+            };
+            let record = MemberRecord {
+                trust: Some(trust.clone()),
+                ..record()
+            };
+            let value = record.encode(Standing::Serving);
+            let seen = decode_member(&value, Incarnation::new(9)).expect("ours");
+            assert_eq!(seen.trust, Some(trust));
         }
     }
 

@@ -102,6 +102,9 @@ impl Known {
             (seen.member.id.clone(), level)
         });
         *shared.levels.lock() = levels.collect();
+        let trusts = self.by_key.values();
+        let trusts = trusts.filter_map(|seen| Some((seen.member.id.clone(), seen.trust.clone()?)));
+        *shared.trusts.lock() = trusts.collect();
         let mut membership = Membership::default();
         for seen in self.by_key.values() {
             membership.put(number, seen.member.clone());
@@ -150,6 +153,7 @@ mod tests {
             level: 1,
             layer: LayerHash("ab".to_owned()),
             ttl: Duration::from_secs(3),
+            trust: None,
             uid: uid.to_owned(),
             began: "2026-01-01T00:00:00Z".to_owned(),
         };

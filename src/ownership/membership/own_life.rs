@@ -7,6 +7,7 @@
 
 use crate::membership::member_record::member_key;
 use crate::transactions::MemberPut;
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use polyplane_fencing::{
@@ -35,7 +36,7 @@ pub(crate) fn clock_time(clock: &dyn Clock) -> Time {
 pub(crate) struct OwnLife {
     holder: Holder,
     member_key: Bytes,
-    put: MemberPut,
+    put: ArcSwap<MemberPut>,
     rules: Rules,
     clock: Arc<dyn Clock>,
     machine: Arc<Mutex<Member>>,
@@ -66,7 +67,7 @@ impl OwnLife {
         Arc::new(Self {
             member_key: member_key(&holder.replica),
             holder,
-            put,
+            put: ArcSwap::from_pointee(put),
             rules,
             clock,
             machine,
@@ -92,12 +93,17 @@ impl OwnLife {
 
     /// Returns the store's lease that the member key is attached to.
     pub(crate) fn lease(&self) -> LeaseId {
-        self.put.lease
+        self.put.load().lease
     }
 
     /// Returns the record and the store lease for a further put of the member key.
-    pub(crate) fn put(&self) -> &MemberPut {
-        &self.put
+    pub(crate) fn put(&self) -> Arc<MemberPut> {
+        self.put.load_full()
+    }
+
+    /// Records what the member key says now, apart from the standing.
+    pub(crate) fn set_put(&self, put: MemberPut) {
+        self.put.store(Arc::new(put));
     }
 
     /// Returns the rules in force.

@@ -98,6 +98,7 @@ impl Ring {
             members_known: watch::Sender::new(false),
             terms: watch::Sender::default(),
             levels: Mutex::default(),
+            trusts: Mutex::default(),
             suspicion: Suspicion::default(),
             contact: Default::default(),
             reads: Mutex::default(),
@@ -115,7 +116,8 @@ impl Ring {
     /// Joins, and returns once the view shows this replica. From then on the life of a predecessor
     /// of the same name is over. Begin to answer peers before calling this: they hand planes to
     /// every member, and evict a member that does not answer. Waits while it can speak with no member
-    /// because they do not trust each other's certificates; [`Self::join_problems`] says so.
+    /// because they do not trust each other's certificates, or while the store does not accept its
+    /// member key; [`Self::join_problems`] says so.
     ///
     /// The membership runs on a thread of its own and renews its lease only while tasks of the
     /// calling runtime make progress: a replica that is stuck counts as dead (PROTOCOL 18). Waits

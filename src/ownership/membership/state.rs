@@ -8,6 +8,7 @@ use crate::membership::lease_terms::TermsSeen;
 use crate::membership::options::ReplicaOptions;
 use crate::membership::own_life::{OwnLife, clock_time};
 use crate::membership::suspicion::Suspicion;
+use crate::peer_trust::PeerTrust;
 use crate::peers::Peers;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -66,6 +67,8 @@ pub(crate) struct RingState {
     pub(crate) terms: watch::Sender<TermsSeen>,
     /// The level of each member's binary.
     pub(crate) levels: Mutex<BTreeMap<ReplicaId, Level>>,
+    /// The CAs of the peer certificates of each member that names them.
+    pub(crate) trusts: Mutex<BTreeMap<ReplicaId, PeerTrust>>,
     pub(crate) suspicion: Suspicion,
     pub(crate) contact: Contact,
     /// Whether the reads of this replica's member key are answered within the read lease.

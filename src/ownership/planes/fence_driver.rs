@@ -9,13 +9,15 @@
 use crate::directory::birth::{Birth, DirectoryKey};
 use crate::membership::own_life::OwnLife;
 use crate::records::fence_key;
-use crate::transactions::{PlaneKeys, observed_fence, plane_outcome, plane_txn, stored};
+use crate::transactions::{
+    PlaneKeys, observed_fence, plane_outcome, plane_txn, refusal, revision, stored,
+};
 use parking_lot::Mutex;
 use polyplane_fencing::{
     Action, Attempt, Epoch, Event, Fence, Load, Observed, Outcome, PlaneFence, PlaneKind, Tenure,
     TenureEnd, Time, Transaction,
 };
-use polyplane_storage::{CommitError, ReadError, Revision, Store, Txn};
+use polyplane_storage::{CommitError, Compare, Op, ReadError, Revision, Store, Txn};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -191,18 +193,67 @@ impl FenceDriver {
     /// store's reason if it was not applied.
     async fn commit(&self, transaction: &Transaction) -> (Outcome, Option<String>) {
         let txn = plane_txn(transaction, &self.keys);
-        let compares = txn.compares.clone();
-        let result = self.store.commit(txn).await;
+        let result = self.store.commit(txn.clone()).await;
         let words = result.as_ref().err().map(|error| match error {
-            CommitError::Rejected(rejection) => rejection.to_string(),
-            CommitError::Refused { .. }
-            | CommitError::Undisclosed(..)
-            | CommitError::Unknown(_) => error.to_string(),
+            CommitError::Rejected(rejection) | CommitError::Undisclosed(rejection, _) => {
+                rejection.to_string()
+            }
+            CommitError::Refused { .. } | CommitError::Unknown(_) => error.to_string(),
         });
         self.life.note_fence_reply(&result);
-        let outcome = plane_outcome(&compares, result, &self.keys);
+        let outcome = match result {
+            Err(CommitError::Undisclosed(..)) => self.settle_by_read(&txn).await,
+            result => plane_outcome(&txn.compares, result, &self.keys),
+        };
         self.learn(&outcome);
         (outcome, words)
+    }
+
+    /// Finds out by a read what became of a put of the fence whose reply does not say that
+    /// ([`CommitError::Undisclosed`]). Unlike after a lost reply a read is enough, because `sent` cannot
+    /// be applied any more (PROTOCOL 1). The machine knows of earlier sendings without a reply.
+    ///
+    /// Without this, a full store would keep the plane unavailable until there is space: only a further
+    /// put, which it refuses, could settle the outcome.
+    pub(crate) async fn settle_by_read(&self, sent: &Txn) -> Outcome {
+        let outcome = self.read_outcome(sent).await;
+        outcome.unwrap_or_else(|error| {
+            tracing::debug!(%error, "an undisclosed put of a fence cannot be settled");
+            Outcome::Unknown
+        })
+    }
+
+    async fn read_outcome(&self, sent: &Txn) -> Result<Outcome, ReadError> {
+        let fence = &self.keys.fence;
+        let (at, found) = self.store.get(fence).await?;
+        let replaced = sent.compares.iter().find_map(|compare| match compare {
+            Compare::Unchanged { key, revision } if key == fence => Some(*revision),
+            Compare::Absent { .. }
+            | Compare::Present { .. }
+            | Compare::Unchanged { .. }
+            | Compare::CreatedAt { .. }
+            | Compare::NotCreatedAt { .. } => None,
+        });
+        if found.as_ref().map(|found| found.modified) == replaced {
+            // What `sent` was to replace is still there.
+            return Ok(Outcome::Rejected);
+        }
+        let put = sent.ops.iter().find_map(|op| match op {
+            Op::Put { key, value, .. } if key == fence => Some(value),
+            Op::Put { .. } | Op::Delete { .. } => None,
+        });
+        if let Some(found) = &found
+            && Some(&found.value) == put
+        {
+            // Put by `sent`, or by an earlier sending of the same record over the same one, which is
+            // as good: only one of them can have been applied.
+            return Ok(Outcome::Applied(revision(found.modified)));
+        }
+        // What is there now refuses a further sending, so that is what the machine learns.
+        let member = self.life.member_key();
+        let (_, own) = self.store.get(member).await?;
+        let found = [(fence.clone(), found), (member.clone(), own)];
+        Ok(Outcome::Refused(refusal(at, &found, &self.keys)))
     }
 
     /// Steps the machine with the outcome of its part of a bulk transaction.

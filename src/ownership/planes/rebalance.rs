@@ -109,8 +109,12 @@ impl Planes {
     }
 
     /// Hands off every plane that another member is designated for, the root last. Only a few
-    /// hand-offs run at a time; the others wait for a permit.
+    /// hand-offs run at a time; the others wait for a permit. While the store takes no writes none is
+    /// begun: each would pause its plane, until the store refuses the release.
     pub(crate) fn hand_off_misplaced(&self) {
+        if !self.store_takes_writes() {
+            return;
+        }
         let mut misplaced: Vec<Arc<PlaneSlot>> = self.slots();
         misplaced.retain(|slot| slot.fence.holds() && self.is_misplaced(slot));
         let tenants = misplaced.iter().any(|slot| slot.birth.id != ROOT);
@@ -181,13 +185,15 @@ impl Planes {
             let own = self.ring().own_member();
             let seen = own.is_none_or(|own| own.standing == Standing::Draining);
             if seen {
-                self.release_unused(deadline).await;
-                self.hand_off_misplaced();
+                if self.store_takes_writes() {
+                    self.release_unused(deadline).await;
+                    self.hand_off_misplaced();
+                }
                 let held = self.slots();
                 if !held.iter().any(|slot| slot.fence.holds()) {
                     return true;
                 }
-                if self.is_last() {
+                if self.is_last() && self.store_takes_writes() {
                     // No member is left that accepts planes.
                     self.release_all(held).await;
                     return true;
@@ -206,12 +212,18 @@ impl Planes {
     /// member key, which cannot be put, need not say Draining before it is removed.
     async fn holds_nothing_on_a_full_store(&self) {
         loop {
-            let is_full = matches!(self.store().health(), Health::ReadOnly { .. });
+            let is_full = !self.store_takes_writes();
             if is_full && !self.slots().iter().any(|slot| slot.fence.holds()) {
                 return;
             }
             sleep(DRAIN_LOOK_EVERY).await;
         }
+    }
+
+    /// Returns whether the store takes writes, as far as it is known. A store that does not answer counts
+    /// as one that does: what it does not answer is repeated until it does.
+    pub(crate) fn store_takes_writes(&self) -> bool {
+        !matches!(self.store().health(), Health::ReadOnly { .. })
     }
 
     /// Returns whether every member is draining, so that no member accepts planes.

@@ -316,6 +316,7 @@ impl Planes {
         self.streamed_states().sweep();
         let idle = self.options().idle.as_secs();
         let now = self.seconds();
+        let takes_writes = self.store_takes_writes();
         let mut sleepy = Vec::new();
         for slot in self.slots() {
             let Some(awake) = slot.awake() else {
@@ -325,7 +326,7 @@ impl Planes {
             let unused = now.saturating_sub(slot.used()) >= idle;
             let stats = awake.plane.stats();
             // A store that refuses writes would refuse the release too.
-            let parts = slot.birth.id != ROOT && awake.plane.read_only().is_none();
+            let parts = takes_writes && slot.birth.id != ROOT && awake.plane.read_only().is_none();
             let idle = unused && stats.watchers == 0 && stats.queued == 0;
             let idle = idle && !self.is_resealing(&awake.plane);
             let sleeps = idle || self.is_suspended(&slot.birth.id);
@@ -423,7 +424,8 @@ impl Planes {
             let result = self.store().commit(txn).await;
             let before = releasing.len();
             let late = Instant::now() >= deadline;
-            let (done, again) = sort_outcomes(releasing, &compares, &result);
+            let outcomes = outcomes(&releasing, &compares, &result).await;
+            let (done, again) = sort_outcomes(releasing, outcomes);
             for releasing in done {
                 released += 1;
                 end_in_memory(&releasing.slot, ended);
@@ -523,32 +525,55 @@ fn bulk_txn(releasing: &[Releasing]) -> Txn {
     txn
 }
 
+/// Returns what became of each plane's part of a transaction; `None` if the transaction was refused
+/// because of other planes alone.
+async fn outcomes(
+    releasing: &[Releasing],
+    compares: &[Compare],
+    result: &Result<Committed, CommitError>,
+) -> Vec<Option<Outcome>> {
+    let mut outcomes = Vec::with_capacity(releasing.len());
+    let mut is_readable = true;
+    for Releasing { slot, sending, .. } in releasing {
+        let outcome = match result {
+            Ok(committed) => Some(Outcome::Applied(revision(committed.revision))),
+            Err(CommitError::Refused { failed, at, found }) => {
+                let own = &sending.txn.compares;
+                let mut failed = failed.iter().filter_map(|at| compares.get(*at));
+                failed.any(|failed| own.contains(failed)).then(|| {
+                    let keys = compares.iter().map(|compare| compare.key().clone());
+                    let found: Vec<(Bytes, Option<KeyValue>)> =
+                        keys.zip(found.iter().cloned()).collect();
+                    Outcome::Refused(refusal(*at, &found, slot.fence.keys()))
+                })
+            }
+            Err(CommitError::Rejected(_)) => Some(Outcome::Rejected),
+            // Each by its own fence, because another replica may have taken some of them since. If
+            // one read fails, the others would only take the time of all planes.
+            Err(CommitError::Undisclosed(..)) if is_readable => {
+                let outcome = slot.fence.settle_by_read(&sending.txn).await;
+                is_readable = outcome != Outcome::Unknown;
+                Some(outcome)
+            }
+            Err(CommitError::Undisclosed(..) | CommitError::Unknown(_)) => Some(Outcome::Unknown),
+        };
+        outcomes.push(outcome);
+    }
+    outcomes
+}
+
 /// Reports the outcome to each machine, and returns the planes that are done and those to send
 /// again. A refusal is reported only to machines whose own compare failed. The others send again: a
 /// refused transaction has no effect, now or later.
 fn sort_outcomes(
     releasing: Vec<Releasing>,
-    compares: &[Compare],
-    result: &Result<Committed, CommitError>,
+    outcomes: Vec<Option<Outcome>>,
 ) -> (Vec<Releasing>, Vec<Releasing>) {
     let (mut done, mut again) = (Vec::new(), Vec::new());
-    for mut releasing in releasing {
-        let outcome = match result {
-            Ok(committed) => Outcome::Applied(revision(committed.revision)),
-            Err(CommitError::Refused { failed, at, found }) => {
-                let own = &releasing.sending.txn.compares;
-                let concerned = failed.iter().filter_map(|at| compares.get(*at));
-                if !concerned.into_iter().any(|failed| own.contains(failed)) {
-                    again.push(releasing);
-                    continue;
-                }
-                let keys = compares.iter().map(|compare| compare.key().clone());
-                let found: Vec<(Bytes, Option<KeyValue>)> =
-                    keys.zip(found.iter().cloned()).collect();
-                Outcome::Refused(refusal(*at, &found, releasing.slot.fence.keys()))
-            }
-            Err(CommitError::Rejected(_)) => Outcome::Rejected,
-            Err(CommitError::Undisclosed(..) | CommitError::Unknown(_)) => Outcome::Unknown,
+    for (mut releasing, outcome) in releasing.into_iter().zip(outcomes) {
+        let Some(outcome) = outcome else {
+            again.push(releasing);
+            continue;
         };
         let fence = Arc::clone(&releasing.slot.fence);
         let actions = fence.outcome_of(&releasing.sending, outcome);

@@ -1,5 +1,14 @@
 //! Acquiring a fence: a loop of attempts that ends with a tenure or with the reason for none, and
 //! loading the plane under that tenure. Every decision is the machine's or the view's.
+//!
+//! **While the store takes no writes no fence can be put, so no plane wakes**, also none of a replica that
+//! died. It would be wrong to answer reads of such a plane without its fence: once there is space, any
+//! replica may take the fence and acknowledge writes, and nobody waits until a reader has stopped that no
+//! record names (PROTOCOL 3, 5 and 7). Sound would be an answer that is confirmed by a store read which
+//! is sent after the request arrived, and finds the fence as it was before the state was loaded, and the
+//! holder's life gone: nobody commits under an unchanged fence then (PROTOCOL 9). That is another right to
+//! answer than a tenure, for watches too, and neither the machine nor its model has it. So the caller gets
+//! [`Unavailable::StoreReadOnly`] at once.
 
 use crate::backoff::Backoff;
 use crate::membership::member_record::members_prefix;

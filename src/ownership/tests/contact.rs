@@ -2,7 +2,7 @@
 //! and their planes go on elsewhere. Also a store that answers too late for the read lease.
 
 use super::*;
-use crate::membership::member_record::member_key;
+use crate::membership::member_record::{decode_member, member_key};
 use polyplane_storage::{CommitFault, ReadFault, Rejection};
 
 /// Waits until a replica has a reason for being no useful member that has these words.
@@ -49,6 +49,73 @@ async fn a_replica_that_no_member_trusts_does_not_join_before_one_does() {
     assert_eq!(ring.join_problem(), None);
     until("it is seen", || members(&a) == ["a", "b"]).await;
     ring.leave().await;
+}
+
+/// Returns the CAs that the member key of a replica names.
+async fn named(town: &Town, name: &str) -> Option<PeerTrust> {
+    let found = town.store.get(&member_key(&id(name))).await;
+    let (_, found) = found.expect("it answers");
+    decode_member(&found?.value, polyplane_ring::Incarnation::new(1))?.trust
+}
+
+fn trust(issuer: &str, trusted: &[&str]) -> PeerTrust {
+    PeerTrust {
+        issuer: Some(issuer.to_owned()),
+        trusted: trusted.iter().map(|&name| name.to_owned()).collect(),
+    }
+}
+
+/// No connection says whether the two trust each other, because each ends before its handshake.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_with_another_ca_than_the_members_does_not_join_before_they_trust_it() {
+    let town = Town::new();
+    let says_it = |name: &str, says: PeerTrust| {
+        town.wires.trusts.lock().insert(id(name), says);
+    };
+    says_it("a", trust("old", &["old"]));
+    says_it("b", trust("new", &["old", "new"]));
+    let a = town.join("a").await;
+    assert_eq!(named(&town, "a").await, Some(trust("old", &["old"])));
+    town.wires.ending.lock().push((id("b"), id("a")));
+    let wire = Wire {
+        from: id("b"),
+        wires: Arc::clone(&town.wires),
+    };
+    let ring = Ring::newcomer(Arc::clone(&town.store), options("b"), Arc::new(wire)).await;
+    let ring = ring.expect("the store is for it");
+    let answers = Arc::downgrade(&a.planes);
+    town.wires.listening.lock().insert(id("b"), answers);
+    let joining = Arc::clone(&ring);
+    let joining = tokio::spawn(async move { joining.join().await });
+    says(&ring, "issued by the CA new, and peer-ca.crt there has old").await;
+    assert_eq!((members(&a), ring.holder()), (vec!["a".to_owned()], None));
+    // The files of the member are replaced: its key says so at the next renewal.
+    says_it("a", trust("old", &["old", "new"]));
+    let joined = tokio::time::timeout(PATIENCE, joining).await;
+    let joined = joined.expect("in time").expect("no panic");
+    joined.expect("it may join");
+    town.wires.ending.lock().clear();
+    assert_eq!(named(&town, "a").await, Some(trust("old", &["old", "new"])));
+    assert_eq!(a.ring.stats().lives_lost, 0);
+    ring.leave().await;
+}
+
+/// A member of an older release names no CAs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_names_no_cas_keeps_nobody_from_joining() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let says = trust("new", &["new"]);
+    town.wires.trusts.lock().insert(id("b"), says.clone());
+    town.wires.ending.lock().push((id("b"), id("a")));
+    let b = town.join("b").await;
+    town.wires.ending.lock().clear();
+    assert_eq!(
+        (named(&town, "a").await, named(&town, "b").await),
+        (None, Some(says))
+    );
+    assert_eq!(b.ring.join_problem(), None);
+    drop(a);
 }
 
 /// A replica that waits for the others' trust ends as soon as it is to leave.

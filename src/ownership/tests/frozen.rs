@@ -40,6 +40,10 @@ fn fence(state: FenceState) -> Bytes {
 }
 
 fn member(zone: Option<&str>, standing: Standing) -> Bytes {
+    member_with(zone, standing, None)
+}
+
+fn member_with(zone: Option<&str>, standing: Standing, trust: Option<PeerTrust>) -> Bytes {
     let record = MemberRecord {
         id: replica("polyplane-0"),
         address: "10.0.0.1:7443".parse().expect("an address"),
@@ -48,10 +52,20 @@ fn member(zone: Option<&str>, standing: Standing) -> Bytes {
         level: 1,
         layer: LayerHash("ab12".to_owned()),
         ttl: Duration::from_secs(3),
+        trust,
         uid: "7d2ff1a3-3a30-4a0e-8a2c-1b0e3a0a0001".to_owned(),
         began: "2026-01-01T00:00:00Z".to_owned(),
     };
     record.encode(standing)
+}
+
+fn member_with_cas() -> Bytes {
+    let names = ["0a1b2c3d4e5f6071", "8293a4b5c6d7e8f9"].map(str::to_owned);
+    let trust = PeerTrust {
+        issuer: names.first().cloned(),
+        trusted: names.to_vec(),
+    };
+    member_with(None, Standing::Serving, Some(trust))
 }
 
 fn changing() -> Terms {
@@ -116,6 +130,7 @@ fn kept() -> Vec<Written> {
             "member, in a zone, draining",
             member(Some("z1"), Standing::Draining),
         ),
+        Written::new("member, with the CAs of its peers", member_with_cas()),
         Written::new("key of the terms", TERMS_KEY),
         Written::new(
             "terms",

@@ -3,6 +3,7 @@
 
 use super::*;
 use crate::membership::member_record::member_key;
+use crate::records::fence_key;
 use polyplane_storage::{CommitFault, Rejection};
 use std::task::Poll;
 
@@ -371,4 +372,140 @@ async fn a_drain_ends_with_the_life_in_which_it_was_refused() {
     assert!(members(&a).is_empty(), "it joins no more");
     let again = tokio::time::timeout(PATIENCE, a.ring.announce_drain()).await;
     again.expect("it has drained");
+}
+
+/// Makes the next put of a plane's fence get a reply that does not say whether it was applied, and the
+/// store refuse every later commit of planes.
+fn fills_up_at_the_fence(replica: &Replica, birth: &Birth, is_applied: bool) {
+    let full = Rejection::NoSpace("by plan".into());
+    let undisclosed = match is_applied {
+        true => CommitFault::UndisclosedApplied(full),
+        false => CommitFault::UndisclosedNotApplied(full),
+    };
+    let fence = fence_key(&birth.id);
+    let of_fence = move |txn: &Txn| txn.ops.iter().any(|op| *op.key() == fence);
+    let plan = replica.store.plan();
+    plan.commits_matching(of_fence, undisclosed, 1);
+    Trouble::Full.begins(replica);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_release_that_a_full_store_does_not_disclose_is_settled_by_a_read() {
+    for (is_bulk, is_applied) in [(false, false), (false, true), (true, false), (true, true)] {
+        let case = format!("in bulk: {is_bulk}, applied: {is_applied}");
+        let (town, a, birth, _plane) = one_with_a_plane().await;
+        fills_up_at_the_fence(&a, &birth, is_applied);
+        let slot = slot_of(&a, &birth);
+        let release = async {
+            match is_bulk {
+                true => a.planes.put_to_sleep(vec![Arc::clone(&slot)]).await,
+                false => drop(a.planes.hand_off(&slot, None).await),
+            }
+        };
+        let released = tokio::time::timeout(PATIENCE / 4, release).await;
+        assert!(released.is_ok(), "{case}: it does not wait for space");
+        assert_eq!(slot.fence.holds(), !is_applied, "{case}");
+        assert_eq!(
+            a.planes.awake(&birth.id).is_some(),
+            !is_applied,
+            "{case}: what was not applied never will be, so the plane goes on"
+        );
+        if !is_applied {
+            let read = town.read(&birth, "x").await;
+            assert_eq!(read.as_deref(), Some("1"), "{case}");
+        }
+        a.store.plan().clear();
+        town.write(&birth, "x", "2").await;
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"), "{case}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_that_a_full_store_does_not_disclose_is_settled_by_a_read() {
+    for is_applied in [false, true] {
+        let (town, a, birth, _plane) = one_with_a_plane().await;
+        a.planes.put_to_sleep(a.planes.slots()).await;
+        fills_up_at_the_fence(&a, &birth, is_applied);
+        let woken = tokio::time::timeout(PATIENCE / 4, a.planes.wake(&birth)).await;
+        match (woken.expect("it does not wait for space"), is_applied) {
+            (Ok(plane), true) => {
+                assert_eq!(value(&plane.snapshot(), "x").as_deref(), Some("1"));
+            }
+            (Err(WakeError::Unavailable(Unavailable::StoreReadOnly)), false) => {}
+            (woken, _) => panic!("applied: {is_applied}, and {:?}", woken.err()),
+        }
+        a.store.plan().clear();
+        town.write(&birth, "x", "2").await;
+        assert_eq!(town.read(&birth, "x").await.as_deref(), Some("2"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plane_of_a_replica_that_died_says_that_the_store_is_full_until_there_is_space() {
+    let town = Town::new();
+    let (a, _b) = (town.join("a").await, town.join("b").await);
+    until("both are seen", || members(&a) == ["a", "b"]).await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    a.store.plan().raise_alarm();
+    town.crash("b");
+    until("b is gone", || members(&a) == ["a"]).await;
+    let refused = a.planes.wake(&birth).await.err();
+    assert!(
+        matches!(
+            refused,
+            Some(WakeError::Unavailable(Unavailable::StoreReadOnly))
+        ),
+        "{refused:?}"
+    );
+    a.store.plan().free();
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_store_is_full_no_plane_pauses_for_a_hand_off_that_it_would_refuse() {
+    let town = Town::new();
+    let a = town.join("a").await;
+    let birth = town.plane_of("b", &["a", "b"]).await;
+    town.write(&birth, "x", "1").await;
+    a.store.plan().raise_alarm();
+    let b = town.join("b").await;
+    until("a sees b", || members(&a) == ["a", "b"]).await;
+    // Longer than the pause between two searches for planes that belong elsewhere.
+    sleep(Duration::from_millis(1200)).await;
+    assert_eq!(a.planes.stats().hand_offs_failed, 0);
+    assert!(a.planes.awake(&birth.id).is_some());
+    a.store.plan().free();
+    until("b has it", || b.planes.awake(&birth.id).is_some()).await;
+    assert_eq!(town.read(&birth, "x").await.as_deref(), Some("1"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_starts_on_a_full_store_says_why_and_joins_once_there_is_space() {
+    for grants_leases in [false, true] {
+        let memory = MemoryStore::new(MemoryOptions::default());
+        let store = Arc::new(FaultyStore::new(Arc::new(memory)));
+        let words: &[&str] = match grants_leases {
+            true => &["takes no writes: no space"],
+            false => &["takes no writes: no space", "disarm the alarm"],
+        };
+        match grants_leases {
+            true => store.plan().fill(),
+            false => store.plan().raise_alarm(),
+        }
+        let ring = Ring::newcomer(store.clone(), options("a"), Arc::new(NoPeers)).await;
+        let ring = ring.expect("the store is for it");
+        let joining = Arc::clone(&ring);
+        let joining = tokio::spawn(async move { joining.join().await });
+        for words in words.iter().copied() {
+            let says = || ring.join_problem().is_some_and(|why| why.contains(words));
+            until(words, says).await;
+        }
+        assert!(!joining.is_finished() && ring.holder().is_none());
+        store.plan().free();
+        let joined = joining.await.expect("no panic");
+        joined.expect("there is space");
+        assert_eq!(ring.join_problem(), None);
+        ring.leave().await;
+    }
 }

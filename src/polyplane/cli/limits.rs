@@ -155,7 +155,8 @@ pub struct LimitOptions {
         value_parser = seconds()
     )]
     pub answer_time_max: u64,
-    /// Longest time for which a client may read nothing of an answer. Watches are not limited.
+    /// Longest time for which a client may read nothing of an answer. An answer that its connection
+    /// holds already is cut after three such times, a watch after six.
     #[arg(
         long,
         value_name = "SECONDS",

@@ -46,6 +46,11 @@ const STORE_AWAY: &str = "the server's store does not answer, so no control plan
 const STORE_SILENT: &str = "the server has heard nothing from its store for longer than the read lease lasts, so no \
                             control plane is available at the moment";
 
+/// What a client reads if this replica has lost its place in the ring and cannot come back. The reason is in
+/// the log and in `/readyz/ring`, for those who can do something about it.
+const STORE_FULL: &str = "the server's store takes no writes, so the server cannot join its ring, and no control \
+                          plane is available here; /readyz/ring says why";
+
 /// The planes of one replica, as the server sees them.
 pub struct ReplicaBackend {
     shared: Arc<BackendState>,
@@ -140,9 +145,12 @@ impl Backend for ReplicaBackend {
 
     fn stale_reason(&self) -> Option<&'static str> {
         let directory = &self.shared.directory;
-        let is_late = || directory.planes.ring().read_lease_problem().is_some();
+        let ring = directory.planes.ring();
+        let is_late = || ring.read_lease_problem().is_some();
+        let is_outside = || ring.holder().is_none() && self.shared.is_store_read_only();
         match (self.shared.is_store_away(), directory.freshness.holds()) {
             (true, _) => Some(STORE_AWAY),
+            (false, _) if is_outside() => Some(STORE_FULL),
             (false, _) if is_late() => Some(STORE_TOO_LATE),
             // Nothing has come from the store for longer than a read lease.
             (false, false) => Some(STORE_SILENT),
@@ -382,7 +390,10 @@ impl BackendState {
                     WakeError::Open(open) if matches!(**open, OpenError::Sealed(_)) => {
                         LocateError::Sealed
                     }
-                    WakeError::Unavailable(Unavailable::StoreReadOnly) => {
+                    // Whatever else keeps it: nobody can take the plane while the store takes no writes.
+                    WakeError::Unavailable(why)
+                        if *why == Unavailable::StoreReadOnly || self.is_store_read_only() =>
+                    {
                         LocateError::StoreReadOnly(self.why_read_only())
                     }
                     _ => self.explained(LocateError::Unavailable),
@@ -403,6 +414,12 @@ impl BackendState {
     fn is_store_away(&self) -> bool {
         let health = self.directory.planes.store().health();
         matches!(health, Health::Failed { .. })
+    }
+
+    /// Returns whether the store answers reads and takes no writes.
+    fn is_store_read_only(&self) -> bool {
+        let health = self.directory.planes.store().health();
+        matches!(health, Health::ReadOnly { .. })
     }
 
     /// Returns the error with what is amiss, if that is known.

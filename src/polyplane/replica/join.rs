@@ -6,7 +6,7 @@ use anyhow::Context;
 use polyplane_ownership::Ring;
 
 /// Joins the ring. `wait` has the reason meanwhile, if other members and this
-/// replica do not trust each other.
+/// replica do not trust each other, or if the store does not accept its member key.
 ///
 /// # Errors
 /// Returns an error if the replica may not join.

@@ -14,7 +14,7 @@ use polyplane_ownership::ROOT;
 use polyplane_plane::{Memory, Plane, Share};
 use polyplane_registry::kinds::custom::schemas_waiting;
 use polyplane_server::{Exposition, Kind, expose_objects};
-use polyplane_storage::Health;
+use polyplane_storage::{Health, Store};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -33,25 +33,7 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
         "Control planes of the whole ring, the root aside.",
         directory.rows.len(),
     );
-    let status = directory.planes.store().status();
-    gauge(
-        out,
-        "polyplane_store_used_bytes",
-        "Bytes the store holds on disk, or in memory if it has none.",
-        status.used_bytes,
-    );
-    gauge(
-        out,
-        "polyplane_store_writable",
-        "1 if the store takes writes, else 0.",
-        i32::from(status.health == Health::Ok),
-    );
-    gauge(
-        out,
-        "polyplane_store_nearly_full",
-        "1 if the store is nearly full, so that clients may delete but not add data, else 0.",
-        i32::from(directory.planes.store().is_nearly_full()),
-    );
+    store(&**directory.planes.store(), out);
     gauge(
         out,
         "polyplane_stale_records",
@@ -77,6 +59,29 @@ pub fn expose(directory: &PlaneDirectory, out: &mut Exposition) {
     memory(directory.planes.memory(), out);
     ring(directory, out);
     moves(directory, out);
+}
+
+/// Writes what a store says of itself.
+pub fn store(store: &dyn Store, out: &mut Exposition) {
+    let status = store.status();
+    gauge(
+        out,
+        "polyplane_store_used_bytes",
+        "Bytes the store holds on disk, or in memory if it has none.",
+        status.used_bytes,
+    );
+    gauge(
+        out,
+        "polyplane_store_writable",
+        "1 if the store takes writes, else 0.",
+        i32::from(status.health == Health::Ok),
+    );
+    gauge(
+        out,
+        "polyplane_store_nearly_full",
+        "1 if the store is nearly full, so that clients may delete but not add data, else 0.",
+        i32::from(store.is_nearly_full()),
+    );
 }
 
 /// Writes upstream's metrics of the files and the issuers of the root's users, at the replica with this name.

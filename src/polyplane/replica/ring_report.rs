@@ -1,7 +1,8 @@
-//! The answers of `/polyplane/ring`, `/polyplane/ring/terms`, `/polyplane/top`,
+//! The answers of `/polyplane/ring`, `/polyplane/ring/terms`, `/polyplane/top`, `/polyplane/drain`,
 //! `/polyplane/encryption/<name>` and `/polyplane/locate/<name>`: the ring as this replica sees it, with the numbers that the other
 //! replicas report. The plugin prints these answers.
 
+use crate::replica::drain_report::DrainReport;
 use crate::replica::encryption::report;
 use crate::replica::plane_directory::{LookupError, NameOrId, PlaneDirectory};
 use crate::replica::usage_report;
@@ -24,6 +25,7 @@ const RING: &str = "/polyplane/ring";
 const RAISE_FLOOR: &str = "/polyplane/ring/raise-floor";
 const TOP: &str = "/polyplane/top";
 const TERMS: &str = "/polyplane/ring/terms";
+const DRAIN: &str = "/polyplane/drain";
 const LOCATE: &str = "/polyplane/locate/";
 const ENCRYPTION: &str = "/polyplane/encryption/";
 
@@ -108,6 +110,9 @@ pub fn of<'a>(
     }
     if path == TOP {
         return Some(Box::pin(usage_report::of_ring(directory)));
+    }
+    if path == DRAIN {
+        return Some(Box::pin(async { json(&DrainReport::of(directory)) }));
     }
     if path == TERMS {
         return Some(Box::pin(async {

@@ -3,6 +3,7 @@
 //! waits for.
 
 use crate::replica::access::{Access, authority};
+use crate::replica::metrics;
 use crate::replica::start_checks::start_checks;
 use crate::store::wait::StoreWait;
 use polyplane_apimachinery::schema::Schemas;
@@ -13,9 +14,10 @@ use polyplane_fairness::PlaneMeter;
 use polyplane_ownership::ROOT;
 use polyplane_registry::{AccessCheck, Answer, Authority, Kinds, ResourceRequest};
 use polyplane_server::{
-    Backend, BoxFuture, CheckScope, Config, HealthCheck, LocateError, Location, PlaneApi,
-    PlaneRecord, PlaneReference, Server, StopHandle, StopPolicy, Stopped,
+    Backend, BoxFuture, CheckScope, Config, Exposition, HealthCheck, LocateError, Location,
+    PlaneApi, PlaneRecord, PlaneReference, Server, StopHandle, StopPolicy, Stopped,
 };
+use polyplane_storage::Health;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
@@ -137,7 +139,9 @@ impl Backend for WaitingBackend {
             PlaneReference::Root | PlaneReference::Id(ROOT) => {
                 Ok(Arc::new(WaitingRoot(Arc::clone(&self.0))) as Arc<dyn PlaneRecord>)
             }
-            PlaneReference::Named(_) | PlaneReference::Id(_) => Err(LocateError::Unavailable),
+            PlaneReference::Named(_) | PlaneReference::Id(_) => {
+                Err(LocateError::NotJoined(self.0.why_unavailable()))
+            }
         })
     }
 
@@ -147,10 +151,14 @@ impl Backend for WaitingBackend {
 
     fn checks(&self) -> Vec<HealthCheck> {
         let (waiting, joining) = (Arc::clone(&self.0), Arc::clone(&self.0));
-        let store = move || match waiting.wait.join_problem() {
-            // It waits for other replicas, so the store has answered.
-            Some(_) => Ok(()),
-            None => Err(waiting.reason()),
+        let store = move || {
+            let health = waiting.wait.store().map(|store| store.health());
+            match (health, waiting.wait.join_problem()) {
+                (Some(Health::Failed { reason }), _) => Err(reason),
+                // It waits for other replicas, or until its store takes writes, so the store has answered.
+                (_, Some(_)) => Ok(()),
+                (_, None) => Err(waiting.reason()),
+            }
         };
         let ring = move || {
             let problem = joining.wait.join_problem();
@@ -178,15 +186,20 @@ impl Backend for WaitingBackend {
         checks.extend(start_checks(|| false));
         checks
     }
+
+    fn expose_metrics(&self, out: &mut Exposition) {
+        if let Some(store) = self.0.wait.store() {
+            metrics::store(&**store, out);
+        }
+    }
 }
 
 impl WaitingState {
-    fn unavailable(&self) -> ApiError {
-        let text = match self.wait.join_problem() {
+    fn why_unavailable(&self) -> String {
+        match self.wait.join_problem() {
             Some(why) => why,
             None => format!("this replica waits for its store: {}", self.reason()),
-        };
-        ApiError::service_unavailable(text).with_retry_after(1)
+        }
     }
 
     fn reason(&self) -> String {
@@ -238,6 +251,7 @@ impl PlaneApi for WaitingRoot {
     }
 
     fn handle(&self, _: ResourceRequest) -> BoxFuture<'_, Result<Answer, ApiError>> {
-        Box::pin(std::future::ready(Err(self.0.unavailable())))
+        let refusal = ApiError::service_unavailable(self.0.why_unavailable());
+        Box::pin(std::future::ready(Err(refusal.with_retry_after(1))))
     }
 }

@@ -7,7 +7,8 @@
 
 use parking_lot::Mutex;
 use polyplane_sealing::KmsError;
-use polyplane_storage::{CommitError, ReadError, Rejection};
+use polyplane_storage::{CommitError, ReadError, Rejection, Store};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The first pause before the replica tries the store again. Each further one is twice as long, so
@@ -22,6 +23,8 @@ const LOG_EVERY_MAX: Duration = Duration::from_secs(60);
 /// The wait for a store, and then for the ring: its start, and the last reason why it continues.
 pub struct StoreWait {
     since: Instant,
+    /// The store, once it is opened.
+    store: OnceLock<Arc<dyn Store>>,
     state: Mutex<WaitState>,
 }
 
@@ -42,6 +45,7 @@ impl Default for StoreWait {
     fn default() -> Self {
         Self {
             since: Instant::now(),
+            store: OnceLock::new(),
             state: Mutex::default(),
         }
     }
@@ -67,6 +71,17 @@ impl StoreWait {
         }
     }
 
+    /// Records that the store is opened, so that its state can be reported before the replica serves.
+    pub fn record_store(&self, store: &Arc<dyn Store>) {
+        // A second store would be a mistake of the caller, and does no harm.
+        let _ = self.store.set(Arc::clone(store));
+    }
+
+    /// Returns the store, if it is opened.
+    pub fn store(&self) -> Option<&Arc<dyn Store>> {
+        self.store.get()
+    }
+
     /// Returns why the replica waits; `None` while nothing has failed.
     pub fn reason(&self) -> Option<String> {
         self.state.lock().reason.clone()
@@ -84,6 +99,11 @@ impl StoreWait {
     }
 
     fn note(&self, awaited: &str, reason: String) {
+        let remedy = self.store().and_then(|store| store.remedy());
+        let reason = match remedy {
+            Some(remedy) => format!("{reason}; {remedy}"),
+            None => reason,
+        };
         let now = Instant::now();
         let mut state = self.state.lock();
         if state.log_at.is_none_or(|at| at <= now) {
@@ -131,7 +151,7 @@ fn passes(error: &anyhow::Error) -> Option<&'static str> {
 mod tests {
     use super::*;
     use anyhow::Context;
-    use polyplane_storage::OpenError;
+    use polyplane_storage::{FaultyStore, MemoryOptions, MemoryStore, Op, OpenError, Txn};
     use std::cell::Cell;
 
     #[test]
@@ -179,6 +199,40 @@ mod tests {
             let error = error.context("the store cannot be used");
             assert_eq!(passes(&error).is_some(), waits, "{error:#}");
         }
+    }
+
+    #[tokio::test]
+    async fn the_reason_names_what_to_do_if_the_store_knows_it() {
+        let memory = MemoryStore::new(MemoryOptions::default());
+        let faulty = Arc::new(FaultyStore::new(Arc::new(memory)));
+        let store: Arc<dyn Store> = faulty.clone();
+        let wait = StoreWait::default();
+        assert!(wait.store().is_none());
+        wait.record_store(&store);
+        faulty.plan().raise_alarm();
+        let tries = Cell::new(0);
+        let step = async || {
+            tries.set(tries.get() + 1);
+            if tries.get() > 1 {
+                faulty.plan().free();
+            }
+            let put = Op::Put {
+                key: "k".into(),
+                value: "v".into(),
+                lease: None,
+            };
+            let txn = Txn {
+                compares: Vec::new(),
+                ops: vec![put],
+            };
+            store.commit(txn).await.context("cannot put")
+        };
+        wait.out(step).await.expect("there is space");
+        let reason = wait.reason().expect("it waited");
+        assert!(
+            reason.contains("no space") && reason.ends_with("; disarm the alarm by plan"),
+            "{reason}"
+        );
     }
 
     #[tokio::test]

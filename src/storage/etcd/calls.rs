@@ -449,7 +449,13 @@ impl Inner {
             .read(|member| async move { member.calls().lease_client().grant(seconds, None).await });
         match granted.await {
             Ok(lease) => Ok(LeaseId(lease.id())),
-            Err(fault) => Err(LeaseError::Unavailable(fault.to_string())),
+            Err(fault) => {
+                // etcd grants no lease while the alarm is raised.
+                if let Fault::NoSpace(text) = &fault {
+                    self.space.fill(text);
+                }
+                Err(LeaseError::Unavailable(fault.to_string()))
+            }
         }
     }
 

@@ -28,6 +28,8 @@ const CORRUPT: &str = "CORRUPT";
 /// What a transaction is told that is not sent. Not which member raised the alarm: whoever writes to a
 /// plane gets this text.
 const USED_UP: &str = "the quota of etcd is used up (NOSPACE)";
+/// What the operator can do about it.
+const REMEDY: &str = "compact and defragment etcd or raise its quota, and then disarm the alarm";
 
 /// The part of the quota that is kept for writes which make room: one in this many bytes.
 const KEPT_PART: u64 = 20;
@@ -72,6 +74,11 @@ impl Space {
         self.is_full().then(|| USED_UP.to_owned())
     }
 
+    /// Returns what the operator can do so that puts are accepted again, if an alarm is known.
+    pub(super) fn remedy(&self) -> Option<&'static str> {
+        self.is_full().then_some(REMEDY)
+    }
+
     pub(super) fn is_full(&self) -> bool {
         matches!(*self.health.lock(), Health::ReadOnly { .. })
     }
@@ -100,8 +107,8 @@ impl Space {
         if *health == Health::Ok {
             tracing::warn!(
                 text,
-                "etcd's quota is used up: reads go on, writes and deletions are refused, and no plane wakes; \
-                 compact and defragment etcd or raise its quota, and then disarm the alarm"
+                "etcd's quota is used up: reads go on, writes and deletions are refused, no plane wakes, \
+                 and no replica joins; {REMEDY}"
             );
             *health = Health::ReadOnly {
                 reason: format!("no space: {USED_UP}"),
@@ -141,17 +148,20 @@ mod tests {
     #[test]
     fn an_alarm_is_told_without_the_member_that_raised_it() {
         let space = Space::default();
-        assert_eq!(space.full(), None);
+        assert_eq!((space.full(), space.remedy()), (None, None));
         space.note(&["memberID:3319814642761637952 alarm:NOSPACE ".to_owned()]);
         let why = space.full().expect("it is full");
         assert_eq!(why, "the quota of etcd is used up (NOSPACE)");
         let reason = format!("no space: {why}");
         assert_eq!(space.health(), Health::ReadOnly { reason });
+        let remedy = space.remedy().expect("somebody has to act");
+        assert!(remedy.contains("disarm the alarm"), "{remedy}");
         // A member that does not know the alarm yet proves nothing.
         space.note(&[]);
         assert!(space.is_full());
         space.free();
         assert_eq!((space.full(), space.health()), (None, Health::Ok));
+        assert_eq!(space.remedy(), None);
     }
 
     #[test]
