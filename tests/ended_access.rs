@@ -159,16 +159,27 @@ impl<'a> Plane<'a> {
         let all = &mut [&mut of_joe, &mut of_deployer, &mut of_jane, &mut of_builder];
         self.is_shown("overlapping", &own, all).await?;
         let mut of_second = Reader::open("ann", &site.user_of(name, "ann")?).await?;
-        site.kubectl
-            .ok(&["plane", "rotate", name, "--overlap=1h"])?;
-        for reader in [of_joe, of_deployer, of_jane, of_builder] {
+        // It would end what the first one has promised to accept.
+        let twice = site
+            .kubectl
+            .run(&["plane", "rotate", name, "--overlap=1h"])?;
+        let said = String::from_utf8_lossy(&twice.stderr);
+        ensure!(
+            !twice.status.success() && said.contains("are accepted until"),
+            "{said}"
+        );
+        let all = &mut [
+            &mut of_joe,
+            &mut of_deployer,
+            &mut of_jane,
+            &mut of_builder,
+            &mut of_second,
+        ];
+        self.is_shown("still-overlapping", &own, all).await?;
+        site.kubectl.ok(&["plane", "rotate", name, "--now"])?;
+        for reader in [of_joe, of_deployer, of_jane, of_builder, of_second] {
             self.ends(reader).await?;
         }
-        let own = Client::open(&endpoint(&site.admin_of(name)?)?).await?;
-        let all = &mut [&mut of_second];
-        self.is_shown("third", &own, all).await?;
-        site.kubectl.ok(&["plane", "rotate", name, "--now"])?;
-        self.ends(of_second).await?;
 
         let fourth = site.user_of(name, "fred")?;
         admitted(&fourth).await?;

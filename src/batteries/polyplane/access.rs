@@ -286,7 +286,11 @@ fn date_revocations(object: &mut Value, old: &Value, now: i64) {
 
 /// Returns what is wrong with `spec.access`. Before all programs of the ring read it, it may not be
 /// set: an older one would ignore it.
-pub(crate) fn errors(object: &Value, old: Option<&Value>, is_read_by_all: bool) -> Vec<FieldError> {
+pub(crate) fn errors(
+    object: &Value,
+    old: Option<&Value>,
+    (is_read_by_all, now): (bool, i64),
+) -> Vec<FieldError> {
     let Some(access) = object.at(&["spec", "access"]) else {
         return Vec::new();
     };
@@ -334,7 +338,27 @@ pub(crate) fn errors(object: &Value, old: Option<&Value>, is_read_by_all: bool) 
         let why = format!("may be {known}, or {} to rotate the keys", known + 1);
         errors.push(FieldError::invalid(&path.child("keyGeneration"), new, why));
     }
+    if let Some(why) = old.and_then(|old| ends_too_early(object, old, now)) {
+        errors.push(FieldError::forbidden(&path.child("keyGeneration"), why));
+    }
     errors
+}
+
+/// Returns why the keys are not replaced once more: a plane accepts one earlier generation beside its own, so the one
+/// before that would end, although the rotation that replaced it has said how long it is accepted.
+fn ends_too_early(object: &Value, old: &Value, now: i64) -> Option<String> {
+    let overlap = object.int_at(&["spec", "access", "keyOverlapSeconds"]);
+    if generation(object) == generation(old) || overlap == Some(0) {
+        return None;
+    }
+    let until = old.str_at(&["status", "keys", "previousAcceptedUntil"]);
+    seconds(until).filter(|until| *until > now)?;
+    let name = object.str_at(&["metadata", "name"]);
+    Some(format!(
+        "credentials of the keys before the present ones are accepted until {until}, and this rotation would end \
+         them; rotate after that, or run `kubectl plane rotate {name} --now` (keyOverlapSeconds: 0), which ends \
+         the credentials of all earlier keys"
+    ))
 }
 
 /// Returns the refusal of so many revocations, which says how to make room.
@@ -569,10 +593,10 @@ mod tests {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let start = json!({"metadata": {"name": "a"}, "spec": {"access": {"grants": []}}});
         let full = revoking(&names, &start, 1_000);
-        assert_eq!(errors(&full, Some(&start), true), []);
+        assert_eq!(errors(&full, Some(&start), (true, 1_000)), []);
         let said = |plane: &Value, now: i64| {
             let more = revoking(&["one-more"], plane, now);
-            let errors = errors(&more, Some(plane), true);
+            let errors = errors(&more, Some(plane), (true, 1_000));
             let said: Vec<String> = errors.iter().map(FieldError::body).collect();
             (users(&more).len(), said.concat())
         };
@@ -601,7 +625,7 @@ mod tests {
             plane
         };
         let mut next = with(1, 60);
-        assert_eq!(errors(&next, Some(&start), true), []);
+        assert_eq!(errors(&next, Some(&start), (true, 1_000)), []);
         prepare_update(&mut next, &start, 1_000);
         let spec = read(&next);
         assert_eq!(spec.generation, KeyGeneration(1));
@@ -616,7 +640,7 @@ mod tests {
         assert_eq!(read(&same), spec);
         for (generation, old) in [(3, Some(&next)), (0, Some(&next)), (-1, None), (1, None)] {
             assert_eq!(
-                errors(&with(generation, 0), old, true).len(),
+                errors(&with(generation, 0), old, (true, 1_000)).len(),
                 1,
                 "{generation}"
             );
@@ -624,11 +648,43 @@ mod tests {
     }
 
     #[test]
+    fn a_rotation_ends_no_credentials_that_the_one_before_has_promised() {
+        let start = json!({"metadata": {"name": "a"}, "spec": {"access": {}}});
+        let rotated = |old: &Value, overlap: Option<i64>| {
+            let mut plane = old.clone();
+            plane.set(&["spec", "access", "keyGeneration"], generation(old) + 1);
+            drop(plane.remove(&["spec", "access", "keyOverlapSeconds"]));
+            if let Some(overlap) = overlap {
+                plane.set(&["spec", "access", "keyOverlapSeconds"], overlap);
+            }
+            plane
+        };
+        let mut first = rotated(&start, Some(60));
+        prepare_update(&mut first, &start, 1_000);
+        for overlap in [None, Some(1), Some(60)] {
+            let second = rotated(&first, overlap);
+            let refused = errors(&second, Some(&first), (true, 1_059));
+            let [refused] = &refused[..] else {
+                panic!("{overlap:?}: {refused:?}");
+            };
+            let said = refused.body();
+            assert!(
+                said.contains("1970-01-01T00:17:40Z") && said.contains("rotate a --now"),
+                "{said}"
+            );
+            assert_eq!(errors(&second, Some(&first), (true, 1_060)), []);
+        }
+        let at_once = rotated(&first, Some(0));
+        assert_eq!(errors(&at_once, Some(&first), (true, 1_001)), []);
+        assert_eq!(errors(&first, Some(&first), (true, 1_001)), []);
+    }
+
+    #[test]
     fn an_earlier_release_must_not_be_able_to_join() {
         let plane = json!({"spec": {"access": {}}});
-        let refused = errors(&plane, None, false);
+        let refused = errors(&plane, None, (false, 1_000));
         assert!(refused[0].body().contains("--raise-floor"), "{refused:?}");
-        assert_eq!(errors(&json!({"spec": {}}), None, false), []);
+        assert_eq!(errors(&json!({"spec": {}}), None, (false, 1_000)), []);
     }
 
     #[test]

@@ -151,7 +151,7 @@ impl Strategy for ControlPlane {
         errors.extend(spec_errors(object));
         errors.extend(generation_errors(object));
         let is_read_by_all = context.settings.records_say_access.present();
-        errors.extend(access::errors(object, None, is_read_by_all));
+        errors.extend(access::errors(object, None, (is_read_by_all, context.now)));
         errors.extend(limits::errors(object, is_read_by_all));
         errors.extend(issuer_errors(context, object));
         errors.extend(suspension::errors(context, object));
@@ -167,7 +167,11 @@ impl Strategy for ControlPlane {
         let mut errors = spec_errors(object);
         errors.extend(generation_errors(object));
         let is_read_by_all = context.settings.records_say_access.present();
-        errors.extend(access::errors(object, Some(old), is_read_by_all));
+        errors.extend(access::errors(
+            object,
+            Some(old),
+            (is_read_by_all, context.now),
+        ));
         errors.extend(limits::errors(object, is_read_by_all));
         errors.extend(issuer_errors(context, object));
         errors.extend(suspension::errors(context, object));

@@ -60,7 +60,8 @@ pub struct RevokeOptions {
 pub struct RotateOptions {
     /// Name of the control plane.
     pub name: String,
-    /// How long credentials of the earlier keys are accepted. With 0s none is, as with --now.
+    /// How long credentials of the earlier keys are accepted. With 0s none is, as with --now. Until that
+    /// time is over a further rotation needs --now, because it would end them.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::plugin::access::duration)]
     pub overlap: Duration,
     /// Refuse every credential of the earlier keys at once. The list of revoked users is emptied, but

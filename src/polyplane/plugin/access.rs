@@ -172,7 +172,11 @@ fn rotated(name: &str, plane: &Value) -> String {
         }
         None => "",
     };
-    format!("{replaced}; no certificate or token of the earlier keys is accepted any more{others}")
+    format!(
+        "{replaced}; no certificate or token of the earlier keys is accepted any more{others}. Secrets of type \
+         kubernetes.io/service-account-token still hold such tokens: delete them, and make those anew that are \
+         needed"
+    )
 }
 
 /// Suspends a control plane.
@@ -285,7 +289,9 @@ mod tests {
         plane.remove(&["status", "keys", "previousAcceptedUntil"]);
         let said = rotated("a", &plane);
         assert!(
-            said.ends_with("no certificate or token of the earlier keys is accepted any more"),
+            said.contains(
+                "no certificate or token of the earlier keys is accepted any more. Secrets"
+            ),
             "{said}"
         );
         plane.set(&["spec", "authentication"], json!({"clientCAs": ["pem"]}));
