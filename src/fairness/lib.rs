@@ -35,7 +35,7 @@ mod turns;
 pub use cpu_time::{CpuTimer, Precision, Spent};
 pub use limits::{LimitDefaults, PlaneLimits, TIMES_FREE};
 pub use max_min::fair_limit;
-pub use meter::{Connected, CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
+pub use meter::{Asked, Connected, CountedWatch, InFlight, PlaneMeter, Refusal, Usage};
 pub use places::{Place, Places};
 pub use rate_limit::RateLimit;
 pub use turns::{Flow, Started, Turns, VirtualTime};

@@ -14,6 +14,23 @@ const UNLIMITED: u64 = u64::MAX;
 /// Longer, and a plane whose limit was raised would still be refused.
 const REMEMBERED_MAX: u64 = 1_000_000_000;
 
+/// Part of a rate that a plane has beyond it for renewals of leases, and at least one in a second. Without it a burst
+/// of others would make nodes count as dead and leaders stand down.
+const RENEWALS_PART: u64 = 10;
+/// Renewals in a second that a replica forwards to an owner that has just refused requests: the owner knows the limits.
+const RENEWALS_FORWARDED: u64 = 10;
+
+/// What a request does, as far as its head tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// It reads.
+    Read,
+    /// It changes something.
+    Write,
+    /// It changes a lease that somebody renews in time or loses.
+    Renewal,
+}
+
 /// Counts what one plane uses of a replica, and holds the plane's limits.
 #[derive(Debug)]
 pub struct PlaneMeter {
@@ -28,6 +45,8 @@ pub struct PlaneMeter {
     limits: AtomicLimits,
     request_rate: RateLimit,
     write_rate: RateLimit,
+    /// The renewals beyond these rates.
+    renewal_rate: RateLimit,
     /// The times until which the plane's owner refuses requests, and changing requests.
     refused_until: [AtomicU64; 2],
     /// The time until which the plane's work is done aside.
@@ -111,6 +130,7 @@ impl Default for PlaneMeter {
             },
             request_rate: RateLimit::default(),
             write_rate: RateLimit::default(),
+            renewal_rate: RateLimit::default(),
             refused_until: [AtomicU64::new(0), AtomicU64::new(0)],
             aside_until: AtomicU64::new(0),
             places: AtomicUsize::new(0),
@@ -171,13 +191,30 @@ impl PlaneMeter {
     ///
     /// # Errors
     /// Returns the limit that the request would exceed.
-    pub fn admit(&self, now: Moment, writes: bool) -> Result<(), Refusal> {
-        if let Err(refusal) = self.take_rates(now, writes) {
+    pub fn admit(&self, now: Moment, asked: Asked) -> Result<(), Refusal> {
+        let writes = asked != Asked::Read;
+        if let Err(refusal) = self.take_rates(now, writes)
+            && !(asked == Asked::Renewal && self.takes_renewal(now, refusal))
+        {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(refusal);
         }
         self.count(writes);
         Ok(())
+    }
+
+    /// Takes one renewal from what a plane has beyond the rate that refuses it.
+    fn takes_renewal(&self, now: Moment, refusal: Refusal) -> bool {
+        let per_second = match refusal {
+            Refusal::Requests { per_second, .. } | Refusal::Writes { per_second, .. } => per_second,
+            Refusal::Watches { .. } => return false,
+        };
+        // A rate of zero is a plane that nobody is to write to.
+        let per_second = per_second.filter(|rate| *rate > 0);
+        per_second.is_some_and(|rate| {
+            let part = (rate / RENEWALS_PART).max(1);
+            self.renewal_rate.take(now, part).is_ok()
+        })
     }
 
     /// Counts a request without a limit: one of the root plane, or one that this replica forwards.
@@ -235,7 +272,7 @@ impl PlaneMeter {
     ///
     /// # Errors
     /// Returns the refusal that is remembered.
-    pub fn remembered(&self, now: Moment, writes: bool) -> Result<(), Refusal> {
+    pub fn remembered(&self, now: Moment, asked: Asked) -> Result<(), Refusal> {
         let left = |kind: usize| {
             let until = self.refused_until[kind].load(Ordering::Relaxed);
             until.checked_sub(now.0).filter(|left| *left > 0)
@@ -245,12 +282,16 @@ impl PlaneMeter {
                 per_second: None,
                 wait_nanos,
             },
-            (None, Some(wait_nanos)) if writes => Refusal::Writes {
+            (None, Some(wait_nanos)) if asked != Asked::Read => Refusal::Writes {
                 per_second: None,
                 wait_nanos,
             },
             (None, _) => return Ok(()),
         };
+        let is_renewal = asked == Asked::Renewal;
+        if is_renewal && self.renewal_rate.take(now, RENEWALS_FORWARDED).is_ok() {
+            return Ok(());
+        }
         self.refused.fetch_add(1, Ordering::Relaxed);
         Err(refusal)
     }
@@ -385,9 +426,9 @@ mod tests {
             ..PlaneLimits::NONE
         });
         let now = Moment(SECOND);
-        assert_eq!(meter.admit(now, true), Ok(()));
-        assert_eq!(meter.admit(now, true), Ok(()));
-        let refused = meter.admit(now, true).expect_err("a third write");
+        assert_eq!(meter.admit(now, Asked::Write), Ok(()));
+        assert_eq!(meter.admit(now, Asked::Write), Ok(()));
+        let refused = meter.admit(now, Asked::Write).expect_err("a third write");
         let wait_nanos = SECOND / 2;
         let per_second = Some(2);
         assert_eq!(
@@ -397,14 +438,44 @@ mod tests {
                 wait_nanos
             }
         );
-        assert_eq!(meter.admit(now, false), Ok(()));
-        assert_eq!(meter.admit(now, false), Ok(()));
+        assert_eq!(meter.admit(now, Asked::Read), Ok(()));
+        assert_eq!(meter.admit(now, Asked::Read), Ok(()));
         assert!(matches!(
-            meter.admit(now, false),
+            meter.admit(now, Asked::Read),
             Err(Refusal::Requests { .. })
         ));
         let usage = meter.usage();
         assert_eq!((usage.requests, usage.writes, usage.refused), (4, 2, 2));
+    }
+
+    #[test]
+    fn renewals_have_a_tenth_beyond_the_rate_that_is_used_up() {
+        let meter = PlaneMeter::default();
+        meter.set_limits(&PlaneLimits {
+            writes_per_second: Some(30),
+            ..PlaneLimits::NONE
+        });
+        let now = Moment(SECOND);
+        let taken = |asked: Asked| (0..100).filter(|_| meter.admit(now, asked).is_ok()).count();
+        assert_eq!((taken(Asked::Write), taken(Asked::Renewal)), (30, 3));
+        assert_eq!((taken(Asked::Write), taken(Asked::Renewal)), (0, 0));
+        meter.set_limits(&PlaneLimits {
+            requests_per_second: Some(1),
+            ..PlaneLimits::NONE
+        });
+        let later = Moment(3 * SECOND);
+        let taken = |asked: Asked| (0..9).filter(|_| meter.admit(later, asked).is_ok()).count();
+        assert_eq!((taken(Asked::Read), taken(Asked::Renewal)), (1, 1));
+        meter.set_limits(&PlaneLimits {
+            writes_per_second: Some(0),
+            ..PlaneLimits::NONE
+        });
+        assert!(meter.admit(Moment(9 * SECOND), Asked::Renewal).is_err());
+        let forwarding = PlaneMeter::default();
+        forwarding.remember_refusal(now, true, SECOND);
+        assert!(forwarding.remembered(now, Asked::Write).is_err());
+        let forwarded = (0..99).filter(|_| forwarding.remembered(now, Asked::Renewal).is_ok());
+        assert_eq!(forwarded.count(), 10);
     }
 
     #[test]
@@ -417,12 +488,12 @@ mod tests {
             writes_per_second: Some(3),
             ..PlaneLimits::NONE
         });
-        assert_eq!(meter.admit(now, true), Ok(()));
+        assert_eq!(meter.admit(now, Asked::Write), Ok(()));
         assert_eq!(meter.admit_write(now), Ok(()));
         assert_eq!(meter.admit_write(now), Ok(()));
         let refused = meter.admit_write(now);
         assert!(matches!(refused, Err(Refusal::Writes { .. })));
-        assert_eq!(meter.admit(now, false), Ok(()));
+        assert_eq!(meter.admit(now, Asked::Read), Ok(()));
         let usage = meter.usage();
         assert_eq!((usage.requests, usage.writes, usage.refused), (2, 1, 1));
     }
@@ -431,9 +502,9 @@ mod tests {
     fn a_refusal_is_remembered_for_a_second_at_most() {
         let meter = PlaneMeter::default();
         meter.remember_refusal(Moment(0), true, 20 * SECOND);
-        assert_eq!(meter.remembered(Moment(5), false), Ok(()));
-        assert!(meter.remembered(Moment(SECOND - 1), true).is_err());
-        assert_eq!(meter.remembered(Moment(SECOND), true), Ok(()));
+        assert_eq!(meter.remembered(Moment(5), Asked::Read), Ok(()));
+        assert!(meter.remembered(Moment(SECOND - 1), Asked::Write).is_err());
+        assert_eq!(meter.remembered(Moment(SECOND), Asked::Write), Ok(()));
     }
 
     #[test]

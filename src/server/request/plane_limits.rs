@@ -12,7 +12,7 @@ use http::{HeaderMap, StatusCode};
 use polyplane_apimachinery::Str;
 use polyplane_apimachinery::status::ApiError;
 use polyplane_fairness::{
-    CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit, TIMES_FREE,
+    Asked, CountedWatch, InFlight, Moment, PlaneMeter, Refusal as Limit, TIMES_FREE,
 };
 use polyplane_registry::{Verb, WriteRate};
 
@@ -21,7 +21,7 @@ use crate::backend::PlaneRecord;
 use crate::operations::exposition::{Exposition, Kind};
 use crate::peer::headers::{LIMITED, Limited};
 use crate::pipeline::Pipeline;
-use crate::request::request_info::RequestInfo;
+use crate::request::request_info::{RequestInfo, ResourceInfo};
 use crate::request::route::PlaneReference;
 use crate::request::seats::{Seats, too_many};
 use crate::server_state::ServerState;
@@ -115,12 +115,12 @@ impl Pipeline<'_> {
         record: &dyn PlaneRecord,
         plane: PlaneReference<'_>,
     ) -> Option<Reply> {
-        let (meter, writes) = (record.meter(), self.writes());
+        let (meter, asked) = (record.meter(), self.asked());
         if is_root(record, plane) {
-            meter.count(writes);
+            meter.count(asked != Asked::Read);
             return None;
         }
-        let limit = meter.admit(self.state.now(), writes).err()?;
+        let limit = meter.admit(self.state.now(), asked).err()?;
         self.state.metrics.limits.count(limit);
         let mut reply = refuse(self.client, &error(record.name(), limit).into());
         if !self.is_direct() {
@@ -135,14 +135,12 @@ impl Pipeline<'_> {
     /// # Errors
     /// Returns 429 if the owner has just refused a request of this kind.
     pub(crate) fn count_forwarded(&self, record: &dyn PlaneRecord) -> Result<(), Refusal> {
-        let (meter, writes) = (record.meter(), self.writes());
-        meter
-            .remembered(self.state.now(), writes)
-            .map_err(|limit| {
-                self.state.metrics.limits.count(limit);
-                error(record.name(), limit)
-            })?;
-        meter.count(writes);
+        let (meter, asked) = (record.meter(), self.asked());
+        meter.remembered(self.state.now(), asked).map_err(|limit| {
+            self.state.metrics.limits.count(limit);
+            error(record.name(), limit)
+        })?;
+        meter.count(asked != Asked::Read);
         Ok(())
     }
 
@@ -193,6 +191,14 @@ impl Pipeline<'_> {
         })
     }
 
+    fn asked(&self) -> Asked {
+        match self.info {
+            RequestInfo::Resource(info) if renews(info) => Asked::Renewal,
+            _ if self.writes() => Asked::Write,
+            _ => Asked::Read,
+        }
+    }
+
     /// Returns whether the request changes something, as far as its head tells.
     pub(crate) fn writes(&self) -> bool {
         match self.info {
@@ -209,6 +215,12 @@ impl Pipeline<'_> {
             },
         }
     }
+}
+
+/// Returns whether a request renews a lease: the heartbeat of a node, or of a leader.
+fn renews(info: &ResourceInfo<'_>) -> bool {
+    (info.group, info.resource) == ("coordination.k8s.io", "leases")
+        && matches!(info.verb, Some(Verb::Update | Verb::Patch))
 }
 
 pub(crate) fn is_root(record: &dyn PlaneRecord, plane: PlaneReference<'_>) -> bool {
