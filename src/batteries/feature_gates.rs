@@ -1,4 +1,4 @@
-//! The feature gates of upstream that strategies test.
+//! The feature gates of upstream that strategies and reconcilers test.
 
 use polyplane_registry::Features;
 use polyplane_registry::kinds::feature_gates::FeatureError;
@@ -6,7 +6,7 @@ use polyplane_registry::kinds::feature_gates::FeatureError;
 /// Declares gates by upstream's names, so that [`Gate::ALL`] has each of them.
 macro_rules! gates {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A gate that a strategy tests.
+        /// A gate that a strategy or a reconciler tests.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Gate {
             $($(#[$doc])* $name,)*
@@ -36,6 +36,8 @@ gates! {
     DRAFractionalCapacityRange,
     /// With this gate, a resize may change volumes that are in memory.
     InPlacePodVerticalScalingMemoryBackedVolumes,
+    /// With this gate, volume claims show whether a pod names them.
+    PersistentVolumeClaimUnusedSinceTime,
 }
 
 impl Gate {

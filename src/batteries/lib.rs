@@ -23,7 +23,7 @@ mod coordination;
 mod core;
 mod discovery;
 mod events;
-mod feature_gates;
+pub mod feature_gates;
 mod flowcontrol;
 mod internal_apiserver;
 pub mod kind_tables;

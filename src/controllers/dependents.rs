@@ -1,6 +1,8 @@
 //! Garbage collection: deletes objects whose owners are gone, and carries out foreground and
-//! orphaning deletions of owners. This module does not know the queue; `index` knows the dependents.
+//! orphaning deletions of owners. This module does not know the queue; `index` knows the dependents, and
+//! `displaced` reports those whose owners are in another namespace.
 
+pub(crate) mod displaced;
 mod index;
 
 use crate::client::{OwnRequest, metadata};
@@ -153,10 +155,17 @@ pub(crate) enum DependentWork {
 /// An owner as a reference describes it.
 #[derive(Clone, Debug)]
 struct Owner {
-    group: Str,
+    api_version: Str,
     kind: Str,
     name: Str,
     uid: Str,
+}
+
+impl Owner {
+    fn group(&self) -> &str {
+        let parts = self.api_version.split_once('/');
+        parts.map_or("", |(group, _)| group)
+    }
 }
 
 fn owners_in(body: &[u8]) -> Vec<Owner> {
@@ -173,13 +182,9 @@ fn owners_in(body: &[u8]) -> Vec<Owner> {
 }
 
 fn owner_of(reference: &Value) -> Owner {
-    let group = reference
-        .str_at(&["apiVersion"])
-        .split_once('/')
-        .map_or("", |(group, _)| group);
     let text = |field: &str| Str::from(reference.str_at(&[field]));
     Owner {
-        group: group.into(),
+        api_version: text("apiVersion"),
         kind: text("kind"),
         name: text("name"),
         uid: text("uid"),
@@ -209,9 +214,9 @@ enum OwnerState {
 
 /// Returns the key that an owner has; `None` if its kind is not known or cannot own the object.
 fn owner_key(kinds: &Kinds, dependent: &Key, owner: &Owner) -> Option<Key> {
-    let row = kinds
-        .resources()
-        .find(|row| row.group == owner.group && row.kind == owner.kind && !row.is_virtual())?;
+    let row = kinds.resources().find(|row| {
+        row.group.as_str() == owner.group() && row.kind == owner.kind && !row.is_virtual()
+    })?;
     let namespace = match row.scope {
         Scope::Cluster => None,
         Scope::Namespaced => Some(dependent.namespace()?),
@@ -277,12 +282,17 @@ pub(crate) async fn dependent(
         .iter()
         .map(|owner| owner_state(&kinds, &cut, key, owner))
         .collect::<Result<_, _>>()?;
+    let events = match states.contains(&OwnerState::Absent) {
+        true => displaced::events(&kinds, &cut, &object),
+        false => Vec::new(),
+    };
     let object = metadata(&object)?;
     if owners.is_empty() || states.contains(&OwnerState::Solid) {
         let lost = owners.iter().zip(&states);
         let lost = lost.filter(|(_, state)| **state != OwnerState::Solid);
         let lost: BTreeSet<&str> = lost.map(|(owner, _)| owner.uid.as_str()).collect();
         remove_references(context, tenant, key, &object, &lost).await?;
+        displaced::write(&context.client, tenant, &events).await;
         return Ok(Progress::Done);
     }
     let policy = if has_finalizer(&object, ORPHAN) {
@@ -299,6 +309,7 @@ pub(crate) async fn dependent(
         "preconditions": {"uid": (object["metadata"]["uid"].clone())}
     });
     send(context, tenant, Verb::Delete, key, &options).await?;
+    displaced::write(&context.client, tenant, &events).await;
     Ok(Progress::Done)
 }
 

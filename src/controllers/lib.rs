@@ -10,12 +10,12 @@
 //! empties deleted kinds and removes their definitions; `api_services` keeps the APIServices of
 //! custom kinds; `control_planes` removes deleted planes with their objects; `sweep` removes expired objects; `token_secrets` fills the
 //! Secrets that hold tokens; `dependents` deletes objects whose owners are gone, and makes owners wait for their
-//! dependents; `protection` lets deleted storage objects go once nothing uses them, and keeps the
-//! finalizers by which they wait; `quotas` shows
-//! in the status of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas
-//! whether their priority level exists; `authentication_cas` shows extension API servers the CAs of
-//! the plane's clients; `certificates` approves and signs certificate signing requests and deletes old
-//! ones; `service_ranges` adds a secondary range to the ServiceCIDR that shows the ranges of service
+//! dependents; `protection` lets deleted storage objects go once nothing uses them, keeps the
+//! finalizers by which they wait, and shows which volume claims are in use; `quotas` shows in the status
+//! of quotas what a namespace takes; `flow_schemas` shows in the status of flow schemas whether their
+//! priority level exists; `authentication_cas` shows extension API servers the CAs of the plane's
+//! clients; `certificates` approves and signs certificate signing requests and deletes old ones;
+//! `service_ranges` adds a secondary range to the ServiceCIDR that shows the ranges of service
 //! addresses, and says there that they can be used; `layers` steps planes of an older layer to this
 //! program's once the store's floor allows it. `observer` knows which work a write causes. `work`
 //! queues and runs them, so it names each of them, and they use its types; `charged` charges planes

@@ -65,9 +65,7 @@ impl Observer for WriteObserver {
         if let Some(set) = protection::freed(tenant, object, gone) {
             self.0.add(tenant, WorkItem::ProtectedOf(set));
         }
-        for key in token_secrets::touched(tenant, object, gone) {
-            self.0.add(tenant, WorkItem::TokenSecret(key));
-        }
+        self.0.tokens_written(tenant, object, gone);
         if certificates::is_request(key) && !gone {
             self.0.add_certificate(tenant, name());
         }
@@ -94,6 +92,15 @@ impl Observer for WriteObserver {
 }
 
 impl Reconcilers {
+    fn tokens_written(self: &Arc<Self>, tenant: &Tenant, object: &ObjectRef, gone: bool) {
+        for key in token_secrets::touched(tenant, object, gone) {
+            self.add(tenant, WorkItem::TokenSecret(key));
+        }
+        if token_secrets::starts_tracking(tenant, object, gone) {
+            self.add(tenant, WorkItem::TokenTracking);
+        }
+    }
+
     fn gone_from_namespace(self: &Arc<Self>, tenant: &Tenant, key: &Key, namespace: &str) {
         let cut = tenant.plane.snapshot();
         if cut.get(key).is_some() {

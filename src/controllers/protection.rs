@@ -1,7 +1,10 @@
 //! Takes the finalizers of storage objects away that are deleted and not in use any more: volume
 //! claims that no pod uses, volumes that are not bound, attributes classes that nothing names.
 //! Admission adds these finalizers to new objects; this module adds them again if a client removed
-//! them. It does not decide when a reconciler runs.
+//! them. `unused` shows in the status of claims whether a pod names them. Nothing here decides when a
+//! reconciler runs.
+
+mod unused;
 
 use crate::client::{OwnClient, OwnRequest, tree};
 use crate::work::Progress;
@@ -104,16 +107,13 @@ pub(crate) fn controller(key: &Key) -> Option<Controller> {
 pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Key> {
     let key = object.key();
     if key.group().is_empty() && key.resource() == "pods" {
-        return if gone || object.flags().has(Flags::DELETING) {
-            claims_of_pod(tenant, object)
-        } else {
-            Vec::new()
-        };
+        return claims_of_pod(tenant, object, gone);
     }
     let Some(kind) = Protected::of(key) else {
         return Vec::new();
     };
-    let has_work = !gone && kind.has_work(object);
+    let shows_nothing = || kind == Protected::Claim && unused::is_missing(tenant, object);
+    let has_work = !gone && (kind.has_work(object) || shows_nothing());
     has_work.then(|| key.clone()).into_iter().collect()
 }
 
@@ -123,13 +123,14 @@ pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Option<P
     let key = object.key();
     if (key.group(), key.resource()) == ("", "pods") {
         let ends = gone || object.flags().has(Flags::DELETING);
-        let is_long = ends && {
+        let namespace = key.namespace()?;
+        let may_free = ends || (has_claims(tenant, namespace) && unused::is_on(tenant));
+        let is_long = may_free && {
             let body = object.body();
             let volumes = raw_volumes(&body);
             scan::items(volumes).nth(VOLUMES_AT_COMMIT_MAX).is_some()
         };
-        let namespace = key.namespace().filter(|_| is_long)?;
-        return Some(ProtectedSet::Claims(namespace.into()));
+        return is_long.then(|| ProtectedSet::Claims(namespace.into()));
     }
     let names_classes = matches!(
         Protected::of(key),
@@ -140,8 +141,13 @@ pub(crate) fn freed(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Option<P
     may_free.then_some(ProtectedSet::AttributesClasses)
 }
 
-/// Returns the deleted objects of a set.
-pub(crate) async fn deleted_of(tenant: &Tenant, set: &ProtectedSet) -> Vec<Key> {
+fn has_claims(tenant: &Tenant, namespace: &str) -> bool {
+    let claims = Prefix::namespaced("", Protected::Claim.resource(), namespace);
+    tenant.plane.snapshot().count(&claims) > 0
+}
+
+/// Returns the deleted objects of a set, and the claims that show otherwise than is so.
+pub(crate) async fn pending_of(tenant: &Tenant, set: &ProtectedSet) -> Vec<Key> {
     let prefix = match set {
         ProtectedSet::Claims(namespace) => {
             Prefix::namespaced("", Protected::Claim.resource(), namespace)
@@ -156,15 +162,21 @@ pub(crate) async fn deleted_of(tenant: &Tenant, set: &ProtectedSet) -> Vec<Key> 
             found.push(object.key().clone());
         }
     }
+    if let ProtectedSet::Claims(_) = set {
+        found.extend(unused::wrong(tenant, &cut, &prefix).await);
+    }
     found
 }
 
-/// Returns all protected objects of a plane that are deleted. Those without their finalizer wait for their
-/// next write: a plane that only wakes is not written to, even by a newer release.
-pub(crate) fn pending(tenant: &Tenant) -> Vec<Key> {
+/// Returns all protected objects of a plane that are deleted, and the claims that show otherwise than is so. Those
+/// without their finalizer wait for their next write.
+pub(crate) async fn pending(tenant: &Tenant) -> Vec<Key> {
     let cut = tenant.plane.snapshot();
     let kinds = Protected::ALL.into_iter();
-    kinds.flat_map(|kind| deleted(&cut, kind)).collect()
+    let mut found: Vec<Key> = kinds.flat_map(|kind| deleted(&cut, kind)).collect();
+    let claims = Protected::Claim.objects();
+    found.extend(unused::wrong(tenant, &cut, &claims).await);
+    found
 }
 
 fn deleted(cut: &Snapshot, kind: Protected) -> Vec<Key> {
@@ -176,34 +188,41 @@ fn deleted(cut: &Snapshot, kind: Protected) -> Vec<Key> {
         .collect()
 }
 
-/// Returns the claims that a pod uses and that are deleted.
-fn claims_of_pod(tenant: &Tenant, pod: &ObjectRef) -> Vec<Key> {
-    let cut = tenant.plane.snapshot();
+/// Returns the claims that a pod names for which its write may be work: those that are deleted if it ends, and those
+/// that may show otherwise than is so.
+fn claims_of_pod(tenant: &Tenant, pod: &ObjectRef, gone: bool) -> Vec<Key> {
+    let ends = gone || pod.flags().has(Flags::DELETING);
     let Some(namespace) = pod.key().namespace() else {
         return Vec::new();
     };
-    let resource = Protected::Claim.resource();
-    if cut.count(&Prefix::namespaced("", resource, namespace)) == 0 {
+    if !has_claims(tenant, namespace) {
+        return Vec::new();
+    }
+    let is_shown = unused::is_on(tenant);
+    if !ends && !is_shown {
         return Vec::new();
     }
     let body = pod.body();
-    let volumes = raw_volumes(&body);
-    if scan::items(volumes).nth(VOLUMES_AT_COMMIT_MAX).is_some() {
+    if scan::items(raw_volumes(&body))
+        .nth(VOLUMES_AT_COMMIT_MAX)
+        .is_some()
+    {
         return Vec::new();
     }
-    // A pod that cannot be read uses nothing that could be found.
-    let volumes = json::parse(volumes, &Limits::default()).map(|parsed| parsed.value);
-    let volumes = volumes.unwrap_or_default();
+    let (cut, resource) = (tenant.plane.snapshot(), Protected::Claim.resource());
+    let volumes = parsed_volumes(&body);
     let volumes = volumes.as_array().unwrap_or_default().iter();
     let keys = volumes.map(|volume| {
         let name = claim_name(pod.key().name(), volume).unwrap_or_default();
         Key::new("", resource, Some(namespace), &name)
     });
-    let is_deleted = |key: &Key| {
-        let claim = cut.get(key);
-        claim.is_some_and(|claim| claim.flags().has(Flags::DELETING))
+    let keeps = unused::keeps_claims(pod, gone);
+    let has_work = |claim: &ObjectRef| {
+        (ends && claim.flags().has(Flags::DELETING))
+            || (is_shown && unused::may_be_wrong(claim, keeps))
     };
-    keys.filter(is_deleted).collect()
+    let has_work = |key: &Key| cut.get(key).is_some_and(|claim| has_work(&claim));
+    keys.filter(has_work).collect()
 }
 
 /// Returns the list of a stored pod's volumes. Pods have one version, so that it is the same in each.
@@ -211,6 +230,12 @@ fn raw_volumes(pod: &[u8]) -> &[u8] {
     Scanned(pod)
         .at(&["spec", "volumes"])
         .map_or(&[][..], |list| list.0)
+}
+
+/// Returns the list of a stored pod's volumes as a tree. A pod that cannot be read has nothing that could be found.
+fn parsed_volumes(pod: &[u8]) -> Value {
+    let parsed = json::parse(raw_volumes(pod), &Limits::default());
+    parsed.map(|parsed| parsed.value).unwrap_or_default()
 }
 
 fn volumes(pod: &Value) -> std::slice::Iter<'_, Value> {
@@ -227,12 +252,15 @@ fn claim_name(pod: &str, volume: &Value) -> Option<Str> {
 }
 
 /// Takes the finalizer of a deleted object away, unless the object is in use. Adds the finalizer to an
-/// object that lacks it and is not deleted.
+/// object that lacks it and is not deleted. Lets a claim show whether it is in use.
 pub(crate) async fn settle(
     client: &OwnClient,
     tenant: &Tenant,
     key: &Key,
 ) -> Result<Progress, ApiError> {
+    if Protected::of(key) == Some(Protected::Claim) {
+        unused::show(client, tenant, key).await?;
+    }
     let cut = tenant.plane.snapshot();
     let (Some(kind), Some(object)) = (Protected::of(key), cut.get(key)) else {
         return Ok(Progress::Done);

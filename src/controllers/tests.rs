@@ -2,6 +2,12 @@
 
 #[path = "api_services/tests.rs"]
 mod api_services;
+#[path = "protection/tests.rs"]
+mod claims_in_use;
+#[path = "dependents/tests.rs"]
+mod displaced;
+#[path = "token_secrets/tests.rs"]
+mod tracking;
 
 use crate::client::{OwnClient, OwnRequest, tree};
 use crate::dependents::{DependentWork, Dependents};
@@ -147,7 +153,7 @@ impl Site {
         let touched = protection::touched(&self.tenant, &object, false);
         assert!(touched.contains(key), "{key:?}");
         let is_deleted = object.flags().has(Flags::DELETING);
-        let is_pending = protection::pending(&self.tenant).contains(key);
+        let is_pending = protection::pending(&self.tenant).await.contains(key);
         assert_eq!(is_pending, is_deleted, "{key:?}");
         let settled = protection::settle(&self.client, &self.tenant, key).await;
         settled.expect("it can be written")
@@ -248,10 +254,10 @@ async fn the_write_of_a_claim_leaves_the_search_for_deleted_classes_to_a_reconci
     site.create(&class_key, class).await;
     let set = ProtectedSet::AttributesClasses;
     assert_eq!(freed().as_ref(), Some(&set));
-    assert!(protection::deleted_of(&site.tenant, &set).await.is_empty());
+    assert!(protection::pending_of(&site.tenant, &set).await.is_empty());
     site.delete(&class_key).await;
     assert_eq!(
-        protection::deleted_of(&site.tenant, &set).await,
+        protection::pending_of(&site.tenant, &set).await,
         [class_key]
     );
 }

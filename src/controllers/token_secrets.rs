@@ -1,8 +1,8 @@
 //! Secrets that hold a token of a service account: fills them, deletes those whose account is gone,
 //! removes deleted ones from their account's list, and writes down the day on which a token was last
-//! used. This module does not decide when a reconciler runs.
+//! used, and since when that is done. This module does not decide when a reconciler runs.
 
-use crate::client::{OwnRequest, tree};
+use crate::client::{OwnClient, OwnRequest, tree};
 use crate::work::{Progress, ReconcilerContext};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -27,7 +27,8 @@ const SECRETS: &str = "secrets";
 const SERVICE_ACCOUNTS: &str = "serviceaccounts";
 /// The label of a Secret with the day on which its token was last used.
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
-/// The config map that says since when the use of tokens is written down: here, since the plane has one.
+/// The config map that says since when the use of tokens is written down: here, since the plane has one. A plane that
+/// never had a Secret for a token needs no such object.
 const TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const SYSTEM: &str = "kube-system";
 const DAY_SECONDS: i64 = 86_400;
@@ -52,6 +53,19 @@ pub(crate) fn touched(tenant: &Tenant, object: &ObjectRef, gone: bool) -> Vec<Ke
         }
         _ => Vec::new(),
     }
+}
+
+/// Returns whether a write is of a Secret for a token, of a plane that does not yet say since when the use of tokens is
+/// written down. That is no controller's work: another program may fill the Secrets.
+pub(crate) fn starts_tracking(tenant: &Tenant, object: &ObjectRef, gone: bool) -> bool {
+    let key = object.key();
+    let is_secret = (key.group(), key.resource()) == ("", SECRETS);
+    is_secret && !gone && account_of(object).is_some() && !is_tracked(tenant)
+}
+
+fn is_tracked(tenant: &Tenant) -> bool {
+    let key = Key::new("", "configmaps", Some(SYSTEM), TRACKING);
+    tenant.plane.snapshot().get(&key).is_some()
 }
 
 /// Returns all Secrets of a plane that have work.
@@ -145,13 +159,9 @@ pub(crate) async fn reconcile(
         )
     };
     match own.send(&context.client, tenant).await {
-        Err(error) if error.reason == Reason::NotFound => return Ok(Progress::Done),
-        sent => drop(sent?),
+        Err(error) if error.reason != Reason::NotFound => Err(error),
+        _ => Ok(Progress::Done),
     }
-    if verb == Verb::Update {
-        track(context, tenant).await?;
-    }
-    Ok(Progress::Done)
 }
 
 /// Removes a Secret that is gone from the lists of its namespace's accounts.
@@ -231,20 +241,17 @@ pub(crate) async fn note_use(
         ..OwnRequest::new(Verb::Update, row, namespace, key.name())
     };
     match own.send(&context.client, tenant).await {
-        Err(error) if error.reason == Reason::NotFound => return Ok(Progress::Done),
-        sent => drop(sent?),
+        Err(error) if error.reason != Reason::NotFound => Err(error),
+        _ => Ok(Progress::Done),
     }
-    track(context, tenant).await?;
-    Ok(Progress::Done)
 }
 
 /// Makes the config map that says since when the use of tokens is written down.
-async fn track(context: &ReconcilerContext, tenant: &Tenant) -> Result<(), ApiError> {
-    let key = Key::new("", "configmaps", Some(SYSTEM), TRACKING);
+pub(crate) async fn track(client: &OwnClient, tenant: &Tenant) -> Result<Progress, ApiError> {
     let kinds = tenant.kinds();
     let row = kinds.stored("", "configmaps");
-    let Some(row) = row.filter(|_| tenant.plane.snapshot().get(&key).is_none()) else {
-        return Ok(());
+    let Some(row) = row.filter(|_| !is_tracked(tenant)) else {
+        return Ok(Progress::Done);
     };
     let today = day(Timestamp::from(SystemTime::now()).seconds);
     let map = json!({"metadata": {"name": (TRACKING)}, "data": {"since": today}});
@@ -252,9 +259,12 @@ async fn track(context: &ReconcilerContext, tenant: &Tenant) -> Result<(), ApiEr
         body: &map,
         ..OwnRequest::new(Verb::Create, row, SYSTEM, "")
     };
-    match own.send(&context.client, tenant).await {
-        Err(error) if error.reason == Reason::AlreadyExists => Ok(()),
-        sent => sent.map(drop),
+    match own.send(client, tenant).await {
+        // The namespace can be gone only while the plane is deleted.
+        Err(error) if !matches!(error.reason, Reason::AlreadyExists | Reason::NotFound) => {
+            Err(error)
+        }
+        _ => Ok(Progress::Done),
     }
 }
 

@@ -74,14 +74,17 @@ pub(crate) enum WorkItem {
     FlowSchemas,
     /// Show the CAs that the plane accepts now.
     AuthenticationCas,
-    /// Let a deleted storage object go that is not in use any more, or protect one that is not.
+    /// Let a deleted storage object go that is not in use any more, or protect one that is not. Let a claim show
+    /// whether it is in use.
     Protected(Key),
-    /// Look at all deleted storage objects that a write may have freed.
+    /// Look at all storage objects that a write may have freed, or taken into use.
     ProtectedOf(ProtectedSet),
     /// Fill a Secret for a token, or delete it.
     TokenSecret(Key),
     /// Write down that the token of a Secret was used.
     TokenUse(Key),
+    /// Write down since when that is done.
+    TokenTracking,
     /// Approve a kubelet's certificate signing request.
     ApproveCertificate(Str),
     /// Sign a certificate signing request.
@@ -115,6 +118,7 @@ impl WorkItem {
             | Self::FlowSchemas
             | Self::AuthenticationCas
             | Self::TokenUse(_)
+            | Self::TokenTracking
             | Self::Definition(_)
             | Self::ControlPlane(_)
             | Self::ServiceRanges
@@ -424,13 +428,14 @@ impl Reconcilers {
             WorkItem::AuthenticationCas => authentication_cas::publish(context, tenant).await,
             WorkItem::Protected(key) => protection::settle(&context.client, tenant, key).await,
             WorkItem::ProtectedOf(set) => {
-                for key in protection::deleted_of(tenant, set).await {
+                for key in protection::pending_of(tenant, set).await {
                     self.add(tenant, WorkItem::Protected(key));
                 }
                 Ok(Progress::Done)
             }
             WorkItem::TokenSecret(key) => token_secrets::reconcile(context, tenant, key).await,
             WorkItem::TokenUse(key) => token_secrets::note_use(context, tenant, key).await,
+            WorkItem::TokenTracking => token_secrets::track(&context.client, tenant).await,
             WorkItem::ControlPlane(name) => control_planes::remove(context, tenant, name).await,
             WorkItem::ServiceRanges => service_ranges::settle(&context.client, tenant).await,
             WorkItem::ApiServices => api_services::settle(&context.client, tenant).await,
@@ -521,7 +526,7 @@ impl Reconcilers {
         for namespace in quotas::namespaces(tenant) {
             self.add(tenant, WorkItem::Quotas(namespace));
         }
-        for key in protection::pending(tenant) {
+        for key in protection::pending(tenant).await {
             self.add(tenant, WorkItem::Protected(key));
         }
         for key in token_secrets::pending(tenant) {

@@ -1,0 +1,53 @@
+//! The events of objects whose owners are in another namespace.
+
+use super::Site;
+use crate::dependents::displaced;
+use polyplane_apimachinery::{Str, Value, json};
+use polyplane_plane::{Key, Prefix, Start};
+
+fn events(site: &Site, key: &Key) -> Vec<Value> {
+    let object = site.object(key).expect("it is there");
+    let cut = site.tenant.plane.snapshot();
+    displaced::events(&site.tenant.kinds(), &cut, &object)
+}
+
+#[tokio::test]
+async fn an_object_whose_owner_is_in_another_namespace_gets_an_event() {
+    let site = Site::open().await;
+    let namespace = Key::new("", "namespaces", None, "other");
+    site.create(&namespace, json!({})).await;
+    let owner_key = Key::new("", "configmaps", Some("other"), "owner");
+    site.create(&owner_key, json!({})).await;
+    let uid = Str::from(site.tree(&owner_key).str_at(&["metadata", "uid"]));
+    let key = |name: &str| Key::new("", "configmaps", Some("default"), name);
+    for (name, uid) in [("displaced", uid.as_str()), ("lost", "uid-of-none")] {
+        let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid});
+        let owners = vec![owner];
+        let body = json!({"metadata": {"ownerReferences": owners}});
+        site.create(&key(name), body).await;
+    }
+    assert!(events(&site, &key("lost")).is_empty());
+    let events = events(&site, &key("displaced"));
+    displaced::write(&site.client, &site.tenant, &events).await;
+
+    let cut = site.tenant.plane.snapshot();
+    let prefix = Prefix::namespaced("", "events", "default");
+    let mut written = cut.range(&prefix, Start::First);
+    let event = site.tree(written.next().expect("there is one").key());
+    assert!(written.next().is_none());
+    let message = format!(
+        "ownerRef [v1/ConfigMap, namespace: default, name: owner, uid: {uid}] does not exist in namespace \"default\""
+    );
+    for (path, text) in [
+        (&["message"][..], message.as_str()),
+        (&["reason"][..], "OwnerRefInvalidNamespace"),
+        (&["type"][..], "Warning"),
+        (&["source", "component"][..], "garbage-collector-controller"),
+        (&["reportingComponent"][..], "garbage-collector-controller"),
+        (&["involvedObject", "apiVersion"][..], "v1"),
+        (&["involvedObject", "kind"][..], "ConfigMap"),
+        (&["involvedObject", "name"][..], "displaced"),
+    ] {
+        assert_eq!(event.str_at(path), text, "{path:?}");
+    }
+}
